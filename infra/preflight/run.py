@@ -16,6 +16,7 @@ from infra.preflight import (
     eks_versions,
     endpoint_services,
     filters,
+    gang_scheduler,
     groups,
     identity,
     inside,
@@ -326,6 +327,14 @@ def _network_plugin(account: Account, wanted: Wanted, _now: datetime) -> list[Pr
     return inside.check_network_plugin(given, version)
 
 
+def _gang_scheduler(account: Account, wanted: Wanted, _now: datetime) -> list[Caution]:
+    given = wanted.existing_cluster
+    found = services_of.cluster(account, given.name) if given else None
+    if given is None or found is None or found.status != "ACTIVE":
+        return []
+    return gang_scheduler.judge(given, gang_scheduler.read(read_inside.reader(account, found)))
+
+
 def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     given = wanted.existing_cluster
     if given is None or given.oidc_provider_arn is None:
@@ -393,6 +402,7 @@ CHECKS: Final[dict[str, Check]] = {
     "rights in the given cluster": _access,
     "what is in the given cluster": _inside,
     "VPC CNI of the given cluster": _network_plugin,
+    "KAI Scheduler of the given cluster": _gang_scheduler,
     "OIDC provider": _provider,
     "given file system": _lustre,
     "given buckets": _buckets,

@@ -16,6 +16,7 @@ from launcher.core import contract as c
 from launcher.core import observe
 from launcher.core.observe import Observation
 from launcher.core.torchrun import nodes
+from launcher.core.torchrun.reading import JsonObject
 from launcher.kube import sources
 from launcher.kube.objects import Objects, collection
 
@@ -27,6 +28,7 @@ SHARED_SECONDS = 1.0
 PODS_SECONDS = 10.0
 CLASS_SECONDS = 30.0
 _POOL = f"{collection('karpenter.sh/v1', 'NodePool', '')}/"
+_NODE_CLASS = f"{collection(f'{observe.NODE_CLASS_GROUP}/v1', 'EC2NodeClass', '')}/"
 _CLASS = f"{collection('scheduling.k8s.io/v1', 'PriorityClass', '')}/{c.PLACEHOLDER_PRIORITY_CLASS}"
 
 
@@ -75,10 +77,15 @@ class Pools:
             fresh=fresh,
             nodes=tuple(present),
             claims=tuple(each.at(now) for each in claims),
-            pool=observe.node_pool(item),
+            pool=observe.node_pool(item, self._node_class(item)),
             pods=tuple(pods),
             warnings=tuple(warnings),
         )
+
+    def _node_class(self, pool: JsonObject) -> JsonObject | None:
+        """The EC2NodeClass of a NodePool that buys nodes of capacity reservations alone."""
+        name = observe.reserved_class(pool)
+        return self._objects.get(f"{_NODE_CLASS}{quote(name, safe='')}") if name else None
 
     def _shared(self, key: Hashable, seconds: float, read: Callable[[], T]) -> T:
         with self._lock:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from launcher.core.observe import NODE_CLASS_GROUP
 from launcher.core.torchrun import names as n
 
 RBAC: Final = "rbac.authorization.k8s.io"
@@ -104,6 +105,12 @@ RIGHTS: Final = (
         why="knows how many machines a queue's pool may have",
     ),
     Right(
+        group=NODE_CLASS_GROUP,
+        resources=("ec2nodeclasses",),
+        verbs=("get",),
+        why="knows whether a pool of reserved capacity has a reservation",
+    ),
+    Right(
         group="storage.k8s.io",
         resources=("storageclasses",),
         verbs=("list",),
@@ -137,8 +144,8 @@ RIGHTS: Final = (
     Right(
         group=n.KAI_GROUP,
         resources=(n.KAI_POD_GROUP_PLURAL,),
-        verbs=("create", "delete", "get", "list", "watch"),
-        why="the gang of an attempt",
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="the gang of an attempt, which needs no more members once a worker has succeeded",
     ),
 )  # fmt: skip
 # In its own namespace alone.

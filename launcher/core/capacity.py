@@ -160,7 +160,11 @@ def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
     most, said = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
     if seen.pool is None:
         return most, said
-    asked: dict[str, Amount] = {request.pool.resource: request.pool.per_node, "nodes": 1}
+    there = max(len(seen.nodes), sum(each.launched for each in seen.claims))
+    if seen.pool.reservations == 0 and there < most:
+        most, said = there, unreserved(request.pool.name)
+    asked: dict[str, Amount] = {name: quantity.parse(amount) for name, amount in request.resources.items()}
+    asked |= {request.pool.resource: request.pool.per_node, "nodes": 1}
     for name in {**asked, **seen.pool.node}:
         size = max(asked.get(name, 0), seen.pool.node.get(name, 0)) or 1
         limit = seen.pool.limits.get(name)
@@ -170,6 +174,11 @@ def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
                 f"the limit of NodePool {request.pool.name} is {float(limit):g} {name}, which is {most} nodes"
             )
     return most, said
+
+
+def unreserved(pool: str) -> str:
+    """What to say of a pool of this name that can't buy a node until a reservation becomes active."""
+    return f"NodePool {pool} buys reserved capacity alone, and has no active capacity reservation"
 
 
 def target(request: Request, seen: Observation) -> int:

@@ -19,6 +19,8 @@ Object = Mapping[str, Any]
 # Why a NodePool is not ready where no node class can become so (sigs.k8s.io/karpenter v1.14.1,
 # pkg/controllers/nodepool/readiness/controller.go).
 _ALL = 2**63
+_RESERVED = "reserved"
+NODE_CLASS_GROUP = "karpenter.k8s.aws"
 _CLASS_LOST = frozenset({"NodeClassNotFound", "NodeClassTerminating"})
 
 
@@ -63,7 +65,8 @@ class NodePool:
     `offers` are the values that its machines may have of a label, for each label whose values it names. `lost_at` is
     since when it has no node class, in seconds since the epoch; None where it has one. `taints` are (key, value,
     effect) of those that its machines keep. `node` is what one of its nodes has of each resource, {} where that is not
-    known; `declared` says that its stack says so, of all that the machine has.
+    known; `declared` says that its stack says so, of all that the machine has. `reservations` is the number of capacity
+    reservations that it can buy nodes of now; None: it may buy others, too, or the number is not known.
     """
 
     limits: Mapping[str, Amount]
@@ -74,6 +77,7 @@ class NodePool:
     taints: tuple[tuple[str, str, str], ...] = ()
     node: Mapping[str, Amount] = field(default_factory=dict)
     declared: bool = False
+    reservations: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,8 +253,34 @@ def _launch_problem(item: Object) -> str:
     return ": ".join(part for part in (reason, str(condition.get("message") or "")) if part)
 
 
-def node_pool(item: Object) -> NodePool:
-    """A karpenter.sh/v1 NodePool."""
+def reserved_class(item: Object) -> str:
+    """Return the EC2NodeClass of a NodePool that buys nodes of capacity reservations alone; "" for any other."""
+    template = item.get("spec", {}).get("template", {}).get("spec", {})
+    named = template.get("nodeClassRef") or {}
+    bought = [
+        tuple(each.get("values") or ())
+        for each in template.get("requirements") or ()
+        if each["key"] == c.LABEL_CAPACITY_TYPE and each.get("operator") == "In"
+    ]
+    alone = bought == [(_RESERVED,)] and named.get("group") == NODE_CLASS_GROUP
+    return str(named.get("name") or "") if alone else ""
+
+
+def reservations(node_class: Object | None) -> int | None:
+    """Return how many of an EC2NodeClass's capacity reservations nodes can be bought of now; None if not known.
+
+    Karpenter lists the active ones in the status, and takes none that is about to end (karpenter-provider-aws v1.14.1,
+    pkg/apis/v1/ec2nodeclass_status.go and pkg/providers/instancetype/offering/reserved_capacity_resolver.go). It says
+    nothing of their size.
+    """
+    if node_class is None or not _holds(node_class, "CapacityReservationsReady"):
+        return None
+    states = [each.get("state") for each in node_class["status"].get("capacityReservations") or ()]
+    return len(states) - states.count("expiring")
+
+
+def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
+    """A karpenter.sh/v1 NodePool; `node_class` is its EC2NodeClass, where it buys reserved capacity alone."""
     # Of an unready node class the pool's own condition only says that there is one.
     found = {kind: _condition(item, kind) for kind in ("NodeClassReady", "Ready")}
     failing = {kind: condition for kind, condition in found.items() if condition.get("status") == "False"}
@@ -273,6 +303,7 @@ def node_pool(item: Object) -> NodePool:
         ),
         node=resources,
         declared=bool(resources),
+        reservations=reservations(node_class),
     )
 
 

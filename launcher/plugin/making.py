@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any, Final
 
-from launcher.core.torchrun import job_spec, pool_limits
+from launcher.core.torchrun import gang_queue, job_spec, pool_limits
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused, distribute
 from launcher.core.torchrun.queues import build_trial
@@ -23,9 +23,12 @@ _MARK_BYTES: Final = 16
 
 
 def fits(job: JsonObject, queue: JsonObject) -> None:
-    """What the controller would refuse of the job in this queue, or its pool can never give. Raises PluginError.
+    """What the controller would refuse of the job in this queue, or its pool or KAI's queue can never give.
 
     What the API server refuses is left to it. In a queue that is wrong, the job waits.
+
+    Raises:
+        PluginError: the job would never start.
     """
     spec, _ = job_spec.parse(job["spec"])
     settings = resolve(queue.get("spec"), spec)[0] if spec is not None else None
@@ -36,8 +39,13 @@ def fits(job: JsonObject, queue: JsonObject) -> None:
     except Refused as refusal:
         raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
     wanted = build_trial(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
-    if why := pool_limits.rejection_reason(queue.get("status"), wanted, time.time()):
+    status = queue.get("status")
+    if why := pool_limits.rejection_reason(status, wanted, time.time()) or gang_queue.rejection_reason(
+        status, wanted
+    ):
         raise PluginError(USAGE, f"queue {spec.queue}: {why}")
+    if why := pool_limits.reservation_warning(status, settings.queue.pool):
+        say(f"queue {spec.queue}: {why}; the job waits until there is one")
 
 
 def judge(cluster: Cluster, job: JsonObject) -> None:

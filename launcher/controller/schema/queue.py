@@ -15,6 +15,7 @@ from launcher.controller.schema.fields import (
     group,
     mapping,
     named,
+    number,
     quantity,
     text,
     whole_number,
@@ -99,9 +100,37 @@ def status() -> Field:
                     "nodeResources": mapping(
                         "What one of its nodes has, by resource.", text("A quantity.", most=63), most=64
                     ),
+                    "reservations": whole_number(
+                        "Capacity reservations that it can buy nodes of now; only of a pool that buys no others."
+                    ),
+                },
+            ),
+            "kai": group(
+                "KAI Scheduler's queue of the gangs, by which `submit` refuses what it can never admit.",
+                {
+                    "name": text("Name of KAI's queue.", most=253),
+                    "limits": group(
+                        "The lowest limits of this queue and those above it.",
+                        {
+                            "gpu": _kai_limit("GPUs"),
+                            "cpu": _kai_limit("cores"),
+                            "memory": _kai_limit("bytes"),
+                        },
+                    ),
                 },
             ),
         },
+    )
+
+
+def _kai_limit(unit: str) -> Field:
+    return group(
+        "Missing where no queue has a limit.",
+        {
+            "queue": text("Name of KAI's queue that has it.", most=253),
+            "limit": number(f"Its limit in {unit}; in the queue itself KAI has other units."),
+        },
+        unit=unit,
     )
 
 

@@ -1,15 +1,27 @@
-"""Gangs that KAI Scheduler would never start: their queue is not there, or may never have as many GPUs. Pure.
+"""Gangs that KAI Scheduler would never start: their queue is not there, or may never have as much. Pure.
 
-Whether there is room right now is KAI's to say, of pods that wait.
+Whether there is room right now is KAI's to say, of pods that wait. The controller keeps the limits in the queue's
+status (`kai_status`), by which `kubectl torchrun submit` refuses a job before it is created (`rejection_reason`).
 """
 
 from __future__ import annotations
 
-from launcher.core.torchrun import kai
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from launcher.core import quantity
+from launcher.core.torchrun import kai, pool_request
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS
 from launcher.core.torchrun.look import Look, Wait, standing
 from launcher.core.torchrun.pods import Making
+from launcher.core.torchrun.queue_spec import QueueSpec
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.storage import Cluster
+
+NAME: Final = "name"
+LIMITS: Final = "limits"
 
 
 def never_starts(look: Look, making: Making) -> Wait | None:
@@ -35,15 +47,72 @@ def _without_its_queue(look: Look, making: Making) -> tuple[str, str]:
 
 
 def _above_its_limit(look: Look, making: Making) -> tuple[str, str]:
-    """An elastic job asks for what it begins with."""
-    name = making.settings.queue.kai_queue or n.KAI_DEFAULT_QUEUE
-    gpus = making.size.least * making.size.gpus
-    found = kai.tightest(look.cluster.kai_queues, name)
-    if found is None or gpus <= found[1]:
-        return "", ""
-    queue, most = found
-    what = "at least " if making.size.elastic else ""
-    return n.REASON_KAI_QUEUE_LIMIT, (
-        f"the job asks for {what}{gpus} GPUs, and KAI Scheduler's queue {queue} may have {most:g} "
-        "(spec.resources.gpu.limit); the job begins when it may have more, or the job asks for fewer"
+    why = _excess(making, kai.tightest(look.cluster.kai_queues, queue_of(making.settings.queue)))
+    return (
+        (n.REASON_KAI_QUEUE_LIMIT, f"{why}; the job begins when it may have more, or the job asks for less")
+        if why
+        else ("", "")
     )
+
+
+def queue_of(queue: QueueSpec) -> str:
+    """Return the name of KAI's queue that the gangs of a TorchrunQueue are in."""
+    return queue.kai_queue or n.KAI_DEFAULT_QUEUE
+
+
+def kai_status(queue: QueueSpec, cluster: Cluster) -> JsonObject | None:
+    """Return `kai` of the queue's status; None if KAI does not schedule its jobs."""
+    if queue.scheduler != n.KAI_SCHEDULER or not cluster.kai:
+        return None
+    found = kai.tightest(cluster.kai_queues, queue_of(queue))
+    limits = {resource: {"queue": each.queue, "limit": each.most} for resource, each in found.items()}
+    return {NAME: queue_of(queue), LIMITS: limits}
+
+
+def rejection_reason(status: Any, making: Making) -> str:
+    """Return why KAI would never start `making` in a queue with this status; "" if it may."""
+    kept = status.get("kai") if isinstance(status, Mapping) else None
+    if not making.settings.gang or not isinstance(kept, Mapping):
+        return ""
+    limits = kept.get(LIMITS)
+    if kept.get(NAME) != queue_of(making.settings.queue) or not isinstance(limits, Mapping):
+        return ""
+    found = {
+        resource: kai.Limit(queue=str(each.get("queue")), most=most)
+        for resource, each in limits.items()
+        if isinstance(each, Mapping) and isinstance(most := each.get("limit"), int | float)
+    }
+    why = _excess(making, found)
+    return f"{why}; ask for less, or for a higher limit" if why else ""
+
+
+def _excess(making: Making, limits: Mapping[str, kai.Limit]) -> str:
+    """Return which limit the job is above; an elastic job asks for what it begins with."""
+    asked = _asked(making) if limits else {}
+    for resource, limit in limits.items():
+        need = asked.get(resource, 0)
+        if need > limit.most:
+            what = "at least " if making.size.elastic else ""
+            return (
+                f"the job asks for {what}{_shown(resource, need)}, and KAI Scheduler's queue {limit.queue} may have "
+                f"{_shown(resource, limit.most)} (spec.resources.{resource}.limit)"
+            )
+    return ""
+
+
+def _shown(resource: str, amount: float) -> str:
+    if resource == "memory":
+        return f"{quantity.in_words(int(amount))} of memory"
+    return f"{amount:g} {'GPUs' if resource == kai.GPU else 'processors'}"
+
+
+def _asked(making: Making) -> dict[str, float]:
+    """Return what all workers ask for, of the resources that KAI's queues limit."""
+    each: Mapping[str, Any] = {}
+    with suppress(pool_request.Unreadable):  # the dry run of the queue's pod reports it
+        each = pool_request.asked(making)
+    workers = making.size.least
+    return {
+        kai.GPU: workers * making.size.gpus,
+        **{name: float(workers * each.get(name, 0)) for name in ("cpu", "memory")},
+    }

@@ -1,32 +1,55 @@
-"""The queues of KAI Scheduler: what is above one, and how many GPUs its gangs may have at most. Pure.
+"""The queues of KAI Scheduler: what is above one, and how much its gangs may have at most. Pure.
 
-github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2: resources.gpu.limit is a number of GPUs.
+github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2 and docs/queues/README.md: `limit` of
+spec.resources is a number of GPUs, of thousandths of a core, and of megabytes (10^6 bytes).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final
 
 from launcher.core.torchrun.reading import JsonObject
+
+GPU: Final = "gpu"
+# A resource of KAI's Queue -> what one of its units is in the units of pods: GPUs, cores, bytes.
+UNITS: Final[Mapping[str, Fraction | int]] = {GPU: 1, "cpu": Fraction(1, 1000), "memory": 10**6}
 
 
 @dataclass(frozen=True, kw_only=True)
 class KaiQueue:
-    """`parent` is "" for one at the top; `most_gpus` is None where no limit is said, or -1, which is none."""
+    """A queue of KAI. `parent` is "" for one at the top.
+
+    `limits` are in GPUs, cores and bytes, without those that are not set or -1, which is none.
+    """
 
     parent: str = ""
-    most_gpus: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """The lowest limit of a resource and the queue that has it."""
+
+    queue: str
+    most: float
 
 
 def read(item: JsonObject) -> KaiQueue:
     """A Queue as the API server shows it; other versions of KAI may say things in other ways."""
     spec = item.get("spec") or {}
     resources = spec.get("resources")
-    gpu = resources.get("gpu") if isinstance(resources, dict) else None
-    limit = gpu.get("limit") if isinstance(gpu, dict) else None
+    found = {name: _limit(resources.get(name)) for name in UNITS} if isinstance(resources, dict) else {}
+    limits = {name: float(limit * UNITS[name]) for name, limit in found.items() if limit is not None}
+    return KaiQueue(parent=str(spec.get("parentQueue") or ""), limits=limits)
+
+
+def _limit(resource: Any) -> float | None:
+    limit = resource.get("limit") if isinstance(resource, dict) else None
     said = isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0
-    return KaiQueue(parent=str(spec.get("parentQueue") or ""), most_gpus=limit if said else None)
+    return limit if said else None
 
 
 def missing(queues: Mapping[str, KaiQueue], name: str) -> str:
@@ -34,11 +57,14 @@ def missing(queues: Mapping[str, KaiQueue], name: str) -> str:
     return next((each for each in _upwards(queues, name) if each not in queues), "")
 
 
-def tightest(queues: Mapping[str, KaiQueue], name: str) -> tuple[str, float] | None:
-    """The queue with the lowest limit, of this one and those above it, and the limit; None without any."""
-    there = [each for each in _upwards(queues, name) if each in queues]
-    limits = [(limit, each) for each in there if (limit := queues[each].most_gpus) is not None]
-    return min(((each, limit) for limit, each in limits), key=lambda pair: pair[1], default=None)
+def tightest(queues: Mapping[str, KaiQueue], name: str) -> dict[str, Limit]:
+    """The lowest limit of each resource, of this queue and those above it; nothing for a resource without one."""
+    found: dict[str, Limit] = {}
+    for each in _upwards(queues, name):
+        for resource, most in queues[each].limits.items() if each in queues else ():
+            if resource not in found or most < found[resource].most:
+                found[resource] = Limit(queue=each, most=most)
+    return found
 
 
 def inside(name: str, items: Iterable[JsonObject]) -> list[str]:

@@ -24,6 +24,7 @@ LIMITS: Final = "limits"
 NODE: Final = "nodeResources"
 NODES: Final = "maxNodes"
 DECLARED: Final = "declared"
+RESERVATIONS: Final = "reservations"
 
 
 def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
@@ -39,6 +40,7 @@ def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
         NODE: _format_amounts(pool.node),
         DECLARED: pool.declared,
         **({NODES: maximum} if maximum is not None else {}),
+        **({RESERVATIONS: pool.reservations} if pool.reservations is not None else {}),
     }
 
 
@@ -95,6 +97,14 @@ def rejection_reason(status: Any, making: Making, now: float) -> str:
         return str(error)
     why = capacity.preflight(request, Observation(now=now, fresh=False, pool=found), now)
     return why.reason if why is not None else ""
+
+
+def reservation_warning(status: Any, name: str) -> str:
+    """Return why the pool of this name can't buy a node now, which a reservation that begins later changes; or ""."""
+    kept = status.get("pool") if isinstance(status, Mapping) else None
+    if not name or not isinstance(kept, Mapping) or kept.get(NAME) != name or kept.get(RESERVATIONS) != 0:
+        return ""
+    return capacity.unreserved(name)
 
 
 def _format_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:

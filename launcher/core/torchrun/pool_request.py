@@ -60,7 +60,7 @@ def request_of(making: Making, pool: NodePool | None) -> JobRequest:
     """The request for the nodes of `making`; `pool` is what the NodePool says of itself. Raises Unreadable."""
     size, queue = making.size, making.settings.queue
     spec = _worker_spec(making)
-    amounts = _asked(spec)
+    amounts = asked(making)
     resource = GPU_RESOURCE if size.gpus else "cpu"
     return JobRequest(
         job=making.name,
@@ -119,10 +119,14 @@ def _node_affinity(spec: JsonObject) -> Mapping[str, Any]:
     return (spec.get("affinity") or {}).get("nodeAffinity") or {}
 
 
-def _asked(spec: JsonObject) -> dict[str, quantity.Amount]:
-    """What the scheduler reserves for a worker: of the template nobody has read every amount before."""
+def asked(making: Making) -> dict[str, quantity.Amount]:
+    """What the scheduler reserves for a worker: of the template nobody has read every amount before.
+
+    Raises:
+        Unreadable: an amount can't be read.
+    """
     try:
-        return observe.effective_requests(spec)
+        return observe.effective_requests(_worker_spec(making))
     except (ValueError, TypeError, AttributeError) as error:
         raise Unreadable(f"podTemplate.spec asks for what is no amount: {error}") from None
 

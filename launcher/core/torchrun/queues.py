@@ -12,6 +12,7 @@ from launcher.core.observe import Observation
 from launcher.core.torchrun import (
     children,
     distribution,
+    gang_queue,
     job_spec,
     kai,
     pod_template,
@@ -177,7 +178,16 @@ def decide(
         done = Decision(finalizers=_finalizers(meta, held=False))
     told = _told(meta, spec, problems, tried, there, cluster, pool)
     decision = _write(
-        queue, meta, told, phases, now, replace(done, removals=removals), _pool_status(queue, spec, pool)
+        queue,
+        meta,
+        told,
+        phases,
+        now,
+        replace(done, removals=removals),
+        {
+            **_pool_status(queue, spec, pool),
+            **({} if spec is None else {"kai": gang_queue.kai_status(spec, cluster)}),
+        },
     )
     return replace(decision, again=UNHEARD_SECONDS) if any(each in used for each in left) else decision
 
@@ -400,7 +410,7 @@ def _write(
         n.REASON_POOL_NOT_READY: UNHEARD_SECONDS,
     }
     due = [seconds for reason, seconds in waits.items() if reason in reasons]
-    due += [POOL_SECONDS] if kept.get("pool") is not None else []
+    due += [POOL_SECONDS for each in ("pool", "kai") if kept.get(each) is not None]
     return replace(
         done,
         status=None if status == old else status,

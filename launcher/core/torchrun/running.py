@@ -291,7 +291,7 @@ def keep(look: Look) -> Decision:
         decision,
         removals=(*leftovers(others), *gone, *empty),
         makes=makes,
-        changes=(*changes, *_archive_changes(look), *starts),
+        changes=(*changes, *_archive_changes(look), *_gang_changes(look), *starts),
         again=min(due, default=None),
     )
 
@@ -315,6 +315,25 @@ def _archive_changes(look: Look) -> tuple[dict[str, Any], ...]:
         for each in look.seen.workers_of(look.record.attempt)
         if each.archive not in (None, named) and not (each.over or each.deleting)
     )
+
+
+def _gang_changes(look: Look) -> tuple[dict[str, Any], ...]:
+    """Return the gang with a minimum of one member, once a worker has succeeded.
+
+    KAI Scheduler 0.16.2 to 0.17.0 counts such a worker as missing, and evicts the others 60 s later
+    (kai-scheduler/KAI-Scheduler#1968). 0.17.0 does not where `children.pod_group` says so; the 0.16 releases have no
+    such field, and evict only a gang that is below its minimum (IsStale in
+    pkg/scheduler/api/podgroup_info/job_info.go).
+    """
+    group = look.seen.objects.get(("PodGroup", n.attempt_name(look.meta.name, look.record.attempt)))
+    workers = look.seen.workers_of(look.record.attempt)
+    if group is None or all(each.phase != "Succeeded" for each in workers):
+        return ()
+    if (group.get("spec") or {}).get("minMember") in (None, 1) or "deletionTimestamp" in group["metadata"]:
+        return ()
+    meta = {key: group["metadata"][key] for key in ("name", "namespace", "uid")}
+    kind = {key: group[key] for key in ("apiVersion", "kind")}
+    return ({**kind, "metadata": meta, "spec": {"minMember": 1}},)
 
 
 def _written(look: Look, told: tuple[Condition, ...]) -> Decision:

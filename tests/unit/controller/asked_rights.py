@@ -20,7 +20,7 @@ class Needed(NamedTuple):
 
 _PATH = re.compile(
     r"/(api|apis/(?P<group>[^/]+))/(?P<version>v[0-9a-z]+)(/namespaces/(?P<namespace>[^/]+))?"
-    r"/(?P<plural>[a-z]+)(/(?P<name>[^/]+))?(?P<sub>/status)?"
+    r"/(?P<plural>[a-z0-9]+)(/(?P<name>[^/]+))?(?P<sub>/status)?"
 )
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 

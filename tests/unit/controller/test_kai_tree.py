@@ -75,4 +75,4 @@ def test_a_limit_is_told_as_it_is_now(api: FakeApi) -> None:
     api.objects[JOB]["spec"]["numGPUs"] = 32
     looks.job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_LIMIT
-    assert "queue gpu may have 8 (" in api.objects[JOB]["status"]["message"]
+    assert "queue gpu may have 8 GPUs (" in api.objects[JOB]["status"]["message"]

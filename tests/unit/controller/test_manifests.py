@@ -93,7 +93,7 @@ def test_every_right_is_one_verb_on_one_resource_and_stands_once() -> None:
     assert len(said) == len(set(said))
     for group, resource, verb in said:
         assert re.fullmatch(r"create|delete|get|list|patch|update|watch", verb), (resource, verb)
-        assert re.fullmatch(r"[a-z]+(/status)?", resource)
+        assert re.fullmatch(r"[a-z0-9]+(/status)?", resource)
         assert "*" not in group
 
 

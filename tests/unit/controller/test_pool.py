@@ -33,6 +33,7 @@ pytestmark = pytest.mark.unit
 
 NODES = "/api/v1/nodes"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+NODE_CLASS = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses/p5"
 POOL = "/apis/karpenter.sh/v1/nodepools/p5"
 CLASS = f"/apis/scheduling.k8s.io/v1/priorityclasses/{c.PLACEHOLDER_PRIORITY_CLASS}"
 EVENTS = f"/api/v1{TEAM}/events"
@@ -49,6 +50,17 @@ def pooled(api: FakeApi, *, limit: int = 4) -> None:
     spec = {"limits": {"nvidia.com/gpu": str(8 * limit)}, "template": {"spec": {"requirements": offers}}}
     api.put(POOL, {"metadata": {"name": "p5"}, "spec": spec})
     api.put(CLASS, {"metadata": {"name": c.PLACEHOLDER_PRIORITY_CLASS}})
+
+
+def reserve(api: FakeApi) -> None:
+    """The pool buys reserved capacity alone, of which there is none."""
+    pool = api.objects[POOL]
+    bought = {"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"]}
+    named = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "p5"}
+    template = {"spec": {"requirements": [bought], "nodeClassRef": named}}
+    api.put(POOL, {**pool, "spec": {**pool["spec"], "template": template}})
+    ready = {"conditions": [{"type": "CapacityReservationsReady", "status": "True"}]}
+    api.put(NODE_CLASS, {"metadata": {"name": "p5"}, "status": ready})
 
 
 def held(api: FakeApi) -> list[str]:
@@ -161,6 +173,21 @@ def test_a_pool_is_read_for_jobs_that_wait_for_it_alone(api: FakeApi) -> None:
         change()
         settle(Mortal(api))
         assert reads(api) == []
+
+
+def test_reservations_of_a_pool_are_read_with_it(api: FakeApi) -> None:
+    pooled(api)
+    settle(Mortal(api))
+    read = {path for _, path, _ in api.requests}
+    assert NODE_CLASS not in read
+    reserve(api)
+    settle(Mortal(api))
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_CAPACITY_IMPOSSIBLE
+    assert held(api) == []
+    Reconciler(objects := Mortal(api), Facts(objects, "tools@sha256:1"), now=lambda: NOW).queue(
+        "team", "h100"
+    )
+    assert api.objects[QUEUE]["status"]["pool"]["reservations"] == 0
 
 
 def test_a_job_that_is_suspended_reads_no_pool(api: FakeApi) -> None:

@@ -35,7 +35,7 @@ from tests.unit.controller.staged import (
     thing,
     workers,
 )
-from tests.unit.controller.test_pool import CLAIMS, pooled
+from tests.unit.controller.test_pool import CLAIMS, pooled, reserve
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.launcher.conftest import made_for
 from tests.unit.torchrun.api import sync_pod_status
@@ -126,6 +126,9 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
     workers(api, "Running")
     edit(api, JOB, workspace={**SENT, "digest": "sha256:" + "b" * 64})
     look()
+    first = f"{PODS}/vit-0-0-abcde"
+    api.put(first, {**api.objects[first], "status": {**api.objects[first]["status"], "phase": "Succeeded"}})
+    look()
     workers(api, "Failed", exit_code=1)
     look()
     for name in api.names(PODS):
@@ -146,7 +149,7 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
 
 
 def a_job_that_waits_for_machines(api: FakeApi) -> None:
-    """They do not come in time, and the one that did is given back."""
+    """They do not come in time, and the one that did is given back. Then its pool buys reserved capacity alone."""
     pooled(api)
     clock = Clock()
     looks = looking(api, clock)
@@ -157,6 +160,8 @@ def a_job_that_waits_for_machines(api: FakeApi) -> None:
     clock.now += 1200
     looking(api, clock).job("team", "vit")
     assert api.names(CLAIMS) == []
+    reserve(api)
+    looking(api, clock).job("team", "vit")
 
 
 def watched() -> set[Needed]:

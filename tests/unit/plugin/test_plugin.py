@@ -157,6 +157,42 @@ def test_submit_refuses_what_the_queues_pool_can_never_give(
     assert said in err
 
 
+GANG: dict[str, Any] = {
+    "image": "i:1",
+    "kaiQueue": "team",
+    "nodeResources": {"gpus": 4, "cpus": "10", "memory": "40Gi"},
+    "scheduling": {"scheduler": n.KAI_SCHEDULER},
+}
+LIMITED = {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
+
+
+@pytest.mark.parametrize(
+    ("words", "kai", "said"),
+    [
+        (("--gpus", "12"), LIMITED, "12 GPUs, and KAI Scheduler's queue org may have 8 GPUs"),
+        (("--gpus", "8"), LIMITED, ""),
+        (("--gpus", "12", "--min", "2", "--max", "3"), LIMITED, ""),
+        (("--gpus", "12"), {**LIMITED, "name": "before"}, ""),
+        (("--gpus", "12"), {}, ""),
+    ],
+)
+def test_submit_refuses_what_kais_queue_never_admits(
+    api: TorchrunApi, run: Run, words: tuple[str, ...], kai: dict[str, Any], said: str
+) -> None:
+    api.put(f"{QUEUES}/q", {**api.queue("q", **GANG), "status": {"kai": kai}})
+    result, _, err = run("submit", "--queue", "q", *words, "--name", "one", "--no-workspace", "x")
+    assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if said else (0, True)), err
+    assert said in err
+
+
+def test_submit_to_a_pool_without_reservation_says_so(api: TorchrunApi, run: Run) -> None:
+    for reservations, said in ((0, True), (1, False)):
+        status = {"pool": {**HAS, "reservations": reservations}}
+        api.put(f"{QUEUES}/q", {**api.queue("q", **POOLED), "status": status})
+        result, _, err = run("submit", "--queue", "q", "--gpus", "1", "--no-workspace", "x")
+        assert (result, "has no active capacity reservation" in err) == (0, said)
+
+
 def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -> None:
     result, out, err = run(
         "submit",

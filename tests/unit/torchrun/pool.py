@@ -46,6 +46,8 @@ class PoolApi(Api):
         self.taints: list[JsonObject] = [{"key": GPU, "effect": "NoSchedule"}]
         self.exists = True
         self.annotations: JsonObject = {}
+        self.limits: JsonObject = {}
+        self.reservations: list[JsonObject] = []
         self.bought = 0
         self.most_held = 0
         self.log: list[str] = []
@@ -61,17 +63,24 @@ class PoolApi(Api):
             fresh=fresh,
             nodes=tuple(observe.node(each) for each in self.nodes.values()),
             claims=tuple(observe.claim(each, self.now) for each in self.claims.values()),
-            pool=observe.node_pool(self.pool()) if self.exists else None,
+            pool=self._pool() if self.exists else None,
             pods=tuple(observe.pod(each) for each in (*pods, *others)),
             warnings=tuple(observe.warned(each) for each in self.warnings),
         )
 
+    def _pool(self) -> observe.NodePool:
+        conditions = [{"type": "CapacityReservationsReady", "status": "True"}]
+        status = {"capacityReservations": self.reservations, "conditions": conditions}
+        named = observe.reserved_class(self.pool())
+        return observe.node_pool(self.pool(), {"status": status} if named else None)
+
     def pool(self) -> JsonObject:
-        limits = {} if self.limit is None else {"limits": {GPU: str(8 * self.limit)}}
+        limits = {} if self.limit is None else {"limits": self.limits or {GPU: str(8 * self.limit)}}
         requirements = [
             {"key": key, "operator": "In", "values": value.split(",")} for key, value in self.offers.items()
         ]
-        template = {"spec": {"requirements": requirements, "taints": self.taints}}
+        named = {"group": observe.NODE_CLASS_GROUP, "kind": "EC2NodeClass", "name": POOL}
+        template = {"spec": {"requirements": requirements, "taints": self.taints, "nodeClassRef": named}}
         return {
             "metadata": {"name": POOL, "annotations": self.annotations},
             "spec": {"template": template, **limits},

@@ -20,6 +20,12 @@ from tests.unit.torchrun.pooled import POOLED, Pooled
 pytestmark = pytest.mark.unit
 
 NODE = {c.ANNOTATION_NODE_RESOURCES: json.dumps({"nvidia.com/gpu": "8", "cpu": "97", "memory": "1Ti"})}
+NEURON = {
+    "nodeResources.gpus": 0,
+    "podTemplate.spec.containers": [
+        {"name": "worker", "resources": {"limits": {"aws.amazon.com/neuron": "16"}}}
+    ],
+}
 PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
 
 
@@ -81,6 +87,71 @@ def test_pool_whose_type_is_gone_is_told() -> None:
     life.look()
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert f"pool {POOL} has no type on offer" in life.status["message"]
+
+
+def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
+    life = Pooled({"numGPUs": 16})
+    life.api.offers[c.LABEL_CAPACITY_TYPE] = "reserved"
+    life.api.reservations = []
+    life.turn(2)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert "no active capacity reservation" in life.status["message"]
+    assert (life.names("Pod"), life.api.bought) == ([], 0)
+    kept = pool_limits.pool_status(POOL, life.api.observation(), None)
+    assert kept["reservations"] == 0
+    assert "no active capacity reservation" in pool_limits.reservation_warning({"pool": kept}, POOL)
+    assert pool_limits.reservation_warning({"pool": kept}, "another") == ""
+    life.api.reservations = [{"id": "cr-1", "state": "active"}]
+    life.turn(3)
+    assert life.status["phase"] == "Provisioning"
+    assert (
+        pool_limits.reservation_warning(
+            {"pool": pool_limits.pool_status(POOL, life.api.observation(), None)}, POOL
+        )
+        == ""
+    )
+
+
+def test_nodes_of_an_ended_reservation_take_workers() -> None:
+    life = Pooled({"numGPUs": 8})
+    life.api.offers[c.LABEL_CAPACITY_TYPE] = "reserved"
+    life.api.reservations = [{"id": "cr-1", "state": "expiring"}]
+    life.api.add("one")
+    life.turn(2)
+    assert (life.status["phase"], life.api.bought) == ("Provisioning", 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ready", "found"),
+    [
+        ({}, "True", 1),
+        ({"values": ["reserved", "on-demand"]}, "True", None),
+        ({"operator": "NotIn"}, "True", None),
+        ({}, "False", None),
+    ],
+)
+def test_only_pools_of_reserved_capacity_are_bound(
+    changes: dict[str, Any], ready: str, found: int | None
+) -> None:
+    bought = {"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"], **changes}
+    named = {"group": observe.NODE_CLASS_GROUP, "name": "p5"}
+    item = {"spec": {"template": {"spec": {"nodeClassRef": named, "requirements": [bought]}}}}
+    there = [{"id": "cr-1", "state": "active"}, {"id": "cr-2", "state": "expiring"}]
+    conditions = [{"type": "CapacityReservationsReady", "status": ready}]
+    node_class = {"status": {"capacityReservations": there, "conditions": conditions}}
+    asked = observe.reserved_class(item)
+    assert asked == ("" if changes else "p5")
+    assert observe.node_pool(item, node_class if asked else None).reservations == found
+
+
+def test_limits_of_all_that_a_worker_asks_for_count() -> None:
+    life = Pooled({"numGPUs": 0, "numNodes": 3}, NEURON)
+    life.api.limits = {"aws.amazon.com/neuron": "32"}
+    life.api.offers[c.LABEL_INSTANCE_TYPE] = "trn1.32xlarge,trn1n.32xlarge"
+    life.turn(2)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert "32 aws.amazon.com/neuron, which is 2 nodes" in life.status["message"]
+    assert life.api.bought == 0
 
 
 @pytest.mark.parametrize(("exists", "ready"), [(True, "True"), (False, "False")])
