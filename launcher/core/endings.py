@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.core import contract as c
-from launcher.core.error_lines import error_line, is_consequence
+from launcher.core.error_lines import describe, is_consequence
 from launcher.core.exit_codes import meaning
 from launcher.core.observe import Node, Observation, Pod, Training
 from launcher.core.request import Request
@@ -140,7 +140,7 @@ def _exited(pod: Pod) -> str:
     )
     known = _WORDS.get(_code(pod), "") if pod.exit.reason in ("", "Error") else ""
     means = known or meaning(pod.exit.code, pod.exit.reason)
-    error = "" if _code(pod) == c.WORKER_EXIT_STOPPED else error_line(pod.exit.lines)
+    error = "" if _code(pod) == c.WORKER_EXIT_STOPPED else describe(pod.exit.lines)
     said = f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({means})" if means else "")
     return f"{said}: {error}" if error else said
 

@@ -1,4 +1,4 @@
-"""Find the error of a program in the last lines of its output: `error_line` and `is_consequence`. Pure."""
+"""Find the error of a program in the last lines of its output: `error_line`, `describe` and `is_consequence`. Pure."""
 
 from __future__ import annotations
 
@@ -30,17 +30,25 @@ _CONSEQUENCE: Final = re.compile(
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the error line: the exception of the last traceback, else the last line that mentions an error."""
+    """Return the exception of the last traceback, else the last line that mentions an error; "" if there is neither."""
     lines = [RANK_PREFIX.sub("", line) for line in lines]
     starts = [place for place, line in enumerate(lines) if line.lstrip(" |+").startswith(_TRACEBACK)]
     if starts:
         own = (line for line in lines[starts[-1] + 1 :] if line.strip(" |") and not line.startswith(" "))
         if found := next(own, ""):
             return _shorten(found)
-    said = [line for line in lines if line.strip() and not line.startswith(_TRAINER_SUMMARY)]
+    said = _without_summary(lines)
     aborted = [line for line in said if line.lstrip().startswith("what():")]
     named = [line for line in said if _ERROR_WORDS.search(line)]
-    return _shorten(next((each[-1] for each in (aborted, named, said) if each), ""))
+    return _shorten(next((each[-1] for each in (aborted, named) if each), ""))
+
+
+def describe(lines: Sequence[str]) -> str:
+    """Return the error line for a message. Without one, return the last line, named as such; "" if there is no line."""
+    if error := error_line(lines):
+        return error
+    said = _without_summary([RANK_PREFIX.sub("", line) for line in lines])
+    return f"the last line of its log is '{_shorten(said[-1])}'" if said else ""
 
 
 def is_consequence(lines: Sequence[str]) -> bool:
@@ -52,6 +60,10 @@ def _from_traceback(lines: Sequence[str]) -> str:
     """Return the lines from the first traceback on, with all chained ones; else the last five lines."""
     starts = [place for place, line in enumerate(lines) if _TRACEBACK in line]
     return "\n".join(lines[starts[0] :] if starts else lines[-5:])
+
+
+def _without_summary(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if line.strip() and not line.startswith(_TRAINER_SUMMARY)]
 
 
 def _shorten(line: str) -> str:

@@ -56,11 +56,16 @@ def show_log(
     job = cluster.job(name)
     pods = _newest(cluster.workers(job), attempt)
     shown = {node: pod for node, pod in pods.items() if every or node == (node_rank or 0)}
-    if every and 0 < len(shown) < int(job.get("status", {}).get("nodes") or 0):
+    nodes = int(job.get("status", {}).get("nodes") or 0)
+    if every and 0 < len(shown) < nodes:
+        found = False
         with _said():
-            _show_archived(
+            found = _show_archived(
                 cluster, job, None, max(map(_attempt, shown.values())), tail, besides=frozenset(shown)
             )
+        if not found:
+            missing = ", ".join(str(node) for node in range(nodes) if node not in shown)
+            say(f"job {name}: the pods of these node ranks are gone, and their logs with them: {missing}")
     if not shown:
         try:
             if _show_archived(cluster, job, None if every else node_rank or 0, attempt, tail):
@@ -70,6 +75,8 @@ def show_log(
                 raise
             say(str(error))
             return
+    if not shown and not every and node_rank is None:
+        shown = _first_failed(job, pods)
     if not shown and not _show_kept(job, None if every else node_rank, attempt, tail):
         if not every:
             _in_range(job, node_rank or 0)
@@ -142,6 +149,17 @@ def _show_kept(
     for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
         print_line(prefix + line.encode(errors="replace"))
     return True
+
+
+def _first_failed(job: JsonObject, pods: dict[int, JsonObject]) -> dict[int, JsonObject]:
+    """Return the pod of the worker that failed first, if it is still there; say that its log takes node 0's place."""
+    failed = job.get("status", {}).get("firstFailure") or {}
+    shown = {node: pod for node, pod in pods.items() if pod["metadata"]["name"] == failed.get("pod")}
+    for node in shown:
+        say(
+            f"job {job['metadata']['name']}: node 0 has no pod now. This is the log of node {node}, which failed first"
+        )
+    return shown
 
 
 def _nothing(job: JsonObject, node_rank: int | None, attempt: int | None, *, every: bool) -> str:

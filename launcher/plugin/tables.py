@@ -195,9 +195,16 @@ def _first_failure(meta: JsonObject, failure: JsonObject) -> list[tuple[str, str
     )
     return [
         ("First failure", ", ".join(each for each in (which, where, ended) if each)),
-        ("Error", str(failure.get("error") or "")),
+        _error(failure),
         ("Its log", "" if node_rank is None else f"{log} --node-rank {node_rank}"),
     ]
+
+
+def _error(failure: JsonObject) -> tuple[str, str]:
+    lines = str(failure.get("logTail") or "").splitlines()
+    if failure.get("error") or not lines:
+        return "Error", str(failure.get("error") or "")
+    return "Last line", lines[-1]
 
 
 def _progress(progress: JsonObject) -> str:

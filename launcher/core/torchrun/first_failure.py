@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from launcher.core.error_lines import RANK_PREFIX, error_line, is_consequence
+from launcher.core.error_lines import RANK_PREFIX, describe, error_line, is_consequence
 from launcher.core.exit_codes import OUT_OF_MEMORY
 from launcher.core.torchrun.observe import Worker
 
@@ -48,6 +48,7 @@ class Failure:
         worker: The worker.
         rank: The global rank of the process that failed first on its node; None if torchrun does not report it.
         error: The error line, "" if there is none.
+        described: The error for a message: the error line, or the last line of the log.
         is_consequence: Whether that error is a consequence of another process's end.
         at: The time of the failure, in seconds since the epoch.
         tail: The last lines of the process, at most TAIL_BYTES.
@@ -56,6 +57,7 @@ class Failure:
     worker: Worker
     rank: int | None
     error: str
+    described: str
     is_consequence: bool
     at: float | None
     tail: str
@@ -96,6 +98,7 @@ def read_failure(worker: Worker) -> Failure:
         worker=worker,
         rank=int(rank[1]) if rank else None,
         error=error_line(lines),
+        described=describe(lines),
         is_consequence=own and not killed and (is_consequence(lines) or outside),
         at=at,
         tail=_truncate("\n".join(lines) or end.text.strip()),

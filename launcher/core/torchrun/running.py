@@ -123,7 +123,8 @@ def _by(worker: Worker) -> str:
 def _describe_failure(failure: Failure) -> str:
     worker = failure.worker
     said = f": {worker.end.of_pod}" if worker.end.of_pod else ""
-    error = f": {failure.error}" if failure.error and not (worker.end.before or worker.end.said) else ""
+    known = worker.end.before or worker.end.said
+    error = f": {failure.described}" if failure.described and not known else ""
     return f"{_describe_worker(worker, failure.rank)} {_describe_end(worker.end)}{_by(worker)}{said}{error}"
 
 

@@ -104,6 +104,19 @@ def test_they_are_shown_where_the_node_is_gone_and_the_pod_is_not(
     assert run("logs", "one", "--node-rank", "1")[:2] == (0, KEPT["logTail"] + "\n")
 
 
+def test_logs_of_a_job_without_node_0_show_the_first_failure(api: TorchrunApi, run: Run) -> None:
+    failed(api)
+    api.worker("one-0-1-abcde", "terminated", **{LABEL_INDEX: "1"})
+    api.logs["one-0-1-abcde"] = [b"epoch 1\nnope\n"]
+    result, out, err = run("logs", "one")
+    assert (result, out) == (0, "epoch 1\nnope\n")
+    assert "node 0 has no pod now" in only_line(err)
+    api.logs["one-0-1-abcde"] = [b"epoch 1\nnope\n"]
+    result, out, err = run("logs", "one", "--all")
+    assert (result, out) == (0, "[node 1] epoch 1\n[node 1] nope\n")
+    assert only_line(err).endswith("their logs with them: 0")
+
+
 @pytest.mark.parametrize("words", [("--node-rank", "0"), ("--attempt", "1")])
 def test_another_worker_is_not_shown_in_its_place(api: TorchrunApi, run: Run, words: tuple[str, ...]) -> None:
     failed(api)

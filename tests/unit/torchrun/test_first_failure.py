@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.error_lines import error_line
+from launcher.core.error_lines import describe, error_line
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.first_failure import (
@@ -255,9 +255,15 @@ SyntaxError: invalid syntax"""
         (ABORTED, "what(): CUDA error: bad"),
         (SYNTAX, "SyntaxError: invalid syntax"),
         ("train.sh: line 3: pyton: command not found\nbye", "train.sh: line 3: pyton: command not found"),
-        ("did nothing", "did nothing"),
+        ("did nothing", ""),
         ("", ""),
     ],
 )
 def test_the_error_line_of_an_output(output: str, error: str) -> None:
     assert error_line(output.splitlines()) == error
+
+
+def test_output_without_an_error_is_described_by_its_last_line() -> None:
+    assert describe(["step 1", "did nothing", ""]) == "the last line of its log is 'did nothing'"
+    assert describe(["RuntimeError: x", "bye"]) == "RuntimeError: x"
+    assert describe([]) == ""
