@@ -6,6 +6,7 @@ controller can't record a deadline, a suspension or the end of the job.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Final
 
@@ -55,10 +56,14 @@ def _fit(value: Any, schema: Schema) -> Any:
 
 
 def _fit_object(value: JsonObject, schema: Schema) -> JsonObject | None:
-    known = schema.get("properties", {})
-    fitted = {key: _fit(each, known[key]) for key, each in value.items() if key in known}
+    known, others = schema.get("properties", {}), schema.get("additionalProperties")
+    fitted = {
+        key: _fit(each, known.get(key, others)) for key, each in value.items() if key in known or others
+    }
     fitted = {key: each for key, each in fitted.items() if each is not None}
-    return fitted if set(schema.get("required", ())) <= set(fitted) else None
+    if not set(schema.get("required", ())) <= set(fitted):
+        return None
+    return dict(itertools.islice(fitted.items(), schema.get("maxProperties")))
 
 
 def _fit_text(value: str, schema: Schema) -> str | None:

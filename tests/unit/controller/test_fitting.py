@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from launcher.controller.fitting import fit
+from launcher.controller.schema import progress, queue
+from launcher.controller.schema.fields import Field
 from launcher.core.torchrun import names as n
 
 pytestmark = pytest.mark.unit
@@ -36,13 +38,29 @@ def test_status_is_cut_to_its_schema(status: dict[str, Any], fitted: dict[str, A
     assert fit(n.JOB_KIND, status) == fitted
 
 
-def test_conditions_stay() -> None:
-    condition = {
-        "type": n.ACCEPTED,
-        "status": "True",
-        "reason": "Valid",
-        "message": "",
-        "lastTransitionTime": NOW,
-        "observedGeneration": 2,
-    }
-    assert fit(n.JOB_KIND, {"conditions": [condition]}) == {"conditions": [condition]}
+def valid(schema: dict[str, Any]) -> Any:
+    """Return a value with every field of the schema."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema["type"] == "object":
+        made = {key: valid(each) for key, each in schema.get("properties", {}).items()}
+        others = schema.get("additionalProperties")
+        return made | ({"nvidia.com/gpu": valid(others)} if others else {})
+    if schema["type"] == "array":
+        return [valid(schema["items"])]
+    if schema["type"] == "string":
+        return NOW if schema.get("format") == "date-time" else "a"
+    return True if schema["type"] == "boolean" else schema.get("minimum", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"), [(n.JOB_KIND, progress.status()), (n.QUEUE_KIND, queue.status())]
+)
+def test_status_with_every_field_stays(kind: str, schema: Field) -> None:
+    status = valid(schema.schema())
+    assert fit(kind, status) == status
+
+
+def test_map_is_cut_to_its_number_of_entries() -> None:
+    limits = {f"example.com/{number}": "1" for number in range(65)}
+    assert len(fit(n.QUEUE_KIND, {"pool": {"name": "a", "limits": limits}})["pool"]["limits"]) == 64
