@@ -131,8 +131,15 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
-        address_family = socket.AF_INET
+        # A pod of an IPv6 cluster has no other address.
+        address_family = socket.AF_INET6 if _has_ipv6(address) else socket.AF_INET
         request_queue_size = 128  # all workers of a job ask at once
+
+        def server_bind(self) -> None:
+            """Bind; an address of IPv6 that means every address takes IPv4, too."""
+            if self.address_family == socket.AF_INET6:
+                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            super().server_bind()
 
     try:
         return Server((address, port), Handler)
@@ -142,3 +149,7 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
         ) from None
     except OverflowError:
         raise WorkspaceError(f"port: {port} should be 0 to 65535") from None
+
+
+def _has_ipv6(address: str) -> bool:
+    return ":" in address or (not address and socket.has_dualstack_ipv6())

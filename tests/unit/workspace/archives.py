@@ -55,8 +55,10 @@ def pointing(file: Path, archive: Archive, url: str = "") -> Path:
 
 
 @contextmanager
-def serving(store: Store, port: int = 0, expected: Pointer | None = None) -> Iterator[str]:
-    served = server(store, "127.0.0.1", port, expected)
+def serving(
+    store: Store, port: int = 0, expected: Pointer | None = None, address: str = "127.0.0.1"
+) -> Iterator[str]:
+    served = server(store, address, port, expected)
     thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -199,6 +199,16 @@ def test_a_worker_gets_what_was_sent(tmp_path: Path) -> None:
         fetch(PodSource(named), tmp_path / "other")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+def test_sync_pod_serves_both_ip_families(tmp_path: Path, address: str) -> None:
+    archive, store = packed(tmp_path / "in", a="1"), Store(tmp_path / "store")
+    named = pointing(tmp_path / "archive", archive)
+    received(store, archive)
+    with serving(store, address="") as url:
+        port = url.rpartition(":")[2]
+        assert fetch(PodSource(named, f"http://{address}:{port}"), tmp_path / "app", wait=0).put == 1
+
+
 def test_an_archive_that_is_damaged_there_is_never_in_place(tmp_path: Path) -> None:
     archive, store, into = packed(tmp_path / "in", a="1"), Store(tmp_path / "store"), tmp_path / "app"
     received(store, archive)
