@@ -13,6 +13,7 @@ from launcher.controller.schema.fields import (
     choice,
     foreign,
     group,
+    listing,
     mapping,
     named,
     number,
@@ -99,6 +100,18 @@ def status() -> Field:
                     "limits": mapping("Its limits, by resource.", text("A quantity.", most=63), most=64),
                     "nodeResources": mapping(
                         "What one of its nodes has, by resource.", text("A quantity.", most=63), most=64
+                    ),
+                    "taints": listing(
+                        "The taints of its nodes.",
+                        group(
+                            "A taint.",
+                            {
+                                "key": text("Its key.", most=317),
+                                "value": text("Its value.", most=63),
+                                "effect": text("Its effect.", most=63),
+                            },
+                        ),
+                        most=64,
                     ),
                     "reservations": whole_number(
                         "Capacity reservations that it can buy nodes of now; only of a pool that buys no others."

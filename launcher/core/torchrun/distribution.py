@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launcher.core import contract as c
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import QueueSpec
 
@@ -39,9 +40,9 @@ class Size:
 def distribute(job: JobSpec, queue: QueueSpec) -> Size:
     """The size of the job on nodes of this queue. Raises Refused."""
     nodes, least = _nodes(job, queue)
-    if job.gpus == 0 and queue.gpus and queue.pool:
+    if job.gpus == 0 and queue.gpus and (bound := _bound_to(queue)):
         raise Refused(
-            f"spec.numGPUs is 0, and nodes of pool {queue.pool} have GPUs, which would idle; it must be "
+            f"spec.numGPUs is 0, and nodes of {bound} have GPUs, which would idle; it must be "
             "at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
         )
     if job.gpus == 0:
@@ -55,6 +56,15 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
             f"{queue.gpus}; it must be {-(-job.gpus // queue.gpus)} nodes or more"
         )
     return Size(nodes=nodes, gpus=each, least=least)
+
+
+def _bound_to(queue: QueueSpec) -> str:
+    """Return what binds workers of a queue with GPUs to nodes with GPUs; "" if they may run on others."""
+    selector = {**(queue.template_spec.get("nodeSelector") or {}), **queue.node_selector}
+    pool = queue.pool or selector.get(c.LABEL_NODEPOOL)
+    if pool:
+        return f"pool {pool}"
+    return f"gpuType {queue.gpu_type}" if queue.gpu_type else ""
 
 
 def _nodes(job: JobSpec, queue: QueueSpec) -> tuple[int, int]:

@@ -166,13 +166,7 @@ class _Choice:
         given_up = capacity.preflight(self.request, self.seen, self.gathering.since)
         if given_up is not None:
             return given_up.reason
-        refused = pool_request.refused_taints(self.making, self.seen.pool) if self.seen.pool else []
-        if not refused:
-            return ""
-        return (
-            f"NodePool {self.request.pool.name} has taints that the workers do not tolerate: {', '.join(refused)}; "
-            "it must be scheduling.tolerations of the queue"
-        )
+        return pool_request.taint_problem(self.making, self.seen.pool) if self.seen.pool else ""
 
     def _verdict(self) -> str:
         """What Karpenter says of the placeholders of this wait, where it can never buy a machine for one."""

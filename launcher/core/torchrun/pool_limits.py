@@ -25,6 +25,8 @@ NODE: Final = "nodeResources"
 NODES: Final = "maxNodes"
 DECLARED: Final = "declared"
 RESERVATIONS: Final = "reservations"
+TAINTS: Final = "taints"
+_TAINT: Final = ("key", "value", "effect")
 
 
 def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
@@ -41,6 +43,7 @@ def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
         DECLARED: pool.declared,
         **({NODES: maximum} if maximum is not None else {}),
         **({RESERVATIONS: pool.reservations} if pool.reservations is not None else {}),
+        **({TAINTS: [dict(zip(_TAINT, each, strict=True)) for each in pool.taints]} if pool.taints else {}),
     }
 
 
@@ -89,6 +92,7 @@ def rejection_reason(status: Any, making: Making, now: float) -> str:
         problem="",
         node=_parse_amounts(pool_fields.get(NODE)),
         declared=pool_fields.get(DECLARED) is True,
+        taints=_parse_taints(pool_fields.get(TAINTS)),
     )
     found = pool if pool_fields.get(FOUND) is True else None
     try:
@@ -96,7 +100,9 @@ def rejection_reason(status: Any, making: Making, now: float) -> str:
     except pool_request.Unreadable as error:
         return str(error)
     why = capacity.preflight(request, Observation(now=now, fresh=False, pool=found), now)
-    return why.reason if why is not None else ""
+    if why is not None or found is None:
+        return why.reason if why is not None else ""
+    return pool_request.taint_problem(making, found)
 
 
 def reservation_warning(status: Any, name: str) -> str:
@@ -116,3 +122,10 @@ def _parse_amounts(texts: Any) -> dict[str, Amount]:
         return {str(name): quantity.parse(text) for name, text in texts.items()}
     except (AttributeError, ValueError, TypeError):
         return {}
+
+
+def _parse_taints(items: Any) -> tuple[tuple[str, str, str], ...]:
+    taints = [each for each in items if isinstance(each, Mapping)] if isinstance(items, list) else []
+    return tuple(
+        (str(each.get("key", "")), str(each.get("value", "")), str(each.get("effect", ""))) for each in taints
+    )

@@ -163,6 +163,17 @@ def refused_taints(making: Making, pool: NodePool) -> list[str]:
     ]
 
 
+def taint_problem(making: Making, pool: NodePool) -> str:
+    """Return which taints of the queue's pool keep the workers off its nodes; "" if none does."""
+    refused = refused_taints(making, pool)
+    if not refused:
+        return ""
+    return (
+        f"NodePool {making.settings.queue.pool} has taints that the workers do not tolerate: {', '.join(refused)}; "
+        "scheduling.tolerations of the queue must have them"
+    )
+
+
 def _tolerates(toleration: Mapping[str, Any], key: str, value: str, effect: str) -> bool:
     """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
     if (toleration.get("key") or key) != key or (toleration.get("effect") or effect) != effect:

@@ -130,6 +130,9 @@ HAS = {
 }
 
 
+TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
+
+
 @pytest.mark.parametrize(
     ("gpus", "changes", "pool", "said"),
     [
@@ -141,6 +144,9 @@ HAS = {
         ),
         ("1", {}, {"name": "g5", "found": False}, "there is no NodePool g5"),
         ("1", {"memory": "200Gi"}, HAS, "a worker asks for 200Gi of memory, and a node of pool g5 has 192Gi"),
+        ("1", {}, {**HAS, "taints": [TAINT]}, "taints that the workers do not tolerate: team=a:NoSchedule"),
+        ("1", {}, {**HAS, "taints": [{**TAINT, "key": "nvidia.com/gpu"}]}, ""),
+        ("0", {}, HAS, "spec.numGPUs is 0, and nodes of pool g5 have GPUs"),
         ("4", {}, HAS, ""),
         ("9", {}, {**HAS, "name": "another"}, ""),
         ("9", {}, {**HAS, "limits": {}}, ""),

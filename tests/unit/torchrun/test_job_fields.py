@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core import contract as c
 from launcher.core.torchrun import affinity, children
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused
@@ -118,6 +119,13 @@ def test_job_without_gpus_buys_no_node_with_gpus() -> None:
         making({"numGPUs": 0}, pooled)
     with pytest.raises(AssertionError, match=r"spec.overrides.nodeResources.gpus is 0, and nodes of pool p5"):
         making({"numGPUs": 0, "overrides": {"nodeResources": {"gpus": 0}}}, pooled)
+    for bound in (
+        {"scheduling.nodeSelector": {c.LABEL_NODEPOOL: "p5"}},
+        {"podTemplate.spec.nodeSelector": {c.LABEL_NODEPOOL: "p5"}},
+        {"nodeResources.gpuType": "p5"},
+    ):
+        with pytest.raises(Refused, match=r"spec.numGPUs is 0, and nodes of (pool|gpuType) p5 have GPUs"):
+            making({"numGPUs": 0}, bound)
     assert making({"numGPUs": 0}, {**pooled, "nodeResources.gpus": 0}).size.gpus == 0
     assert making({"numGPUs": 0}).size.gpus == 0
 

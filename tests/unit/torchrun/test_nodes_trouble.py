@@ -46,7 +46,10 @@ def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
         {"key": "x", "effect": "PreferNoSchedule"},
     ]
     life.look()
-    assert "taints that the workers do not tolerate: team=a:NoSchedule; it must be" in life.status["message"]
+    assert (
+        "taints that the workers do not tolerate: team=a:NoSchedule; scheduling.tolerations"
+        in life.status["message"]
+    )
 
     life = Pooled(cluster=replace(CLUSTER, placeholders=False))
     life.look()

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from components.shared.pool import pool_annotations
+from launcher.controller.fitting import fit
 from launcher.core import contract as c
 from launcher.core import observe
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import pool_limits, queues
 from tests.unit.components.pools import pool as stack_pool
-from tests.unit.torchrun.made import CLUSTER, queue
+from tests.unit.torchrun.made import CLUSTER, making, queue
 from tests.unit.torchrun.pool import POOL, PoolApi
 from tests.unit.torchrun.pooled import POOLED, Pooled
 
@@ -87,6 +88,23 @@ def test_pool_whose_type_is_gone_is_told() -> None:
     life.look()
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert f"pool {POOL} has no type on offer" in life.status["message"]
+
+
+def test_queue_status_has_all_that_submit_goes_by() -> None:
+    life = Pooled({"numGPUs": 8}, PART)
+    life.api.annotations = NODE
+    life.api.taints.append({"key": "team", "value": "a", "effect": "NoSchedule"})
+    life.turn()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    status = fit(n.QUEUE_KIND, {"pool": pool_limits.pool_status(POOL, life.api.observation(), None)})
+    for gpus in (1, 9):
+        job = making({"numGPUs": gpus}, {**POOLED, **PART})
+        why = pool_limits.rejection_reason(status, job, 0.0)
+        assert ("9 nodes are needed" if gpus == 9 else "do not tolerate: team=a:NoSchedule") in why
+    bears = {"scheduling.tolerations": [{"key": "team", "operator": "Exists"}]}
+    assert (
+        pool_limits.rejection_reason(status, making({"numGPUs": 1}, {**POOLED, **PART, **bears}), 0.0) == ""
+    )
 
 
 def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
