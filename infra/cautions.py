@@ -7,7 +7,7 @@ from datetime import date
 from components.shared import checkpoints, lustre_client
 from components.shared.pool import SPOT
 from infra import support
-from infra.credential_names import names_a_secret
+from infra.credential_names import is_credential_name
 from infra.model import Settings, Training
 from infra.training_settings import STATIC
 
@@ -57,7 +57,7 @@ def _taken_back(training: Training) -> str:
 def _plain_credentials(settings: Settings) -> list[str]:
     """Whoever may read Pods and Jobs reads the values of `training.env`."""
     training = settings.training
-    names = [] if training is None else [name for name in training.env if names_a_secret(name)]
+    names = [] if training is None else [name for name in training.env if is_credential_name(name)]
     return [
         f"trainyard:training.env.{name} looks like a credential, and is stored in plain text in the stack file, in the"
         " state and in Pods; put it into a Secret of namespace training, and its name into training.secrets instead"

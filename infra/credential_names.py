@@ -16,6 +16,6 @@ _CREDENTIAL: Final = re.compile(
 _PLACE: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL)$", re.IGNORECASE)
 
 
-def names_a_secret(variable: str) -> bool:
+def is_credential_name(variable: str) -> bool:
     """Return whether a variable of this name holds a credential."""
     return bool(_CREDENTIAL.search(variable)) and not _PLACE.search(variable)

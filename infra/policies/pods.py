@@ -16,7 +16,7 @@ from components.shared.contract import (
     TORCHRUN_WORKER_CONTAINER,
 )
 from components.shared.torchrun_queue import OPENING
-from infra.credential_names import names_a_secret
+from infra.credential_names import is_credential_name
 from infra.policies.model import Resource, Rules, Stack, at, known, rows
 
 RULES: Final = Rules()
@@ -289,7 +289,7 @@ def pod_no_secrets_in_environment(resource: Resource, _stack: Stack) -> Iterator
     for path, container, _ in containers(resource):
         for entry in rows(at(container, "env")):
             name, value = str(at(entry, "name", default="")), entry.get("value")
-            if (value and names_a_secret(name)) or (isinstance(value, str) and ACCESS_KEY.search(value)):
+            if (value and is_credential_name(name)) or (isinstance(value, str) and ACCESS_KEY.search(value)):
                 yield f"{path}.env[{name}] has a secret in plain text; it must be a file or an IAM role"
             if at(entry, "valueFrom", "secretKeyRef") is not None:
                 yield f"{path}.env[{at(entry, 'name')}] is from a Secret; it must be a file or an IAM role"

@@ -10,7 +10,7 @@ _HINTS: Final = {
     signal.SIGKILL: "often out of memory",
     signal.SIGBUS: "often /dev/shm is full",
 }
-_SHELL: Final = {126: "the command can't be run", 127: "the command is not there"}
+_SHELL_CODES: Final = {126: "command not executable", 127: "command not found"}
 OUT_OF_MEMORY: Final = "OOMKilled"
 
 
@@ -23,13 +23,13 @@ def meaning(code: int | None, reason: str = "") -> str:
     """
     if reason == OUT_OF_MEMORY:
         return f"{OUT_OF_MEMORY}: out of memory"
-    said = "" if reason == "Error" else reason
-    return ", ".join(each for each in (said, _describe(code)) if each)
+    shown = "" if reason == "Error" else reason
+    return ", ".join(each for each in (shown, _describe(code)) if each)
 
 
 def _describe(code: int | None) -> str:
-    if code is None or code in _SHELL:
-        return _SHELL.get(code, "") if code is not None else ""
+    if code is None or code in _SHELL_CODES:
+        return _SHELL_CODES.get(code, "") if code is not None else ""
     try:
         number = signal.Signals(code - _SIGNAL_BASE)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The logs of a job's workers over its attempts, why they ended, and how the job ended."""
+"""Print or follow the logs of a job's workers over its attempts. Entry points: `show_log` and `follow`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, Final
 from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.record import moment
-from launcher.plugin import archived
+from launcher.plugin import log_archive
 from launcher.plugin.begun import failed_start, has_begun, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster
 from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, PluginError
 from launcher.plugin.last_seen import LastSeen
-from launcher.plugin.log_stream import Printed, Stream, print_line, read_lines
+from launcher.plugin.log_stream import LogPosition, Stream, print_line, read_lines
 from launcher.plugin.ranks import beyond
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
 _ASK_SECONDS: Final = 1.0
-# A log without a new line for so long is not waited for once its job, or its attempt, is over: the worker is ended, and
-# may have 45 s for that.
+# After the end of a job or attempt, a log without a new line for this time is finished. Its worker may still have up to
+# 45 s to end.
 _DRAIN_SECONDS: Final = 3.0
-# Nor is one that goes on, where the job failed.
+# The limit for a log that goes on after a failed job.
 _LONGEST_DRAIN_SECONDS: Final = 10.0
 
 
@@ -36,7 +36,7 @@ def worker(
 
 
 def _newest(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int, JsonObject]:
-    """The newest pod of each node, of any attempt or of this one."""
+    """Return the newest pod of each node, of any attempt or of this one."""
     found: dict[int, JsonObject] = {}
     for pod in sorted(pods, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"])):
         node = _node(pod)
@@ -48,10 +48,13 @@ def _newest(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int,
 def show_log(
     cluster: Cluster, name: str, node_rank: int | None, attempt: int | None, tail: int | None, *, every: bool
 ) -> None:
-    """Print what a worker has printed so far, or what each of them has. Raises PluginError where there is nothing.
+    """Print the present log of a worker, or of all workers.
 
-    Of a worker whose pod or node is gone, its archived log is printed, or the last lines that the job's status keeps of
-    the first failing one.
+    If the pod or node of a worker is gone, print its archived log, or the end of the log that the job's status has of
+    the first failed worker.
+
+    Raises:
+        PluginError: There is no log.
     """
     job = cluster.job(name)
     pods = _newest(cluster.workers(job), attempt)
@@ -59,9 +62,9 @@ def show_log(
     nodes = int(job.get("status", {}).get("nodes") or 0)
     if every and 0 < len(shown) < nodes:
         found = False
-        with _said():
+        with _report_errors():
             found = _show_archived(
-                cluster, job, None, max(map(_attempt, shown.values())), tail, besides=frozenset(shown)
+                cluster, job, None, max(map(_attempt, shown.values())), tail, excluded=frozenset(shown)
             )
         if not found:
             missing = ", ".join(str(node) for node in range(nodes) if node not in shown)
@@ -71,16 +74,16 @@ def show_log(
             if _show_archived(cluster, job, None if every else node_rank or 0, attempt, tail):
                 return
         except PluginError as error:
-            if not _show_kept(job, None if every else node_rank, attempt, tail):
+            if not _show_log_tail(job, None if every else node_rank, attempt, tail):
                 raise
             say(str(error))
             return
     if not shown and not every and node_rank is None:
         shown = _first_failed(job, pods)
-    if not shown and not _show_kept(job, None if every else node_rank, attempt, tail):
+    if not shown and not _show_log_tail(job, None if every else node_rank, attempt, tail):
         if not every:
             _in_range(job, node_rank or 0)
-        raise PluginError(NOT_FOUND, _nothing(job, node_rank, attempt, every=every))
+        raise PluginError(NOT_FOUND, _describe_missing(job, node_rank, attempt, every=every))
     for node, pod in shown.items():
         prefix = _prefix(node) if every else b""
         failed = failed_start(pod)
@@ -92,16 +95,16 @@ def show_log(
             for line in read_lines(cluster, pod, query):
                 print_line(prefix + line)
         except PluginError:
-            with _said():
+            with _report_errors():
                 if _show_archived(cluster, job, node, _attempt(pod), tail, prefixed=every):
                     continue
-            if not _show_kept(job, node, _attempt(pod), tail, prefix):
+            if not _show_log_tail(job, node, _attempt(pod), tail, prefix):
                 raise
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """Tell what is wrong with the archived log; there is something else to show."""
+def _report_errors() -> Iterator[None]:
+    """Print an error of the archived log and go on."""
     try:
         yield
     except PluginError as error:
@@ -116,16 +119,21 @@ def _show_archived(
     tail: int | None,
     *,
     prefixed: bool | None = None,
-    besides: frozenset[int] = frozenset(),
+    excluded: frozenset[int] = frozenset(),
 ) -> bool:
-    """Print what the queue's bucket has of this worker, or of all but some; whether there was anything.
+    """Print the archived log of a worker, or of all workers that are not `excluded`. Return whether there was one.
 
-    Of the last attempt that has a log, where none is named. Raises PluginError where it can't be read.
+    Without `attempt`, print the last attempt with a log.
+
+    Raises:
+        PluginError: The log can't be read.
     """
-    if not archived.place(job) or (node_rank is not None and beyond(job, node_rank)):
+    if not log_archive.logs_url(job) or (node_rank is not None and beyond(job, node_rank)):
         return False
-    found = archived.read(cluster, job, node_rank, archived.LAST if attempt is None else str(attempt))
-    logs = [each for each in found if each.node not in besides]
+    found = log_archive.read_logs(
+        cluster, job, node_rank, log_archive.LAST if attempt is None else str(attempt)
+    )
+    logs = [each for each in found if each.node not in excluded]
     for log in logs:
         lines = log.text.split(b"\n")[:-1]
         prefix = _prefix(log.node) if (node_rank is None if prefixed is None else prefixed) else b""
@@ -134,17 +142,21 @@ def _show_archived(
     return bool(logs)
 
 
-def _show_kept(
+def _show_log_tail(
     job: JsonObject, node_rank: int | None, attempt: int | None, tail: int | None, prefix: bytes = b""
 ) -> bool:
-    """Print the last lines that the status keeps, if they are of this node and attempt; whether they were."""
-    kept = job.get("status", {}).get("firstFailure") or {}
-    lines = str(kept.get("logTail") or "").splitlines()
-    if not lines or node_rank not in (None, kept.get("nodeRank")) or attempt not in (None, kept["attempt"]):
+    """Print the end of the log in the status if it is of this node and attempt. Return whether it is."""
+    failure = job.get("status", {}).get("firstFailure") or {}
+    lines = str(failure.get("logTail") or "").splitlines()
+    if (
+        not lines
+        or node_rank not in (None, failure.get("nodeRank"))
+        or attempt not in (None, failure["attempt"])
+    ):
         return False
     say(
-        f"pod {kept['pod']}: is gone, or its node is; these are its last lines, which the job's status keeps "
-        f"(node rank {kept.get('nodeRank', '-')}, attempt {kept['attempt']}, which failed first)"
+        f"pod {failure['pod']}: is gone, or its node is gone. These are its last lines, from the job's status "
+        f"(node rank {failure.get('nodeRank', '-')}, attempt {failure['attempt']}, the first failure)"
     )
     for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
         print_line(prefix + line.encode(errors="replace"))
@@ -162,21 +174,21 @@ def _first_failed(job: JsonObject, pods: dict[int, JsonObject]) -> dict[int, Jso
     return shown
 
 
-def _nothing(job: JsonObject, node_rank: int | None, attempt: int | None, *, every: bool) -> str:
+def _describe_missing(job: JsonObject, node_rank: int | None, attempt: int | None, *, every: bool) -> str:
     status = job.get("status", {})
     which = "worker" if every else f"worker node {node_rank or 0}"
     which += "" if attempt is None else f" of attempt {attempt}"
     phase, message = status.get("phase") or "not known yet", status.get("message")
-    said = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
-    return f"{said}: {message}" if message else said
+    summary = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
+    return f"{summary}: {message}" if message else summary
 
 
 def follow(
     cluster: Cluster, job: JsonObject, node_rank: int = 0, tail: int | None = None, *, every: bool = False
 ) -> int:
-    """Print what a worker prints, or each of them, in every attempt until the job ends; return its exit code.
+    """Print the log of a worker, or of all workers, until the job ends. Return the job's exit code.
 
-    What happens meanwhile, with the cause of each restart, is told on standard error.
+    Print phases, and the cause of each restart, to standard error.
     """
     seen = LastSeen(cluster, job)
     with seen.watching():
@@ -184,17 +196,17 @@ def follow(
 
 
 class _Following:
-    """Reads the job once a second; each log has a thread, so that one that ends late holds up nothing."""
+    """Read the job once a second. Each log has its own thread, so a slow log does not delay the others."""
 
     def __init__(self, cluster: Cluster, seen: LastSeen, node_rank: int | None, tail: int | None) -> None:
         self._cluster, self._seen, self._node_rank, self._tail = cluster, seen, node_rank, tail
-        self._said = self._missed = ""
-        self._starts_told: set[str] = set()
-        self._last_told: int | None = None
+        self._last_report = self._last_missing = ""
+        self._reported_starts: set[str] = set()
+        self._last_attempt: int | None = None
         self._streams: dict[int, Stream] = {}
-        self._printed: dict[str, Printed] = {}
+        self._positions: dict[str, LogPosition] = {}
         self._done: set[str] = set()
-        # Nodes of which a log was begun: of their next attempts all is shown.
+        # Nodes with a printed log. Of their next attempts, the whole log is printed.
         self._shown: set[int] = set()
 
     def run(self) -> int:
@@ -205,18 +217,18 @@ class _Following:
                 job = self._seen.look()
                 status = job.get("status", {})
                 phase = status.get("phase") or n.PHASE_PENDING
-                self._tell(job["metadata"]["name"], phase, status)
+                self._report(job["metadata"]["name"], phase, status)
                 pods = _newest(self._cluster.workers(job))
                 if self._node_rank is not None:
-                    self._tell_missed(job, phase, pods.get(self._node_rank), self._node_rank)
+                    self._report_missing_worker(job, phase, pods.get(self._node_rank), self._node_rank)
                     pods = {node: pod for node, pod in pods.items() if node == self._node_rank}
-                self._take_ended()
+                self._remove_ended_streams()
                 self._start_streams(pods)
                 if phase in n.FINAL_PHASES:
                     over = over or time.monotonic()
                     if self._is_drained(over, phase == n.PHASE_FAILED):
                         if not (pods or self._done or self._streams):
-                            with _said():
+                            with _report_errors():
                                 _show_archived(self._cluster, job, self._node_rank, None, self._tail)
                         return exit_code(status)
                 self._wait()
@@ -227,35 +239,37 @@ class _Following:
             for each in self._streams.values():
                 each.stop()
 
-    def _tell(self, name: str, phase: str, status: JsonObject) -> None:
-        """The attempts that ended since the last look, each with its cause, then the phase."""
+    def _report(self, name: str, phase: str, status: JsonObject) -> None:
+        """Print the attempts that ended since the last call, with their causes, then the phase."""
         message = status.get("message")
         ended = [each for each in status.get("attempts") or [] if isinstance(each.get("attempt"), int)]
         for each in ended:
-            # What the phase says itself is told once.
+            # The message of the phase may be the same.
             if (
-                self._last_told is None
-                or each["attempt"] <= self._last_told
+                self._last_attempt is None
+                or each["attempt"] <= self._last_attempt
                 or each.get("message") == message
             ):
                 continue
             say(f"{name}: {n.PHASE_RESTARTING}: {each.get('message') or each.get('reason')}")
-        self._last_told = max((each["attempt"] for each in ended), default=-1)
+        self._last_attempt = max((each["attempt"] for each in ended), default=-1)
         now = ": ".join(str(part) for part in (phase, message or status.get("reason")) if part)
-        if now != self._said:
+        if now != self._last_report:
             say(f"{name}: {now}")
-            self._said = now
+            self._last_report = now
 
-    def _tell_missed(self, job: JsonObject, phase: str, pod: JsonObject | None, node_rank: int) -> None:
+    def _report_missing_worker(
+        self, job: JsonObject, phase: str, pod: JsonObject | None, node_rank: int
+    ) -> None:
         if pod is None:
             _in_range(job, node_rank)
         why = _missing(phase, pod, node_rank)
-        if why and why != self._missed:
+        if why and why != self._last_missing:
             say(f"{job['metadata']['name']}: {why}")
-            self._missed = why
+            self._last_missing = why
 
-    def _take_ended(self) -> None:
-        """Forget the streams that are over. Raises what went wrong in them."""
+    def _remove_ended_streams(self) -> None:
+        """Remove streams that ended, and raise their errors."""
         for node, stream in list(self._streams.items()):
             if stream.is_alive():
                 continue
@@ -266,16 +280,16 @@ class _Following:
                 self._done.add(stream.uid)
 
     def _start_streams(self, pods: dict[int, JsonObject]) -> None:
-        """Each worker that has begun gets one; the former one of its node is given up once it is silent."""
+        """Start a stream for each running worker. Stop the earlier stream of its node once that is silent."""
         for node, pod in pods.items():
             uid, running = pod["metadata"]["uid"], self._streams.get(node)
             if uid in self._done or (running is not None and running.uid == uid):
                 continue
             failed = failed_start(pod)
             why = f"pod {pod['metadata']['name']}: {failed}" if failed else ""
-            if why and why not in self._starts_told:
+            if why and why not in self._reported_starts:
                 say(why)
-                self._starts_told.add(why)
+                self._reported_starts.add(why)
             if failed is None and not has_begun(pod):
                 continue
             if running is not None:
@@ -287,7 +301,7 @@ class _Following:
                 self._cluster,
                 pod,
                 failed.container if failed else n.WORKER_CONTAINER,
-                self._printed.setdefault(uid, Printed()),
+                self._positions.setdefault(uid, LogPosition()),
                 tail=None if node in self._shown else self._tail,
                 prefix=_prefix(node) if self._node_rank is None else b"",
             )
@@ -296,7 +310,7 @@ class _Following:
             stream.start()
 
     def _is_drained(self, over: float, failed: bool) -> bool:
-        """Whether the logs have ended, or say nothing more, so long after the job's end."""
+        """Return whether all logs have ended or are silent, `over` being the time of the job's end."""
         if failed and time.monotonic() - over >= _LONGEST_DRAIN_SECONDS:
             return True
         return all(each.is_silent(_DRAIN_SECONDS) for each in self._streams.values())
@@ -307,7 +321,7 @@ class _Following:
             self._wait()
 
     def _wait(self) -> None:
-        """Until the next look; not longer than the streams that there are, if one of them is about to end."""
+        """Wait until the next read of the job, or until the end of a stream."""
         ends = time.monotonic() + _ASK_SECONDS
         for each in self._streams.values():
             each.join(max(0.0, min(ends - time.monotonic(), _ASK_SECONDS / len(self._streams))))

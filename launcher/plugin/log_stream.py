@@ -49,11 +49,11 @@ def _explain_missing_log(pod: JsonObject) -> Iterator[None]:
         if error.status != _NO_LOG:
             raise
         name, status = pod["metadata"]["name"], pod.get("status", {})
-        said = f"pod {name}: has no log yet: {error.message}; logs -f waits for it"
+        message = f"pod {name}: has no log yet: {error.message}; logs -f waits for it"
         if is_over(pod):
-            why = status.get("message") or status.get("reason") or error.message
-            said = f"pod {name}: is over, and its worker has no log: {why}"
-        raise PluginError(UNAVAILABLE, said) from None
+            reason = status.get("message") or status.get("reason") or error.message
+            message = f"pod {name}: has ended, and its worker has no log: {reason}"
+        raise PluginError(UNAVAILABLE, message) from None
 
 
 def split(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -75,26 +75,26 @@ def print_line(line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-class Printed:
+class LogPosition:
     """How far a pod's log was printed: a timestamp, and the number of printed lines with exactly this timestamp."""
 
     def __init__(self) -> None:
         self.last = ""
-        self._of_last = 0
+        self._lines_at_last = 0
 
-    def again(self) -> Callable[[str], bool]:
+    def resume(self) -> Callable[[str], bool]:
         """Return a function for a log that is read again from `last` on.
 
         It takes the timestamp of each line in order, and returns whether the line is new.
         """
-        before, left = _padded(self.last), self._of_last
+        before, left = _pad_fraction(self.last), self._lines_at_last
 
         def is_new(when: str) -> bool:
             nonlocal left
-            if _padded(when) < before or (_padded(when) == before and left > 0):
-                left -= _padded(when) == before
+            if _pad_fraction(when) < before or (_pad_fraction(when) == before and left > 0):
+                left -= _pad_fraction(when) == before
                 return False
-            self._of_last = self._of_last + 1 if when == self.last else 1
+            self._lines_at_last = self._lines_at_last + 1 if when == self.last else 1
             self.last = when
             return True
 
@@ -112,14 +112,14 @@ class Stream(threading.Thread):
         cluster: Cluster,
         pod: JsonObject,
         container: str,
-        printed: Printed,
+        position: LogPosition,
         *,
         tail: int | None,
         prefix: bytes,
     ) -> None:
         super().__init__(name=f"log of {pod['metadata']['name']}", daemon=True)
         self.uid: str = pod["metadata"]["uid"]
-        self.printed = printed
+        self.position = position
         self.ended = False
         self.error: Exception | None = None
         self._cluster, self._name, self._container = cluster, pod["metadata"]["name"], container
@@ -143,14 +143,14 @@ class Stream(threading.Thread):
 
     def _print_all(self) -> bool:
         query = {"container": self._container, "follow": "true", "timestamps": "true"}
-        if self.printed.last:
+        if self.position.last:
             # sinceTime has whole seconds. `is_new` skips the lines that were printed before.
-            query["sinceTime"] = self.printed.last[:19] + "Z"
+            query["sinceTime"] = self.position.last[:19] + "Z"
         elif self._tail is not None:
             query["tailLines"] = str(self._tail)
         cluster = self._cluster
         path = f"/api/v1/namespaces/{cluster.namespace}/pods/{self._name}/log"
-        is_new = self.printed.again()
+        is_new = self.position.resume()
         try:
             with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
                 for line in split(answer.chunks()):
@@ -183,7 +183,7 @@ class Stream(threading.Thread):
             time.sleep(_REPORT_SECONDS / 5)
 
 
-def _padded(when: str) -> str:
+def _pad_fraction(when: str) -> str:
     """Return an RFC 3339 timestamp with nine fractional digits, so that timestamps compare as strings."""
     whole, _, part = when.rstrip("Z").partition(".")
     return f"{whole}.{part:0<9}"

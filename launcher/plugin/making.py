@@ -23,12 +23,12 @@ _MARK_BYTES: Final = 16
 
 
 def fits(job: JsonObject, queue: JsonObject) -> None:
-    """What the controller would refuse of the job in this queue, or its pool or KAI's queue can never give.
+    """Refuse a job that the controller would refuse, or that the pool or KAI's queue can never fit.
 
-    What the API server refuses is left to it. In a queue that is wrong, the job waits.
+    The API server checks the schema. In an invalid queue, the job waits.
 
     Raises:
-        PluginError: the job would never start.
+        PluginError: The job would never start.
     """
     spec, _ = job_spec.parse(job["spec"])
     settings = resolve(queue.get("spec"), spec)[0] if spec is not None else None
@@ -38,10 +38,10 @@ def fits(job: JsonObject, queue: JsonObject) -> None:
         size = distribute(spec, settings.queue)
     except Refused as refusal:
         raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
-    wanted = build_trial(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
+    trial = build_trial(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
     status = queue.get("status")
-    if why := pool_limits.rejection_reason(status, wanted, time.time()) or gang_queue.rejection_reason(
-        status, wanted
+    if why := pool_limits.rejection_reason(status, trial, time.time()) or gang_queue.rejection_reason(
+        status, trial
     ):
         raise PluginError(USAGE, f"queue {spec.queue}: {why}")
     if why := pool_limits.reservation_warning(status, settings.queue.pool):

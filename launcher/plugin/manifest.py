@@ -145,11 +145,11 @@ def _secrets(options: argparse.Namespace) -> list[JsonObject]:
     names = {each.partition("=")[0] for each in options.env}
     found: dict[str, JsonObject] = {}
     for each in options.secret:
-        name, secret, key = secret_variables.reference(each)
+        name, secret, key = secret_variables.parse_reference(each)
         _check_variable(name, "--secret")
         if name in names:
             raise PluginError(USAGE, f"--secret: {name} is given by --env, too; give one of them")
-        found[name] = secret_variables.variable(name, secret, key)
+        found[name] = secret_variables.env_variable(name, secret, key)
     return list(found.values())
 
 

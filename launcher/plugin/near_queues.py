@@ -28,7 +28,7 @@ def queues_that_are_there(cluster: Cluster, name: str) -> str:
 
 
 def unknown_queue(cluster: Cluster, name: str) -> PluginError:
-    """What to say of a queue that is not in the namespace: the one that was meant, and where it is."""
+    """Return the error for a queue that does not exist in the namespace, with suggestions."""
     try:
         found = cluster.queues(everywhere=True)
     except PluginError:
@@ -44,4 +44,6 @@ def unknown_queue(cluster: Cluster, name: str) -> PluginError:
         advice = f"did you mean {near[0]}?"
     else:
         advice = f"the namespace has {nearest(name, sorted(here))}; `{cluster.command('torchrun queues -A')}` shows all"
-    return PluginError(USAGE, f"--queue: there is no queue {name} in namespace {cluster.namespace}; {advice}")
+    return PluginError(
+        USAGE, f"--queue: queue {name} does not exist in namespace {cluster.namespace}; {advice}"
+    )

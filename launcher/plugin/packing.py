@@ -65,22 +65,26 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
 
 
 def _check_current_directory() -> None:
-    """Raises PluginError where everything of a person would be sent by mistake: at home, or above it."""
+    """Refuse the home directory and its parents, which are never meant as a workspace.
+
+    Raises:
+        PluginError: The current directory is one of them.
+    """
     try:
         here, home = (os.path.realpath(each) for each in (".", os.path.expanduser("~")))
-    except OSError:  # the directory was removed, which is said later
+    except OSError:  # the directory was removed; a later check reports it
         return
     if here == os.path.commonpath((here, home)):
         what = {home: "your home directory", "/": "the root directory"}.get(here, "above your home directory")
         raise PluginError(
             WORKSPACE,
-            f"workspace: {here} is {what}. Go to the directory with your code, or name it: --workspace DIRECTORY; "
-            f"--workspace {here} sends all of this one",
+            f"workspace: {here} is {what}. Go to the directory with your code, or use --workspace DIRECTORY. To send "
+            f"this directory anyway, use --workspace {here}",
         )
 
 
 class _Search:
-    """Says how many files are found so far, from the first second on."""
+    """Print the number of files that were found, after a second and then every five seconds."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._next = root, time.monotonic() + _SEARCH_SECONDS

@@ -24,7 +24,7 @@ _PLACE: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL)$", re.IGNORECASE)
 _SHOWN: Final = 60
 
 
-def reference(given: str) -> tuple[str, str, str]:
+def parse_reference(text: str) -> tuple[str, str, str]:
     """Parse NAME[=SECRET[/KEY]], and return the variable, the Secret and its key.
 
     By default, the variable gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
@@ -32,7 +32,7 @@ def reference(given: str) -> tuple[str, str, str]:
     Raises:
         PluginError: The Secret or key is not a valid name.
     """
-    name, equals, place = given.partition("=")
+    name, equals, place = text.partition("=")
     secret, _, key = place.partition("/")
     if not equals:
         secret = name.lower().replace("_", "-")
@@ -40,49 +40,47 @@ def reference(given: str) -> tuple[str, str, str]:
     if len(secret) > _SECRET_MAX_LENGTH or not _SECRET.fullmatch(secret):
         raise PluginError(
             USAGE,
-            f"--secret: {given[:_SHOWN]!r}: {secret[:_SHOWN]!r} is not the name of a Secret. It must be "
+            f"--secret: {text[:_SHOWN]!r}: {secret[:_SHOWN]!r} is not the name of a Secret. It must be "
             "NAME or NAME=SECRET/KEY, the Secret of lower-case letters, digits, '-' and '.'",
         )
     if not _KEY.fullmatch(key):
         raise PluginError(
             USAGE,
-            f"--secret: {given[:_SHOWN]!r}: {key[:_SHOWN]!r} is not a key of a Secret. It must be letters, digits, "
+            f"--secret: {text[:_SHOWN]!r}: {key[:_SHOWN]!r} is not a key of a Secret. It must be letters, digits, "
             "'-', '_' and '.'",
         )
     return name, secret, key
 
 
-def variable(name: str, secret: str, key: str) -> JsonObject:
+def env_variable(name: str, secret: str, key: str) -> JsonObject:
     """Return an entry of `spec.env` with a reference to a Secret."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
-def looks_like_a_credential(name: str) -> bool:
+def is_credential_name(name: str) -> bool:
     """Return whether a variable of this name holds a credential."""
     return bool(_CREDENTIAL.search(name)) and not _PLACE.search(name)
 
 
-def plain_credentials(variables: Iterable[JsonObject]) -> list[str]:
+def find_plain_credentials(variables: Iterable[JsonObject]) -> list[str]:
     """Return the names of variables with a plain value that look like credentials."""
-    return [
-        str(each["name"]) for each in variables if each.get("value") and looks_like_a_credential(each["name"])
-    ]
+    return [str(each["name"]) for each in variables if each.get("value") and is_credential_name(each["name"])]
 
 
 def warn(variables: Iterable[JsonObject]) -> None:
     """Warn of credentials in plain text in the job, and say how to use a Secret instead."""
-    for name in plain_credentials(variables):
+    for name in find_plain_credentials(variables):
         secret = name.lower().replace("_", "-")
         say(
-            f"--env: {name}: is stored in plain text in the job, for whoever may read jobs. Put it into a Secret and "
-            f"give --secret {name} (key {name} of Secret {secret})"
+            f"--env: {name}: is stored in plain text, and all users who can read jobs can see it. Use a Secret "
+            f"and --secret {name} (key {name} of Secret {secret})"
         )
 
 
 def check(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
-    """Check that the Secrets in the job, and their keys, exist. Show no values.
+    """Check that the Secrets in the job, and their keys, exist. Print no values.
 
-    If the user may not read Secrets, say that nothing is checked.
+    If the user may not read Secrets, print that they are not checked.
 
     Raises:
         PluginError: A Secret or a key is missing.
@@ -93,22 +91,23 @@ def check(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
             continue
         name, secret, key = each["name"], found["name"], found["key"]
         try:
-            there = cluster.secret(secret)
+            existing = cluster.secret(secret)
         except PluginError as error:
             if error.code != REFUSED:
                 raise
             say(
-                f"--secret: {name}: you may not read Secrets in namespace {cluster.namespace}, so it is not checked; "
-                f"workers wait until Secret {secret} has the key {key}"
+                f"--secret: {name}: not checked, because you may not read Secrets in namespace {cluster.namespace}. "
+                f"Workers wait until Secret {secret} has the key {key}"
             )
             continue
-        if there is None:
-            made = cluster.command(f"create secret generic {secret} --from-literal {key}=VALUE", "")
+        if existing is None:
+            command = cluster.command(f"create secret generic {secret} --from-literal {key}=VALUE", "")
             raise PluginError(
                 USAGE,
-                f"--secret: {name}: Secret {secret} is not in namespace {cluster.namespace}. Make it: {made.strip()}",
+                f"--secret: {name}: Secret {secret} does not exist in namespace {cluster.namespace}. Create it: "
+                f"{command.strip()}",
             )
-        keys = sorted(there.get("data") or {})
+        keys = sorted(existing.get("data") or {})
         if key not in keys:
             raise PluginError(
                 USAGE,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import archive_prefix
-from launcher.plugin import launching, making, manifest, podless, secret_variables, upload
+from launcher.plugin import launcher_choice, making, manifest, podless, secret_variables, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
@@ -41,7 +41,7 @@ def submit(
         raise unknown_queue(cluster, options.queue)
     making.fits(job, queue)
     secret_variables.check(cluster, job["spec"].get("env", ()))
-    decided = launching.choose(job, _root(options), queue)
+    decided = launcher_choice.choose_launcher(job, _root(options), queue)
     where = upload.bucket_of(queue)
     bucket = upload.bucket() if where and not options.no_workspace else None
     archive = packed()
@@ -85,7 +85,7 @@ def dry_run(
 ) -> str:
     """The job as YAML or JSON; no cluster is asked, and so the address of a workspace in S3 is not in it."""
     job = _job(options, namespace, environment)
-    decided = launching.choose(job, _root(options), None)
+    decided = launcher_choice.choose_launcher(job, _root(options), None)
     if archive := packed():
         job["spec"]["workspace"] = manifest.workspace(archive, "")
     say(decided)
@@ -114,7 +114,7 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
         queue = cluster.queue(str(spec["jobQueue"]))
     except PluginError:  # the right to read it is not needed to send
         queue = None
-    launching.check_again(job, Path(os.path.expanduser(options.workspace)), queue)
+    launcher_choice.check_synced_scripts(job, Path(os.path.expanduser(options.workspace)), queue)
     bucket = upload.bucket() if where else None
     if not bucket:
         podless.check(cluster, job)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.command import detected
+from launcher.core.torchrun.command import detect_launcher
 from launcher.plugin.plain import plain
 from launcher.workspace.selection import size_in_words
 
@@ -115,14 +115,14 @@ def status(item: JsonObject, now: datetime) -> str:
 
 
 def _launcher(spec: JsonObject) -> str:
-    """Who starts the job's processes, and whether the job says so itself."""
-    if said := spec.get("launcher"):
-        return str(said)
+    """Return the job's launcher, with a note if it is detected."""
+    if launcher := spec.get("launcher"):
+        return str(launcher)
     try:
-        found = detected(str(spec["command"]), tuple(map(str, spec.get("args") or ())))
+        found = detect_launcher(str(spec["command"]), tuple(map(str, spec.get("args") or ())))
     except ValueError:  # quotes that are not closed
         return "-"
-    why = found.starts or found.unknown
+    why = found.own_launcher or found.unknown
     return found.launcher + (f" ({why} runs once on each node)" if why else "")
 
 
@@ -182,7 +182,7 @@ def _restarted(last: JsonObject) -> str:
 
 
 def _first_failure(meta: JsonObject, failure: JsonObject) -> list[tuple[str, str]]:
-    """Which worker failed first in the last attempt that failed, and where its log is."""
+    """Return the rows about the first failure of the last failed attempt."""
     if not failure:
         return []
     node_rank, code, means = failure.get("nodeRank"), failure.get("exitCode"), failure.get("meaning")
@@ -196,7 +196,7 @@ def _first_failure(meta: JsonObject, failure: JsonObject) -> list[tuple[str, str
     return [
         ("First failure", ", ".join(each for each in (which, where, ended) if each)),
         _error(failure),
-        ("Its log", "" if node_rank is None else f"{log} --node-rank {node_rank}"),
+        ("Log", "" if node_rank is None else f"{log} --node-rank {node_rank}"),
     ]
 
 

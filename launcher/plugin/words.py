@@ -133,7 +133,9 @@ def parser() -> Parser:
     logs.add_argument("-f", "--follow", action="store_true", help="until the job ends; its exit code is ours")
     either = logs.add_mutually_exclusive_group()
     _node_rank(either)
-    either.add_argument("--all", action="store_true", help="of each node, whose number is before each line")
+    either.add_argument(
+        "--all", action="store_true", help="logs of all nodes, with the node's number in each line"
+    )
     which = logs.add_mutually_exclusive_group()
     which.add_argument("--attempt", type=_whole, help="default: the last one")
     which.add_argument("--previous", action="store_true", help="the attempt before the last one")
@@ -186,7 +188,7 @@ def _submit(submit: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME[=SECRET/KEY]",
-        help="a variable from a Secret's key (default: HF_TOKEN is key HF_TOKEN of Secret hf-token)",
+        help="a variable from a Secret (default: HF_TOKEN is the key HF_TOKEN of the Secret hf-token)",
     )
     submit.add_argument(
         "--launcher",
@@ -207,8 +209,8 @@ def _submit(submit: Parser) -> None:
     )
 
 
-class _Given(argparse.Action):
-    """Notes beside the value that it is not the default: `workspace_is_given`."""
+class _StoreGiven(argparse.Action):
+    """Store the value, and that it is not the default (`workspace_is_given`)."""
 
     def __call__(self, _: Any, namespace: Any, values: Any, _option: Any = None) -> None:
         setattr(namespace, self.dest, values)
@@ -217,7 +219,7 @@ class _Given(argparse.Action):
 
 def _workspace(verb: Parser, either: Any) -> None:
     either.add_argument(
-        "--workspace", action=_Given, default=".", metavar="DIRECTORY", help="default: the current one"
+        "--workspace", action=_StoreGiven, default=".", metavar="DIRECTORY", help="default: the current one"
     )
     verb.add_argument(
         "--max-size", type=_positive, default=512, metavar="MIB", help="of the files together (default 512)"

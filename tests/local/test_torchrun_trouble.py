@@ -157,7 +157,7 @@ def test_job_without_its_queue_trains_once_it_is_there(installed: Stack, tmp_pat
     )
     refused = torchrun(installed, *words, cwd=tmp_path)
     assert refused.code == 64, refused.output
-    assert "there is no queue later in namespace training" in refused.output
+    assert "queue later does not exist in namespace training" in refused.output
     printed = torchrun(installed, *words, "--dry-run", cwd=tmp_path).output
     (tmp_path / "job.yaml").write_text(printed[printed.index("apiVersion:") :])
     made = installed.kubectl("apply", "-f", str(tmp_path / "job.yaml"))

@@ -131,7 +131,7 @@ class Command:
 
 
 def check(command: str, args: tuple[str, ...] = (), launcher: str = "") -> str:
-    """What is wrong with a command whose job has this `launcher`, empty if nothing."""
+    """Return what is wrong with the command of a job with this `launcher`, "" if nothing."""
     if why := unclosed(command):
         return (
             f"spec.command is {command[:80]!r} ({why}); it must be words of a POSIX shell with closed quotes"
@@ -143,34 +143,40 @@ def check(command: str, args: tuple[str, ...] = (), launcher: str = "") -> str:
             f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
             "write them into the command"
         )
-    if launcher == TORCHRUN and (why := twice(detected(command, args))):
+    if launcher == TORCHRUN and (why := nested_launcher(detect_launcher(command, args))):
         return f"spec.launcher: is {TORCHRUN}, {why}"
     return ""
 
 
-def twice(found: Detection) -> str:
-    """Why torchrun must not be put around a command, "" where it may be."""
+def nested_launcher(found: Detection) -> str:
+    """Return why torchrun can't start this command, "" if it can."""
     where = f"{found.place} " if found.place else "the command "
-    return found.starts and (
-        f"and {where}starts {found.starts} itself, which would start once for each GPU. It must be {NONE}, or be "
-        "left out"
+    return found.own_launcher and (
+        f"but {where}starts {found.own_launcher}, which would run once for each GPU. It must be {NONE}, or be omitted"
     )
 
 
-def detected(
+def detect_launcher(
     command: str,
     args: tuple[str, ...] = (),
     read: Read = lambda _: None,
     variables: Mapping[str, str] | None = None,
 ) -> Detection:
-    """What a command starts, with the scripts that `read` has; `variables` are those of its environment."""
+    """Return what a command starts.
+
+    Args:
+        command: The command.
+        args: Further arguments of the command.
+        read: Returns the text of a script in the workspace.
+        variables: The environment variables of the command.
+    """
     if needs_shell(command):
         return detect(command_parser.simple_commands_of_line(_open_end(command), args, read, variables))
     return detect(command_parser.simple_commands_of_words((*shlex.split(command), *args), read, variables))
 
 
-def literals(job: JobSpec) -> dict[str, str]:
-    """The variables of a job whose values it has itself."""
+def literal_variables(job: JobSpec) -> dict[str, str]:
+    """Return the variables of a job with literal values."""
     return {str(each["name"]): str(each["value"]) for each in job.env if each.get("value") is not None}
 
 
@@ -194,13 +200,13 @@ def _open_end(command: str) -> str:
 
 
 def build(command: str, args: tuple[str, ...], meeting: Meeting, launcher: str = "") -> Command:
-    """The container's command for what a user typed; `check` found nothing wrong with it.
+    """Return the container's command. `check` must have found no error in the user's command.
 
-    Without a `launcher` that the job says, it is the one that is detected.
+    Without `launcher`, the detected one is used.
     """
     words = _shell(command, args) if needs_shell(command) else (*shlex.split(command), *args)
     words = tuple(map(literally, words))
-    if (launcher or detected(command, args).launcher) == NONE:
+    if (launcher or detect_launcher(command, args).launcher) == NONE:
         environment = meeting.environment
     else:
         flags = [f"--{name}={value}" for name, value in meeting.flags]

@@ -1,7 +1,7 @@
 """Detect what starts the processes of a command: torchrun, which the controller adds, or the command itself. Pure.
 
 The controller runs only plain programs under torchrun. Under torchrun, another launcher would start its processes once
-for each GPU. Entry points: `detect` for the decision, `contradiction` for a launcher that does not fit the job.
+for each GPU. Entry points: `detect` for the decision, `find_flag_conflict` for a launcher that does not fit the job.
 
 Flags: torch 2.x, torch/distributed/run.py (each is also read from the environment as PET_<FLAG>);
 https://huggingface.co/docs/accelerate/package_reference/cli; deepspeed/launcher/runner.py; composer/cli/launcher.py.
@@ -52,8 +52,8 @@ _LAUNCHER_PACKAGES: Final = re.compile(
 )
 _HELP_FLAGS: Final = ("-h", "--help", "-V", "--version")
 _ADVICE: Final = (
-    "Run a plain program instead, such as python train.py, which torchrun starts once for each GPU (Accelerate and "
-    "DeepSpeed read its variables); or set launcher none, and give the nodes by its own flags"
+    "Use a plain program instead, such as python train.py: torchrun starts it once for each GPU, and Accelerate and "
+    "DeepSpeed read its variables. Or set launcher to none, and set the nodes with the launcher's own flags"
 )
 # The meaning of a launcher's flag: the number of nodes, of processes on each node, or of all processes.
 _NODES, _EACH, _ALL = "nodes", "processes on each node", "processes"
@@ -132,14 +132,14 @@ class Detection:
 
     Attributes:
         commands: The simple commands that it runs.
-        starts: The launcher that it starts, "" for none.
+        own_launcher: The launcher that it starts, "" for none.
         unknown: The first program that is not known to be a plain program, "" for none.
         place: The file in the workspace that contains the launcher or program, "" for the command itself.
         unread: Whether `unknown` is a script that could not be read.
     """
 
     commands: tuple[SimpleCommand, ...]
-    starts: str = ""
+    own_launcher: str = ""
     unknown: str = ""
     place: str = ""
     unread: bool = False
@@ -147,34 +147,34 @@ class Detection:
     @property
     def launcher(self) -> str:
         """Return the default launcher: torchrun for plain programs, none for all others."""
-        return NONE if self.starts or self.unknown else TORCHRUN
+        return NONE if self.own_launcher or self.unknown else TORCHRUN
 
     @property
     def starts_torchrun(self) -> bool:
         """Return whether that launcher is torchrun, which reads the job's nodes from its environment."""
-        return self.starts == TORCHRUN
+        return self.own_launcher == TORCHRUN
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class JobShape:
     """The size of a job.
 
     Attributes:
         nodes: The number of nodes, the maximum for an elastic job.
-        least: The minimum number of nodes.
+        minimum: The minimum number of nodes.
         processes: The processes on each node; None if any number is valid.
         backend: The rendezvous backend.
     """
 
     nodes: int
-    least: int
+    minimum: int
     processes: int | None
     backend: str
 
     @property
     def all_nodes(self) -> str:
         """Return the nodes in the notation of torchrun's --nnodes."""
-        return str(self.nodes) if self.least == self.nodes else f"{self.least}:{self.nodes}"
+        return str(self.nodes) if self.minimum == self.nodes else f"{self.minimum}:{self.nodes}"
 
 
 def detect(commands: Iterable[SimpleCommand]) -> Detection:
@@ -183,10 +183,10 @@ def detect(commands: Iterable[SimpleCommand]) -> Detection:
     found = Detection(commands=all_of_them)
     for each in all_of_them:
         if any(map(is_torchrun, each.calls)):
-            return Detection(commands=all_of_them, starts=TORCHRUN, place=each.place)
+            return Detection(commands=all_of_them, own_launcher=TORCHRUN, place=each.place)
     for each in all_of_them:
         if name := next((name for name in map(_launcher, each.calls) if name), ""):
-            return Detection(commands=all_of_them, starts=name, place=each.place)
+            return Detection(commands=all_of_them, own_launcher=name, place=each.place)
     for each in all_of_them:
         if not _is_known(each):
             name = each.file or _name(each)
@@ -207,17 +207,17 @@ def is_torchrun(call: Call) -> bool:
     return call.program == TORCHRUN or call.python[0] in (TORCHRUN, *TORCHRUN_MODULES)
 
 
-def shape_of(job: JobSpec, size: Size, backend: str) -> Shape:
+def job_shape(job: JobSpec, size: Size, backend: str) -> JobShape:
     """Return the shape of a job of this size. On CPUs the command sets the number of processes."""
-    return Shape(
+    return JobShape(
         nodes=size.nodes,
-        least=size.least,
+        minimum=size.least,
         processes=size.gpus if job.gpus else None,
         backend=backend,
     )
 
 
-def misfit(job: JobSpec, found: Detection, shape: Shape) -> tuple[str, str]:
+def find_conflict(job: JobSpec, found: Detection, shape: JobShape) -> tuple[str, str]:
     """Return where the job's command or environment does not fit its size, and why; ("", "") if it fits.
 
     The place is a field of the spec, or a file in the workspace.
@@ -225,14 +225,14 @@ def misfit(job: JobSpec, found: Detection, shape: Shape) -> tuple[str, str]:
     variables = {str(each.get("name")): str(each["value"]) for each in job.env if each.get("value")}
     if wrong := _check_torchrun_flags(_flags_of_variables(variables.items()), shape):
         return "spec.env", f"has {wrong}"
-    place, wrong = contradiction(found, shape, job.launcher)
+    place, wrong = find_flag_conflict(found, shape, job.launcher)
     return (place or "spec.command", wrong) if wrong else ("", "")
 
 
-def contradiction(found: Detection, shape: Shape, said: str = "") -> tuple[str, str]:
+def find_flag_conflict(found: Detection, shape: JobShape, launcher: str = "") -> tuple[str, str]:
     """Return the file in the workspace whose launcher does not fit the job, and why; ("", "") if all fit.
 
-    The file is "" for the command itself. `said` is the job's `launcher`.
+    The file is "" for the command itself. `launcher` is that of the job's spec.
     """
     for each in found.commands:
         for call in each.calls:
@@ -250,23 +250,23 @@ def contradiction(found: Detection, shape: Shape, said: str = "") -> tuple[str, 
             else:
                 continue
             if wrong:
-                alone = shape.nodes > 1 and not said and not found.starts_torchrun
+                alone = shape.nodes > 1 and not launcher and not found.starts_torchrun
                 return each.place, f"{program} has {wrong}" + (f". {_ADVICE}" if alone else "")
-    if found.starts and not found.starts_torchrun and not said and shape.nodes > 1:
+    if found.own_launcher and not found.starts_torchrun and not launcher and shape.nodes > 1:
         return found.place, (
-            f"starts {found.starts}, which knows nothing of the job's {shape.all_nodes} nodes: each would train alone. "
-            f"{_ADVICE}"
+            f"starts {found.own_launcher}, which does not know the job's {shape.all_nodes} nodes: each would train "
+            f"alone. {_ADVICE}"
         )
     return "", ""
 
 
-def _check_torchrun_flags(flags: Mapping[str, str], shape: Shape) -> str:
+def _check_torchrun_flags(flags: Mapping[str, str], shape: JobShape) -> str:
     """Return which of torchrun's flags does not fit the job, and why; "" if all fit."""
     several = shape.nodes > 1
     if "standalone" in flags and several:
         return (
-            f"{_notation('standalone', flags)}, and the job has {shape.all_nodes} nodes: each would train alone. "
-            "It must be left out: the job says to torchrun how its nodes meet"
+            f"{_notation('standalone', flags)}, but the job has {shape.all_nodes} nodes: each would train alone. "
+            "Remove it: the job configures the rendezvous"
         )
     value = flags.get("nnodes", "")
     if value and "$" not in value and not _is_range(value, shape):
@@ -280,14 +280,14 @@ def _check_torchrun_flags(flags: Mapping[str, str], shape: Shape) -> str:
     value = flags.get("node_rank", "")
     if value.isdecimal():
         return (
-            f"{_notation('node_rank', flags)} on each of the job's {shape.all_nodes} nodes. It must be left out, or be "
-            "$TORCHRUN_NODE_RANK"
+            f"{_notation('node_rank', flags)} on each of the job's {shape.all_nodes} nodes. It must be "
+            "$TORCHRUN_NODE_RANK, or be omitted"
         )
     for name in ("rdzv_endpoint", "master_addr"):
         if _LOCAL.fullmatch(flags.get(name, "")):
             return (
-                f"{_notation(name, flags)}, and the job has {shape.all_nodes} nodes, which would not meet. It must be "
-                "left out: the job sets it"
+                f"{_notation(name, flags)}, but the job has {shape.all_nodes} nodes, which could not connect. "
+                "Remove it: the job sets it"
             )
     value = flags.get("rdzv_backend", "")
     if value and "$" not in value and value != shape.backend and "rdzv_endpoint" not in flags:
@@ -295,14 +295,14 @@ def _check_torchrun_flags(flags: Mapping[str, str], shape: Shape) -> str:
     return ""
 
 
-def _is_range(value: str, shape: Shape) -> bool:
+def _is_range(value: str, shape: JobShape) -> bool:
     """Return whether a value of --nnodes equals the job's nodes: `2` and `2:2` are the same."""
     minimum, _, maximum = value.partition(":")
-    return (minimum, maximum or minimum) == (str(shape.least), str(shape.nodes))
+    return (minimum, maximum or minimum) == (str(shape.minimum), str(shape.nodes))
 
 
-def _mismatch(name: str, flags: Mapping[str, str], have: str, right: str) -> str:
-    return f"{_notation(name, flags)}, and the job has {have}. It must be {right}, or be left out: the job sets it"
+def _mismatch(name: str, flags: Mapping[str, str], actual: str, expected: str) -> str:
+    return f"{_notation(name, flags)}, but the job has {actual}. It must be {expected}, or be omitted"
 
 
 def _notation(name: str, flags: Mapping[str, str]) -> str:
@@ -353,20 +353,20 @@ def _complete_flag(flag: str) -> str:
     return begins[0] if len(begins) == 1 else ""
 
 
-def _check_launcher_flags(program: str, call: Call, shape: Shape) -> str:
+def _check_launcher_flags(program: str, call: Call, shape: JobShape) -> str:
     """Return which flag of another launcher does not fit the job, and why; "" if all fit."""
     named = program.removeprefix("python -m ")
     flags = next((flags for name, flags in _FLAGS.items() if named.startswith(name)), {})
     count = shape.processes
-    right = {
+    values = {
         _NODES: shape.nodes,
         _EACH: count,
         _ALL: None if count is None else count * shape.nodes,
     }
     for flag, written, value in _launcher_flags(call, flags):
-        wanted = right[flags[flag]]
-        if wanted is not None and value.isdecimal() and int(value) != wanted:
-            return f"{written}, and the job has {wanted} {flags[flag]}. It must be {wanted}"
+        expected = values[flags[flag]]
+        if expected is not None and value.isdecimal() and int(value) != expected:
+            return f"{written}, but the job has {expected} {flags[flag]}. It must be {expected}"
     return ""
 
 

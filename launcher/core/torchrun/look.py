@@ -258,10 +258,10 @@ def unretained(look: Look, making: Making) -> str:
     )
 
 
-def acceptance(look: Look, making: Making) -> str:
-    """What condition Accepted says of a job that can be made: what differs from what a person may think."""
+def acceptance_message(look: Look, making: Making) -> str:
+    """Return the message of the condition Accepted for a valid job: decisions that the user may not expect."""
     spec = making.spec
-    found = None if spec.launcher else command.detected(spec.command, spec.args)
+    found = None if spec.launcher else command.detect_launcher(spec.command, spec.args)
     unknown = (
         f"the command runs once on each node, without torchrun: {found.unknown} is not known to be a plain program; "
         "launcher: torchrun starts it once for each GPU"
@@ -296,7 +296,7 @@ def _until_there(noted: Record) -> str:
     return "the workers begin anew when it is there" if began else "the job begins when it is there"
 
 
-def _unchecked(look: Look) -> Wait | None:
+def _policy_wait(look: Look) -> Wait | None:
     """Wait if no admission policy has checked the job's restricted fields.
 
     Only the API server knows the author of the job and their permissions.
@@ -317,7 +317,7 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
     spec, meta = look.spec, look.meta
     if look.problems:
         return Refusal(message=look.problems)
-    if not look.begun and (unchecked := _unchecked(look)):
+    if not look.begun and (unchecked := _policy_wait(look)):
         return unchecked
     if look.queue is None or (look.queue_leaves and look.record.phase in _BEFORE):
         lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
@@ -350,7 +350,7 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         size = distribute(spec, settings.queue)
         # What has begun goes on as it began, in the size that it has.
         resized = any(each.size != spec.size_key for each in look.seen.of(look.record.attempt))
-        if (resized or not look.begun) and (wrong := _misfit(spec, size, settings)):
+        if (resized or not look.begun) and (wrong := _find_launcher_conflict(spec, size, settings)):
             return Refusal(message=wrong)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
@@ -387,8 +387,8 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
     )
 
 
-def _misfit(spec: JobSpec, size: Size, settings: Settings) -> str:
-    """What of the command contradicts the job's size; scripts of the workspace can't be read here."""
-    found = command.detected(spec.command, spec.args, variables=command.literals(spec))
-    shape = launcher_detection.shape_of(spec, size, settings.rendezvous)
-    return ": ".join(filter(None, launcher_detection.misfit(spec, found, shape)))
+def _find_launcher_conflict(spec: JobSpec, size: Size, settings: Settings) -> str:
+    """Return how the command contradicts the job's size. The controller can't read scripts in the workspace."""
+    found = command.detect_launcher(spec.command, spec.args, variables=command.literal_variables(spec))
+    shape = launcher_detection.job_shape(spec, size, settings.rendezvous)
+    return ": ".join(filter(None, launcher_detection.find_conflict(spec, found, shape)))

@@ -15,7 +15,7 @@ from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
 from launcher.core.torchrun.first_failure import Failure, find_first_failure, settle_seconds
-from launcher.core.torchrun.look import Look, Refusal, acceptance, prepare, refused, standing
+from launcher.core.torchrun.look import Look, Refusal, acceptance_message, prepare, refused, standing
 from launcher.core.torchrun.lost_workspace import ended_sync_pod, is_lost
 from launcher.core.torchrun.observe import Worker
 from launcher.core.torchrun.pods import Making
@@ -275,7 +275,7 @@ def keep(look: Look) -> Decision:
         around = [
             each for each in surroundings(prepared) if each["kind"] not in _BY_NAME or key_of(each) in named
         ]
-        told = standing(prepared.settings, acceptance(look, prepared))
+        told = standing(prepared.settings, acceptance_message(look, prepared))
         makes, changes = missing(look, around), drifted(look, around)
     elif isinstance(prepared, Refusal):
         told = refused(prepared)

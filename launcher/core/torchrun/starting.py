@@ -11,7 +11,16 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, holds, removal
 from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.gang_queue import never_starts
-from launcher.core.torchrun.look import Look, Refusal, Wait, acceptance, prepare, refused, standing, uncounted
+from launcher.core.torchrun.look import (
+    Look,
+    Refusal,
+    Wait,
+    acceptance_message,
+    prepare,
+    refused,
+    standing,
+    uncounted,
+)
 from launcher.core.torchrun.lost_workspace import ended_sync_pod, is_abandoned, workspace_wait
 from launcher.core.torchrun.observe import AttemptJob, Worker
 from launcher.core.torchrun.pods import Making
@@ -163,7 +172,7 @@ def _towards(
             workers=look.workers(),
             capacity=None,
         )
-    told = (*standing(prepared.settings, acceptance(look, prepared)), *idle)
+    told = (*standing(prepared.settings, acceptance_message(look, prepared)), *idle)
     pause, left = backing_off.pause(look)
     if left > 0:
         return look.write(

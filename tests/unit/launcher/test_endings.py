@@ -96,7 +96,7 @@ def test_a_worker_that_fails_is_restarted_with_its_node_and_its_code(
 
 @pytest.mark.parametrize(
     ("code", "means"),
-    [(2, ""), (20, ""), (126, " (the command can't be run)"), (127, " (the command is not there)")],
+    [(2, ""), (20, ""), (126, " (command not executable)"), (127, " (command not found)")],
 )
 def test_wrong_settings_and_broken_commands_are_never_restarted(code: int, means: str) -> None:
     found = judged(*others("worker-0"), ended("worker-0", code))

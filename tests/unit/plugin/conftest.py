@@ -86,7 +86,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(api: TorchrunApi, tmp_path: Path, code: Path, capfd: pytest.CaptureFixture[str]) -> Run:
     """Runs the plugin: exit code, standard output, and error without the line that each `submit` says.
 
-    test_launching.py has that one.
+    test_launcher_choice.py has that one.
     """
     kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
 

@@ -94,7 +94,7 @@ def test_a_pod_that_is_over_is_not_said_to_begin_yet(
     result, out, err = run("logs", "one")
     assert (result, out) == (69, "")
     assert only_line(err).endswith(
-        f"pod {NAME}: is over, and its worker has no log: The node was low on memory."
+        f"pod {NAME}: has ended, and its worker has no log: The node was low on memory."
     )
 
 

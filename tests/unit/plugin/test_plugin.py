@@ -102,7 +102,7 @@ def test_submit_to_an_unknown_queue_is_refused_with_the_one_meant(api: TorchrunA
         assert result == 64
         return only_line(err)
 
-    assert "--queue: there is no queue cpu in namespace team; the namespace has none" in told()
+    assert "--queue: queue cpu does not exist in namespace team; the namespace has none" in told()
     for name in ("a", "b"):
         api.queue(name)
     assert "the namespace has a, b; `kubectl torchrun queues -A" in told()

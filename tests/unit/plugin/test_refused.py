@@ -117,12 +117,12 @@ BAD = [
     (
         (*SUBMIT, "--nodes", "2", "accelerate launch a.py"),
         64,
-        "command: starts accelerate launch, which .* python train.py, which torchrun starts",
+        "command: starts accelerate launch, which .* python train.py: torchrun starts",
     ),
     (
         (*SUBMIT, "--nodes", "2", "deepspeed", "a.py"),
         64,
-        "command: starts deepspeed, which knows nothing of the job's 2 nodes",
+        "command: starts deepspeed, which does not know the job's 2 nodes",
     ),
     ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
     ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),

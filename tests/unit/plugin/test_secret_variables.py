@@ -6,8 +6,9 @@ import base64
 
 import pytest
 
-from infra.credential_names import names_a_secret
-from launcher.plugin.secret_variables import looks_like_a_credential, reference
+from infra import credential_names
+from launcher.plugin import secret_variables
+from launcher.plugin.secret_variables import parse_reference
 from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi
 
 pytestmark = pytest.mark.unit
@@ -30,7 +31,7 @@ def stored(api: TorchrunApi, name: str, key: str) -> None:
     ],
 )
 def test_a_secret_is_named_by_convention_or_by_its_place(given: str, found: tuple[str, str, str]) -> None:
-    assert reference(given) == found
+    assert parse_reference(given) == found
 
 
 def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, run: Run) -> None:
@@ -55,7 +56,7 @@ def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, ru
     [
         (
             ("--secret", "HF_TOKEN"),
-            "--secret: HF_TOKEN: Secret hf-token is not in namespace team. Make it: kubectl create",
+            "--secret: HF_TOKEN: Secret hf-token does not exist in namespace team. Create it: kubectl create",
         ),
         (("--secret", "K=wandb/other"), "--secret: K: Secret wandb has no key other. It must be one of: key"),
         (("--secret", "A=Upper/key"), "--secret: 'A=Upper/key': 'Upper' is not the name of a Secret"),
@@ -65,7 +66,7 @@ def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, ru
         (("--secret", "A=x/y", "--env", "A=1"), "--secret: A is given by --env, too"),
     ],
 )
-def test_a_secret_that_is_not_right_is_refused_before_the_job_is_made(
+def test_invalid_secret_is_refused_before_the_job_is_created(
     api: TorchrunApi, run: Run, words: tuple[str, ...], said: str
 ) -> None:
     api.queue("q")
@@ -76,25 +77,25 @@ def test_a_secret_that_is_not_right_is_refused_before_the_job_is_made(
     assert f"{JOBS}/one" not in api.objects
 
 
-def test_who_may_not_read_secrets_submits_and_is_told(api: TorchrunApi, run: Run) -> None:
+def test_submit_without_permission_on_secrets_warns(api: TorchrunApi, run: Run) -> None:
     api.queue("q")
     api.refused.add(("GET", f"{SECRETS}/hf-token"))
     code, _, err = run(*WORDS, "--secret", "HF_TOKEN", "python a.py")
     assert code == 0, err
-    assert "--secret: HF_TOKEN: you may not read Secrets in namespace team, so it is not checked" in err
+    assert "--secret: HF_TOKEN: not checked, because you may not read Secrets in namespace team" in err
 
 
-def test_a_credential_in_plain_text_is_said_with_the_option(api: TorchrunApi, run: Run) -> None:
+def test_credential_in_plain_text_warns(api: TorchrunApi, run: Run) -> None:
     api.queue("q")
     code, _, err = run(*WORDS, "--env", "HF_TOKEN=x", "--env", "A=1", "--env", "EMPTY_TOKEN=", "python a.py")
     assert code == 0
     assert err.count("plain text") == 1
-    assert "give --secret HF_TOKEN (key HF_TOKEN of Secret hf-token)" in err
+    assert "--secret HF_TOKEN (key HF_TOKEN of Secret hf-token)" in err
 
 
-@pytest.mark.parametrize("judge", [looks_like_a_credential, names_a_secret])
-def test_names_that_look_like_credentials(judge: object) -> None:
-    assert callable(judge)
+@pytest.mark.parametrize("check", [secret_variables.is_credential_name, credential_names.is_credential_name])
+def test_names_that_look_like_credentials(check: object) -> None:
+    assert callable(check)
     for name in (
         *(
             "AWS_SECRET_ACCESS_KEY",
@@ -106,9 +107,9 @@ def test_names_that_look_like_credentials(judge: object) -> None:
         ),
         *("GITHUB_PAT", "SSH_PRIVATE_KEY", "OPENAI_APIKEY", "hf_token", "MY_SECRET", "APP_CREDENTIALS"),
     ):
-        assert judge(name), name
+        assert check(name), name
     for name in (
         *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "NCCL_DEBUG", "AWS_WEB_IDENTITY_TOKEN_FILE", "KEY", "PATH"),
         *("HF_TOKEN_PATH", "PATTERN", "COMPAT", "KEYS", "SEED"),
     ):
-        assert not judge(name), name
+        assert not check(name), name

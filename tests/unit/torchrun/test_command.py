@@ -253,7 +253,7 @@ def test_arguments_are_words_of_the_command(typed: str, args: tuple[str, ...], o
 )
 def test_no_command_takes_long_to_read(typed: str) -> None:
     began = time.process_time()
-    command.detected(typed)
+    command.detect_launcher(typed)
     assert time.process_time() - began < 2
 
 

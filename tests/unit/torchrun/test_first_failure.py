@@ -159,7 +159,7 @@ def test_a_clock_that_is_far_off_costs_no_time(ahead: float) -> None:
         (137, "Error", "SIGKILL, often out of memory"),
         (137, "OOMKilled", "OOMKilled: out of memory"),
         (139, "Error", "SIGSEGV"),
-        (127, "Error", "the command is not there"),
+        (127, "Error", "command not found"),
     ],
 )
 def test_an_exit_code_is_told_with_its_meaning(code: int, reason: str, shown: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import command
-from launcher.core.torchrun.launcher_detection import Shape, contradiction
+from launcher.core.torchrun.launcher_detection import JobShape, find_flag_conflict
 from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import container
 from tests.unit.torchrun.test_command import ALONE
@@ -72,8 +72,8 @@ pytestmark = pytest.mark.unit
     ],
 )
 def test_another_launcher_is_found_by_its_name(typed: str, named: str) -> None:
-    found = command.detected(typed)
-    assert (found.starts, found.launcher) == (named, "none")
+    found = command.detect_launcher(typed)
+    assert (found.own_launcher, found.launcher) == (named, "none")
 
 
 @pytest.mark.parametrize(
@@ -122,13 +122,13 @@ def test_another_launcher_is_found_by_its_name(typed: str, named: str) -> None:
     ],
 )
 def test_a_word_that_only_looks_like_a_launcher(typed: str) -> None:
-    assert command.detected(typed).starts in ("", "torchrun")
+    assert command.detect_launcher(typed).own_launcher in ("", "torchrun")
 
 
 def test_args_are_words_of_the_command() -> None:
-    assert command.detected("accelerate", ("launch", "train.py")).starts == "accelerate launch"
-    assert command.detected("cd src && exec", ("deepspeed", "train.py")).starts == "deepspeed"
-    assert command.detected("python train.py", ("accelerate", "launch")).starts == ""
+    assert command.detect_launcher("accelerate", ("launch", "train.py")).own_launcher == "accelerate launch"
+    assert command.detect_launcher("cd src && exec", ("deepspeed", "train.py")).own_launcher == "deepspeed"
+    assert command.detect_launcher("python train.py", ("accelerate", "launch")).own_launcher == ""
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_args_are_words_of_the_command() -> None:
 )
 def test_no_command_takes_long_to_judge(typed: str) -> None:
     began = time.process_time()
-    command.detected(typed)
+    command.detect_launcher(typed)
     assert time.process_time() - began < 2
 
 
@@ -177,7 +177,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("typed", PLAIN)
 def test_torchrun_is_put_around_plain_programs(typed: str) -> None:
-    found = command.detected(typed)
+    found = command.detect_launcher(typed)
     assert (found.launcher, found.unknown) == ("torchrun", "")
     assert "--no-python" in command.build(typed, (), ALONE).words
 
@@ -212,7 +212,7 @@ def test_torchrun_is_put_around_plain_programs(typed: str) -> None:
     ],
 )
 def test_nothing_is_put_around_what_is_not_known(typed: str, named: str) -> None:
-    found = command.detected(typed)
+    found = command.detect_launcher(typed)
     assert (found.launcher, found.unknown) == ("none", named)
     built = command.build(typed, (), ALONE)
     assert "--no-python" not in built.words
@@ -245,7 +245,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize(
-    ("typed", "starts", "unknown", "place"),
+    ("typed", "own_launcher", "unknown", "place"),
     [
         ("bash train.sh", "torchrun", "", "train.sh"),
         ("sh train.sh 8", "torchrun", "", "train.sh"),
@@ -269,10 +269,10 @@ SCRIPTS = {
         ("bash other.sh", "", "other.sh", ""),
     ],
 )
-def test_scripts_of_the_workspace_are_read(typed: str, starts: str, unknown: str, place: str) -> None:
-    found = command.detected(typed, (), SCRIPTS.get)
-    assert (found.starts, found.unknown, found.place) == (starts, unknown, place)
-    assert found.launcher == ("none" if starts or unknown else "torchrun")
+def test_scripts_of_the_workspace_are_read(typed: str, own_launcher: str, unknown: str, place: str) -> None:
+    found = command.detect_launcher(typed, (), SCRIPTS.get)
+    assert (found.own_launcher, found.unknown, found.place) == (own_launcher, unknown, place)
+    assert found.launcher == ("none" if own_launcher or unknown else "torchrun")
 
 
 def test_reading_scripts_ends() -> None:
@@ -282,14 +282,14 @@ def test_reading_scripts_ends() -> None:
         asked.append(name)
         return f"bash x{len(asked)}.sh\n" * 3
 
-    assert command.detected("bash x.sh", (), read).launcher == "none"
+    assert command.detect_launcher("bash x.sh", (), read).launcher == "none"
     assert len(asked) < 100
 
 
-TWO = Shape(nodes=2, least=2, processes=8, backend="c10d")
-ONE = Shape(nodes=1, least=1, processes=8, backend="c10d")
-RANGE = Shape(nodes=4, least=2, processes=8, backend="c10d")
-ON_CPUS = Shape(nodes=2, least=2, processes=None, backend="c10d")
+TWO = JobShape(nodes=2, minimum=2, processes=8, backend="c10d")
+ONE = JobShape(nodes=1, minimum=1, processes=8, backend="c10d")
+RANGE = JobShape(nodes=4, minimum=2, processes=8, backend="c10d")
+ON_CPUS = JobShape(nodes=2, minimum=2, processes=None, backend="c10d")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ ON_CPUS = Shape(nodes=2, least=2, processes=None, backend="c10d")
     ],
 )
 def test_launcher_that_contradicts_two_nodes_is_refused(typed: str, said: str) -> None:
-    place, wrong = contradiction(command.detected(typed, (), SCRIPTS.get), TWO)
+    place, wrong = find_flag_conflict(command.detect_launcher(typed, (), SCRIPTS.get), TWO)
     assert said in wrong
     assert place == (typed.removeprefix("bash ") if typed.endswith(".sh") else "")
 
@@ -374,15 +374,15 @@ def test_launcher_that_contradicts_two_nodes_is_refused(typed: str, said: str) -
         ("export PET_NNODES=1; torchrun --nnodes=2 train.py", TWO),
     ],
 )
-def test_launcher_that_fits_the_job_is_not_refused(typed: str, shape: Shape) -> None:
-    assert contradiction(command.detected(typed), shape) == ("", "")
+def test_launcher_that_fits_the_job_is_not_refused(typed: str, shape: JobShape) -> None:
+    assert find_flag_conflict(command.detect_launcher(typed), shape) == ("", "")
 
 
 def test_launcher_none_takes_a_launcher_with_flags_of_its_own_for_the_nodes() -> None:
     own = "accelerate launch --num_machines 2 --machine_rank $TORCHRUN_NODE_RANK train.py"
-    assert contradiction(command.detected(own), TWO, "none") == ("", "")
+    assert find_flag_conflict(command.detect_launcher(own), TWO, "none") == ("", "")
     wrong = "accelerate launch --num_machines 1 train.py"
-    assert "It must be 2" in contradiction(command.detected(wrong), TWO, "none")[1]
+    assert "It must be 2" in find_flag_conflict(command.detect_launcher(wrong), TWO, "none")[1]
 
 
 @pytest.mark.parametrize(
@@ -390,13 +390,13 @@ def test_launcher_none_takes_a_launcher_with_flags_of_its_own_for_the_nodes() ->
     [
         (
             {"command": "torchrun --standalone train.py"},
-            "spec.command: torchrun has --standalone, and the job has 2",
+            "spec.command: torchrun has --standalone, but the job has 2",
         ),
         ({"command": "torchrun --nproc-per-node 2 train.py"}, "It must be 8"),
         ({"command": "deepspeed train.py"}, "spec.command: starts deepspeed"),
         (
             {"env": [{"name": "PET_NNODES", "value": "1"}]},
-            "spec.env: has PET_NNODES=1, and the job has 2 nodes",
+            "spec.env: has PET_NNODES=1, but the job has 2 nodes",
         ),
         (
             {"command": "torchrun --nnodes $N train.py", "env": [{"name": "N", "value": "1"}]},

@@ -148,8 +148,8 @@ class World:
         names = [name for _, name in api.ran]
         # One that somebody deleted may come again by a look at what was before, under the same number, while its end
         # was not noticed; docs/decisions/0022 says why that is left.
-        twice = {name for name in names if names.count(name) > 1}
-        assert twice <= self.deleted, f"a Job ran twice: {names}"
+        nested_launcher = {name for name in names if names.count(name) > 1}
+        assert nested_launcher <= self.deleted, f"a Job ran twice: {names}"
         for each in api.objects.values():
             if each["kind"] in (n.JOB_KIND, n.QUEUE_KIND):
                 continue

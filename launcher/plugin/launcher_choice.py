@@ -1,7 +1,7 @@
 """Decide what starts the processes of a job's command, from the scripts in the workspace.
 
-The plugin decides, because the controller can't read these scripts. Entry points: `choose` for `submit`, `check_again`
-for `sync`.
+The plugin decides, because the controller can't read these scripts. Entry points: `choose_launcher` for `submit`,
+`check_synced_scripts` for `sync`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from launcher.core.torchrun import job_spec
 from launcher.core.torchrun.command_parser import PYTHON
 from launcher.core.torchrun.distribution import Refused, Size, distribute
 from launcher.core.torchrun.job_spec import NO_LAUNCHER, TORCHRUN, JobSpec
-from launcher.core.torchrun.launcher_detection import Detection, misfit, shape_of
+from launcher.core.torchrun.launcher_detection import Detection, find_conflict, job_shape
 from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from launcher.core.torchrun.resolve import Settings, resolve
 from launcher.plugin.exits import USAGE, PluginError
@@ -66,7 +66,7 @@ class Scripts:
         return self._root / posixpath.relpath(whole, mount)
 
 
-def choose(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
+def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
     """Set the job's `launcher` if the scripts in `root` decide it, and return a line about the decision.
 
     Raises:
@@ -78,7 +78,7 @@ def choose(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
     settings = _settings(queue, spec)
     scripts = Scripts(root, None if settings is None else settings.queue)
     found = _detect(spec, scripts)
-    if spec.launcher == TORCHRUN and (why := commands.twice(found)):
+    if spec.launcher == TORCHRUN and (why := commands.nested_launcher(found)):
         raise PluginError(USAGE, f"--launcher: is {TORCHRUN}, {why}")
     _check(spec, settings, found, scripts)
     if not spec.launcher and any(each.is_read for each in found.commands):
@@ -86,7 +86,7 @@ def choose(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
     return f"command: {_describe_decision(spec, found)}"
 
 
-def check_again(job: JsonObject, root: Path, queue: JsonObject | None) -> None:
+def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) -> None:
     """Check the scripts in `root` against a job that exists.
 
     Raises:
@@ -99,22 +99,22 @@ def check_again(job: JsonObject, root: Path, queue: JsonObject | None) -> None:
     scripts = Scripts(root, None if settings is None else settings.queue)
     found = _detect(spec, scripts)
     _check(spec, settings, found, scripts)
-    decided = spec.launcher or commands.detected(spec.command, spec.args).launcher
-    if decided == TORCHRUN and found.starts:
+    decided = spec.launcher or commands.detect_launcher(spec.command, spec.args).launcher
+    if decided == TORCHRUN and found.own_launcher:
         raise PluginError(
             USAGE,
-            f"job {job['metadata']['name']}: {found.place or 'its command'} starts {found.starts} itself now, and "
-            "torchrun starts the job's command once for each GPU. Submit another job",
+            f"job {job['metadata']['name']}: {found.place or 'its command'} starts {found.own_launcher} now, but "
+            "torchrun already starts the job's command once for each GPU. Submit another job",
         )
     if decided == NO_LAUNCHER and found.launcher == TORCHRUN and any(each.is_read for each in found.commands):
         say(
-            f"job {job['metadata']['name']}: runs its command once on each node, and {_program(found)} starts no "
-            "launcher now; submit another job for one process on each GPU"
+            f"job {job['metadata']['name']}: runs its command once on each node, but {_program(found)} starts no "
+            "launcher now. For one process on each GPU, submit another job"
         )
 
 
 def _detect(spec: JobSpec, scripts: Scripts) -> Detection:
-    return commands.detected(spec.command, spec.args, scripts.read, commands.literals(spec))
+    return commands.detect_launcher(spec.command, spec.args, scripts.read, commands.literal_variables(spec))
 
 
 def _settings(queue: JsonObject | None, spec: JobSpec) -> Settings | None:
@@ -126,7 +126,7 @@ def _check(spec: JobSpec, settings: Settings | None, found: Detection, scripts: 
     if size is None:
         return
     backend = spec.rendezvous if settings is None else settings.rendezvous
-    place, wrong = misfit(spec, found, shape_of(spec, size, backend))
+    place, wrong = find_conflict(spec, found, job_shape(spec, size, backend))
     if wrong:
         raise PluginError(USAGE, f"{_FLAGS.get(place) or _script_and_line(scripts, place, wrong)}: {wrong}")
 
@@ -164,13 +164,13 @@ def _describe_decision(spec: JobSpec, found: Detection) -> str:
     each = "GPU" if spec.gpus else "node"
     once = "runs once on each node"
     if spec.launcher:
-        said = f"torchrun starts it once for each {each}" if spec.launcher == TORCHRUN else once
-        return f"{said}, as --launcher {spec.launcher} says"
-    if found.starts:
+        effect = f"torchrun starts it once for each {each}" if spec.launcher == TORCHRUN else once
+        return f"{effect} (--launcher {spec.launcher})"
+    if found.own_launcher:
         where = f"{found.place} starts" if found.place else "starts"
-        return f"{where} {found.starts} itself, and so {once}"
+        return f"{where} {found.own_launcher}, so it {once}"
     if found.unread:
-        return f"{once}, without torchrun: {found.unknown} is not in the workspace and can't be read here; {_OVERRIDE}"
+        return f"{once}, without torchrun: {found.unknown} is not in the workspace and can't be read; {_OVERRIDE}"
     if found.unknown:
         where = f", which {found.place} runs," if found.place else ""
         return f"{once}, without torchrun: {found.unknown}{where} is not known to be a plain program; {_OVERRIDE}"

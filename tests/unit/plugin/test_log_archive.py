@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
-from launcher.plugin import archived
+from launcher.plugin import log_archive
 from tests.unit.plugin.plugin_api import JOBS, PODS, Run, TorchrunApi
 
 pytestmark = pytest.mark.unit
@@ -52,7 +52,7 @@ def ends(api: TorchrunApi, made: list[dict[str, Any]], monkeypatch: pytest.Monke
                     api.put(path, {**pod, "status": {"phase": phase}})
                     api.logs[pod["metadata"]["name"]] = [printed]
 
-        monkeypatch.setattr(archived.time, "sleep", sleep)
+        monkeypatch.setattr(log_archive.time, "sleep", sleep)
 
     return say
 

@@ -1,6 +1,6 @@
-"""Read logs of workers whose pods are gone. A pod in the cluster reads them from the bucket of the job's queue.
+"""Read logs of workers whose pods are gone, with a pod in the cluster that reads the bucket of the job's queue.
 
-The entry point is `read`. The user needs permissions in the namespace, and none in AWS.
+The entry point is `read_logs`. The user needs permissions in the namespace, and none in AWS.
 """
 
 from __future__ import annotations
@@ -38,54 +38,56 @@ class ArchivedLog:
     text: bytes
 
 
-def place(job: JsonObject) -> str:
+def logs_url(job: JsonObject) -> str:
     """Return the URL of the job's archived logs, "" if they are not archived."""
     return str((job.get("status", {}).get("logs") or {}).get("url") or "")
 
 
-def read(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAST) -> list[ArchivedLog]:
+def read_logs(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAST) -> list[ArchivedLog]:
     """Return the logs of an attempt: of one node, or of all nodes.
 
     Args:
         cluster: The cluster of the job.
-        job: The TorchrunJob. Its `place` must not be empty.
+        job: The TorchrunJob. Its `logs_url` must not be empty.
         node: The number of the node, None for all.
         attempt: The number of the attempt, or LAST for the last one with a log.
 
     Raises:
         PluginError: The logs can't be read, or there are none.
     """
-    words = ["logs", "--url", place(job), "--attempt", attempt]
+    words = ["logs", "--url", logs_url(job), "--attempt", attempt]
     words += [] if node is None else ["--node", str(node)]
     pod = _pod(cluster, job, words)
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-    say(f"the log is read from {place(job)}")
+    say(f"reading the log from {logs_url(job)}")
     name = pod["metadata"]["name"]
     try:
         with explained("create pods", cluster.namespace):
             cluster.rest.request("POST", path, None, pod)
-        ended = _wait(cluster, name)
+        phase = _wait(cluster, name)
         with (
             explained("get pods/log", cluster.namespace),
             cluster.rest.open(f"{path}/{name}/log", {"container": CONTAINER}) as answer,
         ):
             data = b"".join(answer.chunks())
     except PluginError as error:
-        raise PluginError(error.code, f"{error}; with rights in AWS: {by_hand(job, node, attempt)}") from None
+        raise PluginError(
+            error.code, f"{error}. With permissions in AWS: {aws_command(job, node, attempt)}"
+        ) from None
     finally:
         with suppress(ApiError, ApiUnavailable):
             cluster.rest.request("DELETE", f"{path}/{name}")
-    if ended != "Succeeded":
-        said = data.decode(errors="replace").strip().splitlines()
-        raise PluginError(NOT_FOUND, said[-1] if said else f"pod {name}: ended as {ended} without a word")
+    if phase != "Succeeded":
+        lines = data.decode(errors="replace").strip().splitlines()
+        raise PluginError(NOT_FOUND, lines[-1] if lines else f"pod {name}: is {phase}, and printed nothing")
     return list(_parse(data))
 
 
-def by_hand(job: JsonObject, node: int | None, attempt: str) -> str:
+def aws_command(job: JsonObject, node: int | None, attempt: str) -> str:
     """Return the AWS command that shows the same logs."""
     if node is None or not attempt.isdecimal():
-        return f"aws s3 ls --recursive {place(job)}/"
-    return f"aws s3 cp {place(job)}/attempt-{attempt}/node-{node}.log -"
+        return f"aws s3 ls --recursive {logs_url(job)}/"
+    return f"aws s3 cp {logs_url(job)}/attempt-{attempt}/node-{node}.log -"
 
 
 def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
@@ -94,11 +96,11 @@ def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
     settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
     image = str((job.get("status", {}).get("logs") or {}).get("image") or "")
     if settings is None or not image:
-        lacks = "is not there any more" if queue is None else "can't be read"
+        problem = "was deleted" if queue is None else "is invalid"
         raise PluginError(
             NOT_FOUND,
-            f"queue {name}: {lacks}, and its service account reads the log; with rights in AWS: "
-            f"aws s3 ls --recursive {place(job)}/",
+            f"queue {name}: {problem}, but the log can only be read with its service account. With permissions in AWS: "
+            f"aws s3 ls --recursive {logs_url(job)}/",
         )
     return log_reader(job, settings.queue, image, words, secrets.token_hex(3))
 
@@ -117,9 +119,7 @@ def _wait(cluster: Cluster, name: str) -> str:
             return phase
         if pod is None or time.monotonic() > until:
             why = held_up(pod) if pod is not None else "is gone"
-            raise PluginError(
-                UNAVAILABLE, f"pod {name}: {why or f'has not ended after {_WAIT_SECONDS:.0f} s'}"
-            )
+            raise PluginError(UNAVAILABLE, f"pod {name}: {why or f'still runs after {_WAIT_SECONDS:.0f} s'}")
         time.sleep(_POLL_SECONDS)
 
 
@@ -131,6 +131,6 @@ def _parse(data: bytes) -> Iterator[ArchivedLog]:
             header = json.loads(head)
             entry = ArchivedLog(int(header["attempt"]), int(header["node"]), data[: int(header["bytes"])])
         except (ValueError, KeyError, TypeError):
-            raise PluginError(UNAVAILABLE, f"logs: {head[:100]!r} is not the head of a log") from None
+            raise PluginError(UNAVAILABLE, f"logs: {head[:100]!r} is not the header of a log") from None
         yield entry
         data = data[int(header["bytes"]) :]
