@@ -139,7 +139,7 @@ def to_sync_pod(
     run: Execute = execute,
     keep: str = "",
 ) -> None:
-    """Send what the pod lacks of the archive. Raises PluginError.
+    """Send the missing bytes of the archive to the sync pod. Raises PluginError.
 
     The pods at the addresses `nearby` are asked for it first, by the pod itself. The pod keeps the archive of the
     digest `keep`, too: the job names it until it is changed, and a worker that starts meanwhile fetches it.

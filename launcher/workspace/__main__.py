@@ -38,7 +38,7 @@ from launcher.workspace.unpack import check_digest
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 _ALL_ADDRESSES: Final = ""
-# How often a sync pod without an archive asks others for it.
+# The interval at which a sync pod without an archive asks other pods for it.
 _NEARBY_SECONDS: Final = 5.0
 
 
@@ -162,7 +162,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 class Abandoned(Exception):
-    """Nobody sends the archive."""
+    """The archive did not arrive in time."""
 
 
 def _wait_for_archive(
@@ -173,9 +173,10 @@ def _wait_for_archive(
     stopping: threading.Event,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Until the store has a present archive: gets the expected one from other pods, where these have it.
+    """Wait until the store has an archive. Copy the expected one from other pods if they have it.
 
-    Raises Abandoned where none came, and no byte of one, for `give_up` seconds.
+    Raises:
+        Abandoned: No byte arrived for `give_up` seconds.
     """
     began = clock()
     while store.current() is None and not stopping.is_set():
@@ -185,7 +186,7 @@ def _wait_for_archive(
             return
         last = max(began, store.last_write())
         if give_up is not None and clock() - last >= give_up:
-            raise Abandoned(f"no byte of the workspace came for {give_up:g} s")
+            raise Abandoned(f"no byte of the workspace arrived for {give_up:g} s")
         stopping.wait(_NEARBY_SECONDS if give_up is None else min(_NEARBY_SECONDS, give_up))
 
 

@@ -69,13 +69,13 @@ class Bucket:
         return True
 
     def read(self, url: str, into: Path, size: int) -> None:
-        """Get the object of `size` bytes into this file.
+        """Download an object of `size` bytes to a file.
 
-        One of another size is refused before it is read: whoever may write there could fill the worker's disk with it.
+        An object of another size is refused before the download, because it could fill the worker's disk.
 
         Raises:
-            NotThere: There is no such object yet.
-            WorkspaceError: S3 refuses it, or it has another size.
+            NotThere: The object does not exist yet.
+            WorkspaceError: S3 refuses the request, or the object has another size.
         """
         bucket, key = parse_url(url)
         with _explained(url):
@@ -90,7 +90,7 @@ class Bucket:
                     file.write(piece)
 
     def put(self, url: str, data: bytes) -> None:
-        """Put these bytes at this place, whatever is there. Raises WorkspaceError and NotThere."""
+        """Write or overwrite an object. Raises WorkspaceError and NotThere."""
         bucket, key = parse_url(url)
         with _explained(url):
             self._client.put_object(Bucket=bucket, Key=key, Body=data)

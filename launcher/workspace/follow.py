@@ -1,6 +1,6 @@
-"""What a worker's init container and its sidecar do: get the workspace, put it in place, keep it up to date.
+"""Fetch the workspace in a worker's init container (`fetch`), and update it in the sidecar (`follow`).
 
-The archive stays beside the workspace, so that a worker can give it to a sync pod that was made after another was lost.
+The archive stays beside the workspace, so that a worker can send it to a new sync pod if the earlier one was lost.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from launcher.workspace.unpack import digest_of, verify
 
 LOG: Final = logging.getLogger("workspace")
 EVERY_SECONDS: Final = 2.0
-# A worker holds a node meanwhile. A new sync pod comes within this time; an archive in S3 is there before its job, and
-# each of a job's few restarts waits for it once more.
+# The worker holds a node while it waits. A new sync pod starts within this time. An archive in S3 exists before its
+# job, and each restart waits again.
 WAIT_SECONDS: Final = 240.0
 WAIT_FOR_S3_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 1.0
 # An archive that could not be put in place is as large at the next try.
 _LONGEST_PAUSE_SECONDS: Final = 60.0
-# A sync pod that lost its archive is asked within this time whether it wants it.
-_LONGEST_UNGIVEN_SECONDS: Final = 10.0
+# The maximum interval of the requests whether the sync pod needs the archive again.
+_MAX_RESTORE_PAUSE_SECONDS: Final = 10.0
 _KEPT_NAMED: Final = 10
 _KEPT_ARCHIVE: Final = "archive"
 # A connection that broke in the middle is not seen as such by everyone in between.
@@ -50,11 +50,13 @@ def fetch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Applied:
-    """Get the job's archive and put it in place, if it is not there already; what is missing of it, again.
+    """Fetch the job's archive and unpack it, unless the workspace is complete already.
 
-    It may come later: it is waited for `wait` seconds, by default WAIT_SECONDS from a sync pod and WAIT_FOR_S3_SECONDS
-    from S3, and so is another one that the job names meanwhile.
-    Raises WorkspaceError where none comes, or it is damaged at each try.
+    Wait `wait` seconds for the archive, by default WAIT_SECONDS for a sync pod and WAIT_FOR_S3_SECONDS for S3. If the
+    job names another archive meanwhile, wait for that one.
+
+    Raises:
+        WorkspaceError: The archive did not arrive, or it was damaged at each try.
     """
     if wait is None:
         wait = WAIT_FOR_S3_SECONDS if source.pod is None else WAIT_SECONDS
@@ -82,19 +84,19 @@ def fetch(
 
 
 def follow(source: Source, into: Path, stopping: threading.Event, *, every: float = EVERY_SECONDS) -> None:
-    """Until `stopping`, each `every` seconds: brings the job's present archive in place if it is another one.
+    """Check every `every` seconds whether the job names another archive, and unpack it, until `stopping` is set.
 
-    What goes wrong is told once, and what is in place stays. An archive that is refused is not asked for again; one
-    that is damaged, or that there is no room for, is after a while.
+    After an error the workspace stays as it is, and the error is logged once. A refused archive is not fetched again.
+    A damaged one, or one without enough space, is retried later.
     """
-    said, tries, giving = "", _Tries(every), _Tries(every, _LONGEST_UNGIVEN_SECONDS)
+    said, tries, restoring = "", _Tries(every), _Tries(every, _MAX_RESTORE_PAUSE_SECONDS)
     while not stopping.wait(every):
         problem = said
         try:
             pointer = source.current()
-            if source.pod is not None and giving.has_time(placed(into).digest):
-                giving.failed(NotThere("as long as it has none"))
-                _give_back(source.pod, into)
+            if source.pod is not None and restoring.has_time(placed(into).digest):
+                restoring.failed(NotThere("the next request is later"))
+                _restore_sync_pod(source.pod, into)
             if pointer.digest == placed(into).digest:
                 problem = ""
             elif tries.has_time(pointer.digest):
@@ -161,18 +163,21 @@ def _get(source: Source, pointer: Pointer, into: Path) -> Applied:
             raise _Damaged(str(error)) from None
         applied = apply(archive, pointer.digest, into)
         if not pointer.url:
-            with suppress(OSError):  # such as another worker's on a shared volume: theirs will do
+            with suppress(OSError):  # another worker may have written it on a shared volume
                 os.replace(archive, into / CONTROL_DIRECTORY / _KEPT_ARCHIVE)
         return applied
 
 
-def _give_back(source: SyncPod, into: Path) -> None:
-    """Sends the archive of what is in place to a sync pod that has none. Raises NotThere.
+def _restore_sync_pod(source: SyncPod, into: Path) -> None:
+    """Send the archive of the present workspace to a sync pod without one.
 
-    The job can write the file: it is sent only if it is a plain file with the digest.
+    The job can write the file, so only a regular file with the right digest is sent.
+
+    Raises:
+        NotThere: The sync pod can't be reached.
     """
     digest, path = placed(into).digest, into / CONTROL_DIRECTORY / _KEPT_ARCHIVE
-    if not digest or not source.wants(digest):
+    if not digest or not source.needs(digest):
         return
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -182,8 +187,8 @@ def _give_back(source: SyncPod, into: Path) -> None:
         if not stat.S_ISREG(os.fstat(handle).st_mode) or digest_of(archive) != digest:
             return
         archive.seek(0)
-        if source.give(digest, archive):
-            LOG.info("%s was given to the job's new sync pod", digest)
+        if source.upload(digest, archive):
+            LOG.info("%s was sent to the job's new sync pod", digest)
 
 
 @contextmanager

@@ -1,10 +1,9 @@
-"""Which entries of a directory tree are no part of the workspace: what its ignore files say, and git's own folder.
+"""Apply the ignore files of a workspace. The directory `.git` is always ignored.
 
-A `.torchrunignore` at the top stands in place of every `.gitignore`; either kind may stand in each directory, and the
-one that is nearest to an entry has the last word. Of a directory within a git repository the .gitignore files above it
-and the repository's own .git/info/exclude count, too, as they do for git; and in a repository within another one, such
-as a submodule, only its own. What git tracks is taken although a .gitignore leaves it out, as it is for git; git itself
-says what it tracks, and without the program nothing is known to be tracked.
+A `.torchrunignore` at the top replaces every `.gitignore`. Each directory may have an ignore file, and the one nearest
+to an entry decides. As in git, `.gitignore` files above the workspace and `.git/info/exclude` of its repository apply,
+and a nested repository, such as a submodule, has its own rules. Files that git tracks belong to the workspace even if a
+`.gitignore` matches them. Without the program `git`, no file is known to be tracked.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Rules:
 
     file_name: str
     layers: tuple[tuple[bytes, tuple[Pattern, ...]], ...] = ()
-    # Paths that git tracks although they are left out, and the directories that lead to them.
+    # Ignored paths that git tracks, and the directories above them.
     tracked: frozenset[bytes] = frozenset()
     leading: frozenset[bytes] = frozenset()
-    # Whether the directory itself is left out, and with it all that git does not track.
+    # Whether the directory itself is ignored, so that only its tracked files count.
     only_tracked: bool = False
 
     def inside(self, directory: Path, path: bytes) -> Rules:
@@ -51,12 +50,12 @@ class Rules:
         return replace(rules, layers=(*rules.layers, (path, patterns))) if patterns else rules
 
     def within(self, path: bytes, name: bytes) -> Rules:
-        """The rules for what is in this directory, which was not left out."""
+        """Return the rules for the entries of this directory, which is not ignored."""
         alone = self.only_tracked or (path in self.leading and self._matched(path, name, True))
         return replace(self, only_tracked=alone) if alone != self.only_tracked else self
 
     def tracking(self, directory: Path, path: bytes) -> Rules:
-        """These rules with what git tracks in the repository of this directory although it is left out."""
+        """Return these rules with the ignored paths that git tracks in this directory's repository."""
         tracked = {path + b"/" + each if path else each for each in _tracked(directory)}
         ends = ((each, at) for each in tracked for at, letter in enumerate(each) if letter == ord("/"))
         return replace(self, tracked=frozenset(tracked), leading=frozenset(each[:at] for each, at in ends))
@@ -65,13 +64,13 @@ class Rules:
         """Whether this entry is left out. Its directory is not, or nobody would ask."""
         if name in NEVER:
             return True
-        # A directory that is tracked itself is a submodule, whose own rules hold in it.
+        # A tracked directory is a submodule, which has its own rules.
         if path in self.tracked or (is_directory and path in self.leading):
             return False
         return self.only_tracked or self._matched(path, name, is_directory)
 
     def _matched(self, path: bytes, name: bytes, is_directory: bool) -> bool:
-        """Whether the patterns leave this entry out."""
+        """Return whether the patterns match this entry."""
         for base, patterns in reversed(self.layers):
             relative = base[1:] + b"/" + path if base.startswith(b"<") else path[len(base) + bool(base) :]
             for pattern in reversed(patterns):
@@ -126,10 +125,10 @@ def _excluded(repository: Path) -> tuple[Pattern, ...]:
 
 
 def _tracked(directory: Path) -> list[bytes]:
-    """The paths below this directory of a repository that git tracks although they are left out.
+    """Return the ignored paths that git tracks below this directory (https://git-scm.com/docs/git-ls-files).
 
-    https://git-scm.com/docs/git-ls-files. A repository's own settings may name a program (core.fsmonitor): it is not
-    run. Settings of the environment are another repository's, as in a hook.
+    The repository's configuration could run a program (core.fsmonitor), which is disabled here. Git's environment
+    variables are removed, because in a hook they name another repository.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     words = (

@@ -26,13 +26,13 @@ MEBIBYTE: Final = 2**20
 # Limits of one log. The cause of a failure is usually in the first or last lines.
 HEAD_BYTES: Final = MEBIBYTE
 TAIL_BYTES: Final = 3 * MEBIBYTE
-# Of a log with the line about what is missing. Every worker of the namespace may write longer ones.
-_MOST_BYTES: Final = HEAD_BYTES + TAIL_BYTES + 1024
+# The limit for a read from the bucket, where any worker of the namespace may write larger objects.
+_MAX_OBJECT_BYTES: Final = HEAD_BYTES + TAIL_BYTES + 1024
 # If a node disappears, the lines of this interval are lost.
 EVERY_SECONDS: Final = 30.0
 # A kubelet rotates a container's log at 10 MiB and serves only the newest file (containerLogMaxSize:
 # https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/).
-MOST_PRINTED_BYTES: Final = 8 * MEBIBYTE
+MAX_PRINTED_BYTES: Final = 8 * MEBIBYTE
 _PAGE: Final = 4096
 # linux/falloc.h: FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2).
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
@@ -61,7 +61,7 @@ def archive_log(
             size = file.stat().st_size
             if size == sent:
                 continue
-            objects.put(url, kept(file))
+            objects.put(url, read_log(file))
             sent, reported = size, ""
             trim(file)
         except FileNotFoundError:  # the worker has not started yet
@@ -73,7 +73,7 @@ def archive_log(
             reported = problem
 
 
-def kept(file: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> bytes:
+def read_log(file: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> bytes:
     """Return the log. Of a long log, return its first and last lines, with a line about the missing bytes between."""
     with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
@@ -88,11 +88,11 @@ def kept(file: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> bytes:
 
 
 def _gap_line(size: int) -> bytes:
-    return f"[... {size} bytes of this log were not kept ...]\n".encode()
+    return f"[... {size} bytes of this log are missing ...]\n".encode()
 
 
 def trim(file: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
-    """Free the disk space of the bytes that `kept` leaves out. The writer's offset stays valid.
+    """Free the disk space of the bytes that `read_log` leaves out. The writer's offset stays valid.
 
     Raises:
         OSError: The file can't be changed.
@@ -131,11 +131,11 @@ def entries(names: Sequence[str]) -> list[Entry]:
     )
 
 
-def chosen(there: Sequence[Entry], attempt: str, node: int | None) -> list[Entry]:
+def select_entries(archived: Sequence[Entry], attempt: str, node: int | None) -> list[Entry]:
     """Return the entries of one attempt, for one node or for all. `attempt` is a number, or "last"."""
-    last = max((each.attempt for each in there if node in (None, each.node)), default=-1)
+    last = max((each.attempt for each in archived if node in (None, each.node)), default=-1)
     number = int(attempt) if attempt.isdecimal() else last
-    return [each for each in there if each.attempt == number and node in (None, each.node)]
+    return [each for each in archived if each.attempt == number and node in (None, each.node)]
 
 
 def print_logs(url: str, attempt: str, node: int | None, objects: Objects, out: BinaryIO) -> None:
@@ -145,14 +145,14 @@ def print_logs(url: str, attempt: str, node: int | None, objects: Objects, out: 
         NotThere: There is no such log.
         WorkspaceError: S3 refuses the request.
     """
-    there = entries(objects.names(url))
-    wanted = chosen(there, attempt, node)
-    if not wanted:
-        known = ", ".join(f"attempt {each.attempt} node {each.node}" for each in there[:20]) or "none"
+    archived = entries(objects.names(url))
+    selected = select_entries(archived, attempt, node)
+    if not selected:
+        known = ", ".join(f"attempt {each.attempt} node {each.node}" for each in archived[:20]) or "none"
         raise NotThere(f"logs: {url} has no log of this attempt and node. It has {known}.")
-    limit = MOST_PRINTED_BYTES // len(wanted)
-    for each in wanted:
-        data = objects.get(f"{url}/{ATTEMPT}{each.attempt}/{NODE}{each.node}.log", _MOST_BYTES)
+    limit = MAX_PRINTED_BYTES // len(selected)
+    for each in selected:
+        data = objects.get(f"{url}/{ATTEMPT}{each.attempt}/{NODE}{each.node}.log", _MAX_OBJECT_BYTES)
         if len(data) > limit:
             data = _gap_line(len(data) - limit) + data[-limit:]
         data += b"" if not data or data.endswith(b"\n") else b"\n"

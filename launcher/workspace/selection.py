@@ -21,7 +21,7 @@ _SHOWN: Final = 200
 # A file is large by itself that has a twentieth of all bytes.
 _SHARE: Final = 20
 _LINKS_NAMED: Final = 5
-# Entries between two words about how far it is, and how long a directory is looked through that is too large.
+# The number of entries between two progress reports, and the time to search further in a directory that is too large.
 _COUNTED: Final = 1000
 _CUT_SECONDS: Final = 3.0
 
@@ -61,11 +61,14 @@ def select(
     limit: int = DEFAULT_LIMIT_BYTES,
     progress: Callable[[int, int], None] = lambda _files, _bytes: None,
 ) -> list[Entry]:
-    """Every file, link and empty directory of the workspace at this directory, sorted by the bytes of its path.
+    """Return the files, links and empty directories of a workspace, sorted by the bytes of their paths.
 
-    Sockets, pipes and devices are no part of one. `progress` is told how many entries with how many bytes are found.
-    Raises WorkspaceError: no such directory, nothing in it, an entry that can't be read, a link that leads out, more
-    than `limit` bytes. Far more than that are not counted to their end.
+    Sockets, pipes and devices are left out. `progress` receives the number and the bytes of the entries so far. A
+    directory that is far too large is not searched completely.
+
+    Raises:
+        WorkspaceError: The directory does not exist, is empty, has more than `limit` bytes, an unreadable entry, or a
+            link that leads out of it.
     """
     root = _found(root)
     walk = _Walk(root, limit, progress)
@@ -147,19 +150,19 @@ def _ignore_file(path: str) -> bool:
 
 
 class _Walk:
-    """The way through a workspace's directories."""
+    """Walk through the directories of a workspace."""
 
     def __init__(self, root: Path, limit: int, progress: Callable[[int, int], None]) -> None:
         self._root, self._limit, self._progress = root, limit, progress
         self._files = self._bytes = 0
         self._stop_at: float | None = None
-        # Whether the rest was left out, as there are too many bytes already.
+        # Whether the walk stopped early, because there are too many bytes.
         self.is_cut = False
         # Links that a pattern for directories would leave out.
         self.matched_as_directories: set[str] = set()
 
     def entries(self, at_top: Rules) -> Iterator[Entry]:
-        """Every entry that is not left out."""
+        """Yield every entry that is not ignored."""
         to_do = [(self._root, b"", at_top)]
         while to_do:
             directory, path, rules = to_do.pop()
@@ -192,7 +195,7 @@ class _Walk:
                 yield Entry(os.fsdecode(path), is_directory=True)
 
     def _count(self, entry: Entry) -> None:
-        """Too many bytes are an error; a little later it is known, too, what has the most of them."""
+        """Count an entry. Beyond the limit, go on for a short time to find the largest directories."""
         self._files += 1
         self._bytes += entry.size
         if self._files % _COUNTED == 0:

@@ -1,8 +1,8 @@
-"""The sync pod's HTTP: archives by digest, the present one's name.
+"""Serve the archives of a sync pod over HTTP, by digest.
 
-A person who sends needs the right to exec. Which archive runs is said by the job's spec, and by nothing here: by the
-present one the kubelet knows that the pod has one. A worker of the job gives back the one archive that the pod expects,
-after an earlier pod was lost: whoever sends it, it is taken only if its digest is right.
+Users send archives by exec, which needs its own permission. The job's spec selects the archive that runs; `/current`
+only tells the kubelet that the pod has one. After an earlier sync pod was lost, a worker sends the expected archive
+back with PUT. The pod checks its digest, so the sender does not matter.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ WANTED: Final = "/wanted"
 HEALTH: Final = "/healthz"
 # A worker that is gone keeps no thread for longer than this.
 _SILENCE_SECONDS: Final = 60.0
-# A worker's whole archive comes within this time. A slower one would keep the others from sending it.
+# The time limit for a worker's upload. A slower upload would block those of the other workers.
 RECEIVE_SECONDS: Final = 300.0
 
 
 def server(store: Store, address: str, port: int, expected: Pointer | None = None) -> ThreadingHTTPServer:
-    """A server of this store; the caller serves and closes it. Raises WorkspaceError where the address is taken.
+    """Return a server for this store. The caller runs and closes it.
 
-    The archive that is `expected` is taken by PUT, as long as the store has no present one.
+    It accepts the `expected` archive by PUT as long as the store has no archive.
+
+    Raises:
+        WorkspaceError: The address is in use.
     """
     receiving = threading.Lock()
 
@@ -55,8 +58,8 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
         def do_PUT(self) -> None:
             self.close_connection = True  # its body may be left unread
             digest = DIGEST_PREFIX + self.path.removeprefix(ARCHIVES)
-            if expected is None or digest != expected.digest or not self._is_without():
-                self._say(HTTPStatus.CONFLICT, b"this archive is not wanted")
+            if expected is None or digest != expected.digest or not self._has_no_archive():
+                self._say(HTTPStatus.CONFLICT, b"this archive is not needed")
             elif self.headers.get("Content-Length") != str(expected.size):
                 self._say(HTTPStatus.BAD_REQUEST, f"the archive has {expected.size} bytes".encode())
             elif not receiving.acquire(blocking=False):
@@ -67,12 +70,12 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
                 try:
                     store.receive(expected.digest, expected.size, self.rfile, apart=True)
                     store.point(expected)
-                    LOG.info("%s came from %s", digest, self.client_address[0])
+                    LOG.info("%s: received from %s", digest, self.client_address[0])
                     self._say(HTTPStatus.CREATED, b"")
                 except WorkspaceError as error:
                     self._say(HTTPStatus.BAD_REQUEST, str(error).encode())
                 except OSError:  # the worker is gone
-                    LOG.warning("%s did not come whole from %s", digest, self.client_address[0])
+                    LOG.warning("%s: the upload from %s broke off", digest, self.client_address[0])
                 finally:
                     late.cancel()
                     receiving.release()
@@ -91,14 +94,14 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
                 else:
                     self._say(HTTPStatus.OK, pointer.to_json(), "application/json")
             elif self.path == WANTED:
-                wanted = expected.digest if expected is not None and self._is_without() else ""
+                wanted = expected.digest if expected is not None and self._has_no_archive() else ""
                 self._say(HTTPStatus.OK, wanted.encode())
             elif self.path.startswith(ARCHIVES):
                 self._archive(DIGEST_PREFIX + self.path.removeprefix(ARCHIVES))
             else:
                 self._say(HTTPStatus.NOT_FOUND, f"{CURRENT} and {ARCHIVES}<digest> are here".encode())
 
-        def _is_without(self) -> bool:
+        def _has_no_archive(self) -> bool:
             return store.current() is None and not receiving.locked()
 
         def _archive(self, digest: str) -> None:

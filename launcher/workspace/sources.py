@@ -24,32 +24,34 @@ _MOST_ANSWER_BYTES: Final = 256
 
 
 class Source(Protocol):
-    """Both methods raise NotThere where a later try may go better, and WorkspaceError where none does.
+    """The source of a worker's archive.
 
-    `pod` is the sync pod that archives without an address in S3 come from, None where there is none.
+    Both methods raise NotThere if a later try may succeed, and WorkspaceError if none can. `pod` is the sync pod for
+    archives that are not in S3, None if there is none.
     """
 
     pod: SyncPod | None
 
     def current(self) -> Pointer:
-        """Return which archive the job's workspace is now."""
+        """Return the archive of the job's present workspace."""
 
     def archive(self, pointer: Pointer, into: Path) -> None:
-        """Get this archive into this file; the caller verifies it.
+        """Download the archive to a file. The caller verifies it.
 
-        Raises OSError where the file can't be written.
+        Raises:
+            OSError: The file can't be written.
         """
 
 
 class PodSource:
-    """What the pod itself names: an annotation, which the controller wrote from the job's spec.
+    """The archive in the pod's annotation, which the controller writes from the job's spec.
 
-    `file` is the annotation as the pod's downward API volume shows it. Who may change the job, or its pods, decides
-    what runs; the bucket and the sync pod only carry bytes, which are verified by their digest.
+    `file` is the annotation in the pod's downward API volume. The job's spec selects the archive. Archives from the
+    bucket or the sync pod are verified by their digest.
     """
 
     def __init__(self, file: Path, sync: str = "", bucket: Callable[[], Bucket] = Bucket) -> None:
-        """`sync` is the address of the job's sync pod, `pod`, for an archive without an address in S3."""
+        """Create the source. `sync` is the address of the sync pod, for archives that are not in S3."""
         self._file, self._bucket = file, cache(bucket)
         self.pod = SyncPod(sync) if sync else None
 
@@ -82,7 +84,7 @@ class SyncPod:
         self._seconds = seconds
 
     def archive(self, pointer: Pointer, into: Path) -> None:
-        """Get this archive into this file; the caller verifies it. Raises NotThere, WorkspaceError, OSError."""
+        """Download the archive to a file. Raises NotThere, WorkspaceError, OSError."""
         with self.opened(pointer.digest) as answer, into.open("wb") as file:
             left = pointer.size
             while data := self._piece(answer):
@@ -106,16 +108,16 @@ class SyncPod:
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 
-    def wants(self, digest: str) -> bool:
-        """Whether the pod has no archive, and expects this one. Raises NotThere."""
+    def needs(self, digest: str) -> bool:
+        """Return whether the pod has no archive and expects this one. Raises NotThere."""
         try:
             with self._open(WANTED) as answer:
                 return bool(answer.read(_MOST_ANSWER_BYTES) == digest.encode())
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 
-    def give(self, digest: str, archive: IO[bytes]) -> bool:
-        """Sends this archive to a pod that wants it; whether it took it. Raises NotThere."""
+    def upload(self, digest: str, archive: IO[bytes]) -> bool:
+        """Send the archive to a pod that needs it. Return whether the pod accepted it. Raises NotThere."""
         size = os.fstat(archive.fileno()).st_size
         request = urllib.request.Request(  # noqa: S310 (http, as checked)
             self._address + ARCHIVES + check_digest(digest),

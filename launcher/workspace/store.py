@@ -32,10 +32,10 @@ _URL: Final = re.compile(r"s3://[^/]+/.+")
 
 @dataclass(frozen=True)
 class Pointer:
-    """Which archive a job's workspace is; `size` in bytes, `url` where it is in S3, "" where the sync pod has it.
+    """The archive of a job's workspace: its digest, its size in bytes, and its URL in S3, "" for one in a sync pod.
 
-    A worker's pod has it as an annotation, which alone says what the worker unpacks
-    (launcher/core/torchrun/addresses.py: archive_annotation). A sync pod notes which archive came last.
+    A worker unpacks the archive in the annotation of its pod (launcher/core/torchrun/addresses.py:
+    archive_annotation). A sync pod records the archive that it received last.
     """
 
     digest: str
@@ -98,11 +98,12 @@ class Store:
         *,
         apart: bool = False,
     ) -> None:
-        """Takes what is missing of this archive, after `told` was told from which byte on.
+        """Receive the missing bytes of an archive. `told` is called with the offset of the first missing byte.
 
-        Raises WorkspaceError if it ends early, which a later call goes on from, or is another one than its digest says.
-        `apart` is for a stream that may not be what it says: it is taken from its first byte on, and no call goes on
-        from it.
+        `apart` is for an untrusted stream: it is received from its first byte on, in a file of its own.
+
+        Raises:
+            WorkspaceError: The stream ended early, and a later call continues; or it has another digest.
         """
         if size < 1:
             raise WorkspaceError(f"size: {size} should be the archive's bytes, at least 1")
@@ -131,7 +132,7 @@ class Store:
 
     @contextmanager
     def _alone(self, digest: str, apart: bool) -> Iterator[tuple[Path, IO[bytes]]]:
-        """What is here of the archive; who is to be apart, or receives it as a second one, has a file of its own."""
+        """Open the partial file of the archive. Untrusted and concurrent uploads get a file of their own."""
         part = self._part(digest)
         if not apart:
             with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
@@ -147,10 +148,13 @@ class Store:
 
     @contextmanager
     def receiving(self, digest: str, keep: str = "") -> Iterator[None]:
-        """Hold a lock while this archive comes in; before it comes, remove all others but the one to `keep`.
+        """Hold a lock during the upload of this archive. First remove all other archives except `keep`.
 
-        That is the one that the job names until it names the new one, by default the one that came last. Nothing is
-        removed while another archive comes. Raises WorkspaceError where the directory can't be written.
+        `keep` is the digest that the job names until the upload is complete, by default the last received one. Nothing
+        is removed during another upload.
+
+        Raises:
+            WorkspaceError: The directory can't be written.
         """
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -167,21 +171,21 @@ class Store:
                 self.archive(digest).name,
                 self.archive(keep).name,
             }
-            with suppress(OSError):  # another archive comes in: the next one that is alone removes
+            with suppress(OSError):  # another upload runs; a later one removes the archives
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 for each in self._root.iterdir():
-                    # A worker that reads one of them goes on with it: it is open.
+                    # A worker that downloads one of them has it open, and is not affected.
                     if each.name not in kept:
                         each.unlink(missing_ok=True)
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
     def last_write(self) -> float:
-        """Return when a byte of an upload came last, in seconds since the epoch; 0 where none did.
+        """Return the time of the last byte of an upload, in seconds since the epoch; 0 if there was none.
 
-        What any pod may send does not count: it could keep a job that nobody sends a workspace.
+        Uploads by PUT do not count, because any pod could send them and keep an abandoned job alive.
         """
-        with suppress(OSError):  # one that is whole by now
+        with suppress(OSError):  # the upload was completed meanwhile
             parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_APART))
             return max((each.stat().st_mtime for each in parts), default=0.0)
         return time.time()

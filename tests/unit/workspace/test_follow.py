@@ -139,13 +139,13 @@ def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -
         source = PodSource(named, address)
         assert source.pod is not None
         with archive.file.open("rb") as other:
-            assert not source.pod.give("sha256:" + "b" * 64, other), "only what it expects"
+            assert not source.pod.upload("sha256:" + "b" * 64, other), "only what it expects"
         thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
         thread.start()
         until(lambda: after.current() == expected)
         stopping.set()
         thread.join()
-        assert not source.pod.wants(archive.digest)
+        assert not source.pod.needs(archive.digest)
     assert after.archive(archive.digest).read_bytes() == archive.file.read_bytes()
 
 
@@ -162,7 +162,7 @@ def test_worker_that_sends_for_ever_is_hung_up_on(tmp_path: Path, monkeypatch: p
                 pass
         pod = PodSource(pointing(tmp_path / "archive", archive), address).pod
         assert pod is not None
-        until(lambda: pod.wants(archive.digest))
+        until(lambda: pod.needs(archive.digest))
 
 
 @pytest.mark.parametrize("link", [True, False])
@@ -179,9 +179,9 @@ def test_worker_gives_nothing_that_the_job_put_there(tmp_path: Path, link: bool)
     with serving(after, expected=Pointer(archive.digest, archive.size)) as address:
         source, asked = PodSource(named, address), []
         assert source.pod is not None
-        wants = source.pod.wants
-        source.pod.wants = lambda digest: asked.append(1) or wants(digest)  # type: ignore[method-assign, func-returns-value]
-        source.pod.give = lambda *_: pytest.fail("it was sent")  # type: ignore[method-assign]
+        needs = source.pod.needs
+        source.pod.needs = lambda digest: asked.append(1) or needs(digest)  # type: ignore[method-assign, func-returns-value]
+        source.pod.upload = lambda *_: pytest.fail("it was sent")  # type: ignore[method-assign]
         thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
         thread.start()
         until(lambda: len(asked) > 1)
@@ -202,4 +202,4 @@ def test_sync_pod_gets_the_workspace_of_another_job_or_gives_up(tmp_path: Path) 
     with started(*words, str(tmp_path / "none")) as process:
         assert process.wait() == 3
         assert process.stderr is not None
-        assert process.stderr.read().splitlines()[-1] == "no byte of the workspace came for 0.5 s"
+        assert process.stderr.read().splitlines()[-1] == "no byte of the workspace arrived for 0.5 s"

@@ -12,7 +12,7 @@ import pytest
 from launcher.core.torchrun.addresses import log_url, logs_prefix
 from launcher.workspace import logs
 from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.logs import archive_log, kept, print_logs, trim
+from launcher.workspace.logs import archive_log, print_logs, read_log, trim
 from tests.unit.workspace.archives import until
 
 pytestmark = pytest.mark.unit
@@ -49,7 +49,7 @@ def test_short_log_is_kept_whole(tmp_path: Path) -> None:
     file = tmp_path / "worker.log"
     file.write_bytes(lines(1000))
     trim(file)
-    assert kept(file) == lines(1000)
+    assert read_log(file) == lines(1000)
 
 
 def test_long_log_keeps_head_and_tail_and_says_how_much_is_missing(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_long_log_keeps_head_and_tail_and_says_how_much_is_missing(tmp_path: Pat
             trim(file, head, tail)
     assert file.stat().st_size == len(whole)
     assert file.stat().st_blocks * 512 < 320_000, "what is left out takes no room"
-    found = kept(file, head, tail)
+    found = read_log(file, head, tail)
     assert len(found) <= head + tail + 100
     first, mark, last = found.partition(b"[... ")
-    left, _, last = last.partition(b" bytes of this log were not kept ...]\n")
+    left, _, last = last.partition(b" bytes of this log are missing ...]\n")
     assert mark
     assert whole.startswith(first)
     assert first.endswith(b"\n")
@@ -126,8 +126,8 @@ def test_logs_are_read_by_attempt_and_node(monkeypatch: pytest.MonkeyPatch) -> N
     assert printed(objects, "last", 1) == [(2, 1, b"{}\n")], "the last one that has a log of this node"
     with pytest.raises(NotThere, match=r"no log of this attempt and node. It has attempt 0 node 0"):
         printed(objects, "3", 0)
-    monkeypatch.setattr(logs, "MOST_PRINTED_BYTES", 40)
+    monkeypatch.setattr(logs, "MAX_PRINTED_BYTES", 40)
     objects.held[log_url(BELOW, 0, "0")] = lines(100)
     ((_, _, first), (_, _, second)) = printed(objects, "0", None)
-    assert first.endswith(b"bytes of this log were not kept ...]\n" + lines(100)[-20:])
+    assert first.endswith(b"bytes of this log are missing ...]\n" + lines(100)[-20:])
     assert second == b"b\n"
