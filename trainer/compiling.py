@@ -19,7 +19,7 @@ from trainer.distributed import together
 from trainer.say import say
 from trainer.world import World
 
-ADVICE = "Give the image a C compiler with Python's headers, or train with --compile no"
+_ADVICE = "Give the image a C compiler with Python's headers, or train with --compile no"
 
 
 def is_compiled(config: Config, world: World, device: torch.device) -> bool:
@@ -28,41 +28,41 @@ def is_compiled(config: Config, world: World, device: torch.device) -> bool:
     Raises:
         TrainerError: The user set `--compile yes`, and torch.compile does not work here.
     """
-    if not is_wanted(config, device):
+    if not is_requested(config, device):
         return False
-    reason = together(lambda: reason_against(config, device), device)
+    reason = together(lambda: find_problem(config, device), device)
     if reason and world.local_rank == 0:
-        say(f"compile=no rank={world.rank} reason=torch.compile does not work here: {reason}. {ADVICE}")
+        say(f"compile=no rank={world.rank} reason=torch.compile does not work here: {reason}. {_ADVICE}")
     works = torch.tensor(0 if reason else 1, device=device)
     dist.all_reduce(works, op=dist.ReduceOp.MIN)
     return bool(works.item())
 
 
-def is_wanted(config: Config, device: torch.device) -> bool:
+def is_requested(config: Config, device: torch.device) -> bool:
     """Return whether the settings request compilation on this device."""
     return config.compile == "yes" or (config.compile == "auto" and device.type == "cuda")
 
 
-def reason_against(config: Config, device: torch.device) -> str:
+def find_problem(config: Config, device: torch.device) -> str:
     """Return why torch.compile does not work, "" if it works.
 
     Raises:
         TrainerError: It does not work, and the user set `--compile yes`.
     """
-    reason = fault(device)
+    reason = try_compile(device)
     if reason and config.compile == "yes":
         raise TrainerError(
-            Exit.CONFIGURATION, f"compile: torch.compile does not work here: {reason}. {ADVICE}"
+            Exit.CONFIGURATION, f"compile: torch.compile does not work here: {reason}. {_ADVICE}"
         )
     return reason
 
 
-def fault(device: torch.device) -> str:
+def try_compile(device: torch.device) -> str:
     """Return in one line why a small function can't be compiled for the device; "" if it can."""
     try:
         torch.compile(_small, dynamic=False)(torch.ones(8, device=device)).sum().item()
     except Exception as error:  # errors of Triton, of the compiler or of the file system
-        return cause(error)
+        return first_line_of_cause(error)
     return ""
 
 
@@ -70,7 +70,7 @@ def _small(values: Tensor) -> Tensor:
     return values.sin() + 1
 
 
-def cause(error: BaseException) -> str:
+def first_line_of_cause(error: BaseException) -> str:
     """Return the first line of the original exception in the chain of `error`."""
     original = error
     while (earlier := original.__cause__ or original.__context__) is not None:
@@ -80,7 +80,7 @@ def cause(error: BaseException) -> str:
 
 
 @contextmanager
-def told_as_configuration() -> Iterator[None]:
+def report_compile_errors() -> Iterator[None]:
     """Report a failed compilation of the model as a configuration error.
 
     A restart would fail again, because code and image are the same.
@@ -93,5 +93,5 @@ def told_as_configuration() -> Iterator[None]:
     try:
         yield
     except TorchDynamoException as error:
-        message = f"compile: torch.compile failed for this model: {cause(error)}. Train with --compile no"
+        message = f"compile: torch.compile failed for this model: {first_line_of_cause(error)}. Train with --compile no"
         raise TrainerError(Exit.CONFIGURATION, message) from error

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = Config.read(own, os.environ)
     except TrainerError as error:
         return _refused(error)
-    with log_copy.keep(config, os.environ):
+    with log_copy.copy_output(config, os.environ):
         return run_all(config, own)
 
 

@@ -2,7 +2,7 @@
 
     <model URI>/<run id>/logs/<restart>/<worker>.log
 
-The entry point is `keep`. The processes print to a pipe. One thread forwards all output at once, and keeps its
+The entry point is `copy_output`. The processes print to a pipe. One thread forwards all output at once, and keeps its
 beginning and end. Another thread writes these to the store after FIRST_SECONDS, then at doubling intervals up to
 LONGEST_SECONDS, and at the end. The first error is printed, and training continues.
 """
@@ -36,12 +36,12 @@ _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9.-]+")
 
 
 @contextmanager
-def keep(config: Config, environ: Mapping[str, str]) -> Iterator[None]:
+def copy_output(config: Config, environ: Mapping[str, str]) -> Iterator[None]:
     """Copy the output of the body to the model store, if the run has one."""
     if config.model_uri is None:
         yield
         return
-    copy = LogCopy(destination(config.model_uri), path(config, environ))
+    copy = LogCopy(destination(config.model_uri), log_path(config, environ))
     copy.start()
     try:
         yield
@@ -49,14 +49,14 @@ def keep(config: Config, environ: Mapping[str, str]) -> Iterator[None]:
         copy.close()
 
 
-def path(config: Config, environ: Mapping[str, str]) -> str:
+def log_path(config: Config, environ: Mapping[str, str]) -> str:
     """Return the path of this worker's log below the model URI. In a pod, the host name is the pod's name."""
     rank = environ.get("PET_NODE_RANK", "")
     worker = f"{rank}-{socket.gethostname()}" if rank.isdecimal() else socket.gethostname()
     return f"{config.run_id}/logs/{config.restart}/{_INVALID_CHARACTERS.sub('-', worker)}.log"
 
 
-class Ends:
+class HeadAndTail:
     """Keep the beginning and the end of a stream of any size."""
 
     def __init__(self, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
@@ -80,7 +80,7 @@ class Ends:
         with self._lock:
             tail = bytes(self._tail[-self._max_tail :])
             left_out = self.count - len(self._head) - len(tail)
-            gap = f"\n... {left_out} bytes are left out ...\n".encode() if left_out else b""
+            gap = f"\n... {left_out} bytes are missing ...\n".encode() if left_out else b""
             return bytes(self._head) + gap + tail
 
 
@@ -88,10 +88,10 @@ class LogCopy:
     """Forward the output of this process and its children, and copy it to the store, from `start` to `close`."""
 
     def __init__(
-        self, store: Store, path: str, *, first: float = FIRST_SECONDS, most: Ends | None = None
+        self, store: Store, path: str, *, first: float = FIRST_SECONDS, text: HeadAndTail | None = None
     ) -> None:
         self._store, self._path, self._pause = store, path, first
-        self._text = most or Ends()
+        self._text = text or HeadAndTail()
         self._own: dict[int, int] = {}
         self._closing = threading.Event()
         self._copier = threading.Thread(target=self._copy, name="log", daemon=True)
@@ -154,7 +154,7 @@ class LogCopy:
     def _report_once(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            line = f"log: its copy at {self._store.uri(self._path)} can't be written: {error}\n"
+            line = f"log: can't write the copy {self._store.uri(self._path)}: {error}\n"
             with suppress(OSError):
                 _write_all(self._own[STDERR], line.encode(errors="replace"))
 

@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import hang
 from trainer.agent import stop_agent, would_start_anew
-from trainer.compiling import is_compiled, told_as_configuration
+from trainer.compiling import is_compiled, report_compile_errors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together
@@ -74,7 +74,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, 
     with shared():
         check_same(store, world, "data", described(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
-    watch.enter("trying torch.compile", long=True)
+    watch.enter("checking torch.compile", long=True)
     compiled = is_compiled(config, world, device)
     training = Training(config, world, device, precision, workload, stop, watch, compiled=compiled)
     checkpoints = None
@@ -93,7 +93,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, 
     reporter.start()
     done = False
     if not stop.agreed_at_once():
-        with alone(), told_as_configuration():
+        with alone(), report_compile_errors():
             done = training.run(reporter)
         training.check_weights()
     saved = True

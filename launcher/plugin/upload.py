@@ -141,8 +141,8 @@ def to_sync_pod(
 ) -> None:
     """Send the missing bytes of the archive to the sync pod. Raises PluginError.
 
-    The pods at the addresses `nearby` are asked for it first, by the pod itself. The pod keeps the archive of the
-    digest `keep`, too: the job names it until it is changed, and a worker that starts meanwhile fetches it.
+    First the pod itself asks the pods at the addresses `nearby` for the archive. The pod also keeps the archive with
+    the digest `keep`, because workers that start before the job's change fetch that one.
     """
     for tries_left in reversed(range(_TRIES)):
         try:

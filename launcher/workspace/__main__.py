@@ -1,13 +1,13 @@
-"""`python -m launcher.workspace`: what runs beside the workers of a torchrun job.
+"""Run the tools of a torchrun job's pods: `python -m launcher.workspace VERB`.
 
-fetch    an init container: the workspace in place, verified, or a failure
-follow   a sidecar: each new archive of the job in place, and the worker's log in the bucket
-serve    the sync pod: archives by digest over HTTP
-logs     in a pod of its own: prints archived logs
-receive  in the sync pod, by exec: takes an archive from standard input
+fetch    in an init container: fetch, verify and unpack the workspace
+follow   in a sidecar: unpack each new archive of the job, and upload the worker's log to the bucket
+serve    in the sync pod: serve archives by digest over HTTP
+logs     in the log reader's pod: print archived logs
+receive  in the sync pod, by exec: receive an archive from standard input
 
-Exit codes: 0 done or told to stop, 1 what was asked for can't be done (one line says why), 2 wrong arguments,
-3 `serve --give-up-seconds`: nobody sent an archive.
+Exit codes: 0 success or a signal, 1 an error with one line on standard error, 2 invalid arguments,
+3 `serve --give-up-seconds`: no archive arrived.
 """
 
 from __future__ import annotations
@@ -48,19 +48,21 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m launcher.workspace", description=(__doc__ or "").splitlines()[0]
     )
     verbs = result.add_subparsers(dest="verb", required=True)
-    fetching = verbs.add_parser("fetch", help="put the job's archive in place")
-    fetching.add_argument("--wait-seconds", type=float, help="how long the archive may take to come")
-    following = verbs.add_parser("follow", help="put each new archive of the job in place")
-    following.add_argument("--every-seconds", type=float, default=EVERY_SECONDS, help="how often is asked")
-    following.add_argument("--log", type=Path, help="the file that the worker's output is copied to")
-    following.add_argument("--log-url", help="s3://bucket/key that the log is sent to")
+    fetching = verbs.add_parser("fetch", help="unpack the job's archive")
+    fetching.add_argument("--wait-seconds", type=float, help="the time limit for the archive's arrival")
+    following = verbs.add_parser("follow", help="unpack each new archive of the job")
+    following.add_argument(
+        "--every-seconds", type=float, default=EVERY_SECONDS, help="the interval of the checks"
+    )
+    following.add_argument("--log", type=Path, help="the file with the worker's output")
+    following.add_argument("--log-url", help="s3://bucket/key of the archived log")
     for each in (fetching, following):
         needed = each is fetching
         each.add_argument(
             "--archive",
             required=needed,
             type=Path,
-            help="the file with the pod's annotation that names the archive",
+            help="the file with the archive annotation of the pod",
         )
         each.add_argument(
             "--sync", default="", help="http://host:port of the job's sync pod, without a bucket"
@@ -73,25 +75,23 @@ def parser() -> argparse.ArgumentParser:
     serving = verbs.add_parser("serve", help="serve the archives that were received")
     serving.add_argument("--port", type=int, default=names.SYNC_PORT)
     serving.add_argument("--address", default=_ALL_ADDRESSES, help="default: each one of the pod")
-    serving.add_argument("--expect", default="", help="digest of the archive to get by itself")
+    serving.add_argument("--expect", default="", help="digest of the archive to request from other pods")
     serving.add_argument("--size", type=int, default=0, help="bytes of that archive")
     serving.add_argument(
         "--give-up-seconds",
         type=float,
-        help="end with code 3 when no byte came for so long, and no archive is here",
+        help="exit with code 3 if there is no archive and no byte arrived for this time",
     )
     receiving = verbs.add_parser("receive", help="take an archive from standard input")
     receiving.add_argument("--digest", required=True)
     receiving.add_argument("--size", required=True, type=int, help="bytes of the whole archive")
-    receiving.add_argument(
-        "--keep", default="", help="digest of the archive that the job names now, if there is one"
-    )
+    receiving.add_argument("--keep", default="", help="digest of the archive that the job names at present")
     for each in (serving, receiving):
         each.add_argument(
             "--nearby",
             action="append",
             default=[],
-            help="http://host:port of another job's sync pod that may have it",
+            help="http://host:port of another job's sync pod that may have the archive",
         )
         each.add_argument("--root", type=Path, default=Path(names.SYNC_DIRECTORY))
     return result

@@ -97,7 +97,7 @@ def test_machine_without_a_compiler_trains_without_compile_or_refuses_at_once(
     monkeypatch.setattr(inductor, "compile_threads", 1)
     torch._dynamo.reset()
     with monkeypatch.context() as auto:
-        auto.setattr(compiling, "is_wanted", lambda _config, _device: True)
+        auto.setattr(compiling, "is_requested", lambda _config, _device: True)
         assert compiling.is_compiled(Config(compile="auto"), ALONE, CPU) is False
     assert "compile=no rank=0 reason=" in capfd.readouterr().out
     torch._dynamo.reset()
@@ -114,7 +114,7 @@ def test_model_that_cannot_be_compiled_ends_the_run_with_its_cause(monkeypatch: 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
     torch._dynamo.reset()
     training = own_training(Config(compile="yes"), Noted(), Stop(patience=20, phase=lambda: ""))
-    with pytest.raises(TrainerError, match="no kernel for this") as error, compiling.told_as_configuration():
+    with pytest.raises(TrainerError, match="no kernel for this") as error, compiling.report_compile_errors():
         training.run(Observer())
     assert error.value.code == Exit.CONFIGURATION
 
@@ -123,5 +123,5 @@ def test_model_that_cannot_be_compiled_ends_the_run_with_its_cause(monkeypatch: 
 def test_training_that_does_not_compile_tries_nothing(
     setting: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "fault", lambda _device: pytest.fail("tried"))
+    monkeypatch.setattr(compiling, "try_compile", lambda _device: pytest.fail("tried"))
     assert not compiling.is_compiled(Config(compile=setting), ALONE, torch.device(device))

@@ -11,7 +11,7 @@ import pytest
 
 from trainer import log_copy
 from trainer.config import Config
-from trainer.log_copy import Ends
+from trainer.log_copy import HeadAndTail
 from trainer.stores import Directory
 
 pytestmark = pytest.mark.unit
@@ -81,12 +81,12 @@ def test_a_place_that_takes_nothing_changes_nothing(tmp_path: Path, put: str, sa
 @pytest.mark.parametrize("pieces", [1, 3, 1000])
 def test_of_a_long_log_the_beginning_and_the_end_are_kept(pieces: int) -> None:
     text = bytes(range(48, 58)) * 300
-    ends = Ends(head=10, tail=20)
+    ends = HeadAndTail(head=10, tail=20)
     size = len(text) // pieces
     for begin in range(0, len(text), size):
         ends.add(text[begin : begin + size])
-    assert ends.read() == text[:10] + b"\n... 2970 bytes are left out ...\n" + text[-20:]
-    short = Ends(head=10, tail=20)
+    assert ends.read() == text[:10] + b"\n... 2970 bytes are missing ...\n" + text[-20:]
+    short = HeadAndTail(head=10, tail=20)
     short.add(text[:30])
     assert short.read() == text[:30]
 
@@ -94,8 +94,8 @@ def test_of_a_long_log_the_beginning_and_the_end_are_kept(pieces: int) -> None:
 def test_each_worker_and_each_restart_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "train-r1-master-0/..")
     config = Config.read([], {"TRAINYARD_RUN_ID": "r1", "TRAINYARD_RESTART": "2"})
-    assert log_copy.path(config, {}) == "r1/logs/2/train-r1-master-0-...log"
-    assert log_copy.path(config, {"PET_NODE_RANK": "3"}) == "r1/logs/2/3-train-r1-master-0-...log"
+    assert log_copy.log_path(config, {}) == "r1/logs/2/train-r1-master-0-...log"
+    assert log_copy.log_path(config, {"PET_NODE_RANK": "3"}) == "r1/logs/2/3-train-r1-master-0-...log"
 
 
 def test_copies_become_ever_more_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
