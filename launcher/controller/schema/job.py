@@ -57,7 +57,7 @@ def spec() -> Field:
                 absent="one node if the GPUs fit, else the fewest; of a job on CPUs 1",
             ),
             "command": named(
-                "What is run, in the words of a POSIX shell; launcher says how often.",
+                "The command, in the syntax of a POSIX shell; launcher defines how often it runs.",
                 r"\S",
                 "command",
                 "a command, such as python train.py",
@@ -70,11 +70,10 @@ def spec() -> Field:
                 absent="none",
             ),
             "launcher": choice(
-                "Who starts the command's processes: torchrun starts it once for each GPU; with none it runs once on "
-                "each node, and starts its own.",
+                "What starts the processes: torchrun starts the command once for each GPU. With none, the command runs "
+                "once on each node and starts its own processes.",
                 (TORCHRUN, NO_LAUNCHER),
-                absent="torchrun for Python programs, none for a command that starts torchrun or another launcher, "
-                "or a program that is not known",
+                absent="torchrun for Python programs; none for a command with a launcher or an unknown program",
             ),
             "env": environment(),
             "workspace": _workspace(),
@@ -144,14 +143,14 @@ def _workspace() -> Field:
         "A new one is brought to the running workers.",
         {
             "digest": named(
-                "Digest of the archive, a tar.zst. It alone decides what runs: workers refuse any other archive.",
+                "Digest of the archive, a tar.zst. Workers refuse any other archive.",
                 r"^sha256:[0-9a-f]{64}$",
                 "workspace.digest",
                 "sha256: and 64 hexadecimal digits",
                 most=80,
             ),
             "sizeBytes": whole_number(
-                "Size of the archive; workers refuse one of another size in S3, and more bytes from the sync pod.",
+                "Size of the archive. Workers refuse an archive of another size.",
                 least=1,
                 unit="bytes",
                 wide=True,

@@ -59,11 +59,11 @@ def status() -> Field:
             "exitCode": whole_number("Exit code of the job: that of the worker that failed first, else 0.", most=255),
             "capacity": _capacity(),
             "logs": group(
-                "Where the logs of the workers are archived, as attempt-<number>/node-<number>.log. A job whose queue "
-                "has no bucket has none.",
+                "The archive of the workers' logs, with objects attempt-<number>/node-<number>.log. Jobs of a queue "
+                "without a bucket have none.",
                 {
                     "url": text("Bucket and prefix.", most=2048),
-                    "image": text("Image of the pod that `kubectl torchrun logs` reads them by.", most=1024),
+                    "image": text("Image of the pod with which `kubectl torchrun logs` reads them.", most=1024),
                 },
             ),
             "workspaceDigest": text("Digest of the workspace that the workers have.", most=80),
@@ -73,19 +73,19 @@ def status() -> Field:
 
 def _first_failure() -> Field:
     return group(
-        "The worker that failed first in the last attempt that failed, from whose failure the others follow. There is "
-        "none where a worker was lost, or none failed.",
+        "The first failure of the last failed attempt, which caused the others. It is missing if a worker was lost, or "
+        "if none failed.",
         {
             "attempt": whole_number("Number of the attempt."),
-            "nodeRank": whole_number("Number of the worker's node in the attempt, from 0."),
-            "rank": whole_number("Global rank of the process that failed, where torchrun says it."),
+            "nodeRank": whole_number("Node rank of the worker in the attempt, from 0."),
+            "rank": whole_number("Global rank of the failed process, if torchrun reports it."),
             "pod": text("Name of the worker's pod.", most=253),
             "node": text("Name of the Kubernetes node.", most=253),
-            "exitCode": whole_number("Exit code of the process; 128 and its number for a signal.", most=255),
-            "reason": text("Kubernetes' word for it, such as OOMKilled.", most=1024),
-            "meaning": text("What the exit code means, such as SIGKILL.", most=1024),
-            "time": moment("When it failed."),
-            "error": text("The line of its output that says what was wrong.", most=1024),
+            "exitCode": whole_number("Exit code of the process; 128 plus the number of a signal.", most=255),
+            "reason": text("Reason from Kubernetes, such as OOMKilled.", most=1024),
+            "meaning": text("Meaning of the exit code, such as SIGKILL.", most=1024),
+            "time": moment("Time of the failure."),
+            "error": text("The line of the worker's output with the error.", most=1024),
             "logTail": text("The last lines of its output, up to 4 KiB.", most=4096),
         },
         required=("attempt", "pod"),
@@ -94,16 +94,16 @@ def _first_failure() -> Field:
 
 def _attempts() -> Field:
     entry = group(
-        "An attempt that ended before the job did well.",
+        "An unsuccessful attempt.",
         {
-            "attempt": whole_number("Its number."),
-            "endTime": moment("When that was decided."),
-            "reason": text("Why, as one word for programs.", most=1024),
-            "message": text("Why, for people.", most=1024),
+            "attempt": whole_number("Number of the attempt."),
+            "endTime": moment("Time of its end."),
+            "reason": text("Reason for its end, in CamelCase.", most=1024),
+            "message": text("Details of the reason.", most=1024),
         },
         required=("attempt", "reason"),
     )
-    return listing("The last attempts that ended, the newest last, and why each of them did.", entry, most=8)
+    return listing("The last unsuccessful attempts, the newest last.", entry, most=8)
 
 
 def _capacity() -> Field:
@@ -129,7 +129,8 @@ def _progress() -> Field:
             "checkpointStep": whole_number("Step of the last whole checkpoint.", wide=True),
             "checkpointTime": moment("When the last whole checkpoint was written."),
             "unreadable": text(
-                "Why what the first worker tells can't be read; the rest is what it told before.", most=1024
+                "Why the first worker's progress can't be read. The other fields have earlier values.",
+                most=1024,
             ),
         },
     )

@@ -89,17 +89,17 @@ def status() -> Field:
                 },
             ),
             "pool": group(
-                "The Karpenter pool of scheduling.pool, by which `submit` refuses what it can never give.",
+                "The Karpenter pool of scheduling.pool. `submit` refuses jobs that never fit its limits.",
                 {
                     "name": text("Name of the NodePool.", most=253),
-                    "found": yes_or_no("Whether there is such a NodePool."),
+                    "found": yes_or_no("Whether the NodePool exists."),
                     "declared": yes_or_no(
-                        "Whether the NodePool itself says what a node has, as a stack's does."
+                        "Whether the NodePool declares the resources of a node, as in a stack."
                     ),
-                    "maxNodes": whole_number("Nodes that its limits allow; missing where that is not known."),
+                    "maxNodes": whole_number("Maximum number of nodes within its limits, if known."),
                     "limits": mapping("Its limits, by resource.", text("A quantity.", most=63), most=64),
                     "nodeResources": mapping(
-                        "What one of its nodes has, by resource.", text("A quantity.", most=63), most=64
+                        "Resources of one of its nodes.", text("A quantity.", most=63), most=64
                     ),
                     "taints": listing(
                         "The taints of its nodes.",
@@ -114,12 +114,12 @@ def status() -> Field:
                         most=64,
                     ),
                     "reservations": whole_number(
-                        "Capacity reservations that it can buy nodes of now; only of a pool that buys no others."
+                        "Active capacity reservations; only of a pool that uses reservations only."
                     ),
                 },
             ),
             "kai": group(
-                "KAI Scheduler's queue of the gangs, by which `submit` refuses what it can never admit.",
+                "KAI Scheduler's queue of the gangs. `submit` refuses jobs that it can never admit.",
                 {
                     "name": text("Name of KAI's queue.", most=253),
                     "limits": group(
@@ -138,9 +138,9 @@ def status() -> Field:
 
 def _kai_limit(unit: str) -> Field:
     return group(
-        "Missing where no queue has a limit.",
+        "Missing if no queue has a limit.",
         {
-            "queue": text("Name of KAI's queue that has it.", most=253),
+            "queue": text("Name of KAI's queue with this limit.", most=253),
             "limit": number(f"Its limit in {unit}; in the queue itself KAI has other units."),
         },
         unit=unit,

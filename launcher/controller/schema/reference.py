@@ -34,7 +34,7 @@ One training (`{n.JOB_SINGULAR}`, `{n.JOB_PLURAL}`, `{n.JOB_SHORT}`; category `{
 OVERRIDES: Final = """
 Below `spec.overrides` is every field of the queue's `spec` but `parentKaiQueue`, each optional and without a default; \
 the rules hold there too, but for those that need the whole queue. \
-Some of them need more than the right to submit: \
+Some of them need further permissions: \
 [torchrun.md](torchrun.md#what-a-job-may-ask-for).
 """
 

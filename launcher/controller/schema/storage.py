@@ -18,12 +18,12 @@ def storage() -> Field:
         {
             "workspace": _volume(
                 "workspace",
-                "The submitted directory, unpacked in a directory of the claim with the job's uid as its name. A job "
-                "without a workspace has all of the claim, an existing one read-only.",
+                "The submitted directory, unpacked in a directory of the claim that is named by the job's uid. A job "
+                "without a workspace mounts the whole claim, an existing one read-only.",
                 mounted_at="workingDir",
                 more={
                     "bucket": words.bucket_prefix(
-                        "Where archives of workspaces are kept, below workspaces/<namespace>, each under its digest.",
+                        "Bucket and prefix of the archives, which are below workspaces/<namespace>.",
                         "storage.workspace.bucket",
                         absent="a pod of the job holds the archive",
                     )
