@@ -314,8 +314,8 @@ MEANINGS: Final = {
     ),
     "queues[].nodeResources": "What a worker may take of a machine.",
     "queues[].nodeResources.gpus": (
-        "NVIDIA's GPUs; a job that asks for more has more machines. With a part of them a worker has the same part of "
-        "cores, memory and EFA interfaces. 0 on Neuron's machines, of whose devices a worker has all."
+        "NVIDIA GPUs. A job that requests more gets more nodes. A worker with a part of them has the same part of "
+        "cores and memory, and no EFA interfaces. 0 on Neuron nodes, where a worker gets all devices."
     ),
     "queues[].nodeResources.cpus": "Cores; a job with a part of the GPUs has the same part of them.",
     "queues[].nodeResources.memory": "Memory; a job with a part of the GPUs has the same part of it.",

@@ -39,7 +39,7 @@ All other keys of the provider are refused, with an alternative:
 |---|---|---|
 | `aws:region` | The region; required. | fixed |
 | `aws:profile` | A profile of `~/.aws/config`. It overrides keys in the environment. | in place, in one account |
-| `aws:defaultTags` | `tags:` with tags for all resources, nodes and disks. | in place, for new nodes |
+| `aws:defaultTags` | `tags:` with tags for all resources, nodes and disks. | new nodes; replaces system nodes |
 """
 
 

@@ -25,9 +25,9 @@ _SHOWN: Final = 60
 
 
 def parse_reference(text: str) -> tuple[str, str, str]:
-    """Parse NAME[=SECRET[/KEY]], and return the variable, the Secret and its key.
+    """Parse NAME[=SECRET/KEY], and return the variable, the Secret and its key.
 
-    By default, the variable gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
+    The variable alone gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
 
     Raises:
         PluginError: The Secret or key is not a valid name.
@@ -35,8 +35,7 @@ def parse_reference(text: str) -> tuple[str, str, str]:
     name, equals, place = text.partition("=")
     secret, _, key = place.partition("/")
     if not equals:
-        secret = name.lower().replace("_", "-")
-    key = key or name
+        secret, key = name.lower().replace("_", "-"), name
     if len(secret) > _SECRET_MAX_LENGTH or not _SECRET.fullmatch(secret):
         raise PluginError(
             USAGE,
@@ -46,8 +45,8 @@ def parse_reference(text: str) -> tuple[str, str, str]:
     if not _KEY.fullmatch(key):
         raise PluginError(
             USAGE,
-            f"--secret: {text[:_SHOWN]!r}: {key[:_SHOWN]!r} is not a key of a Secret. It must be letters, digits, "
-            "'-', '_' and '.'",
+            f"--secret: {text[:_SHOWN]!r}: {key[:_SHOWN]!r} is not a key of a Secret. It must be "
+            "NAME or NAME=SECRET/KEY, the key of letters, digits, '-', '_' and '.'",
         )
     return name, secret, key
 

@@ -22,6 +22,7 @@ from local.deploy.salt import SALT, replace, without_keys
 JsonObject = dict[str, Any]
 # Ranges for examples in documents (RFC 5737), from which the preflight knows that nobody comes.
 DOCUMENTS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+CPU, CUDA = "cpu", "cuda"
 HERE = "127.0.0.1/32"
 
 
@@ -104,6 +105,11 @@ def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:
     return result
 
 
+def is_count(value: Any) -> bool:
+    """Return whether this is a positive integer."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn: str) -> JsonObject:
     """The same stack as the local cloud runs it.
 
@@ -118,8 +124,11 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
     config.pop("aws:profile", None)
     training = config.get("trainyard:training")
     if isinstance(training, dict):
-        training["device"] = "cpu"
-        training["processesPerNode"] = 1
+        # A wrong value stays, so that the checks report it.
+        if training.get("device", CUDA) == CUDA:
+            training["device"] = CPU
+        if is_count(training.get("processesPerNode", 1)):
+            training["processesPerNode"] = 1
     cluster = config.setdefault("trainyard:cluster", {})
     # A given cluster's administrators are its owner's to choose; there the emulator's deployer made it.
     if isinstance(cluster, dict) and cluster.get("existing") is None:

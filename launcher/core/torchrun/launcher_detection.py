@@ -366,7 +366,7 @@ def _check_launcher_flags(program: str, call: Call, shape: JobShape) -> str:
     for flag, written, value in _launcher_flags(call, flags):
         expected = values[flags[flag]]
         if expected is not None and value.isdecimal() and int(value) != expected:
-            return f"{written}, but the job has {expected} {flags[flag]}. It must be {expected}"
+            return f"{written}. In this job, the number of {flags[flag]} must be {expected}"
     return ""
 
 

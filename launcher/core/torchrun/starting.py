@@ -198,7 +198,7 @@ def _towards(
     decision = look.write(
         n.PHASE_PROVISIONING,
         n.REASON_STARTING,
-        f"attempt {look.record.attempt} with {size.nodes} nodes of {size.gpus} GPUs",
+        f"attempt {look.record.attempt} starts; nodes: {size.nodes}, GPUs on each: {size.gpus}",
         told=told,
         again=0.0,
         nodes=size.nodes,

@@ -45,6 +45,13 @@ def test_a_gpu_stack_trains_on_the_cpu_of_the_local_cloud() -> None:
     assert training == {"pool": "small", "device": "cpu", "processesPerNode": 1}
 
 
+@pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"processesPerNode": 0}, {"processesPerNode": "two"}])
+def test_wrong_value_stays_for_the_checks(wrong: dict[str, Any]) -> None:
+    stack = {"config": {"trainyard:training": wrong}}
+    training = for_local_cloud(stack, SOURCES, DEPLOYER)["config"]["trainyard:training"]
+    assert wrong.items() <= training.items()
+
+
 def test_the_emulators_deployer_is_an_administrator_beside_the_given_ones() -> None:
     once = for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)
     twice = for_local_cloud(once, SOURCES, DEPLOYER)

@@ -25,7 +25,6 @@ def stored(api: TorchrunApi, name: str, key: str) -> None:
     ("given", "found"),
     [
         ("HF_TOKEN", ("HF_TOKEN", "hf-token", "HF_TOKEN")),
-        ("HF_TOKEN=hub", ("HF_TOKEN", "hub", "HF_TOKEN")),
         ("HF_TOKEN=hub/token.v1", ("HF_TOKEN", "hub", "token.v1")),
         ("A=b.c/d", ("A", "b.c", "d")),
     ],
@@ -61,6 +60,7 @@ def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, ru
         (("--secret", "K=wandb/other"), "--secret: K: Secret wandb has no key other. It must be one of: key"),
         (("--secret", "A=Upper/key"), "--secret: 'A=Upper/key': 'Upper' is not the name of a Secret"),
         (("--secret", "A=x/a b"), "'a b' is not a key of a Secret"),
+        (("--secret", "A=hub"), "'' is not a key of a Secret"),
         (("--secret", "A="), "is not the name of a Secret"),
         (("--secret", "1A=x/y"), "--secret: the name '1A' should"),
         (("--secret", "A=x/y", "--env", "A=1"), "--secret: A is given by --env, too"),

@@ -382,7 +382,9 @@ def test_launcher_none_takes_a_launcher_with_flags_of_its_own_for_the_nodes() ->
     own = "accelerate launch --num_machines 2 --machine_rank $TORCHRUN_NODE_RANK train.py"
     assert find_flag_conflict(command.detect_launcher(own), TWO, "none") == ("", "")
     wrong = "accelerate launch --num_machines 1 train.py"
-    assert "It must be 2" in find_flag_conflict(command.detect_launcher(wrong), TWO, "none")[1]
+    assert (
+        "the number of nodes must be 2" in find_flag_conflict(command.detect_launcher(wrong), TWO, "none")[1]
+    )
 
 
 @pytest.mark.parametrize(
