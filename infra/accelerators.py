@@ -258,7 +258,7 @@ def nearest(name: str) -> list[str]:
     """Up to three known types that `name` may have meant: sizes of its family, the nearest first, else like names."""
     family, _, size = name.lower().partition(".")
     siblings = [known for known in TYPES if known.startswith(f"{family}.")]
-    # A size that is misspelt is no size.
+    # For a misspelt size, look for similar names instead.
     if siblings and re.fullmatch(r"[0-9]*xlarge|large|medium|metal", size):
         return sorted(siblings, key=lambda known: abs(_size(known.partition(".")[2]) - _size(size)))[:3]
     return difflib.get_close_matches(name.strip().lower(), siblings or TYPES, n=3, cutoff=0.6)

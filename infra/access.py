@@ -95,7 +95,7 @@ def service_accounts(
 def submitter_policies(
     settings: Settings, base: Foundation, bucket: ModelBucket
 ) -> dict[str, pulumi.Output[str]]:
-    """Return the policy that people need to submit jobs, by namespace; of those without a bucket none."""
+    """Return the IAM policy for users who submit jobs, by namespace. Namespaces without a bucket have none."""
     namespaces = sorted({queue.namespace for queue in settings.queues if queue.fetches})
     return {
         namespace: _workspace_policy(
@@ -123,7 +123,7 @@ def _workspaces(
 def _workspace_policy(
     queues: Sequence[Queue], base: Foundation, bucket: ModelBucket, build: Callable[..., dict[str, Any]]
 ) -> pulumi.Output[str]:
-    """A policy about workspaces and logs of queues of one namespace."""
+    """Return a policy for the workspaces and logs of one namespace."""
     own = any(queue.own_bucket for queue in queues)
     given = sorted({queue.bucket for queue in queues if queue.bucket is not None})
 

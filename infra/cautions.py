@@ -55,12 +55,12 @@ def _taken_back(training: Training) -> str:
 
 
 def _plain_credentials(settings: Settings) -> list[str]:
-    """Whoever may read Pods and Jobs reads the values of `training.env`."""
+    """Warn of credentials in `training.env`: all users who can read Pods and Jobs can see its values."""
     training = settings.training
     names = [] if training is None else [name for name in training.env if is_credential_name(name)]
     return [
-        f"trainyard:training.env.{name} looks like a credential, and is stored in plain text in the stack file, in the"
-        " state and in Pods; put it into a Secret of namespace training, and its name into training.secrets instead"
+        f"trainyard:training.env.{name} looks like a credential, but is stored in plain text in the stack file, in the"
+        " state and in Pods. Put it into a Secret in namespace training, and use training.secrets"
         for name in names
     ]
 

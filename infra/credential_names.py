@@ -12,7 +12,7 @@ _CREDENTIAL: Final = re.compile(
     r"(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|PAT|CREDENTIALS?|(ACCESS|PRIVATE|API|SECRET)_?KEY)(_|$)|PASSWORD$",
     re.IGNORECASE,
 )
-# Such a variable says where a credential is, and does not contain it.
+# Such a variable contains the location of a credential, not the credential.
 _PLACE: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL)$", re.IGNORECASE)
 
 

@@ -17,11 +17,11 @@ def read_pool(section: Section, pools: list[PoolEntry]) -> PoolEntry | None:
     found = find_pool(section, pools)
     if found is None or found.sized is None or found.sized.resource != NEURON:
         return found
-    # The trainer knows CUDA and CPUs; a Neuron job is the user's own, on the same pool.
+    # The trainer supports CUDA and CPUs. Users can run their own Neuron jobs on the pool.
     section.reject(
         "pool",
-        f"'{found.pool.name}' is of {found.pool.instance_type}, whose Neuron devices the trainer can't use; it must be"
-        " a pool with NVIDIA GPUs or without accelerators (a stack without training has its pools all the same)",
+        f"'{found.pool.name}' has {found.pool.instance_type}, whose Neuron devices the trainer can't use; it must be"
+        " a pool with NVIDIA GPUs or without accelerators. A stack without training creates its pools, too",
     )
     return None
 
@@ -34,7 +34,7 @@ def read_fallbacks(
     device: str,
     least: int | None,
 ) -> list[Candidate]:
-    """Return the fallbacks of the section `run`, in their order, without those whose pool is not known.
+    """Return the fallbacks of the section `run`, in their order, without those with an unknown pool.
 
     Args:
         run: The section of the run.

@@ -45,7 +45,7 @@ class Foundation:
 def build(
     settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions, record: pulumi.Resource
 ) -> Foundation:
-    """Make what the settings don't give; nothing is touched before `record` has accepted the settings."""
+    """Create the resources that the settings don't name. All of them depend on `record`, which checks the settings."""
     name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.cluster.prefix
     partition = partition_of(settings.region)
     roles = NodeRoles(
@@ -56,7 +56,7 @@ def build(
             system=given is None,
             # Without a way to IAM Karpenter can't make a profile.
             instance_profile=settings.network.private,
-            # Of a given cluster nobody here knows whether its VPC CNI has a role of its own.
+            # The VPC CNI of an existing cluster may have no role of its own.
             cni=given is not None,
             tags=tags,
         ),

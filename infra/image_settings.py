@@ -115,7 +115,7 @@ def _address(
 
     What may be secret is not repeated.
     """
-    # Whatever it is, so that none of it is repeated.
+    # Accept any text here, because messages must not repeat a credential in the address.
     address = section.optional_text(key, pattern=r"[\s\S]*", wanted=wanted)
     if address is None or key in section.wrong:
         return None

@@ -75,7 +75,7 @@ MEANINGS: Final = {
         "where the administrators are of several accounts."
     ),
     "cluster.version": (
-        "The Kubernetes version. A running cluster goes to the next minor version only, and never back; add-ons and "
+        "The Kubernetes version. A running cluster can be updated to the next minor version only. Add-ons and "
         "system nodes follow it. `up` warns 90 days before EKS ends its support."
     ),
     "cluster.administrators": (
@@ -95,14 +95,14 @@ MEANINGS: Final = {
         "Machines that stay unhealthy are replaced: after 10 minutes for accelerators, else 30."
     ),
     "cluster.addonVersions": (
-        "Versions of EKS add-ons by their names. Others have, at each `up`, EKS's default for the Kubernetes version. "
+        "Versions of EKS add-ons by their names. Each `up` sets others to EKS's default for the Kubernetes version. "
         "Pools with EFA need a vpc-cni of 1.18.5 or newer."
     ),
     "cluster.volumeKey": (
         "The ARN of a KMS key for the disks of all nodes. The stack grants its use to Karpenter and EC2 Auto Scaling. "
-        "Without it disks have the account's default key for EBS; needed where that is a customer managed key whose "
-        "policy does not let everybody in the account use it through EC2, since nodes would end at launch. A change "
-        "replaces the system nodes one after another, and reaches nodes of pools that are bought after it."
+        "Without it, disks have the account's default key for EBS. Set it if that is a customer managed key whose "
+        "policy does not allow all principals of the account to use it through EC2; otherwise nodes fail at launch. A "
+        "change replaces the system nodes one by one, and applies to new nodes of pools."
     ),
     "cluster.ami": ("The machines' image, an alias with a version. New nodes use a newer one."),
     "cluster.logRetentionDays": "How long the control plane's logs are kept.",
@@ -135,8 +135,8 @@ MEANINGS: Final = {
     ),
     "pools[].dataVolumeGiB": "The disk that is made of the snapshot; at least as large as the snapshot.",
     "pools[].idleSeconds": (
-        "An empty machine is given back after this time. Nodes have a taint (the accelerator's name, or "
-        "`trainyard.dev/pool`), so that only pods that tolerate it keep them."
+        "Karpenter deletes an empty node after this time. Nodes have a taint (the accelerator's name, or "
+        "`trainyard.dev/pool`), so only pods that tolerate it keep them."
     ),
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
     "pools[].reservationBegins": (
@@ -189,7 +189,7 @@ MEANINGS: Final = {
         "A model that was written again can be taken back for so long; of checkpoints it is one day."
     ),
     "storage.keepJobLogsDays": (
-        "The logs of torchrun jobs in the bucket are deleted so many days after their last line (docs/queues.md)."
+        "Days after its last line until the log of a torchrun job in the bucket is deleted (docs/queues.md)."
     ),
     "storage.lustre": (
         "A file system of FSx for Lustre that all training pods share. Without this key there is none."
@@ -289,13 +289,13 @@ MEANINGS: Final = {
         "they are not judged. Before them stands where metrics go, if there is a file system: docs/training-metrics.md."
     ),
     "training.env": (
-        "Further environment variables of the workers, in plain text. AWS credentials and what workers find each other "
-        "by are refused. `up` and `preview` warn of names that look like other credentials: those go into `secrets`."
+        "Further environment variables of the workers, in plain text. AWS credentials and variables of the rendezvous "
+        "are refused. `up` and `preview` warn of names that look like other credentials; put those into `secrets`."
     ),
     "training.secrets": (
         "Environment variables of the workers from Kubernetes Secrets of the namespace `training`: `NAME`, or "
-        "`NAME=SECRET/KEY`. `HF_TOKEN` alone is the key `HF_TOKEN` of the Secret `hf-token`. Workers wait for a Secret "
-        "that is not there, and the launcher names it."
+        "`NAME=SECRET/KEY`. `HF_TOKEN` alone is the key `HF_TOKEN` of the Secret `hf-token`. If a Secret is "
+        "missing, the workers wait, and the launcher names it."
     ),
     "training.cpu": (
         "Cores that a worker asks for: a number for this type, so that a fallback of another type has its own default. "

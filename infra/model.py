@@ -150,7 +150,7 @@ class Lustre:
 class Storage:
     """The model bucket: prefix of the runs' keys, days after which old data is removed; a file system.
 
-    `keep_old_versions_days` is about replaced versions, `keep_job_logs_days` about the logs of torchrun jobs.
+    `keep_old_versions_days` applies to replaced versions, `keep_job_logs_days` to logs of torchrun jobs.
     """
 
     prefix: str
@@ -201,9 +201,9 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolEntry:
-    """One entry of a stack file's pools as it was read. `wrong` are the keys whose values are stand-ins.
+    """An entry of the pools in a stack file. `wrong` are the keys with invalid values.
 
-    Other sections are checked by what is right in it, so that one mistake does not hide theirs.
+    Other sections are checked against its valid values, so that one mistake does not hide others.
     """
 
     pool: Pool
@@ -211,21 +211,21 @@ class PoolEntry:
 
     @property
     def sized(self) -> Pool | None:
-        """The pool where its instance type is right: with what a machine has."""
+        """Return the pool if its instance type is valid, else None."""
         return None if "instanceType" in self.wrong else self.pool
 
     @property
     def max_nodes(self) -> int | None:
-        """The ceiling where it is right."""
+        """Return the maximum number of nodes if it is valid, else None."""
         return None if "maxNodes" in self.wrong else self.pool.max_nodes
 
     @property
     def zone(self) -> str | None:
-        """The zone where it is right."""
+        """Return the zone if it is valid, else None."""
         return None if "zone" in self.wrong else self.pool.zone
 
     def has(self, *keys: str) -> bool:
-        """Whether these keys are right."""
+        """Return whether the values of these keys are valid."""
         return not any(re.split(r"[.\[]", each)[0] in keys for each in self.wrong)
 
 
@@ -241,7 +241,7 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """How AWS is reached: a profile of ~/.aws/config, None for the environment's; tags of everything that is made."""
+    """The AWS provider: a profile of ~/.aws/config, None for the environment; the tags of all resources."""
 
     profile: str | None
     tags: dict[str, str]

@@ -49,9 +49,9 @@ def read_pools(
     Args:
         problems: Collects the mistakes.
         value: The section.
-        region: The stack's region, "" where that is wrong.
+        region: The stack's region, "" if it is invalid.
         zones: The network's zones.
-        cluster: The cluster's name, with which the names of the stack's placement groups begin.
+        cluster: The cluster's name, the prefix of the stack's placement groups.
         now: An aware time; a capacity block that ended before it is refused.
     """
     sections = entries(problems, PATH, value)
@@ -275,13 +275,13 @@ def _check_placement(section: Section, pool: Pool, group: bool | str, around: st
 
 
 def find_pool(section: Section, pools: list[PoolEntry]) -> PoolEntry | None:
-    """Return the pool that a section's `pool` names; a name that no pool has is noted."""
+    """Return the pool that a section's `pool` names. Report an unknown name."""
     name = section.text("pool", wanted="the name of a pool")
     found = next((each for each in pools if each.pool.name == name), None)
     names = [each.pool.name for each in pools]
-    # A pool without a readable name may be the one that is meant.
+    # A pool with an invalid name may be the right one.
     if found is None and "pool" not in section.wrong and names and all(names):
-        section.reject("pool", f"'{name}' is no pool here{hint(name, names)} (pools: {', '.join(names)})")
+        section.reject("pool", f"'{name}' is not a pool{hint(name, names)} (pools: {', '.join(names)})")
     return found if name else None
 
 

@@ -46,7 +46,7 @@ VOLUMES: Final = {
 def read_queues(
     problems: Problems, value: object, pools: list[PoolEntry], accounts: tuple[ServiceAccount, ...]
 ) -> tuple[Queue | None, ...]:
-    """Return the queues in the stack file's order; None for one whose pool is not known."""
+    """Return the queues in the stack file's order, None for a queue with an unknown pool."""
     found: list[Queue | None] = []
     places: set[tuple[str, str]] = set()
     for section in entries(problems, PATH, value):
@@ -61,12 +61,12 @@ def _read(
     accounts: tuple[ServiceAccount, ...],
     places: set[tuple[str, str]],
 ) -> Queue | None:
-    """Return one queue. `places` are the namespaces and names of those before it."""
+    """Return one queue. `places` are the namespaces and names of earlier queues."""
     name = section.text("name", pattern=formats.DNS_LABEL, wanted=formats.DNS_LABEL_WANTED)
     namespace = section.choice("namespace", NAMESPACES, c.TRAINING_NAMESPACE)
     if name and (namespace, name) in places:
         section.reject(
-            "name", f"'{name}' is another queue of {namespace}, too; each needs its own name there"
+            "name", f"'{name}' is also the name of another queue in {namespace}; it must be unique there"
         )
     places.add((namespace, name))
     entry = find_pool(section, pools)
@@ -120,9 +120,9 @@ def _check_users_of_bucket(
     account: str | None,
     accounts: tuple[ServiceAccount, ...],
 ) -> None:
-    """Refuse a bucket of workspaces that pods may write, or that pods of another namespace may read.
+    """Refuse a workspace bucket that pods can write, or that pods of another namespace can read.
 
-    Of the stack's own bucket they have other prefixes alone.
+    In the stack's own bucket, pods have access to other prefixes only.
     """
     users = [
         each
@@ -132,11 +132,11 @@ def _check_users_of_bucket(
     users.sort(key=lambda each: (each.access != WRITE, (each.namespace, each.name) != (namespace, account)))
     if users:
         who = f"{users[0].namespace}/{users[0].name}"
-        verb = "written" if users[0].access == WRITE else "read as a whole"
+        verb = "write" if users[0].access == WRITE else "read"
         section.reject(
             "storage.workspace.bucket",
-            f"'{bucket}' may be {verb} by pods with the service account {who} (serviceAccounts: access"
-            f" {users[0].access}), and so may the code of jobs; it must be another bucket, such as {OWN_BUCKET}",
+            f"'{bucket}' contains the code of jobs, but pods with the service account {who} can {verb} it"
+            f" (serviceAccounts: access {users[0].access}); it must be another bucket, such as {OWN_BUCKET}",
         )
 
 
@@ -239,7 +239,7 @@ def _account(section: Section, namespace: str, accounts: tuple[ServiceAccount, .
     name = section.text("serviceAccount", own or "", wanted="the name of a service account")
     known = [each.name for each in accounts if each.namespace == namespace] + ([own] if own else [])
     judged = section.has("serviceAccount") and "serviceAccount" not in section.wrong
-    # An account without a readable name or namespace may be the one that is meant.
+    # An account with an invalid name or namespace may be the right one.
     unclear = any(
         not each.name or section.problems.about(f"trainyard:serviceAccounts[{index}].namespace")
         for index, each in enumerate(accounts)

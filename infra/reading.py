@@ -37,7 +37,7 @@ def hint(word: str, known: Iterable[str]) -> str:
 
 def key_like(word: str, known: Iterable[str]) -> str:
     """The known word that this one is most like; an empty text where it is like none."""
-    # Case is no difference here, and all of one where it is.
+    # Ignore the case, in which a whole word may differ.
     names = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.strip().lower(), list(names), n=1, cutoff=0.6)
     return names[close[0]] if close else ""
@@ -139,9 +139,9 @@ class Section:
     def text(
         self, key: str, default: str | None = None, *, pattern: str | None = None, wanted: str = "a text"
     ) -> str:
-        """A text; without a default it is required. `wanted` says in words what `pattern` asks for.
+        """Return a text, which is required without a default. `wanted` describes the values that match `pattern`.
 
-        Without a pattern it is any text in one line, without spaces at its ends.
+        Without a pattern, it is any text in one line without spaces at its ends.
         """
         self._asked(key, "text", default)
         value = self._take(key, (str,), wanted)

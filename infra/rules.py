@@ -11,9 +11,9 @@ from infra.reading import Problems
 
 
 def check(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
-    """Note what does not go together, as far as its parts are right by themselves.
+    """Report settings that contradict each other. Invalid settings are skipped.
 
-    `queues` are those of the stack file in its order, None for one whose pool is not known.
+    `queues` are in the order of the stack file, None for a queue with an unknown pool.
     """
     network, cluster, images = settings.network, settings.cluster, settings.images
     right = not problems.about("trainyard:network") and not problems.about("trainyard:cluster.systemNodes")
@@ -99,7 +99,7 @@ def _workspaces(problems: Problems, settings: Settings) -> None:
 
 
 def _linked_workspaces(problems: Problems, settings: Settings) -> None:
-    """Refuse a file system that shows the workspaces and logs of torchrun jobs to all pods."""
+    """Refuse a file system that makes the workspaces and logs of torchrun jobs visible to all pods."""
     path = "trainyard:storage.lustre"
     link = settings.storage.lustre.link if settings.storage.lustre else None
     if link is None or problems.about(path):
@@ -108,7 +108,7 @@ def _linked_workspaces(problems: Problems, settings: Settings) -> None:
     if link.bucket in buckets and link.prefix.split("/")[0] in ("", BUCKET_PREFIX):
         problems.add(
             f"{path}.s3.prefix",
-            f"'{link.prefix}' holds the workspaces and logs of torchrun jobs, which every pod would see; it must be"
+            f"'{link.prefix}' contains the workspaces and logs of torchrun jobs, which all pods could read; it must be"
             " another prefix, such as data",
         )
 

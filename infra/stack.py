@@ -63,9 +63,9 @@ def deploy(settings: Settings) -> dict[str, Any]:
     """Register every resource of the stack; returns the stack's outputs by name."""
     for line in cautions.lines(settings, datetime.now(UTC).date()):
         pulumi.log.warn(line)
-    # Each resource gets them as its own, so that nodes, their disks and volumes have them, too.
+    # Set the tags on each resource, not as the provider's defaults, so that nodes and volumes have them, too.
     tags = {**settings.provider.tags, **stack_tags(PROJECT, settings.stack)}
-    # Refuses another value of a fixed setting; everything that the stack makes waits for it by its provider.
+    # It refuses changes of fixed settings. All other resources depend on it through their provider.
     record = FixedSettings("settings", changes.fixed_values(settings))
     # Credentials of another account end here, before anything is made.
     provider = aws.Provider(
@@ -256,7 +256,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
 
 
 def _started(training: Training, launcher: LauncherJob) -> list[pulumi.Resource]:
-    """Record what the run was started with, once its Job is there."""
+    """Record the settings of the run after its Job was created."""
     return [
         StartedRun(
             f"run-{training.run_id}",

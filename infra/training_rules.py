@@ -59,14 +59,14 @@ def read_environment(section: Section) -> dict[str, str]:
 
 
 def read_secrets(section: Section, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the workers from Secrets of the training namespace, each with `<Secret>/<key>`.
+    """Return the variables of the workers from Secrets, each as `<Secret>/<key>`.
 
-    NAME alone is the key NAME of the Secret that is called after it, as `kubectl torchrun submit --secret` has it.
+    NAME alone is the key NAME of the Secret with that name, as in `kubectl torchrun submit --secret`.
     """
     found: dict[str, str] = {}
     for index, entry in enumerate(section.texts("secrets", (), pattern=_REFERENCE, wanted=_WANTED)):
         match = re.fullmatch(_REFERENCE, entry)
-        if match is None:  # told already
+        if match is None:  # reported by `texts`
             continue
         name, secret, key = (
             match["name"],
@@ -77,11 +77,11 @@ def read_secrets(section: Section, env: Mapping[str, str]) -> dict[str, str]:
         if problem := _reserved(name):
             section.reject(place, f"{name} {problem}")
         elif name in env:
-            section.reject(place, f"{name} is in env, too; it must be in one of them")
+            section.reject(place, f"{name} is also in env; it must be in one of them")
         elif name in found:
-            section.reject(place, f"{name} is there twice; each variable must have one place")
+            section.reject(place, f"{name} is listed twice; each variable must be unique")
         elif not re.fullmatch(_NAME_OF_ONE, secret):
-            section.reject(place, f"{entry} names no Secret; it must be {_WANTED}")
+            section.reject(place, f"{entry} is not the name of a Secret; it must be {_WANTED}")
         found[name] = f"{secret}/{key or name}"
     return found
 

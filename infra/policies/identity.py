@@ -122,7 +122,7 @@ def one_role_per_service_account(resource: Resource, stack: Stack) -> Iterator[s
 
 @RULES.rule("workspaces-not-written-by-pods", types=[TORCHRUN_QUEUE], whole_stack=True)
 def workspaces_not_written_by_pods(resource: Resource, stack: Stack) -> Iterator[str]:
-    """The service account of a queue may not write where the queue's jobs have their code."""
+    """Refuse a queue whose service account can write the workspaces of its jobs."""
     place = resource.at("spec", "storage", "workspace", "bucket")
     account = resource.at("spec", "podTemplate", "spec", "serviceAccountName")
     namespace = resource.at("metadata", "namespace")
@@ -139,7 +139,7 @@ def workspaces_not_written_by_pods(resource: Resource, stack: Stack) -> Iterator
                 reached = any(fnmatchcase(archive, each) for each in places)
                 if covers(statement, "s3:PutObject") and reached:
                     yield (
-                        f"spec.podTemplate.spec.serviceAccountName is {account}, whose {policy.name} lets it write"
+                        f"spec.podTemplate.spec.serviceAccountName is {account}, whose {policy.name} allows it to write"
                         f" {place}; its role must not have s3:PutObject there"
                     )
 

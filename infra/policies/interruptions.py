@@ -42,7 +42,7 @@ def queue_forgets(resource: Resource, _stack: Stack) -> Iterator[str]:
     whole_stack=True,
 )
 def queue_closed(resource: Resource, stack: Stack) -> Iterator[str]:
-    """Named rules of AWS events alone write to the queue, and over TLS."""
+    """Allow only named EventBridge rules to write to the queue, over TLS."""
     found = stack.pointing(resource, QUEUE_POLICY, "queueUrl")
     if not found:
         yield "no QueuePolicy is for it; there must be one"
@@ -53,7 +53,7 @@ def queue_closed(resource: Resource, stack: Stack) -> Iterator[str]:
             for who in (*others, *principals(statement, "AWS"), *excepting):
                 yield f"{policy.name} {label(statement)} lets {who} in; it must be {' or '.join(SENDERS)}"
             if not any(key.lower() == "aws:sourcearn" for _, key, _ in conditions(statement)):
-                yield f"{policy.name} {label(statement)} lets any rule in; it must name the stack's by aws:SourceArn"
+                yield f"{policy.name} {label(statement)} allows any rule; it must name the rules by aws:SourceArn"
         plain = ("Bool", "aws:SecureTransport", ["false"])
         refused = [each for each in statements(policy, "policy") if each.get("Effect") == "Deny"]
         if not any(plain in conditions(each) and "*" in principals(each, "AWS") for each in refused):

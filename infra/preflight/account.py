@@ -87,7 +87,7 @@ class Denied(Exception):
 
 
 class Account:
-    """The account that a profile of ~/.aws/config leads to, or without one the environment."""
+    """The account of a profile in ~/.aws/config, or of the environment."""
 
     def __init__(self, region: str, session: Any = None, profile: str | None = None) -> None:
         self.region = region

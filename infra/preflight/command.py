@@ -30,16 +30,16 @@ def main(
     *,
     takes_ended: bool = False,
 ) -> int:
-    """Parse `--stack`, `--file` and `--state`, ask, and report in one line what a person can mend.
+    """Parse `--stack`, `--file` and `--state`, ask the account, and report user errors in one line.
 
     Args:
         program: The module that is run.
         description: What it does, for `--help`.
-        ask: Asks the account. It gets the file with the stack's state, None where pulumi is to be asked for it.
-        takes_ended: A reservation that has ended is no mistake.
+        ask: Asks the account. It receives the file with the stack's state, None to read it from the Pulumi backend.
+        takes_ended: Whether a reservation may have ended.
 
     Returns:
-        The exit code, which is `NOT_ASKED` where AWS took no question at all.
+        The exit code: `NOT_ASKED` if AWS can't be reached with these credentials.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--stack", required=True)
@@ -47,7 +47,7 @@ def main(
         "--file", type=Path, help="the stack file, where it is not Pulumi.<stack>.yaml of this checkout"
     )
     parser.add_argument(
-        "--state", type=Path, help="the stack's state, where pulumi is not to be asked for it"
+        "--state", type=Path, help="a file with the stack's state (default: read it from the Pulumi backend)"
     )
     arguments = parser.parse_args()
     try:

@@ -174,7 +174,7 @@ def _agent(wanted: WantedCluster, found: Inside) -> list[Problem]:
 
 
 def _dcgm(wanted: WantedCluster, found: Inside) -> list[Problem]:
-    """Where the GPU part of the agent can't run on our nodes, it reports healthy GPUs as broken."""
+    """Check that dcgm-server can run on the nodes. Otherwise the agent reports healthy GPUs as broken."""
     tolerations = found.agent_tolerations
     for each in found.daemon_sets:
         if each.name.rpartition("/")[2] == DCGM:
@@ -188,7 +188,7 @@ def _dcgm(wanted: WantedCluster, found: Inside) -> list[Problem]:
         Problem(
             key="trainyard:cluster.nodeRepair",
             message=f"is true, and {DCGM} of {AGENT} in '{wanted.name}' does not tolerate the taint {GPU}:NoSchedule of"
-            " the pools' nodes, so that healthy nodes would be reported as broken and replaced; its owner must set"
+            " the pools' nodes, so healthy nodes would be reported as broken and replaced; its owner must set"
             f" dcgmAgent.tolerations (aws eks update-addon --cluster-name {wanted.name} --addon-name {AGENT}"
             f" --configuration-values '{VALUES[AGENT]}'), or it must be false",
         )

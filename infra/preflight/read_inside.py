@@ -84,10 +84,10 @@ def inside(account: Account, wanted: WantedCluster, get: Get) -> Inside:
 
 
 def _agent_tolerations(account: Account, cluster: str) -> tuple[Any, ...] | None:
-    """The tolerations of the agent's GPU part in the add-on's configuration; None: it has no such add-on.
+    """Return the tolerations of dcgm-server in the add-on's configuration, None if the add-on is not installed.
 
     Raises:
-        Denied: the configuration is none that can be read, or the caller may not ask for it.
+        Denied: The configuration is invalid, or the caller may not read it.
     """
     found = account.call(
         "eks",
@@ -99,11 +99,11 @@ def _agent_tolerations(account: Account, cluster: str) -> tuple[Any, ...] | None
     if found is None:
         return None
     try:
-        # EKS takes JSON and YAML, and the former is the latter, too.
+        # EKS accepts JSON and YAML. JSON is also YAML.
         values = yaml.safe_load(found["addon"].get("configurationValues") or "{}")
         return tuple((values.get("dcgmAgent") or {}).get("tolerations") or ())
     except (yaml.YAMLError, AttributeError, TypeError):
-        raise Denied(f"a configuration of the add-on {AGENT} that can be read") from None
+        raise Denied(f"a valid configuration of the add-on {AGENT}") from None
 
 
 def network_plugin(account: Account, cluster: Cluster, open_reader: Callable[[], Get]) -> str | None:

@@ -82,8 +82,8 @@ def check_cluster(wanted: WantedCluster, found: Cluster | None, region: str) -> 
         problems.append(
             Problem(
                 key=f"{CLUSTER_KEY}.name",
-                message=f"'{wanted.name}' gives its pods addresses of {found.ip_family}, and this stack's network rules"
-                " and file systems are of ipv4; it must be a cluster whose ipFamily is ipv4",
+                message=f"'{wanted.name}' has the ipFamily {found.ip_family}, but the stack's network rules and file"
+                " systems use IPv4; it must be a cluster with the ipFamily ipv4",
             )
         )
     compared = (

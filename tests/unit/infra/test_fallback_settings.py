@@ -173,10 +173,10 @@ def test_processes_without_gpus_are_as_many_on_every_type() -> None:
 @pytest.mark.parametrize(
     ("entry", "run", "told"),
     [
-        ("larg", {}, ".pool: 'larg' is no pool here; did you mean large? (pools: small, elsewhere, large"),
+        ("larg", {}, ".pool: 'larg' is not a pool; did you mean large? (pools: small, elsewhere, large"),
         ("small", {}, ".pool: 'small' is trainyard:training.pool already; it must be another pool"),
-        ("trn", {}, ".pool: 'trn' is of trn1.32xlarge, whose Neuron devices the trainer can't use"),
-        ("trn", {"device": "cpu"}, ".pool: 'trn' is of trn1.32xlarge, whose Neuron devices"),
+        ("trn", {}, ".pool: 'trn' has trn1.32xlarge, whose Neuron devices the trainer can't use"),
+        ("trn", {"device": "cpu"}, ".pool: 'trn' has trn1.32xlarge, whose Neuron devices"),
         (
             "cores",
             {},
@@ -252,7 +252,7 @@ def test_a_pool_with_mistakes_of_its_own_is_no_mistake_of_the_fallbacks() -> Non
 
 def test_a_run_whose_own_pool_is_wrong_has_its_fallbacks_judged_all_the_same() -> None:
     first, second = mistakes(stack("large", "large", pool="smal"))
-    assert first.startswith("trainyard:training.pool: 'smal' is no pool here")
+    assert first.startswith("trainyard:training.pool: 'smal' is not a pool")
     assert second.startswith(f"{FALLBACKS}[1].pool: 'large' is {FALLBACKS}[0] already")
 
 

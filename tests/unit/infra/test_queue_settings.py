@@ -129,7 +129,7 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
     [
         ({"name": "Research"}, ["name: 'Research' is invalid; it must be lower case letters"]),
         ({"name": None}, ["name: is missing; it must be lower case letters"]),
-        ({"pool": "smal"}, ["pool: 'smal' is no pool here; did you mean small? (pools: small)"]),
+        ({"pool": "smal"}, ["pool: 'smal' is not a pool; did you mean small? (pools: small)"]),
         ({"pool": None}, ["pool: is missing; it must be the name of a pool"]),
         ({"namespace": "team"}, ["namespace: 'team' is not known; it must be one of default, training"]),
         (
@@ -236,7 +236,7 @@ def test_every_mistake_of_every_queue_is_told_at_once() -> None:
 
 def test_two_queues_of_one_namespace_have_two_names() -> None:
     assert mistakes(config(QUEUE, QUEUE)) == [
-        "trainyard:queues[1].name: 'research' is another queue of training, too; each needs its own name there"
+        "trainyard:queues[1].name: 'research' is also the name of another queue in training; it must be unique there"
     ]
     assert len(settings(config(QUEUE, {**QUEUE, "namespace": "default"})).queues) == 2
 
@@ -262,8 +262,8 @@ def test_bucket_of_workspaces_that_pods_may_write_is_refused(name: str) -> None:
     }
     accounts = [writer] if name == own["name"] else [own, writer]
     (line,) = mistakes(config(queue, serviceAccounts=accounts))
-    assert line.startswith("trainyard:queues[0].storage.workspace.bucket: 'code' may be written by pods with")
-    assert f"default/{name} (serviceAccounts: access write)" in line
+    assert line.startswith("trainyard:queues[0].storage.workspace.bucket: 'code' contains the code of jobs")
+    assert f"default/{name} can write it (serviceAccounts: access write)" in line
     for right in (
         {**writer, "access": "read"},
         {**writer, "bucket": "other"},
@@ -273,8 +273,7 @@ def test_bucket_of_workspaces_that_pods_may_write_is_refused(name: str) -> None:
         assert settings(config(queue, serviceAccounts=rest)).queues[0].bucket == "code"
     reader = {**own, "name": "reader", "namespace": "training"}
     (line,) = mistakes(config(queue, serviceAccounts=[own, reader]))
-    assert "'code' may be read as a whole by pods with" in line
-    assert "training/reader (serviceAccounts: access read)" in line
+    assert "training/reader can read it (serviceAccounts: access read)" in line
 
 
 def test_models_and_workspaces_do_not_lie_in_one_place() -> None:
@@ -304,7 +303,7 @@ def test_file_system_of_all_pods_shows_no_workspaces(bucket: str) -> None:
 
     for prefix in ("", "torchrun", "torchrun/workspaces"):
         (line,) = mistakes(given(prefix))
-        assert line.startswith(f"trainyard:storage.lustre.s3.prefix: '{prefix}' holds the workspaces")
+        assert line.startswith(f"trainyard:storage.lustre.s3.prefix: '{prefix}' contains the workspaces")
     assert settings(given("data")).storage.lustre is not None
 
 

@@ -336,7 +336,7 @@ def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
     [
         ({"runId": "Run_1"}, "trainyard:training.runId: 'Run_1' is invalid"),
         ({"runId": "r" * 41}, "trainyard:training.runId"),
-        ({"pool": "smal"}, "trainyard:training.pool: 'smal' is no pool here; did you mean small?"),
+        ({"pool": "smal"}, "trainyard:training.pool: 'smal' is not a pool; did you mean small?"),
         ({"device": "tpu"}, "trainyard:training.device: 'tpu' is not known"),
         (
             {"device": "cuda", "processesPerNode": 5},

@@ -98,9 +98,9 @@ def test_secrets_of_the_training_reach_its_workers_as_references() -> None:
         (["A=Upper/key"], "it must be NAME or NAME=SECRET/KEY"),
         (["A=x/"], "it must be NAME or NAME=SECRET/KEY"),
         (["A=x/y/z"], "it must be NAME or NAME=SECRET/KEY"),
-        (["_A_"], "_A_ names no Secret; it must be NAME or NAME=SECRET/KEY"),
-        (["A", "A=x/y"], "secrets[1]: A is there twice"),
-        (["B"], "B is in env, too"),
+        (["_A_"], "_A_ is not the name of a Secret; it must be NAME or NAME=SECRET/KEY"),
+        (["A", "A=x/y"], "secrets[1]: A is listed twice"),
+        (["B"], "B is also in env"),
         (
             ["AWS_SECRET_ACCESS_KEY"],
             "is for credentials, and workers have those of their service account's role",
