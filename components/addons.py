@@ -18,7 +18,7 @@ class AddonArgs:
 
     Attributes:
         cluster: The cluster's name.
-        kubernetes: The version of the control plane. It resolves when the control plane has that version.
+        kubernetes: The Kubernetes version, an output that resolves after the control plane was updated to it.
         versions: The pinned versions, by add-on.
         tags: The tags of each add-on.
     """
@@ -30,9 +30,9 @@ class AddonArgs:
 
 
 def addon(
-    name: str, prefix: str, args: AddonArgs, opts: pulumi.ResourceOptions, **more: Any
+    name: str, prefix: str, args: AddonArgs, opts: pulumi.ResourceOptions, **further: Any
 ) -> aws.eks.Addon:
-    """Register the add-on `name`; `more` are further arguments of `aws.eks.Addon`.
+    """Register the add-on `name`; `further` are other arguments of `aws.eks.Addon`.
 
     The inputs always contain a version. Otherwise the add-on keeps its first version, because EKS does not update
     add-ons with the control plane (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, step 4).
@@ -50,10 +50,10 @@ def addon(
         cluster_name=args.cluster,
         addon_name=name,
         addon_version=version,
-        configuration_values=more.pop("configuration_values", addons.VALUES.get(name)),
+        configuration_values=further.pop("configuration_values", addons.VALUES.get(name)),
         resolve_conflicts_on_create="OVERWRITE",
         resolve_conflicts_on_update="OVERWRITE",
         tags=args.tags,
         opts=opts,
-        **more,
+        **further,
     )

@@ -20,9 +20,9 @@ from components.shared.tags import named
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
-# The first two make a node ready, so they are there before one; the others need a node to become active. An update of
-# Kubernetes takes the same order: the control plane, these, the system nodes, the others. A kube-proxy may be newer
-# than the kubelet beside it, but not than the API server
+# Nodes need the first two to become ready, and the others need a node to become active. A Kubernetes update has the
+# same order: control plane, these two, system nodes, others. kube-proxy may be newer than the kubelet, but not than
+# the API server
 # (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
 CNI: Final = "vpc-cni"
 ADDONS_BEFORE_NODES: Final = (CNI, "kube-proxy")
@@ -109,7 +109,7 @@ class Cluster(pulumi.ComponentResource):
         self.kubeconfig = self.eks.kubeconfig_json
         self.oidc_provider_arn = self.eks.oidc_provider_arn
         self.oidc_issuer = self.eks.oidc_issuer
-        # Known once the control plane has this version: until then the add-ons' versions are not asked for.
+        # The versions of the add-ons must be read after the control plane was updated.
         version: pulumi.Output[str] = self.eks.cluster_security_group_id.apply(lambda _: args.version)
         self.kubernetes = version
         self.access = [*self._access(name), *self._private_access(name)]
@@ -197,7 +197,7 @@ class Cluster(pulumi.ComponentResource):
         )
 
     def _cni_identity(self) -> Identity:
-        """The role of the VPC CNI: with it, nodes themselves can't change network interfaces."""
+        """Create the IAM role of the VPC CNI, so that nodes themselves can't change network interfaces."""
         args = self._args
         return Identity(
             f"{args.name}-vpc-cni",
@@ -245,7 +245,7 @@ class Cluster(pulumi.ComponentResource):
         key = self._args.volume_key
         if key is None:
             return []
-        # It launches the instances of managed node groups.
+        # This role launches the instances of managed node groups.
         role = volume_key.service_role(key, volume_key.AUTO_SCALING)
         return [volume_key.grant(f"{self._args.name}-system-disks", key, role, self._child)]
 

@@ -29,7 +29,7 @@ class CsiArgs:
     """`key_arn` is the key that encrypts volumes; `lustre` says whether the FSx driver is wanted, too.
 
     `node_role_arn` is the ARN of any role of the account: partition and account are taken from it. `after` are the
-    cluster, its system nodes and its access entries. `addon_versions` pins versions by add-on; others follow
+    cluster, its system nodes and its access entries. `addon_versions` pins versions by add-on. Others follow
     `kubernetes`, the version of the control plane.
     """
 

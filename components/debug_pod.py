@@ -1,4 +1,4 @@
-"""A pod with network tools, to look up names and connections from inside the cluster."""
+"""Create a pod with network tools, to test DNS and connections inside the cluster."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DebugPod(pulumi.ComponentResource):
         kubectl exec -it network-debug-0 -n training -- sh
 
     A network policy lets it reach the pods of jobs; nobody reaches it. It runs as an ordinary user without any
-    privilege and without access to the Kubernetes API. It is a StatefulSet's pod: when its node is gone, it returns on
-    another one under the same name.
+    privilege and without access to the Kubernetes API. It belongs to a StatefulSet: if its node is lost, it is
+    created again on another node, with the same name.
     """
 
     def __init__(self, name: str, args: DebugPodArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -47,7 +47,7 @@ class DebugPod(pulumi.ComponentResource):
             },
             spec={
                 "replicas": 1,
-                # It serves nobody: there is no Service of this name.
+                # The field is required, but the pod needs no Service.
                 "serviceName": NAME,
                 "selector": {"matchLabels": LABELS},
                 "template": {"metadata": {"labels": LABELS}, "spec": spec(args.image)},

@@ -104,7 +104,7 @@ class Remains(DynamicResource, module="drain", name="Remains"):
 
 def _props(task: str, cluster: str, region: str, timeout_seconds: int, profile: str | None) -> dict[str, Any]:
     return {
-        # Without one, whoever deletes the stack acts by the environment.
+        # Without a profile, the deletion uses the environment's credentials.
         **({"profile": profile} if profile else {}),
         "task": task,
         "interface": INTERFACE,

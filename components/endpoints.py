@@ -19,7 +19,7 @@ class EndpointsArgs:
     """`services` are short names such as ecr.api; `cidr` is the VPC's range, whose machines may use the endpoints.
 
     `subnet_ids` are of at most one subnet per zone, which is the service's rule. `owner` is partition and account of a
-    VPC that is the stack's alone: only its principals may use the endpoints. None: others may be in the VPC, too.
+    VPC that only the stack uses: only principals of this account may use the endpoints. None for a shared VPC.
     """
 
     region: str
@@ -82,7 +82,7 @@ class Endpoints(pulumi.ComponentResource):
 
 
 def endpoint_policy(service: str, owner: tuple[str, str] | None) -> str | None:
-    """The policy of an endpoint as JSON; None: AWS's own, which is open to everybody."""
+    """Return the policy of an endpoint as JSON, None for the default policy, which allows all access."""
     if owner is None:
         return None
     partition, account = owner

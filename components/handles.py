@@ -33,7 +33,7 @@ class ClusterHandles(Protocol):
     `kubeconfig` is JSON without a secret. `access` must exist for anything to be changed in the cluster, so that it is
     deleted after everything there; `ready` is what must exist before workloads do. `security_group_id` is the group
     that EKS made for the cluster where it is given; None where it has to be found by the tag that EKS puts on it.
-    `kubernetes` is the control plane's version, once it has that; None where the cluster is given.
+    `kubernetes` is the version of the control plane; None for an existing cluster.
     """
 
     kubeconfig: pulumi.Output[str]

@@ -29,7 +29,7 @@ class Identity(pulumi.ComponentResource):
     """Afterwards there are
 
     - a role that exactly one service account can take: subject and audience are compared for equality;
-    - one managed policy per document, attached to the role, beside those of AWS that are given.
+    - one managed policy per document, attached to the role, and the AWS managed policies in `managed`.
 
     `granted` must exist before a pod of the service account works.
     """

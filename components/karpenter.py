@@ -27,8 +27,8 @@ class KarpenterArgs:
     `after` are resources that Karpenter needs alive until its last machine is gone. `image_repository` is a copy of the
     controller's repository; the digest stays the chart's. `isolated_vpc`: the network has no way out, so that services
     without an endpoint (IAM, prices) are not asked. `node_repair`: machines that the monitoring agent finds broken are
-    replaced. `volume_key` is the ARN of the key of the nodes' disks, where one is given; `spot`: some nodes are spot
-    instances.
+    replaced. `volume_key` is the ARN of the KMS key of the nodes' disks, if one is set; `spot`: some nodes are Spot
+    Instances.
     """
 
     cluster: str
@@ -53,7 +53,7 @@ class KarpenterArgs:
 class Karpenter(pulumi.ComponentResource):
     """Afterwards there are
 
-    - the interruption queue (encrypted, five minutes of memory, written to by these rules alone) and the five rules
+    - the interruption queue (encrypted, five minutes of retention, only these rules may write to it) and the five rules
       that fill it;
     - the controller's role with its five policies, for its one service account;
     - the release of the custom resource definitions, and the controller's.

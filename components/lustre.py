@@ -25,9 +25,9 @@ SERVERS: Final = "lustre"
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
 # FSx makes a file system in about eight minutes; a link with an import, or a deletion, may take longer than ten.
 SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
-# An increase of the capacity waits for FSx to add servers, which takes minutes or hours; the file system is in use
-# meanwhile (https://docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html).
-RESIZED: Final = pulumi.CustomTimeouts(create="30m", update="24h", delete="30m")
+# FSx needs minutes or hours to increase the capacity. The file system stays available meanwhile
+# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html).
+RESIZE_TIMEOUTS: Final = pulumi.CustomTimeouts(create="30m", update="24h", delete="30m")
 # The role that FSx makes for the file system once it is linked to S3.
 LINK_ROLE: Final = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
@@ -126,7 +126,9 @@ class Lustre(pulumi.ComponentResource):
         self._child = pulumi.ResourceOptions(parent=self)
         self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
         self._slow = pulumi.ResourceOptions(parent=self, protect=args.protect, custom_timeouts=SLOW)
-        self._resized = pulumi.ResourceOptions(parent=self, protect=args.protect, custom_timeouts=RESIZED)
+        self._resized = pulumi.ResourceOptions(
+            parent=self, protect=args.protect, custom_timeouts=RESIZE_TIMEOUTS
+        )
         self.ready: list[pulumi.Resource] = []
         wanted = args.file_system
         if isinstance(wanted, ExistingFileSystem):

@@ -28,7 +28,7 @@ class NetworkArgs:
 
     `private`: no way out and none in, so that AWS is reached by endpoints alone. `interface_endpoints` are short names
     such as ecr.api (`components.shared.endpoints`). `flow_logs` None: none are kept. `owner` is
-    partition and account: of a private network's endpoints only its principals are users.
+    partition and account: only principals of this account may use the endpoints of a private network.
     """
 
     region: str

@@ -18,7 +18,7 @@ class NodeRolesArgs:
 
     `system`: whether the stack makes system nodes, which need a role. `instance_profile`: whether the workers' role
     gets an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one. `cni`:
-    the nodes have the rights of the VPC CNI, which has no role of its own.
+    the nodes have the permissions of the VPC CNI, which has no role of its own.
     """
 
     prefix: str

@@ -13,12 +13,12 @@ from components.shared import checkpoints, iam, torchrun_queue
 
 @dataclass(frozen=True, kw_only=True)
 class ModelBucketArgs:
-    """Days that data is kept, and what guards it.
+    """The retention of data, and its protection.
 
     Attributes:
-        keep_old_versions_days: How long a replaced object can be taken back.
-        keep_job_logs_days: How long the log of a torchrun job is there after its last line.
-        protect: Whether the data is guarded against deletion.
+        keep_old_versions_days: Days until a replaced object is deleted.
+        keep_job_logs_days: Days after its last line until the log of a torchrun job is deleted.
+        protect: Whether the data is protected from deletion.
     """
 
     key_arn: pulumi.Input[str]
@@ -132,8 +132,8 @@ class ModelBucket(pulumi.ComponentResource):
                         )
                     ),
                 ),
-                # Sidecars send a log again as it grows. Of namespaces and jobs all, also those of queues that people
-                # made by kubectl: the prefix of logs comes before their names.
+                # Sidecars upload a growing log again and again. The prefix includes the logs of all namespaces, and of
+                # queues that were created with kubectl.
                 aws.s3.BucketLifecycleConfigurationRuleArgs(
                     id="logs-of-torchrun-jobs",
                     status="Enabled",

@@ -47,8 +47,8 @@ class TorchrunArgs:
 class Torchrun(pulumi.ComponentResource):
     """Afterwards there are, if there is a queue,
 
-    - the definitions of TorchrunQueues and TorchrunJobs, what people with Kubernetes' own roles may do there, and the
-      admission policies that keep a job from making a pod that its author may not make;
+    - the definitions of TorchrunQueues and TorchrunJobs, their permissions in Kubernetes' own roles, and the admission
+      policies that keep a job from creating a pod that its author may not create;
     - the controller in the namespace `torchrun-system`, on a system node, with the rights of config/rbac/role.yaml; it
       reaches the API server, the DNS and the metrics of workers, and is reached at its own metrics alone, from
       namespaces that are marked for it;
@@ -115,7 +115,7 @@ class Torchrun(pulumi.ComponentResource):
 
 @cache
 def read_documents(*files: str) -> list[dict[str, Any]]:
-    """Return the objects of these files of the checkout.
+    """Return the objects in these files of the checkout.
 
     Raises:
         pulumi.RunError: one of them can't be read.

@@ -7,9 +7,9 @@ from typing import Final
 import pulumi
 import pulumi_aws as aws
 
-# https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html. The principal that
-# launches an instance uses the key for its volumes. Without access, EC2 terminates the instance at launch
-# (Client.InternalError).
+# The principal that launches an instance needs the key for its volumes. Without access, EC2 terminates the instance at
+# launch (Client.InternalError):
+# https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html.
 OPERATIONS: Final = (
     "CreateGrant",
     "Decrypt",

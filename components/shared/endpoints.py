@@ -39,10 +39,10 @@ OTHERS: Final = {
 }
 # These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
 GATEWAYS: Final = ("s3", "dynamodb")
-# What must be open to requests without a principal of the account: service -> actions, and on which resources. Service
-# accounts take their roles with a token alone. Layers of images in ECR and packages of Amazon Linux are read with
-# signatures of AWS or none (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-endpoints.html), and public data
-# sets with none.
+# Requests without a principal of the account that must be allowed, by service: actions and resources. Service accounts
+# assume their roles with a token only. Layers of ECR images and packages of Amazon Linux are read unsigned or with
+# signatures of AWS (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-endpoints.html). Public data sets are
+# read unsigned.
 _OPEN: Final = {
     "sts": (("sts:AssumeRoleWithWebIdentity",), "arn:{partition}:iam::{account}:role/*"),
     "s3": (("s3:GetObject", "s3:ListBucket"), "*"),
@@ -92,10 +92,10 @@ def service_name(region: str, service: str) -> str:
 
 
 def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
-    """Who may use an endpoint, where the VPC is the stack's alone: principals of its account.
+    """Return a policy that allows only principals of the account to use an endpoint.
 
-    Credentials of other accounts, which somebody brought into a pod, are of no use then. None: it is not known whether
-    the service takes a policy (https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html).
+    Credentials of other accounts can't be used in the VPC then. None if the service is not known to support endpoint
+    policies (https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html).
     """
     short = short_name(service)
     if short not in KNOWN and short not in GATEWAYS:

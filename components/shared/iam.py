@@ -131,17 +131,17 @@ def _checkpoint_keeper(objects: str) -> JsonObject:
 
 
 def torchrun_worker(*, bucket_arns: list[str], workspaces: str, logs: str, key_arn: str | None) -> JsonObject:
-    """Return what workers of torchrun jobs in one namespace may do: read workspaces, write and read logs.
+    """Return the policy of the workers of one namespace: read workspaces, write and read logs.
 
-    They write no workspace. They may list both places as well, since S3 answers 403 instead of 404 to who may not
+    They can't write workspaces. They may list both prefixes, because S3 otherwise returns 403 instead of 404 for an
+    object that does not exist yet.
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html, "Permissions"), and workers look for what may
-    come later.
 
     Args:
         bucket_arns: The buckets of the namespace's queues.
         workspaces: The prefix of the namespace's workspaces.
         logs: The prefix of the logs of its jobs.
-        key_arn: The key that encrypts one of the buckets, None where that is their owners' business.
+        key_arn: The KMS key of a bucket of the stack, None without one.
     """
     return document(
         _objects("ReadWorkspaces", ["s3:GetObject"], bucket_arns, workspaces),
@@ -154,7 +154,7 @@ def torchrun_worker(*, bucket_arns: list[str], workspaces: str, logs: str, key_a
 def torchrun_submitter(
     *, bucket_arns: list[str], workspaces: str, logs: str, key_arn: str | None
 ) -> JsonObject:
-    """Return what a person needs to send workspaces of one namespace, and to read logs; see `torchrun_worker`."""
+    """Return the policy of users who send workspaces of one namespace and read logs; see `torchrun_worker`."""
     return document(
         _objects("ReadAndWriteWorkspaces", ["s3:GetObject", "s3:PutObject"], bucket_arns, workspaces),
         _objects("ReadLogs", ["s3:GetObject"], bucket_arns, logs),

@@ -29,8 +29,8 @@ INTERRUPTION_EVENTS: Final = (
 
 # What a node needs and no more: nobody logs in to one, so that Session Manager's policy is not among them.
 NODE_ROLE_POLICIES: Final = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
-# The VPC CNI changes network interfaces. It has this by its service account, and the nodes by themselves only where the
-# cluster is given and its owner runs it (https://docs.aws.amazon.com/eks/latest/userguide/cni-iam-role.html).
+# The VPC CNI changes network interfaces. Its service account has this policy. The nodes have it only on an existing
+# cluster, where the owner runs the CNI (https://docs.aws.amazon.com/eks/latest/userguide/cni-iam-role.html).
 CNI_POLICY: Final = "AmazonEKS_CNI_Policy"
 CNI_SERVICE_ACCOUNT: Final = "aws-node"
 
@@ -301,9 +301,9 @@ CONTROLLER_POLICIES: Final = {
 
 
 def queue_policy(queue_arn: str, rule_arns: list[str]) -> JsonObject:
-    """Who may write to the interruption queue: EventBridge for the stack's own rules, over TLS.
+    """Return the policy of the interruption queue: only EventBridge may write, for the stack's own rules and over TLS.
 
-    Without the rules anybody's rule in any account could deliver to it, and have Karpenter drain nodes
+    Otherwise a rule of any account could send events, and Karpenter would drain nodes
     (https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-resource-based.html).
     """
     return document(

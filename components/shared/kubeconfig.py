@@ -12,14 +12,14 @@ EXEC_VERSION: Final = "client.authentication.k8s.io/v1beta1"
 def kubeconfig(
     *, cluster: str, region: str, endpoint: str, authority: str, profile: str | None = None
 ) -> str:
-    """Return a kubeconfig as JSON in which every call authenticates by `aws eks get-token`: it holds no secret.
+    """Return a kubeconfig as JSON. It authenticates with `aws eks get-token` and contains no secret.
 
     Args:
         cluster: The cluster's name.
         region: Its region.
         endpoint: Its address, with https:// in front.
         authority: The certificate authority in base64, as DescribeCluster has it.
-        profile: A profile of ~/.aws/config, None for the environment's.
+        profile: A profile of ~/.aws/config, None for the environment.
     """
     command = ["--region", region, "eks", "get-token", "--cluster-name", cluster, "--output", "json"]
     login = {

@@ -127,12 +127,12 @@ class Pool:
 
     @property
     def tolerations(self) -> list[JsonObject]:
-        """What a pod needs to run on the pool's nodes."""
+        """Return the tolerations of pods for the pool's nodes."""
         return [{"key": self.taint["key"], "operator": "Exists", "effect": self.taint["effect"]}]
 
     @property
     def taint(self) -> dict[str, str]:
-        """The taint of the pool's nodes. With pods of the system on it a node would never become empty."""
+        """Return the taint of the pool's nodes. It keeps other pods away, so that nodes can become empty."""
         return {"key": self.resource if self.accelerators else c.LABEL_POOL, "effect": "NoSchedule"}
 
     @property
@@ -158,9 +158,9 @@ def limits(pool: Pool) -> JsonObject:
 
 
 def pool_annotations(pool: Pool) -> dict[str, str]:
-    """The annotations of the NodePool: what one node has, by which the launcher and the queues count its ceiling.
+    """Return the annotations of the NodePool with the resources of a node, for the launcher's and queues' limits.
 
-    Those are all that the machine has; the kubelet and daemons take some of the cores and the memory.
+    These are the resources of the instance; the kubelet and daemons use a part of the cores and the memory.
     """
     disk = max(pool.root_volume_gib * 2**30, pool.nvme_gb * 10**9)
     resources = {

@@ -63,7 +63,7 @@ def waves(documents: Iterable[JsonObject], image: Any) -> list[list[JsonObject]]
 
 
 def with_namespace(documents: Iterable[JsonObject], namespace: str) -> list[JsonObject]:
-    """Return the objects as they are in this namespace."""
+    """Return the objects with this namespace."""
     return [{**each, "metadata": {**each["metadata"], "namespace": namespace}} for each in documents]
 
 

@@ -21,7 +21,7 @@ DATASETS: Final = "datasets"
 CHECKPOINTS: Final = "checkpoints"
 # The init container that opens the stack's file system to workers.
 OPENING: Final = "open-volumes"
-# In a bucket, archives of workspaces and logs lie below this, each kind with a prefix for each namespace.
+# Workspaces and logs in a bucket have one prefix per kind, with one prefix per namespace below it.
 BUCKET_PREFIX: Final = "torchrun"
 WORKSPACES_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_ARCHIVES}"
 LOGS_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_LOGS}"
@@ -116,8 +116,8 @@ def spec(queue: Queue, around: Surroundings) -> JsonObject:
 def devices(queue: Queue) -> dict[str, str]:
     """What a worker asks for beside cores, memory and NVIDIA's GPUs, which the controller itself asks for.
 
-    EFA interfaces go to workers that take a whole node: one that takes a part of the GPUs would keep others off the
-    node. Of other accelerators, which the controller does not count, a worker has all.
+    Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs would block the
+    node. A worker gets all other accelerators, which the controller does not divide.
     """
     pool, found = queue.pool, {}
     if pool.accelerators and pool.resource != GPU:

@@ -88,13 +88,13 @@ class MetricsServer(TCPServer):
     def __init__(self, read: Callable[[], Tally], host: str, port: int) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(_Counts(read))
-        # A pod of an IPv6 cluster has no other address.
+        # In an IPv6 cluster, pods have IPv6 addresses only.
         if ":" in host or (not host and socket.has_dualstack_ipv6()):
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Scrape)
 
     def server_bind(self) -> None:
-        """Bind; an address of IPv6 that means every address takes IPv4, too."""
+        """Bind. The IPv6 wildcard address also accepts IPv4."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()

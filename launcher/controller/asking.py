@@ -9,9 +9,9 @@ from launcher.controller import progress
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.running import PROGRESS_SECONDS
 
-# Each worker that does not answer takes one for four seconds, out of every minute.
+# A worker that does not answer blocks one thread for four seconds in each minute.
 _THREADS = 8
-# After an answer that can't be read.
+# The interval after an answer that can't be read.
 _UNREADABLE_SECONDS = 60.0
 # Answers come in milliseconds; one that takes longer is told by the next look.
 _WAIT_SECONDS = 0.25

@@ -49,13 +49,13 @@ def carry_out(
         return path_of(item)
     status = None if decision.status is None else fit(item["kind"], decision.status)
     if status is not None and status == item.get("status"):
-        return ""  # what is new of it the API server would not take
+        return ""  # only invalid values changed
     if status is not None and not _told(objects, item, status):
         return path_of(item)
     for event in decision.events:
         try:
             objects.create(_event(event, item, now()))
-        except ApiError as error:  # it only tells of what was done
+        except ApiError as error:  # an Event is only information
             log.warning("%s: no Event recorded: %s", path_of(item), error)
     return ""
 

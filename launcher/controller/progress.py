@@ -3,8 +3,8 @@
 A pod is asked that says `prometheus.io/scrape: "true"`, at `prometheus.io/port` and `prometheus.io/path`, as the
 Prometheus community's charts have it; without these two, where the trainer serves.
 
-A pod is a user's: its annotations and its answer may be anything. `ask` returns data or why they can't be read, within
-seconds and with little memory, and raises nothing.
+The annotations and the answer of a pod are not trusted. `ask` returns the progress, or the reason why it can't be read.
+It takes seconds and little memory, and raises no error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from launcher.core.torchrun.reading import JsonObject
 
 _SECONDS = 2.0
 _MOST_BYTES: Final = 1 << 20
-# Of the lines about what a status shows; a trainer has one of each.
+# The limit of lines with metrics for the status; a trainer has one line per metric.
 _MOST_LINES: Final = 100
 _LONGEST_LINE: Final = 1000
 # Whole numbers of a status have 64 bits, and moments end with the year 9999; no training comes near either.
@@ -36,7 +36,7 @@ _MOST: Final = 1e11
 _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _PATH: Final = re.compile(r"/[!-~]{0,1000}", re.ASCII)
-# The field of `progress` that says why nothing can be read.
+# The field of `progress` with the reason why the metrics can't be read.
 UNREADABLE: Final = "unreadable"
 _SHOWN: Final = 200
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(ValueError):
-    """What a pod says can't be read; the text says why."""
+    """The progress of a pod can't be read; the message is the reason."""
 
 
 def first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject | None:
@@ -69,9 +69,9 @@ def first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject
 
 
 def ask(pod: JsonObject) -> JsonObject | None:
-    """Return what the pod says now, in the form of the job's status.
+    """Return the progress of the pod in the form of the job's status.
 
-    None where nobody answers yet, or nothing is said; `unreadable` alone where it can't be read.
+    Return None if there is no answer or no progress yet, and only `unreadable` if the answer can't be read.
     """
     try:
         address = _address(pod)
@@ -85,14 +85,14 @@ def ask(pod: JsonObject) -> JsonObject | None:
 
 
 def _address(pod: JsonObject) -> tuple[str, int, str] | None:
-    """Return host, port and path: those of the pod itself and of nothing else."""
+    """Return host, port and path of the metrics, which must belong to the pod."""
     annotations = pod["metadata"].get("annotations") or {}
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     if not status.get("podIP"):
         return None
     host = ipaddress.ip_address(str(status["podIP"]))
     if host.is_link_local or host.is_multicast or host.is_unspecified:
-        raise Unreadable(f"podIP: {host} is no address of a pod")
+        raise Unreadable(f"podIP: {host} is not an address of a pod")
     port = annotations.get("prometheus.io/port") or str(c.TRAINER_METRICS_PORT)
     path = annotations.get("prometheus.io/path") or c.TRAINER_METRICS_PATH
     if not (_PORT.fullmatch(port) and 0 < int(port) < 65536):
@@ -101,10 +101,10 @@ def _address(pod: JsonObject) -> tuple[str, int, str] | None:
         raise Unreadable(f"annotation prometheus.io/path: {path[:20]!r} must be a path such as /metrics")
     ours = (int(port), path) == (c.TRAINER_METRICS_PORT, c.TRAINER_METRICS_PATH)
     if spec.get("hostNetwork") and not ours:
-        # The address is the node's, and other ports there are other programs'.
+        # The address is that of the node, where other ports belong to other programs.
         raise Unreadable(
-            f"annotation prometheus.io/port: {port}{path} is on the node's network, where only"
-            f" {c.TRAINER_METRICS_PORT}{c.TRAINER_METRICS_PATH} is read"
+            f"annotation prometheus.io/port: {port}{path} is on the node's network; it must be"
+            f" {c.TRAINER_METRICS_PORT}{c.TRAINER_METRICS_PATH} there"
         )
     return str(host), int(port), path
 
@@ -125,7 +125,7 @@ def _get(host: str, port: int, path: str) -> str:
         if len(data) > _MOST_BYTES:
             raise Unreadable(f"its metrics are larger than {_MOST_BYTES} bytes")
         if answer.length or late.is_set():
-            raise Unreadable(f"its metrics break off, or take longer than {_SECONDS:g} s")
+            raise Unreadable(f"its metrics are incomplete, or take longer than {_SECONDS:g} s")
         return data.decode()
     except OSError as error:
         if late.is_set() or isinstance(error, TimeoutError):

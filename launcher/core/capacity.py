@@ -42,7 +42,7 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class Submit:
-    """Start the training on this many nodes. `by_events` says that only Events let it begin now."""
+    """Start the job on this many nodes. `by_events` says that the decision depends on Events only."""
 
     nodes: int
     reason: str
@@ -61,7 +61,7 @@ Decision = Wait | Submit | GiveUp
 
 
 def is_placeholder(pod: Pod, request: Request) -> bool:
-    """Whether this pod is a placeholder of this run: anybody may write the labels, so that its priority counts, too."""
+    """Return whether the pod is a placeholder of this run. Its priority counts too, because labels are not trusted."""
     return (
         pod.namespace == request.namespace
         and pod.priority_class == request.placeholder.priority_class
@@ -71,7 +71,7 @@ def is_placeholder(pod: Pod, request: Request) -> bool:
 
 
 def is_warm(pod: Pod) -> bool:
-    """Whether this pod only keeps its node: its priority is below every other, so that a worker displaces it."""
+    """Return whether the pod only keeps a warm node. Workers preempt it, because its priority is the lowest."""
     return pod.priority_class == c.WARM_PRIORITY_CLASS
 
 
@@ -154,8 +154,8 @@ def _tolerates(toleration: Mapping[str, object], key: str, effect: str) -> bool:
 def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
     """The most nodes the pool can ever have, and what says so.
 
-    Every node of a pool is of one type, so a limit in devices (or CPUs) is a limit in nodes: in whole ones, also where
-    a worker takes a part of one.
+    All nodes of a pool have one type, so a limit of devices or CPUs is a limit of whole nodes, even if a worker takes a
+    part of one.
     """
     most, said = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
     if seen.pool is None:
@@ -226,15 +226,15 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
 
 
 def _too_large(request: Request, pool: NodePool) -> str:
-    """What a worker asks for that no node of the pool has; "" where nothing is known of that."""
-    if not pool.declared:  # a node that is seen may lack a device for a moment
+    """Return which request of a worker exceeds a node of the pool, "" if none is known to."""
+    if not pool.declared:  # an observed node may lack a device for a moment
         return ""
     for name, text in request.resources.items():
         need, most = quantity.parse(text), pool.node.get(name, 0)
         if need > most and name in pool.node:
             return (
-                f"a worker asks for {_readable(name, need)} of {name}, and a node of pool {request.pool.name} has "
-                f"{_readable(name, most)}; ask for less, or for another pool"
+                f"a worker requests {_readable(name, need)} of {name}, but a node of pool {request.pool.name} has "
+                f"{_readable(name, most)}; request less, or use another pool"
             )
     return ""
 

@@ -59,7 +59,7 @@ POD_USER: Final = 10001
 
 METRICS_PORT: Final = 9464
 METRICS_PATH: Final = "/metrics"
-# On a namespace whose pods may read metrics.
+# The label of namespaces whose pods may read metrics.
 LABEL_SCRAPER: Final = "trainyard.dev/metrics"
 SCRAPER: Final = "enabled"
 ENV_TRAINER_METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"

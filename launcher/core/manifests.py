@@ -92,8 +92,8 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
     """The pod that makes Karpenter buy one node and holds it until a worker displaces it.
 
     It asks for exactly what a worker asks for. `wait` is the attempt and candidate that it is made in. Owned by the
-    launcher's Job, so that it goes when the Job is deleted, even if no launcher lives to remove it. The NodeClaim that
-    Karpenter makes for it carries the mark of the run.
+    launcher's Job, so that Kubernetes deletes it with the Job. The NodeClaim that Karpenter creates for it carries the
+    mark of the run.
     """
     spec = _placement(request)
     spec["affinity"] = {"nodeAffinity": add_mark({}, mark(request.namespace, request.run_id))}
@@ -237,7 +237,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         ],
         "resources": _resources(request),
         "securityContext": _container_security(),
-        # The launcher's reason has the line that says what was wrong.
+        # The launcher reports the error line in its reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY}],
     }
@@ -282,7 +282,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
 
 
 def _of_secret(name: str, place: str) -> JsonObject:
-    """A variable with the value of `<Secret>/<key>` of the workers' namespace."""
+    """Return a variable with the value of `<Secret>/<key>` in the workers' namespace."""
     secret, _, key = place.partition("/")
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 

@@ -43,7 +43,7 @@ class Claim:
     """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one.
 
     `problem` is why it could not be launched so far, in Karpenter's words; empty where it was, or not tried yet.
-    `marks` says for whose placeholders Karpenter made it (launcher/core/claim_mark.py).
+    `marks` are those of the runs whose placeholders it was created for (launcher/core/claim_mark.py).
     """
 
     name: str
@@ -64,9 +64,9 @@ class NodePool:
 
     `offers` are the values that its machines may have of a label, for each label whose values it names. `lost_at` is
     since when it has no node class, in seconds since the epoch; None where it has one. `taints` are (key, value,
-    effect) of those that its machines keep. `node` is what one of its nodes has of each resource, {} where that is not
-    known; `declared` says that its stack says so, of all that the machine has. `reservations` is the number of capacity
-    reservations that it can buy nodes of now; None: it may buy others, too, or the number is not known.
+    effect) of those that its machines keep. `node` are the resources of one of its nodes, {} if they are not known;
+    `declared` says whether its stack declares them, as those of the instance. `reservations` is the number of active
+    capacity reservations; None if it also launches other instances, or if the number is not known.
     """
 
     limits: Mapping[str, Amount]
@@ -84,8 +84,8 @@ class NodePool:
 class Exit:
     """A container that ended with another code than 0.
 
-    `at` is seconds since the epoch, `reason` the kubelet's word and `lines` the end of its output, which is its
-    termination message.
+    `at` is the time in seconds since the epoch, `reason` that of the kubelet, and `lines` its termination message,
+    which is the end of its output.
     """
 
     container: str
@@ -104,8 +104,8 @@ class Pod:
     made, got its machine and its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
     ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
     is the first of its containers that failed, and `held` why it does not start (launcher/core/held.py). `tolerations`
-    are kept of pods without a node. Labels, annotations and owners are what the pod's author says; `priority_class` is
-    not: the API server gives a pod the priority of its class, and lets nobody say another
+    are those of pods without a node. Labels, annotations and owners are not trusted. `priority_class` is: the API
+    server sets a pod's priority by its class
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
     """
 
@@ -182,9 +182,9 @@ class Observation:
 
 
 def seconds(stamp: str | None) -> float:
-    """Return the seconds since the epoch of a Kubernetes time stamp; 0 without one, or one that can't be read.
+    """Return a Kubernetes timestamp in seconds since the epoch; 0 for a missing or invalid one.
 
-    Who writes an Event gives its time stamps: Go takes the years 0 and 10000, Python does not.
+    The time stamps of Events are not trusted: Go accepts the years 0 and 10000, Python does not.
     """
     try:
         return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
@@ -308,7 +308,7 @@ def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
 
 
 def _node_resources(annotations: Mapping[str, Any]) -> dict[str, Amount]:
-    """What a stack says of one node of its pool (components/shared/pool.py)."""
+    """Return the resources of a node that the stack declares (components/shared/pool.py)."""
     try:
         return _amounts(json.loads(annotations.get(c.ANNOTATION_NODE_RESOURCES, "{}")))
     except (ValueError, TypeError, AttributeError):
@@ -348,7 +348,7 @@ def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
 
 
 def _requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
-    """Return what the scheduler reserves; a pod whose amounts can't be read takes its whole node."""
+    """Return the requests of a pod. A pod with invalid quantities counts as using its whole node."""
     try:
         return effective_requests(spec)
     except (ValueError, TypeError, AttributeError):

@@ -130,7 +130,7 @@ def _submit(request: Request, step: Step, counted: Count, submit: Submit, seen: 
     nodes, reason = submit.nodes, submit.reason
     step = replace(step, report=replace(step.report, state=c.STATE_SUBMITTING, nodes=nodes, reason=reason))
     surplus = _surplus(request, step, counted, nodes, seen)
-    # Anybody may write an Event: no NodeClaim goes for one.
+    # Events are not trusted, so no NodeClaim is deleted because of one.
     unneeded = () if submit.by_events else _unneeded(request, step, seen)
     if surplus or unneeded:
         # They go first, so that Karpenter buys nothing more; then the count has to hold without them.

@@ -134,12 +134,12 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
-        # A pod of an IPv6 cluster has no other address.
+        # In an IPv6 cluster, pods have IPv6 addresses only.
         address_family = socket.AF_INET6 if _has_ipv6(address) else socket.AF_INET
         request_queue_size = 128  # all workers of a job ask at once
 
         def server_bind(self) -> None:
-            """Bind; an address of IPv6 that means every address takes IPv4, too."""
+            """Bind. The IPv6 wildcard address also accepts IPv4."""
             if self.address_family == socket.AF_INET6:
                 self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             super().server_bind()

@@ -25,7 +25,7 @@ from launcher.core.torchrun.reading import JsonObject
 SCHEDULER_SECONDS: Final = 60.0
 # Until what nobody tells of is looked for again: claims, priority classes, webhooks, names that others have.
 UNHEARD_SECONDS: Final = 30.0
-# Until a queue looks again at its pool, which `submit` goes by.
+# The interval at which a queue's status is updated with the limits of its pool.
 POOL_SECONDS: Final = 60.0
 NORMAL = "Normal"
 WARNING = "Warning"

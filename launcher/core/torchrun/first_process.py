@@ -1,11 +1,11 @@
-r"""The first process of a worker's container: it passes SIGTERM on, and writes the termination message. Pure.
+r"""Build the first process of a worker's container. It forwards SIGTERM, and writes the termination message. Pure.
 
 The kernel keeps SIGTERM from a first process that has no handler for it (pid_namespaces(7)): torchrun has none while it
 imports torch, for seconds, and a shell never passes it on. Suspended or drained, such a worker would train on until
 SIGKILL, and save nothing. https://pytorch.org/docs/stable/elastic/run.html says what torchrun does with the signal.
 
-It is a POSIX shell script, as images have a shell before anything else. Where mkfifo, tee, tail or a writable directory
-is missing the command runs without the copy of its output, and the kubelet takes the end of the log instead.
+It is a POSIX shell script, because every image has a shell. If mkfifo, tee, tail or a writable directory is missing,
+the command runs without a copy of its output, and the kubelet uses the end of the log.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-# https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/: the default path, and the most
-# that the kubelet reads.
+# https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/: the default path, and the
+# limit of the kubelet.
 MESSAGE_PATH: Final = "/dev/termination-log"
 MESSAGE_BYTES: Final = 4096
-# Tracebacks of many processes come between those of the first one and torchrun's summary.
+# Other processes print their tracebacks between that of the first one and torchrun's summary.
 _KEPT_BYTES: Final = 262144
-# Of a failed command's last output: the lines of the process that failed first on this node, and what torchrun says of
-# it (torch/distributed/elastic/multiprocessing/errors/__init__.py). Without a summary the last lines of all.
+# Select the lines of the process that failed first on this node, and torchrun's summary of it
+# (torch/distributed/elastic/multiprocessing/errors/__init__.py). Without a summary, select the last lines of all.
 _PICK: Final = r"""
 { line[NR] = $0 }
 /^Root Cause \(first observed failure\):$/ { cause = NR }
@@ -56,13 +56,13 @@ END {
 # Kubernetes counts a pod that ends with 0 as done, also one that was told to go: a Job may be complete by it, and an
 # elastic one removes the workers that still train. Who ends well after the signal has saved, and has not trained.
 #
-# Where TORCHRUN_LOG names a file, what the command prints is copied there, too: the sidecar archives it
+# If TORCHRUN_LOG names a file, the command's output is also copied there. The sidecar archives it
 # (launcher/workspace/logs.py).
 #
-# `idle` prints the torchrun agents that have no process of their own. In its exit barrier, and while it meets others,
-# an agent waits in C++ for up to five minutes and hears no signal (torch/distributed/elastic/agent/server/api.py,
-# `_exit_barrier`). One that has nothing to save is ended three seconds after the signal. A process of an agent has
-# TORCHELASTIC_RUN_ID in its environment, an agent has not.
+# `idle` prints the torchrun agents without a process of their own. In its exit barrier and in the rendezvous, an agent
+# waits in C++ for up to five minutes and ignores signals (torch/distributed/elastic/agent/server/api.py,
+# `_exit_barrier`). An idle agent has nothing to save, so it is killed three seconds after the signal. The processes of
+# an agent have TORCHELASTIC_RUN_ID in their environment, the agent has not.
 _SCRIPT: Final = r"""
 tell() { kill -TERM "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null; }
 below() {
@@ -148,9 +148,9 @@ exit "$code"
 
 
 def under_it(words: Iterable[str], message_path: str = MESSAGE_PATH) -> list[str]:
-    """Return the words of a container's command that runs `words`, and ends with their exit code.
+    """Return the command of a container that runs `words` and ends with their exit code.
 
-    It is 143, a shell's word for SIGTERM, where that would be 0 or SIGKILL's and they had been told to go.
+    After SIGTERM, the exit codes 0 and 137 (SIGKILL) become 143 (SIGTERM).
 
     Args:
         words: The command.

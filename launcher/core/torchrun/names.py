@@ -54,14 +54,14 @@ MANAGED_BY: Final = CONTROLLER
 # On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.
 ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
-# On a worker's pod: the archive of the job's workspace, as JSON (launcher/workspace/store.py: Pointer). The controller
-# writes it from the job's spec, and the pod sees it by the downward API: nothing that lies in a bucket, or that another
-# pod answers, says which code the worker runs.
+# The annotation of a worker's pod with the archive of the job's workspace, as JSON (launcher/workspace/store.py:
+# Pointer). The controller writes it from the job's spec, and the pod reads it through the downward API. So neither the
+# bucket nor another pod selects the code that the worker runs.
 ANNOTATION_ARCHIVE: Final = f"{GROUP}/archive"
 ARCHIVE_VOLUME: Final = "workspace-archive"
 ARCHIVE_DIRECTORY: Final = "/etc/torchrun"
 ARCHIVE_FILE: Final = "archive"
-# Where the first process of a worker copies what the worker prints, for the sidecar that archives it in the bucket.
+# The first process of a worker copies the worker's output to this file, and the sidecar archives it in the bucket.
 LOG_VOLUME: Final = "worker-log"
 LOG_DIRECTORY: Final = "/var/log/torchrun"
 LOG_FILE: Final = f"{LOG_DIRECTORY}/worker.log"
@@ -86,10 +86,10 @@ FOLLOW_CONTAINER: Final = "workspace-sync"
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"
 SYNC_DIRECTORY: Final = "/var/lib/torchrun-sync"
-# A sync pod of a job that has not begun ends with this code when it has no archive and received no byte for so long.
+# Before the first worker, a sync pod without an archive ends with this code if it received no byte for this time.
 SYNC_ABANDONED_EXIT: Final = 3
 SYNC_ABANDONED_SECONDS: Final = 600
-# Sync pods keep away from nodes of Karpenter, but for those with this label: "true" on a NodePool's template.
+# Sync pods avoid nodes of Karpenter, except those with this label: "true" in a NodePool's template.
 LABEL_SYNC_PODS: Final = f"{GROUP}/sync-pods"
 # Bytes of the largest archive that a sync pod takes.
 ENV_SYNC_MOST: Final = "TORCHRUN_SYNC_MOST_BYTES"
@@ -110,8 +110,7 @@ KAI_GROUP: Final = "scheduling.run.ai"
 KAI_QUEUE_VERSION: Final = "v2"
 KAI_QUEUE_PLURAL: Final = "queues"
 KAI_POD_GROUP_VERSION: Final = "v2alpha2"
-# Of a PodGroup's stalenessGracePeriod: a gang that lost members is never evicted
-# (kai-scheduler/KAI-Scheduler#1942).
+# A PodGroup's stalenessGracePeriod that never evicts a gang after it lost members (kai-scheduler/KAI-Scheduler#1942).
 KAI_NEVER_STALE: Final = "-1s"
 KAI_POD_GROUP_PLURAL: Final = "podgroups"
 # The one that KAI makes at its installation.

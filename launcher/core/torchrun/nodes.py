@@ -45,7 +45,7 @@ _NEVER: Final = re.compile(
     r"no instance type (has enough resources|met all requirements|"
     r"met the scheduling requirements or had enough resources),"
 )
-# What it says of a NodePool whose instance types are not there, or not any more (the same, NoCompatibleInstanceTypes in
+# Its Event for a NodePool without available instance types (NoCompatibleInstanceTypes in
 # pkg/controllers/provisioning/scheduling/events.go).
 _POOL: Final = "NodePool"
 _NO_TYPE: Final = "NoCompatibleInstanceTypes"
@@ -83,9 +83,9 @@ def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
 
 
 def choose(look: Look, making: Making, leaving: int, first: Waiting | None = None) -> Chosen | Waiting:
-    """How many nodes the attempt begins with, or what to do for them. `leaving` workers of before are still there.
+    """Return the number of nodes for the attempt, or how to wait for them. `leaving` earlier workers still run.
 
-    Nothing is held while there is something else to wait for `first`; that no waiting can help is said before that.
+    While there is another wait `first`, no placeholders are created. An impossible job is reported before that.
     """
     if not making.cluster.placeholders:
         message = (
@@ -124,7 +124,7 @@ class _Choice:
         self.gathering = _gathering(look)
 
     def hopeless(self) -> Waiting | None:
-        """The wait of a job that the pool can't take as both are; it holds nothing."""
+        """Return the wait of a job that the pool can never fit, without placeholders; None for other jobs."""
         why = self._hopeless()
         if not why:
             return None
@@ -242,9 +242,9 @@ class _Choice:
         )
 
     def _failed(self, reason: str, message: str, *, by_events: bool = False) -> Waiting:
-        """This try is over: nothing is held until the next one.
+        """End this try. There are no placeholders until the next one.
 
-        Where only Events say so, NodeClaims are left to Karpenter: anybody may write an Event.
+        If only Events are the reason, delete no NodeClaims, because Events are not trusted.
         """
         if not self.seen.fresh:
             return _RECOUNT

@@ -84,9 +84,9 @@ def _with_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
 
 
 def _pool_tolerations(given: list[JsonObject]) -> list[JsonObject]:
-    """Tolerations of a pool's usual taints, which keep off pods that do not name the pool.
+    """Return tolerations for the usual taints of a pool.
 
-    GPU nodes have one with the resource's name; the nodes of a stack's CPU pools one with the label's name.
+    The key of the taint is the resource's name on GPU nodes, and the label's name in a stack's CPU pools.
     """
     keys = {each.get("key") or "" for each in given}
     if "" in keys:

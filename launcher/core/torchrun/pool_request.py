@@ -132,7 +132,7 @@ def asked(making: Making) -> dict[str, quantity.Amount]:
 
 
 def text(amount: quantity.Amount) -> str:
-    """An amount as a quantity, rounded up to a thousandth."""
+    """Return an amount as a quantity, rounded up to a thousandth."""
     return f"{ceil(amount * 1000)}m" if isinstance(amount, Fraction) else str(amount)
 
 

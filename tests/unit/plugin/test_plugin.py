@@ -143,7 +143,7 @@ TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
             "9 nodes are needed, but the limit of NodePool g5 is 16 nvidia.com/gpu, which is 4 nodes",
         ),
         ("1", {}, {"name": "g5", "found": False}, "there is no NodePool g5"),
-        ("1", {"memory": "200Gi"}, HAS, "a worker asks for 200Gi of memory, and a node of pool g5 has 192Gi"),
+        ("1", {"memory": "200Gi"}, HAS, "a worker requests 200Gi of memory, but a node of pool g5 has 192Gi"),
         ("1", {}, {**HAS, "taints": [TAINT]}, "taints that the workers do not tolerate: team=a:NoSchedule"),
         ("1", {}, {**HAS, "taints": [{**TAINT, "key": "nvidia.com/gpu"}]}, ""),
         ("0", {}, HAS, "spec.numGPUs is 0, and nodes of pool g5 have GPUs"),

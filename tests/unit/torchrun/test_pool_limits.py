@@ -75,7 +75,7 @@ def test_worker_larger_than_every_node_is_refused_at_once(resource: tuple[str, s
     life.api.annotations = NODE
     life.turn(2)
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert "a worker asks for" in life.status["message"]
+    assert "a worker requests" in life.status["message"]
     assert life.api.bought == 0
 
 
