@@ -19,7 +19,7 @@ from tests.faults.proxy import Call, Fault, Proxy
 from tests.local import kai
 from tests.local.own_api_server import ApiServer, api_server
 from tests.local.torchrun_controller import Team, controller, taken_away, until, without_right
-from tests.local.torchrun_machine import INDEX, Machine, cluster
+from tests.local.torchrun_machine import INDEX, Machine, cluster, comes_to
 from tests.torchrun_manifests import manifest
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -126,6 +126,11 @@ def test_kais_kinds_that_come_later_are_heard_of_and_what_is_in_them(
         until(lambda: team.get(ours), "the queue of KAI is made", 100.0)
         until(lambda: let_go(team, "vit-0"), "the job begins", 100.0)
         assert team.get(gang)["spec"] == {"minMember": 2, "queue": f"{team.name}-gpus"}
+        machine = Machine(team)
+        comes_to(team, machine, n.PHASE_RUNNING, name="vit")
+        machine.end(next(each for each in machine.pods() if INDEX in each["metadata"]["labels"]), code=0)
+        until(lambda: team.get(gang)["spec"]["minMember"] == 1, "one worker is enough once one has succeeded")
+        assert team.get(gang)["spec"]["queue"] == f"{team.name}-gpus"
         until(
             lambda: team.condition("research", n.READY, n.QUEUE_KIND)["status"] == "True",
             "the queue is ready",

@@ -14,13 +14,15 @@ from tests.sweeps.kills import pause, sample
 
 # What this life has no use for. A name that something else has is looked at; a Service or a queue of KAI that somebody
 # changed is mended; the archive of a running job is changed (tests/unit/controller/test_reconcile.py,
-# tests/unit/torchrun). Nodes that are not needed are given back (test_pool.py).
+# tests/unit/torchrun). Nodes that are not needed are given back, and reservations are read (test_pool.py). A gang of
+# which a worker has succeeded needs one member (test_gang_queue.py).
 UNUSED = {
     *(
         (kind, "get")
         for kind in ("jobs", "services", "pods", "persistentvolumeclaims", "queues", "podgroups")
     ),
-    *((kind, "patch") for kind in ("services", "queues", "pods")),
+    *((kind, "patch") for kind in ("services", "queues", "pods", "podgroups")),
+    ("ec2nodeclasses", "get"),
     ("nodeclaims", "delete"),
 }
 
