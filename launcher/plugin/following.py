@@ -180,7 +180,13 @@ def _describe_missing(job: JsonObject, node_rank: int | None, attempt: int | Non
     which += "" if attempt is None else f" of attempt {attempt}"
     phase, message = status.get("phase") or "not known yet", status.get("message")
     summary = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
-    return f"{summary}: {message}" if message else summary
+    summary = f"{summary}: {message}" if message else summary
+    ended = phase in n.FINAL_PHASES or (attempt or 0) < len(status.get("attempts") or ())
+    if not ended or log_archive.logs_url(job):
+        return summary
+    return (
+        f"{summary}. Its log was deleted with its pod: queue {job['spec']['jobQueue']} has no bucket for logs"
+    )
 
 
 def follow(

@@ -122,7 +122,7 @@ def test_another_worker_is_not_shown_in_its_place(api: TorchrunApi, run: Run, wo
     failed(api)
     result, out, err = run("logs", "one", *words)
     assert (result, out) == (66, "")
-    assert only_line(err).endswith("its phase is Failed: worker failed")
+    assert "its phase is Failed: worker failed. Its log was deleted with its pod" in only_line(err)
 
 
 @pytest.mark.parametrize("words", [("logs", "one", "--all"), ("logs", "-f", "one", "--all")])
