@@ -27,6 +27,7 @@ NEURON = {
         {"name": "worker", "resources": {"limits": {"aws.amazon.com/neuron": "16"}}}
     ],
 }
+CPU = {"nodeResources.gpus": 0, "nodeResources.cpus": "96", "nodeResources.memory": "512Gi"}
 PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
 
 
@@ -162,14 +163,40 @@ def test_only_pools_of_reserved_capacity_are_bound(
     assert observe.node_pool(item, node_class if asked else None).reservations == found
 
 
-def test_limits_of_all_that_a_worker_asks_for_count() -> None:
-    life = Pooled({"numGPUs": 0, "numNodes": 3}, NEURON)
-    life.api.limits = {"aws.amazon.com/neuron": "32"}
-    life.api.offers[c.LABEL_INSTANCE_TYPE] = "trn1.32xlarge,trn1n.32xlarge"
+@pytest.mark.parametrize(
+    ("of_queue", "limits", "said"),
+    [
+        (NEURON, {"aws.amazon.com/neuron": "32"}, "32 aws.amazon.com/neuron, which is 2 nodes"),
+        (CPU, {"cpu": "200"}, "200 cpu, which is 2 nodes"),
+        (CPU, {"memory": "1100Gi"}, "memory, which is 2 nodes"),
+        (CPU, {"nodes": "2"}, "2 nodes, which is 2 nodes"),
+    ],
+)
+def test_limits_of_all_that_a_worker_asks_for_count(
+    of_queue: dict[str, Any], limits: dict[str, str], said: str
+) -> None:
+    life = Pooled({"numGPUs": 0, "numNodes": 3}, of_queue)
+    life.api.limits = limits
+    life.api.offers[c.LABEL_INSTANCE_TYPE] = "one,another"
     life.turn(2)
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert "32 aws.amazon.com/neuron, which is 2 nodes" in life.status["message"]
+    assert said in life.status["message"]
     assert life.api.bought == 0
+    status = {"pool": pool_limits.pool_status(POOL, life.api.observation(), None)}
+    job = making({"numGPUs": 0, "numNodes": 3}, {**POOLED, **of_queue})
+    assert said in pool_limits.rejection_reason(status, job, 0.0)
+
+
+def test_elastic_job_whose_minimum_fits_begins_with_what_there_can_be() -> None:
+    asked = {"numGPUs": 9, "elastic": {"minNodes": 4, "maxNodes": 9}}
+    life = Pooled(asked, PART)
+    life.api.annotations = NODE
+    status = {"pool": pool_limits.pool_status(POOL, life.api.observation(), None)}
+    assert pool_limits.rejection_reason(status, making(asked, {**POOLED, **PART}), 0.0) == ""
+    life.turn(3)
+    assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 4)
+    more = {**asked, "elastic": {"minNodes": 5, "maxNodes": 9}}
+    assert "5 nodes are needed" in pool_limits.rejection_reason(status, making(more, {**POOLED, **PART}), 0.0)
 
 
 @pytest.mark.parametrize(("exists", "ready"), [(True, "True"), (False, "False")])
