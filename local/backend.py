@@ -7,7 +7,7 @@ from pathlib import Path
 from local.home import CHECKOUT
 
 STACKS = "stacks"
-# The local cloud's plugins, `pulumi-resource-<name>`: the engine finds them on PATH.
+# The local cloud's plugins, `pulumi-resource-<name>`. The engine searches them on PATH.
 PLUGINS = CHECKOUT / "local" / "plugins" / "bin"
 
 

@@ -157,7 +157,7 @@ def _tell_after(method: str, state: str) -> None:
 
 
 def _close_spot_request(instance: Any) -> None:
-    """A one-time request ends with its instance, which moto leaves `active`.
+    """Close the one-time Spot request of a terminated instance, which moto leaves `active`.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html
     """

@@ -29,11 +29,11 @@ from local.home import Home, write_atomically
 
 log = logging.getLogger(__name__)
 OUR_PATHS = "/_trainyard/"
-# Answered to everybody: that there is an emulator, and whose an EKS token is to somebody who has it. The API server,
-# which asks for that, sends no token of its own to an address without TLS (k8s.io/client-go, tools/clientcmd,
+# Paths without authentication: the health check, and the check of EKS tokens. The API server calls the latter, and
+# sends no token of its own to an address without TLS (k8s.io/client-go, tools/clientcmd,
 # DirectClientConfig.ClientConfig).
 OPEN_PATHS = ("health", "authenticate")
-# moto's pages that show and reset all accounts, and its metadata service, which gives credentials to whoever asks.
+# Disabled parts of moto: pages that show and reset all accounts, and the metadata service with its credentials.
 CLOSED_BACKENDS = ("moto_api", "instance_metadata")
 
 
@@ -47,7 +47,7 @@ class RequestHandler(MotoRequestHandler):  # type: ignore[misc]
 
 
 class Application:
-    """The WSGI application. `token` is what callers of our own paths show, as a bearer token."""
+    """The WSGI application. `token` is the bearer token for the emulator's own paths."""
 
     def __init__(self, token: str) -> None:
         patches.install()
@@ -106,7 +106,7 @@ class Application:
 
 
 def _backend(service: Any) -> Any:
-    """moto's application for a service, or one that has nothing."""
+    """Return moto's application for a service, or an error response for a disabled one."""
     if service in CLOSED_BACKENDS:
         return Response("the local cloud does not have this\n", 404, content_type="text/plain")
     return create_backend_app(service)

@@ -22,7 +22,7 @@ STATIC_ACTIONS = {
 }
 # Parts of a request that do not change the answer.
 IGNORED = ("Version", "StartTime", "EndTime", "MaxResults")
-# Characters: all instance types are some millions of them, and each filter makes an answer of its own.
+# The maximum size of the cache in characters. A list of all instance types has millions, for each filter.
 KEPT = 48 * 2**20
 
 _answers: OrderedDict[tuple[Any, ...], str] = OrderedDict()

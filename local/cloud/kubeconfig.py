@@ -38,7 +38,7 @@ def document(cluster: str, server: str, authority: bytes, user: Pair) -> Documen
 
 
 def current_context(path: Path) -> str:
-    """The current context of a kubeconfig that may not be there; "" where none is set."""
+    """Return the current context of a kubeconfig, "" if the file or the context is missing."""
     try:
         content = yaml.safe_load(path.read_text())
     except (FileNotFoundError, yaml.YAMLError):
@@ -47,10 +47,10 @@ def current_context(path: Path) -> str:
 
 
 def merge(documents: Mapping[str, Document], current: str = "") -> Document:
-    """All clusters' documents, oldest first, as one.
+    """Merge the documents of all clusters, oldest first.
 
-    The current context stays `current`: a new cluster becomes it only where none is set, and where its cluster is
-    gone no other takes its place, since commands that were meant for it would then reach that one.
+    The current context stays `current`. A new cluster becomes the current context only if none is set. If the cluster
+    of the current context is gone, no other replaces it, so that no command reaches the wrong cluster.
     """
     merged: Document = {"apiVersion": "v1", "kind": "Config"}
     for part in ("clusters", "users", "contexts"):

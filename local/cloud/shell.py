@@ -50,8 +50,8 @@ def print_status(home: Home, found: dict[str, Any] | None, *, as_json: bool) -> 
     print(f"kubeconfig: {found['kubeconfig']}")
 
 
-def kubeconfigs(home: Home, own: str) -> str:
-    """KUBECONFIG: a person's own files stay, and decide; the local cloud's contexts are added to theirs."""
+def kubeconfig_variable(home: Home, own: str) -> str:
+    """Return KUBECONFIG: the user's own files first, then the contexts of the local cloud."""
     files = [file for file in own.split(os.pathsep) if file]
     return os.pathsep.join(files if str(home.kubeconfig) in files else [*files, str(home.kubeconfig)])
 
@@ -66,7 +66,7 @@ def tool_environment(home: Home) -> dict[str, str]:
         raise NotRunningError(f"no local cloud is running in {home.root}; `make up` starts it")
     return {
         **cloud_environment(home),
-        "KUBECONFIG": kubeconfigs(home, os.environ.get("KUBECONFIG", "")),
+        "KUBECONFIG": kubeconfig_variable(home, os.environ.get("KUBECONFIG", "")),
         "PATH": os.pathsep.join([str(home.bin), os.environ.get("PATH", "/usr/bin:/bin")]),
     }
 
@@ -80,7 +80,7 @@ def print_environment(home: Home) -> None:
 def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> NoReturn:
     """Become a command that has the variables and reaches the addresses of the running local cloud.
 
-    A person's own KUBECONFIG stays in force, but not `as_administrator` of the local cloud's clusters.
+    The user's own KUBECONFIG is kept, except with `as_administrator`.
 
     Raises:
         CloudError: there is no such command.
@@ -90,8 +90,8 @@ def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> 
     # Of these the person's own shell learns nothing: there `pulumi` is for AWS.
     environment = {**os.environ, **tool_environment(home), **backend.variables(home.root)}
     environment["TRAINYARD_HOME"] = str(home.root)  # the plugins' own
-    # Pulumi's language host runs the program with the first Python on PATH. The plugins are last: a person's own AWS
-    # CLI comes before the stand-in that lies there, too.
+    # Pulumi's language host uses the first Python on PATH. The plugins' directory is last, because it also contains a
+    # replacement of the AWS CLI.
     environment["VIRTUAL_ENV"] = str(CHECKOUT / ".venv")
     places = [str(home.bin), str(CHECKOUT / ".venv" / "bin"), environment["PATH"], str(backend.PLUGINS)]
     environment["PATH"] = os.pathsep.join(places)
@@ -99,7 +99,7 @@ def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> 
         environment["KUBECONFIG"] = str(home.kubeconfig)
     elif environment["KUBECONFIG"] != str(home.kubeconfig):
         print(
-            f"local cloud: KUBECONFIG is your own and decides; the contexts of {home.kubeconfig} are added to it",
+            f"local cloud: using your KUBECONFIG; the contexts of {home.kubeconfig} are added to it",
             file=sys.stderr,
         )
     if words[0] == "kubectl" and not any(home.clusters.iterdir()):

@@ -1,4 +1,4 @@
-"""`python -m local.deploy COMMAND`: what the Makefile's targets of the same names do."""
+"""Run the Makefile's commands on stacks: `python -m local.deploy COMMAND`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("up", "deploy the stack, then follow its training run to the end"),
         ("down", "destroy the stack and stop the local cloud"),
-        ("delete-data", "delete the data that an earlier `down` kept"),
-        ("preview", "show what `up` would do; all of it, where the stack is not up"),
+        ("delete-data", "delete the data that `down` kept"),
+        ("preview", "show the plan of `up`"),
         ("submit", "start another run on a stack that is up, and follow it"),
         ("check-nodes", "check each machine of a pool for what a training needs; none is bought"),
     ):

@@ -28,17 +28,17 @@ NOTHING_THERE = "the local cloud is not running; its account ended with it, so t
 
 
 def is_up(home: Home, stack: str, cloud: dict[str, Any]) -> bool:
-    """Whether the stack was deployed on this local cloud, not on one that has ended."""
+    """Return whether the stack was deployed on the present local cloud."""
     deployed = home.root / STACKS / f"Pulumi.{stack}.yaml"
     mark = deployed.with_suffix(".generation")
     return deployed.is_file() and mark.is_file() and mark.read_text() == cloud["generation"]
 
 
 def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) -> Path:
-    """Return the stack file as the local cloud runs it.
+    """Return the stack file for the local cloud.
 
-    What is left is asked of the engine's copy: the stack as it was deployed. The preflight is asked of the file as it
-    is now; what that names as given is made in the emulated account first, as `make up` does.
+    Leftovers are checked with the engine's copy of the file, the preflight with the present file. As in `make up`,
+    resources that the file names as existing are created in the emulated account first.
 
     Raises:
         GivenError: the account refused to make something.
@@ -86,7 +86,7 @@ def ask_inside(question: str, stack: str, home: Home) -> int:
             f"the local cloud's record {home.cloud_file} is missing; run the same command again"
         )
     file = settings_file(question, home, stack, cloud)
-    # The state of a local cloud that has ended counts as none: there is no such file in the other folder.
+    # Ignore the state of an earlier local cloud: the other directory has no such file.
     states = home.root / (STACKS if is_up(home, stack, cloud) else "asked")
     words = ["-m", f"infra.{question}", "--stack", stack, "--file", str(file)]
     words += ["--state", str(state_file(states, stack))]

@@ -187,7 +187,7 @@ class Engine:
         self.edit(lambda exported: with_adopted(exported, found))
 
     def edit(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Replace the stack's state, as it is exported, by what `change` makes of it."""
+        """Replace the exported state of the stack with the result of `change`."""
         exported = json.loads(self._capture("stack", "export", "--stack", self.stack))
         file = self.directory / "edited.json"
         write_atomically(file, json.dumps(change(exported)), 0o600)
@@ -201,12 +201,12 @@ class Engine:
     def run(self, command: str, *arguments: str, config_file: Path | None = None) -> None:
         """Run a command that works on the stack's resources and show its output.
 
-        A preview has a log and a record of its own, so that it takes nothing from a command that is at work.
+        A preview has its own log and record, so that it does not disturb a running command.
 
         Args:
             command: The engine's command.
-            arguments: Further words for it.
-            config_file: Another stack file than the one that the last command deployed.
+            arguments: Its further arguments.
+            config_file: The stack file (default: that of the last deployment).
 
         Raises:
             EngineError: the command failed.
@@ -246,7 +246,7 @@ class Engine:
             )
 
     def files(self, command: str) -> tuple[Path, Path]:
-        """Return the log of a command and the record of its processes."""
+        """Return the log of a command, and the record of its processes."""
         suffix = ".preview" if command == "preview" else ""
         log = self.home / "logs" / f"pulumi-{self.stack}{suffix}.log"
         return log, self.directory / f"{self.stack}{suffix}.session.json"

@@ -30,7 +30,7 @@ class FollowError(Exception):
 
 
 class JobGoneError(FollowError):
-    """Somebody deleted the run's Job."""
+    """The run's Job was deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)

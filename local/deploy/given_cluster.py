@@ -22,7 +22,7 @@ GIVEN_TAG = "trainyard.dev/given"
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly")
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 ADDONS = ("vpc-cni", "kube-proxy", "coredns", "eks-node-monitoring-agent")
-# What an owner with GPU nodes configures (github.com/aws/eks-node-monitoring-agent, dcgmAgent.tolerations).
+# The configuration for clusters with GPU nodes (github.com/aws/eks-node-monitoring-agent, dcgmAgent.tolerations).
 ADDON_VALUES = {"eks-node-monitoring-agent": '{"dcgmAgent": {"tolerations": [{"operator": "Exists"}]}}'}
 # On a given cluster the drivers are its owner's.
 FSX_ADDON = "aws-fsx-csi-driver"

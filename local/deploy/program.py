@@ -17,11 +17,11 @@ class RefusedError(Exception):
 
 
 def check(stack: str, *more: str) -> None:
-    """Have the stack file read: a mistake in it is reported before tools are built for it.
+    """Check the stack file before the tools are built.
 
     Args:
         stack: The stack's name.
-        more: Further words for `infra.check`: where the file and the stack's state are.
+        more: Further arguments of `infra.check`, such as the stack file and its state.
 
     Raises:
         RefusedError: with every mistake.

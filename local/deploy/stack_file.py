@@ -120,7 +120,7 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
     """
     result = with_sources(document, sources)
     config = result["config"]
-    # A profile leads to an account of AWS.
+    # A profile would select an account on AWS.
     config.pop("aws:profile", None)
     training = config.get("trainyard:training")
     if isinstance(training, dict):

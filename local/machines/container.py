@@ -212,7 +212,7 @@ class Container:
         self.pod.publish()
 
     def _message_mount(self) -> Object:
-        """The file into which the container writes its termination message; anybody in it may."""
+        """Create the file for the termination message, which all users in the container may write."""
         file = self.directory / "termination-log"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
@@ -220,7 +220,7 @@ class Container:
         return {"source": str(file), "target": self.spec.get("terminationMessagePath") or MESSAGE_PATH}
 
     def _own_message(self) -> str:
-        """The termination message that the container wrote itself."""
+        """Return the termination message that the container wrote."""
         try:
             return (self.directory / "termination-log").read_bytes()[-MESSAGE_BYTES:].decode(errors="replace")
         except FileNotFoundError:

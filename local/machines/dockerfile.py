@@ -1,6 +1,6 @@
-"""What a Dockerfile says about running the image: USER, WORKDIR, ENV, ENTRYPOINT, CMD and users of one stage. Pure.
+"""Read how a Dockerfile's image runs: USER, WORKDIR, ENV, ENTRYPOINT, CMD and users of one stage. Pure.
 
-Reference: docs.docker.com/reference/dockerfile. Of RUN only `useradd --uid` is read; nothing is built here.
+Reference: docs.docker.com/reference/dockerfile. Of RUN, only `useradd --uid` is read. Nothing is built.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
 class Image:
     """How an image runs.
 
-    `workdir` is absolute, `user` is USER as written: `user[:group]`, names or numbers. `users` are those that it makes,
-    with their numbers.
+    `workdir` is absolute, `user` is the text of USER: `user[:group]`, names or numbers. `users` are the created users
+    with their IDs.
     """
 
     workdir: str = "/"
@@ -83,8 +83,8 @@ def assignments(rest: str, variables: dict[str, str]) -> dict[str, str]:
     return {name: substituted(value, variables).replace(ESCAPED, "$") for name, _, value in pairs}
 
 
-def made_users(command: str) -> dict[str, int]:
-    """The users that a shell command makes by `useradd --uid NUMBER ... NAME` (useradd(8): the name comes last)."""
+def parse_users(command: str) -> dict[str, int]:
+    """Return the users that a shell command creates with `useradd --uid NUMBER ... NAME` (useradd(8): name last)."""
     found = re.finditer(
         r"\buseradd\b[^;&|]*?(?:--uid[ =]|-u ?)(\d+)[^;&|]*?(\w[\w.-]*)\s*(?=[;&|]|$)", command
     )
@@ -123,7 +123,7 @@ def parse(text: str, target: str | None = None) -> Image:
         elif word == "USER":
             current = replace(current, user=substituted(rest, variables).strip("\"'"))
         elif word == "RUN":
-            current = replace(current, users=current.users | made_users(rest))
+            current = replace(current, users=current.users | parse_users(rest))
         elif word == "ENTRYPOINT":
             current = replace(current, entrypoint=words(rest), command=())
         elif word == "CMD":

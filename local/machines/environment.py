@@ -166,10 +166,9 @@ def cloud(region: str, endpoint: str) -> dict[str, str]:
 def user_and_group(
     pod: Object, container: Object, image: str, users: Mapping[str, int] = NO_USERS
 ) -> tuple[int, int]:
-    """The user and group of a container's program: its securityContext, then the pod's, then the image's USER.
+    """Return user and group of a container: from its securityContext, then the pod's, then the image's USER.
 
-    A number without a group gets group 0, as from a container runtime whose image does not list it. `users` are those
-    that the image's Dockerfile makes.
+    As in a container runtime, an unlisted user ID has the group 0. `users` are those that the Dockerfile creates.
     """
     security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     name, _, group = image.partition(":")
@@ -180,8 +179,8 @@ def user_and_group(
     return user, security.get("runAsGroup") or default
 
 
-def home_of(user: int, users: Mapping[str, int]) -> str:
-    """HOME as container runtimes set it: from /etc/passwd, and `/` for a user that it does not list."""
+def home_directory(user: int, users: Mapping[str, int]) -> str:
+    """Return HOME as container runtimes set it: from /etc/passwd, or `/` for an unlisted user."""
     own = next((f"/home/{name}" for name, number in users.items() if number == user), "/")
     return "/root" if user == 0 else own
 
@@ -197,7 +196,7 @@ def complete(
 ) -> dict[str, str]:
     """The whole environment: defaults, then the image's, then what is injected, then what the pod declares."""
     defaults = {
-        "HOME": home_of(user, users),
+        "HOME": home_directory(user, users),
         "HOSTNAME": name,
         "KUBERNETES_SERVICE_HOST": service_ip,
         "KUBERNETES_SERVICE_PORT": "443",

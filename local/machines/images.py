@@ -31,8 +31,8 @@ class Program:
     """How a container runs here. `simulated` ones have no process.
 
     `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead;
-    `user` is the image's USER, `users` those that it makes. `as_root`: it runs as this machine's root, whatever user
-    the pod asks for.
+    `user` is the image's USER, and `users` are those that it creates. `as_root`: it runs as the host's root, not as
+    the pod's user.
     """
 
     kind: Literal["process", "simulated"]
@@ -159,7 +159,7 @@ class Images:
             # `nslookup` in the operator's script and in the debug pod is ours and reads the pod's hosts file.
             found = image_environment()
             path = {"PATH": f"{self.helpers}:{found['PATH']}"}
-            # On EKS every user may `ping`, as containerd sets net.ipv4.ping_group_range. That of this machine stays.
+            # On EKS, all users may `ping`, because containerd sets net.ipv4.ping_group_range. The host's setting stays.
             return Program("process", command_line(container, (), ()), found | path, as_root=True)
         if image.startswith(f"{self.account}.dkr.ecr."):
             raise PullError(f"image {image}: not in {self.file}; no build of this stack made it")

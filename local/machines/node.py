@@ -19,7 +19,7 @@ EVICTION_MIB = 100
 ROOT_VOLUME_GIB = 20
 UNREGISTERED = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
 HARDWARE = "AcceleratedHardwareReady"
-# Taints that end by themselves soon after a node joined or before it goes.
+# Temporary taints: after a node joined, or before it is removed.
 PASSING_TAINTS = (
     "karpenter.sh/",
     "node.kubernetes.io/",
@@ -116,7 +116,7 @@ def taints(instance: Object) -> list[Object]:
 def conditions(
     instance: Object, now: float, before: list[Object], node_taints: list[Object] | None = None
 ) -> list[Object]:
-    """The four conditions of a healthy kubelet, and those that EKS's node monitoring agent reports.
+    """Return the four conditions of a healthy kubelet, and those of EKS's node monitoring agent.
 
     Args:
         instance: what the cloud says of the instance.
@@ -137,9 +137,9 @@ def conditions(
 
 
 def _dcgm_error(instance: Object, node_taints: list[Object]) -> Object | None:
-    """What the agent reports of NVIDIA GPUs where its DaemonSet dcgm-server does not run; None: it runs.
+    """Return the agent's condition of NVIDIA GPUs if dcgm-server does not run on the node; None if it runs.
 
-    That DaemonSet has the tolerations of the add-on's configuration and no others
+    The DaemonSet has only the tolerations of the add-on's configuration
     (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.yaml, dcgmAgent.tolerations).
     """
     tolerations = instance.get("dcgmTolerations")

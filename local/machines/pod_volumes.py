@@ -21,7 +21,7 @@ from local.machines.volumes import Token
 
 Object = dict[str, Any]
 TOKEN_LIFE_USED = 0.8  # kubelets renew a token once it has used this part of its life
-# What no image has of a machine: its people, their keys, and what its services keep.
+# Directories of the host that no image has: home directories, keys, and data of services.
 HIDDEN = ("/root", "/home", "/etc/ssh", "/var/log", "/var/spool")
 SHARED_MEMORY = "size=64m"  # what container runtimes give /dev/shm when the pod brings no volume for it
 

@@ -61,7 +61,7 @@ class Entry:
         Programs are named by their paths: the container's PATH need not have them. Raises FileNotFoundError.
         """
         enter = [_program("nsenter"), f"--target={self.pid}", "--mount", "--uts", "--ipc", "--pid"]
-        # The sandbox's rights: a user namespace has none outside, and root keeps those that containers have.
+        # The privileges of the sandbox. A user namespace has none outside of it; root keeps those of containers.
         rights = [f"--bounding-set=-all,{','.join(f'+{name}' for name in CAPABILITIES)}"]
         if self.user:
             enter += ["--user", "--preserve-credentials"]
@@ -71,9 +71,12 @@ class Entry:
         return [*enter, "--", *bound, *(["--ctty"] if terminal else []), "--", *argv]
 
     def open_terminal(self) -> tuple[int, int]:
-        """Open a terminal of the container's own /dev/pts, as container runtimes do: its two ends, ours first.
+        """Open a terminal in the container's /dev/pts, as container runtimes do. Return its two ends, ours first.
 
-        Raises OSError. Source: ioctl_tty(2), TIOCSPTLCK and TIOCGPTPEER (Linux 4.13).
+        Source: ioctl_tty(2), TIOCSPTLCK and TIOCGPTPEER (Linux 4.13).
+
+        Raises:
+            OSError: The terminal can't be opened.
         """
         ours = os.open(f"/proc/{self.pid}/root/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
         try:

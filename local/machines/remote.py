@@ -127,7 +127,7 @@ class Command:
 
     @classmethod
     async def start(cls, entry: Entry, streams: Wanted) -> Command:
-        """Start the command in the container. Raises OSError where it can't be started."""
+        """Start the command in the container. Raises OSError if it can't be started."""
         argv = entry.command(streams.command, streams.terminal)
         ends = _terminal(*entry.open_terminal()) if streams.terminal else _pipes(streams)
         defaults = {"TERM": "xterm"} if streams.terminal else {}

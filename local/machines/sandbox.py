@@ -1,10 +1,10 @@
 """Makes a container's view of the machine and becomes its program. Runs inside fresh namespaces.
 
 Started as process 1 of a process namespace (see process.py); reads a plan (JSON) and needs the standard library alone.
-The machine's directories stand in for the image's files. A container sees them through its own layer: what it writes
-goes there, not to the machine, and the layer is gone with it. Home directories and the local cloud's state are hidden.
-As user 0 a container may change all files of its view. As any other user it may change its volumes, /tmp, and
-the directory of the Python packages, so that `pip install` works as it does in an image.
+The host's directories replace the image's files. Each container sees them through its own overlay layer, which receives
+all writes and is removed with the container. Home directories and the local cloud's state are hidden. As user 0, a
+container may change all files in its view. As another user, it may change its volumes, /tmp, and the directory of the
+Python packages, so that `pip install` works as in an image.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PARENT_DEATH_SIGNAL, DROP_CAPABILITY, SIGKILL = 1, 24, 9
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 # mount_setattr(2); the number is the same on all architectures.
 MOUNT_SETATTR, HERE, WHOLE_TREE, ATTRIBUTE_READ_ONLY = 442, -100, 0x8000, 1
-# What container runtimes leave to root, but for MKNOD, as no device filter is here (moby/profiles, capabilities(7)):
+# The capabilities of root in container runtimes, without MKNOD, because there is no device filter here (moby/profiles,
+# capabilities(7)):
 # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SYS_CHROOT,
 # AUDIT_WRITE, SETFCAP.
 CAPABILITIES = {
@@ -45,7 +46,7 @@ CAPABILITIES = {
     "setfcap": 31,
 }
 LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
-# The machine's directories that stand in for an image's (Filesystem Hierarchy Standard, and those of Nix and Guix).
+# The host's directories that replace an image's (Filesystem Hierarchy Standard, and those of Nix and Guix).
 SYSTEM_DIRECTORIES = (
     "bin",
     "etc",
@@ -60,7 +61,7 @@ SYSTEM_DIRECTORIES = (
     "usr",
     "var",
 )
-# The container's own.
+# Directories of the container's own.
 PRIVATE_DIRECTORIES = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 DEVICE_LINKS = {
@@ -70,10 +71,10 @@ DEVICE_LINKS = {
     "stdout": "fd/1",
     "stderr": "fd/2",
 }
-# As runc's default: what root could change the machine with.
+# As in runc's default: files with which root could change the host.
 READ_ONLY_KERNEL = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 SECRET_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-")
-FIRST_PERSON, NOBODY = 1000, 65534
+FIRST_USER, NOBODY = 1000, 65534
 OLD = "/.old"
 SHADOW = "/.shadow"
 START_ERROR = 128
@@ -112,7 +113,7 @@ def bind(source: str, target: str, read_only: bool = False) -> None:
 
 
 def place(source: str, target: str, read_only: bool = False) -> None:
-    """Bind `source` at a path that may not exist yet."""
+    """Bind-mount `source` to a path that may not exist yet."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     elif not os.path.exists(target):
@@ -122,23 +123,24 @@ def place(source: str, target: str, read_only: bool = False) -> None:
 
 
 def is_below(path: str, directories: list[str]) -> bool:
-    """Whether a path is one of the directories or below one."""
+    """Return whether a path is one of the directories, or below one."""
     return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in directories)
 
 
 class Layer:
-    """The container's own writable files, in a directory that is removed with its pod.
+    """The writable layer of a container, in a directory that is removed with its pod.
 
-    Raises OSError where the kernel has no overlay file system.
+    Raises:
+        OSError: The kernel has no overlay file system.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.made = 0
-        # trusted.* attributes are the machine's root's alone; user.* ones serve in a user namespace (Linux 5.11).
+        # In a user namespace, overlayfs uses user.* instead of trusted.* attributes (Linux 5.11).
         everyone = Path("/proc/self/uid_map").read_text().split()[2] == str(2**32 - 1)
         self.options = "" if everyone else ",userxattr"
-        if directory.exists():  # of the container's run before
+        if directory.exists():  # from an earlier run of the container
             import shutil
 
             shutil.rmtree(directory)
@@ -146,16 +148,16 @@ class Layer:
         try:
             self._probe()
         except OSError:
-            # A directory of a container's own root is on an overlay, which can't carry another one's changes.
+            # This directory may itself be on an overlay, which can't be the upper layer of another one.
             mount("tmpfs", str(directory), "tmpfs", NO_SUID | NO_DEV, "mode=755")
             try:
                 self._probe()
             except OSError as error:
                 raise OSError(
                     error.errno,
-                    "overlay: this machine can't give the container a layer of its own "
-                    f"({os.strerror(error.errno or 0)}). Load the kernel module (`modprobe overlay`); as an ordinary "
-                    "user Linux 5.11 or newer is needed",
+                    "overlay: this host can't mount an overlay file system "
+                    f"({os.strerror(error.errno or 0)}). Load the kernel module (`modprobe overlay`). Without root, "
+                    "Linux 5.11 or newer is required",
                 ) from error
 
     def _probe(self) -> None:
@@ -164,14 +166,14 @@ class Layer:
         check(libc.umount2(target.encode(), DETACH), f"umount {target}")
 
     def empty(self) -> str:
-        """A new directory."""
+        """Return a new directory."""
         self.made += 1
         path = self.directory / str(self.made)
         path.mkdir()
         return str(path)
 
     def cover(self, lower: str, target: str) -> None:
-        """Show `lower` at `target`, and keep what is changed there."""
+        """Mount `lower` at `target` with a layer for changes."""
         own = self.empty()
         os.mkdir(f"{own}/upper")
         os.mkdir(f"{own}/work")
@@ -184,35 +186,35 @@ class Layer:
 
 
 def escape(path: str) -> str:
-    """A path in the options of an overlay mount, where commas and colons separate."""
+    """Return a path for the options of an overlay mount, in which commas and colons are separators."""
     for special in ("\\", ",", ":"):
         path = path.replace(special, f"\\{special}")
     return path
 
 
 class Root:
-    """Builds the container's root directory at `base`, a small tmpfs, so that mount points can be made anywhere."""
+    """Build the container's root directory at `base`. It is a small tmpfs, in which any mount point can be created."""
 
     def __init__(self, base: str, plan: dict[str, Any]) -> None:
         self.base = base
         self.root_user = plan["user"] == 0
         self.layer = Layer(Path(plan["state"]) / "layer")
-        self.closed = ["/"]  # what another user than root may not change, each a mount
+        self.protected_mounts = ["/"]  # mounts that are read-only for users other than root
         mount("tmpfs", base, "tmpfs", 0, "mode=755")
-        # Else binding the directory that holds it would copy it into itself.
+        # Otherwise a bind mount of its parent directory would contain it again.
         mount("none", base, "", UNBINDABLE)
         for name in (*PRIVATE_DIRECTORIES, OLD[1:], SHADOW[1:]):
             os.mkdir(f"{base}/{name}")
         bind(plan["tmp"], f"{base}/tmp")  # noqa: S108 the container's own
         hidden = [path for path in map(os.path.realpath, plan["hidden"]) if path != "/"]
-        self._machine(hidden)
-        self._hide_and_keep(hidden, plan["keep"], plan["packages"])
-        self._kernel()
-        self._devices()
-        self._files(plan.get("users", {}))
+        self._mount_system_directories(hidden)
+        self._hide_and_mount(hidden, plan["keep"], plan["packages"])
+        self._mount_kernel_file_systems()
+        self._create_devices()
+        self._create_user_files(plan.get("users", {}))
 
-    def _machine(self, hidden: list[str]) -> None:
-        """The machine's system directories, each through the layer."""
+    def _mount_system_directories(self, hidden: list[str]) -> None:
+        """Mount the host's system directories with a layer."""
         for path in (f"/{name}" for name in SYSTEM_DIRECTORIES):
             inside = f"{self.base}{path}"
             if os.path.islink(path):
@@ -222,23 +224,25 @@ class Root:
                 try:
                     self.layer.cover(path, inside)
                 except OSError:
-                    # In a user namespace, where something is mounted below it; and its user can't write there anyway.
+                    # A user namespace refuses an overlay with mounts below. Its user can't write there anyway.
                     bind(path, inside, read_only=True)
                 else:
                     self._mounts_below(path, hidden)
-                    self.closed.append(path)
+                    self.protected_mounts.append(path)
 
     def _mounts_below(self, directory: str, hidden: list[str]) -> None:
-        """What the machine has mounted below a directory, read-only: a layer shows one file system alone."""
+        """Bind the host's mounts below a directory read-only, because a layer contains one file system only."""
         outermost: list[str] = []
         for path in sorted(mount_points(directory)):
             if not is_below(path, [*outermost, *hidden, self.base]) and os.path.exists(path):
                 outermost.append(path)
-                with contextlib.suppress(OSError):  # of a network that is away, or a person's own (FUSE)
+                with contextlib.suppress(
+                    OSError
+                ):  # an unreachable network file system, or a user's FUSE mount
                     bind(path, f"{self.base}{path}", read_only=True)
 
-    def _hide_and_keep(self, hidden: list[str], keep: list[str], packages: str) -> None:
-        """Hide directories, and show what the container's program needs and would not see; outer ones first."""
+    def _hide_and_mount(self, hidden: list[str], keep: list[str], packages: str) -> None:
+        """Hide directories, and mount those that the container's program needs, outer ones first."""
         system = [f"/{name}" for name in SYSTEM_DIRECTORIES]
         real = {os.path.realpath(path) for path in keep}
         for path in sorted({*hidden, *real, packages}, key=lambda path: path.count("/")):
@@ -251,8 +255,8 @@ class Root:
                     place(path, target, read_only=True)
             elif os.path.isdir(target):
                 bind(self.layer.empty(), target)
-                self.closed.append(path)
-        # By the name that the program is called by, too, such as a virtual environment that is a link.
+                self.protected_mounts.append(path)
+        # The program may be called through a link, such as a virtual environment.
         self.links = {
             path: os.path.realpath(path)
             for path in keep
@@ -261,14 +265,14 @@ class Root:
         self._link(self.base)
 
     def _link(self, base: str) -> None:
-        """Make the links that are not there."""
+        """Create missing links."""
         for path, target in self.links.items():
             if not os.path.lexists(f"{base}{path}"):
                 os.makedirs(os.path.dirname(f"{base}{path}"), exist_ok=True)
                 os.symlink(target, f"{base}{path}")
 
-    def _kernel(self) -> None:
-        """/proc of the container's own process namespace, and /sys, without what changes the machine."""
+    def _mount_kernel_file_systems(self) -> None:
+        """Mount /proc of the container's process namespace, and /sys. Files that change the host are read-only."""
         mount("proc", f"{self.base}/proc", "proc", NO_SUID | NO_DEV | NO_EXEC)
         for name in READ_ONLY_KERNEL:
             path = f"{self.base}/proc/{name}"
@@ -276,8 +280,8 @@ class Root:
                 bind(path, path, read_only=True)
         bind("/sys", f"{self.base}/sys", read_only=True)
 
-    def _devices(self) -> None:
-        """The devices that every container has; /dev/shm is mounted as a volume."""
+    def _create_devices(self) -> None:
+        """Create the devices of every container. /dev/shm is mounted as a volume."""
         own = f"{self.base}/dev"
         for name in DEVICES:
             open(f"{own}/{name}", "w").close()
@@ -287,8 +291,8 @@ class Root:
         os.mkdir(f"{own}/pts")
         mount("devpts", f"{own}/pts", "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=620")
 
-    def _files(self, image_users: dict[str, int]) -> None:
-        """No passwords, and no people: an image knows root, its system's users and its own. /var/tmp is empty."""
+    def _create_user_files(self, image_users: dict[str, int]) -> None:
+        """Hide passwords and the host's users. As in an image, there are root, system users and the image's users."""
         for path in SECRET_FILES:
             if os.path.exists(f"{self.base}{path}"):
                 bind("/dev/null", f"{self.base}{path}")
@@ -309,7 +313,7 @@ class Root:
             bind(own, temporary)
 
     def enter(self) -> None:
-        """Pivot into it; the machine's own root is at OLD until `leave_old`."""
+        """Pivot into the root. The host's root stays at OLD until `close`."""
         number = PIVOT_ROOT.get(platform.machine())
         if number is None:
             raise OSError(f"machine type {platform.machine()} is not known: one of {', '.join(PIVOT_ROOT)}")
@@ -317,9 +321,9 @@ class Root:
         os.chdir("/")
 
     def mount_volumes(self, mounts: list[dict[str, Any]], keep: list[str]) -> None:
-        """Mount what the plan lists, outer targets before inner ones.
+        """Mount the volumes of the plan, outer targets before inner ones.
 
-        What is kept of the machine stays visible, as where the checkout lies below /tmp and a volume is mounted there.
+        Paths in `keep` stay visible, for instance a checkout below /tmp if a volume is mounted at /tmp.
         """
         kept = self._shadows(mounts, keep)
         for wanted in sorted(mounts, key=lambda m: str(m["target"]).count("/")):
@@ -330,15 +334,17 @@ class Root:
                 source = wanted["source"] if wanted.get("inside") else OLD + wanted["source"]
                 real = self._mount_point(wanted["target"], is_directory=os.path.isdir(source))
                 bind(source, real, wanted.get("readOnly", False))
-            self.closed = [path for path in self.closed if not is_below(path, [real])]  # covered now
+            self.protected_mounts = [
+                path for path in self.protected_mounts if not is_below(path, [real])
+            ]  # covered now
             for path, copy in kept.items():
                 if is_below(path, [real]):
                     place(copy, path)
-        with contextlib.suppress(OSError):  # a volume that is read-only
+        with contextlib.suppress(OSError):  # a read-only volume
             self._link("")
 
     def _shadows(self, mounts: list[dict[str, Any]], keep: list[str]) -> dict[str, str]:
-        """Second mounts of the kept paths that volumes are going to cover."""
+        """Bind the paths to keep a second time, before volumes cover them."""
         targets = [os.path.realpath(m["target"]) for m in mounts]
         found = {}
         for path in dict.fromkeys(os.path.realpath(path) for path in keep):
@@ -351,7 +357,7 @@ class Root:
         return f"{SHADOW}/{len(os.listdir(SHADOW))}"
 
     def _mount_point(self, target: str, *, is_directory: bool) -> str:
-        """Make sure that a mount point exists; its real path."""
+        """Create a mount point if it does not exist, and return its real path."""
         real = os.path.realpath(target)
         if os.path.exists(real):
             return real
@@ -369,12 +375,12 @@ class Root:
         return real
 
     def _shadow(self, directory: str) -> None:
-        """Replace a directory that can't be written by one with the same entries, so that more can be added."""
+        """Replace a read-only directory by one with the same entries, to which others can be added."""
         original = self._shadow_path()
         os.mkdir(original)
         bind(directory, original)
         mount("tmpfs", directory, "tmpfs", 0, "mode=755")
-        self.closed.append(directory)
+        self.protected_mounts.append(directory)
         for entry in os.scandir(original):
             inside = f"{directory}/{entry.name}"
             if entry.is_symlink():
@@ -387,34 +393,34 @@ class Root:
                 bind(entry.path, inside)
 
     def close(self) -> None:
-        """Let go of the machine's root, and close what the container's user may not change."""
+        """Unmount the host's root, and make the protected mounts read-only for users other than root."""
         for name in os.listdir(SHADOW):
             with contextlib.suppress(OSError):
                 check(libc.umount2(f"{SHADOW}/{name}".encode(), DETACH), f"umount {SHADOW}/{name}")
         check(libc.umount2(OLD.encode(), DETACH), f"umount {OLD}")
         os.rmdir(OLD)
-        for path in () if self.root_user else self.closed:
+        for path in () if self.root_user else self.protected_mounts:
             make_read_only(path, whole_tree=False)
 
 
 def mount_points(directory: str) -> list[str]:
-    """Where something is mounted below a directory (proc(5), mountinfo: the fifth field)."""
+    """Return the mount points below a directory (proc(5), mountinfo: the fifth field)."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     paths = (line.split()[4].encode().decode("unicode_escape") for line in lines)
     return [path for path in paths if path.startswith(f"{directory}/")]
 
 
 def is_system_user(line: str) -> bool:
-    """Whether a line of /etc/passwd is a user of the system rather than a person."""
+    """Return whether a line of /etc/passwd is a system user."""
     fields = line.split(":")
-    return len(fields) > 2 and fields[2].isdigit() and not FIRST_PERSON <= int(fields[2]) < NOBODY
+    return len(fields) > 2 and fields[2].isdigit() and not FIRST_USER <= int(fields[2]) < NOBODY
 
 
-def become(user: int, group: int) -> None:
-    """Give up what a container's user has no right to.
+def drop_privileges(user: int, group: int) -> None:
+    """Drop the privileges that a container's user does not have.
 
-    Another user than root is this user in a namespace that has nobody else: that works for every number, and for an
-    ordinary user's local cloud, too. The files of the machine's own user are then its own.
+    A user other than root gets a user namespace of its own. This works for every user ID, and without root on the host.
+    The files of the host's user then belong to it.
     """
     if user:
         check(libc.unshare(NEW_USER), "a user namespace (sysctl user.max_user_namespaces)")
@@ -443,7 +449,7 @@ def main() -> None:
     state = Path(plan["state"])
     sources = [m | {"source": os.path.realpath(m["source"])} if "source" in m else m for m in plan["mounts"]]
     record_process(state / "process")
-    # Nothing may outlive the shell that keeps its exit code.
+    # No process may outlive the shell that records its exit code.
     libc.prctl(PARENT_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
     failures = os.open(state / "error", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -458,7 +464,7 @@ def main() -> None:
         os.makedirs(plan["cwd"], exist_ok=True)  # as container runtimes do
         root.close()
         os.chdir(plan["cwd"])
-        become(plan["user"], plan["group"])
+        drop_privileges(plan["user"], plan["group"])
         os.execvpe(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606 the point of it
     except OSError as error:
         os.write(failures, f"cannot start {plan['argv'][0]!r}: {error.strerror or error}".encode())

@@ -29,7 +29,7 @@ class Settings:
 
     @property
     def aws_headers(self) -> dict[str, str]:
-        """What opens the emulator's paths that are none of AWS's."""
+        """Return the headers for the emulator's own paths."""
         return {"Authorization": f"Bearer {self.aws_token}"}
 
     @property

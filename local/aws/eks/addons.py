@@ -154,9 +154,9 @@ def _apply(cluster: Cluster, document: Document, params: Document) -> None:
 
 
 def _check_values(name: str, values: str) -> None:
-    """Of the schemas of add-ons two parts are known here.
+    """Check the two parts of the add-ons' schemas that are known here.
 
-    Every variable of vpc-cni is a text, numbers and flags too (`aws eks describe-addon-configuration --addon-name
+    All variables of vpc-cni are strings, also numbers and flags (`aws eks describe-addon-configuration --addon-name
     vpc-cni`, quoted in aws/amazon-vpc-cni-k8s#3059). Tolerations of the monitoring agent are lists of objects
     (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.schema.json).
     """
@@ -175,7 +175,7 @@ def _check_values(name: str, values: str) -> None:
 
 
 def dcgm_tolerations(cluster: Cluster) -> list[Document]:
-    """The tolerations of the agent's DaemonSet dcgm-server: those in the add-on's values, else none."""
+    """Return the tolerations of the agent's DaemonSet dcgm-server from the add-on's values."""
     values = cluster.addons[AGENT].get("configurationValues")
     found: list[Document] = _dcgm_tolerations(json.loads(values)) if values else []
     return found

@@ -8,7 +8,7 @@ from typing import Any
 def kubeconfig(
     cluster: str, endpoint: str, authority: str, region: str, profile: str | None = None
 ) -> dict[str, Any]:
-    """`authority` is the certificate authority in base64, as EKS tells it; `profile` one of ~/.aws/config."""
+    """Return a kubeconfig. `authority` is the certificate authority in base64, `profile` one of ~/.aws/config."""
     version = "client.authentication.k8s.io/v1beta1"
     return {
         "apiVersion": "v1",
