@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from components.shared import checkpoints, lustre_client
-from components.shared.pool import SPOT
+from components.shared.pool import GPU, SPOT
 from infra import support
 from infra.credential_names import is_credential_name
 from infra.model import Settings, Training
@@ -19,6 +19,7 @@ def lines(settings: Settings, today: date) -> list[str]:
         *_spot(settings),
         *_lustre_over_efa(settings),
         *_plain_credentials(settings),
+        *_idle_gpus(settings),
     ]
 
 
@@ -62,6 +63,17 @@ def _plain_credentials(settings: Settings) -> list[str]:
         f"trainyard:training.env.{name} looks like a credential, but is stored in plain text in the stack file, in the"
         " state and in Pods. Put it into a Secret in namespace training, and use training.secrets"
         for name in names
+    ]
+
+
+def _idle_gpus(settings: Settings) -> list[str]:
+    """Warn of queues without GPUs on pools of GPU nodes: their jobs buy such nodes all the same."""
+    return [
+        f"trainyard:queues[{index}].nodeResources.gpus is 0, and each node of pool {queue.pool.name} has"
+        f" {queue.pool.accelerators} GPUs, which idle while a job of {queue.name} has the node. Use a pool of a type"
+        " without GPUs"
+        for index, queue in enumerate(settings.queues)
+        if queue.gpus == 0 and queue.pool.accelerators and queue.pool.resource == GPU
     ]
 
 

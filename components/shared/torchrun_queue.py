@@ -116,13 +116,13 @@ def spec(queue: Queue, around: Surroundings) -> JsonObject:
 def devices(queue: Queue) -> dict[str, str]:
     """What a worker asks for beside cores, memory and NVIDIA's GPUs, which the controller itself asks for.
 
-    Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs would block the
-    node. A worker gets all other accelerators, which the controller does not divide.
+    Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs, or without
+    one, would block the node. A worker gets all other accelerators, which the controller does not divide.
     """
     pool, found = queue.pool, {}
     if pool.accelerators and pool.resource != GPU:
         found[pool.resource] = str(pool.accelerators)
-    if pool.efa and queue.gpus in (0, pool.accelerators):
+    if pool.efa and queue.gpus == (pool.accelerators if pool.resource == GPU else 0):
         found[EFA_RESOURCE] = str(pool.efa)
     return found
 

@@ -72,6 +72,7 @@ def test_workers_run_on_machines_of_the_pool_and_are_let_onto_them() -> None:
         (EFA, 8, {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "4"}),
         (EFA, 4, {"nvidia.com/gpu": "4"}),
         (EFA, 1, {"nvidia.com/gpu": "1"}),
+        (EFA, 0, {}),
     ],
 )
 def test_a_worker_asks_for_the_devices_of_its_part_of_a_machine(

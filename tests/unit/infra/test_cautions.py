@@ -107,3 +107,15 @@ def test_credentials_in_plain_text_are_told_with_the_setting_for_secrets() -> No
     assert line.startswith("trainyard:training.env.HF_TOKEN looks like a credential")
     assert "training.secrets" in line
     assert told(with_({"training": {**RUN, "secrets": ["HF_TOKEN"]}})) == []
+
+
+def test_queue_without_gpus_on_a_pool_with_gpus_is_told() -> None:
+    def of(gpus: int) -> list[str]:
+        queue = {"name": "prepare", "pool": "small", "nodeResources": {"gpus": gpus}}
+        return told(with_({"queues": [{"name": "train", "pool": "small"}, queue]}))
+
+    (line,) = of(0)
+    assert line.startswith(
+        "trainyard:queues[1].nodeResources.gpus is 0, and each node of pool small has 4 GPUs"
+    )
+    assert of(1) == []
