@@ -111,7 +111,7 @@ def submitter_policies(
 def _workspaces(
     settings: Settings, base: Foundation, bucket: ModelBucket, namespace: str, account: str
 ) -> dict[str, pulumi.Output[str]]:
-    """The policy, by its short name, of an account whose pods use a bucket of workspaces; of another one none."""
+    """Return the policy of a service account whose pods use a workspace bucket, by its short name; {} for others."""
     queues = [
         queue
         for queue in settings.queues

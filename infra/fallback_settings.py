@@ -80,6 +80,6 @@ def _check_pool(section: Section, entry: PoolEntry, device: str, least: int | No
     if least is not None and most is not None and most < least:
         section.reject(
             "pool",
-            f"'{pool.name}' may have at most {most} machines, fewer than minNodes ({least}); it must be a"
+            f"'{pool.name}' may have at most {most} nodes, fewer than minNodes ({least}); it must be a"
             f" pool whose maxNodes is at least {least}",
         )

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_all(config: Config, own: Sequence[str]) -> int:
-    """Check the device, and run the processes of this machine under torchrun's agent. Returns the pod's exit code."""
+    """Check the device, and run the processes of this node under torchrun's agent. Return the pod's exit code."""
     try:
         options = launch_options(config, os.environ)
         processes = os.environ.get("PET_NPROC_PER_NODE", "")

@@ -43,7 +43,7 @@ TORCHRUN_WORKER_CONTAINER: Final = "torchrun"
 TORCHRUN_ARCHIVES: Final = "workspaces"
 """In a bucket of workspaces, below its prefix: <this>/<namespace>/<digest>.tar.zst"""
 TORCHRUN_LOGS: Final = "logs"
-"""The same of workers' logs: <this>/<namespace>/<uid of the job>/attempt-<number>/node-<number>.log"""
+"""Workers' logs in this bucket: <this>/<namespace>/<uid of the job>/attempt-<number>/node-<number>.log"""
 
 WORKER_PRIORITY_CLASS: Final = "trainyard-worker"
 WORKER_PRIORITY: Final = 0

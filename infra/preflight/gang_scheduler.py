@@ -29,7 +29,7 @@ _PERIOD: Final = re.compile(r"--default-staleness-grace-period[= ](-?)")
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduler:
-    """A Deployment of the scheduler by namespace and name; `never_stale`: it evicts no gang that lost members."""
+    """The scheduler's Deployment. `never_stale` says whether it never evicts a gang that lost members."""
 
     name: str
     image: str

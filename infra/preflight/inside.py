@@ -44,7 +44,7 @@ PLUGIN_IMAGES: Final = {
 class DaemonSet:
     """A DaemonSet by namespace and name, with its images and tolerations.
 
-    `everywhere` says that no selector keeps it off machines.
+    `everywhere` says whether it runs on all nodes, without a selector.
     """
 
     name: str
@@ -57,7 +57,7 @@ class DaemonSet:
 class Inside:
     """What a cluster has: of the definitions and namespaces that were asked for those that exist, and all the rest.
 
-    `addons` are EKS's, `drivers` the names of CSI drivers, whoever installed them. `agent_tolerations` are those of
+    `addons` are those of EKS, `drivers` the names of all CSI drivers. `agent_tolerations` are those of
     `DCGM` in the configuration of the add-on; None: the monitoring agent is no add-on.
     """
 

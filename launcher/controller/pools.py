@@ -83,7 +83,7 @@ class Pools:
         )
 
     def _node_class(self, pool: JsonObject) -> JsonObject | None:
-        """The EC2NodeClass of a NodePool that buys nodes of capacity reservations alone."""
+        """Return the EC2NodeClass of a NodePool that only uses capacity reservations."""
         name = observe.reserved_class(pool)
         return self._objects.get(f"{_NODE_CLASS}{quote(name, safe='')}") if name else None
 

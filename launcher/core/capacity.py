@@ -177,7 +177,7 @@ def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
 
 
 def unreserved(pool: str) -> str:
-    """What to say of a pool of this name that can't buy a node until a reservation becomes active."""
+    """Return the message for a pool without an active capacity reservation."""
     return f"NodePool {pool} buys reserved capacity alone, and has no active capacity reservation"
 
 

@@ -280,7 +280,7 @@ def reservations(node_class: Object | None) -> int | None:
 
 
 def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
-    """A karpenter.sh/v1 NodePool; `node_class` is its EC2NodeClass, where it buys reserved capacity alone."""
+    """Convert a karpenter.sh/v1 NodePool. `node_class` is its EC2NodeClass if it only uses reservations."""
     # Of an unready node class the pool's own condition only says that there is one.
     found = {kind: _condition(item, kind) for kind in ("NodeClassReady", "Ready")}
     failing = {kind: condition for kind, condition in found.items() if condition.get("status") == "False"}

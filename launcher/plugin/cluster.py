@@ -133,7 +133,7 @@ class Cluster:
         return self._get(f"/api/v1/namespaces/{self.namespace}/pods/{name}", "get pods")
 
     def secret(self, name: str) -> JsonObject | None:
-        """The Secret of this name, if there is one."""
+        """Return the Secret with this name, None if it does not exist."""
         return self._get(f"/api/v1/namespaces/{self.namespace}/secrets/{name}", "get secrets")
 
     def workers(self, job: JsonObject) -> list[JsonObject]:

@@ -76,7 +76,7 @@ def print_line(line: bytes) -> None:
 
 
 class LogPosition:
-    """How far a pod's log was printed: a timestamp, and the number of printed lines with exactly this timestamp."""
+    """The printed part of a pod's log: the last timestamp, and the number of printed lines with this timestamp."""
 
     def __init__(self) -> None:
         self.last = ""

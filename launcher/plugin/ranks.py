@@ -1,4 +1,4 @@
-"""Which nodes a job has, as far as that is known: `--node-rank` of another one would be waited for for ever. Pure."""
+"""Check `--node-rank` against the number of the job's nodes, if it is known. Pure."""
 
 from __future__ import annotations
 

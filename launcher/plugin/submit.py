@@ -32,7 +32,7 @@ def submit(
 ) -> int:
     """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent.
 
-    One that waits for what somebody else does, such as for a claim, stays: its workspace is sent when that is done.
+    A job that waits for something else, such as a claim, is kept. Its workspace is sent later with `sync`.
     """
     job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
@@ -132,14 +132,14 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
         upload.to_sync_pod(cluster, options.name, archive, nearby, keep=keep)
     # Said each time: a patch without it would leave what the sync before asked for.
     now = {**manifest.workspace(archive, url), "restartOnSync": options.restart}
-    # The archive is there by now; the job's spec decides that it runs.
+    # The archive is uploaded. The change of the job's spec starts it.
     cluster.change(options.name, {"workspace": now}, meta["uid"])
     print(f"{n.JOB_SINGULAR}.{n.GROUP}/{options.name} synced", flush=True)
     return DONE
 
 
 def _root(options: argparse.Namespace) -> Path | None:
-    """The directory that is sent, None for none."""
+    """Return the directory of the workspace, None without one."""
     return None if getattr(options, "no_workspace", False) else Path(os.path.expanduser(options.workspace))
 
 

@@ -205,12 +205,12 @@ def takes_archives(pod: JsonObject) -> bool:
 
 
 def has_archive(pod: JsonObject) -> bool:
-    """Whether this sync pod has an archive: it is ready then."""
+    """Return whether this sync pod has an archive. Then it is ready."""
     return _sync_container(pod).get("ready") is True
 
 
 def _sync_container(pod: JsonObject) -> JsonObject:
-    """The status of its container, empty where the pod is about to go."""
+    """Return the status of the pod's container, {} if the pod is being deleted."""
     if pod["metadata"].get("deletionTimestamp"):
         return {}
     statuses = pod.get("status", {}).get("containerStatuses", ())

@@ -60,7 +60,7 @@ def packed(
 ) -> Archive:
     """The archive of this directory, a `Remembered` one if it is in the directory `memory`.
 
-    `searched` is told how many files with how many bytes are found so far.
+    `searched` receives the number and the bytes of the files so far.
 
     Raises WorkspaceError as `pack` does.
     """

@@ -43,7 +43,7 @@ def check_digest(digest: str) -> str:
 
 
 def digest_of(file: Path | io.BufferedReader) -> str:
-    """The digest of the bytes of a file, or of one that is open, from where it stands."""
+    """Return the digest of a file, or of an open file from its position."""
     if not isinstance(file, Path):
         return DIGEST_PREFIX + hashlib.file_digest(file, "sha256").hexdigest()
     with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""What a person does with a stack: up, down, delete-data, preview, submit, check-nodes."""
+"""Run the commands on stacks: up, down, delete-data, preview, submit, check-nodes."""
 
 from __future__ import annotations
 

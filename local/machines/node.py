@@ -209,7 +209,7 @@ def status(
     before: list[Object],
     node_taints: list[Object],
 ) -> Object:
-    """The Node's status; `before` are the conditions that it shows, `node_taints` its taints.
+    """Return the Node's status. `before` are its present conditions, `node_taints` its taints.
 
     The API server dials its address for logs: the loopback address.
     """

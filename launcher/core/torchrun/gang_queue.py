@@ -1,4 +1,4 @@
-"""Gangs that KAI Scheduler would never start: their queue is not there, or may never have as much. Pure.
+"""Find gangs that KAI Scheduler would never start: their queue is missing, or its limits are too low. Pure.
 
 Whether there is room right now is KAI's to say, of pods that wait. The controller keeps the limits in the queue's
 status (`kai_status`), by which `kubectl torchrun submit` refuses a job before it is created (`rejection_reason`).
@@ -87,7 +87,7 @@ def rejection_reason(status: Any, making: Making) -> str:
 
 
 def _excess(making: Making, limits: Mapping[str, kai.Limit]) -> str:
-    """Return which limit the job is above; an elastic job asks for what it begins with."""
+    """Return the limit that the job exceeds. For an elastic job, its minimum counts."""
     asked = _asked(making) if limits else {}
     for resource, limit in limits.items():
         need = asked.get(resource, 0)

@@ -48,7 +48,7 @@ class Elastic:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One training; None and empty values mean what the queue says. Times are seconds.
+    """The spec of a job. None and empty values mean the queue's default. Times are in seconds.
 
     `restricted_fields` are the fields that need further permissions (launcher/core/torchrun/permissions.py).
     """
@@ -85,7 +85,7 @@ class JobSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """What the API says of an object of ours. `created` is seconds since the epoch, 0 where it is not known."""
+    """The metadata of an object. `created` is in seconds since the epoch, 0 if it is not known."""
 
     name: str
     namespace: str

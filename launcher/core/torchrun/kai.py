@@ -1,4 +1,4 @@
-"""The queues of KAI Scheduler: what is above one, and how much its gangs may have at most. Pure.
+"""Compute the limits of KAI Scheduler's queues and the queues above them. Pure.
 
 github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2 and docs/queues/README.md: `limit` of
 spec.resources is a number of GPUs, of thousandths of a core, and of megabytes (10^6 bytes).
@@ -58,7 +58,7 @@ def missing(queues: Mapping[str, KaiQueue], name: str) -> str:
 
 
 def tightest(queues: Mapping[str, KaiQueue], name: str) -> dict[str, Limit]:
-    """The lowest limit of each resource, of this queue and those above it; nothing for a resource without one."""
+    """Return the lowest limit of each resource, of this queue and those above it."""
     found: dict[str, Limit] = {}
     for each in _upwards(queues, name):
         for resource, most in queues[each].limits.items() if each in queues else ():

@@ -379,7 +379,7 @@ def _write(
     done: Decision,
     kept: Mapping[str, JsonObject | None] = MappingProxyType({}),
 ) -> Decision:
-    """All that is done for it, and what is told and `kept` in its status then."""
+    """Return the reconcile plan, with the conditions `told` and the fields `kept` in the status."""
     old = queue.get("status")
     old = old if isinstance(old, dict) else {}
     status: JsonObject = {

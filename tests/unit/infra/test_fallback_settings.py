@@ -185,7 +185,7 @@ def test_processes_without_gpus_are_as_many_on_every_type() -> None:
         (
             "one",
             {},
-            ".pool: 'one' may have at most 1 machines, fewer than minNodes (2); it must be a pool whose maxNodes is at"
+            ".pool: 'one' may have at most 1 nodes, fewer than minNodes (2); it must be a pool whose maxNodes is at"
             " least 2",
         ),
         ({}, {}, ".pool: is missing; it must be the name of a pool"),
