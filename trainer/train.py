@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import hang
 from trainer.agent import stop_agent, would_start_anew
-from trainer.compiling import is_compiled, report_compile_errors
+from trainer.compile_check import is_compiled, report_compile_errors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from launcher.controller.fitting import fit
+from launcher.controller.status_schema import fit_status
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, Event
@@ -47,7 +47,7 @@ def carry_out(
             return path_of(manifest)
     if decision.finalizers is not None and not objects.put_finalizers(item, decision.finalizers):
         return path_of(item)
-    status = None if decision.status is None else fit(item["kind"], decision.status)
+    status = None if decision.status is None else fit_status(item["kind"], decision.status)
     if status is not None and status == item.get("status"):
         return ""  # only invalid values changed
     if status is not None and not _told(objects, item, status):

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import yaml
 
-from launcher.controller import admission, deployment, network, people, rights
+from launcher.controller import admission, deployment, network_policies, people, rights
 from launcher.controller.schema import reference
 from launcher.controller.schema.definitions import definitions
 
@@ -47,10 +47,10 @@ def files(image: str = deployment.IMAGE) -> dict[str, str]:
         "config/deployment.yaml": _WRITTEN + note + "---\n".join(map(_yaml, deployment.objects(image))),
         "config/rbac/role.yaml": _WRITTEN + _role(),
         "config/admission.yaml": _WRITTEN + "---\n".join(map(_yaml, admission.objects())),
-        "config/network.yaml": _WRITTEN + "---\n".join(map(_yaml, network.controller_policies())),
+        "config/network.yaml": _WRITTEN + "---\n".join(map(_yaml, network_policies.controller_policies())),
         "config/network-jobs.yaml": _WRITTEN
         + _EACH_NAMESPACE
-        + "---\n".join(map(_yaml, network.job_namespace_policies())),
+        + "---\n".join(map(_yaml, network_policies.job_namespace_policies())),
         PAGE: reference.render(),
     }
 

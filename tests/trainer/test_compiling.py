@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer import compiling
+from trainer import compile_check
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.hang import Watch
@@ -72,7 +72,7 @@ def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
     watch, stop = Noted(), Stop(patience=20, phase=lambda: "")
     training = own_training(config, watch, stop)
     assert training.run(Observer())
-    compiling = [
+    first_epoch = [
         ("compiling and the first step", True),  # 400 samples
         ("training", False),
         ("compiling for steps of another size", True),  # 238, the last of an epoch
@@ -81,7 +81,7 @@ def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
         ("training", False),
     ]
     later = [("evaluation", False), ("training", False)] * 2
-    assert watch.entered == compiling + later
+    assert watch.entered == first_epoch + later
     assert graphs == [1, 3, 5], "each of them in a phase that has time"
     assert timeouts == [5, 500, 5, 500, 5] + [5] * 4
 
@@ -97,12 +97,12 @@ def test_machine_without_a_compiler_trains_without_compile_or_refuses_at_once(
     monkeypatch.setattr(inductor, "compile_threads", 1)
     torch._dynamo.reset()
     with monkeypatch.context() as auto:
-        auto.setattr(compiling, "is_requested", lambda _config, _device: True)
-        assert compiling.is_compiled(Config(compile="auto"), ALONE, CPU) is False
+        auto.setattr(compile_check, "is_requested", lambda _config, _device: True)
+        assert compile_check.is_compiled(Config(compile="auto"), ALONE, CPU) is False
     assert "compile=no rank=0 reason=" in capfd.readouterr().out
     torch._dynamo.reset()
     with pytest.raises(TrainerError, match=r"does not work here: .*compiler.*--compile no") as error:
-        compiling.is_compiled(Config(compile="yes"), ALONE, CPU)
+        compile_check.is_compiled(Config(compile="yes"), ALONE, CPU)
     assert error.value.code == Exit.CONFIGURATION, "which is not tried again"
 
 
@@ -114,7 +114,10 @@ def test_model_that_cannot_be_compiled_ends_the_run_with_its_cause(monkeypatch: 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
     torch._dynamo.reset()
     training = own_training(Config(compile="yes"), Noted(), Stop(patience=20, phase=lambda: ""))
-    with pytest.raises(TrainerError, match="no kernel for this") as error, compiling.report_compile_errors():
+    with (
+        pytest.raises(TrainerError, match="no kernel for this") as error,
+        compile_check.report_compile_errors(),
+    ):
         training.run(Observer())
     assert error.value.code == Exit.CONFIGURATION
 
@@ -123,5 +126,5 @@ def test_model_that_cannot_be_compiled_ends_the_run_with_its_cause(monkeypatch: 
 def test_training_that_does_not_compile_tries_nothing(
     setting: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "try_compile", lambda _device: pytest.fail("tried"))
-    assert not compiling.is_compiled(Config(compile=setting), ALONE, torch.device(device))
+    monkeypatch.setattr(compile_check, "try_compile", lambda _device: pytest.fail("tried"))
+    assert not compile_check.is_compiled(Config(compile=setting), ALONE, torch.device(device))

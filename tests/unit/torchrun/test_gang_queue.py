@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.controller.fitting import fit
+from launcher.controller.status_schema import fit_status
 from launcher.core.torchrun import gang_queue, kai, queues
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS
@@ -153,7 +153,7 @@ def test_queue_status_has_the_limits_that_submit_goes_by() -> None:
     made = queue(IN_TEAM)
     decided = queues.decide(made, [], queues.Trial(), [], cluster(**tree), 0.0)
     assert decided.status is not None
-    kept = fit(n.QUEUE_KIND, decided.status)
+    kept = fit_status(n.QUEUE_KIND, decided.status)
     assert kept["kai"] == {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
     assert decided.again is not None
     assert "queue org may have 8 GPUs (" in gang_queue.rejection_reason(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.shared.pool import pool_annotations
-from launcher.controller.fitting import fit
+from launcher.controller.status_schema import fit_status
 from launcher.core import contract as c
 from launcher.core import observe
 from launcher.core.torchrun import names as n
@@ -97,7 +97,7 @@ def test_queue_status_has_all_that_submit_goes_by() -> None:
     life.api.taints.append({"key": "team", "value": "a", "effect": "NoSchedule"})
     life.turn()
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    status = fit(n.QUEUE_KIND, {"pool": pool_limits.pool_status(POOL, life.api.observation(), None)})
+    status = fit_status(n.QUEUE_KIND, {"pool": pool_limits.pool_status(POOL, life.api.observation(), None)})
     for gpus in (1, 9):
         job = making({"numGPUs": gpus}, {**POOLED, **PART})
         why = pool_limits.rejection_reason(status, job, 0.0)

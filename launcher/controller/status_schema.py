@@ -1,7 +1,7 @@
 """Fit a status to the schema of its resource, because text from a pod may exceed it. Pure.
 
-The entry point is `fit`. If the API server refuses a status, it refuses it at each later reconcile, too. Then the
-controller can't record a deadline, a suspension or the end of the job.
+The entry point is `fit_status`. If the API server refuses a status, it refuses it at each later reconcile, too. Then
+the controller can't record a deadline, a suspension or the end of the job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def fit(kind: str, status: JsonObject) -> JsonObject:
+def fit_status(kind: str, status: JsonObject) -> JsonObject:
     """Return the status of a job or queue without values that its schema does not allow. Long strings are truncated."""
     fitted = _fit(status, _SCHEMAS[kind])
     return fitted if isinstance(fitted, dict) else {}

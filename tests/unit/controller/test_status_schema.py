@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from launcher.controller.fitting import fit
 from launcher.controller.schema import progress, queue
 from launcher.controller.schema.fields import Field
+from launcher.controller.status_schema import fit_status
 from launcher.core.torchrun import names as n
 
 pytestmark = pytest.mark.unit
@@ -35,7 +35,7 @@ NOW = "2027-01-15T08:00:00Z"
     ],
 )  # fmt: skip
 def test_status_is_cut_to_its_schema(status: dict[str, Any], fitted: dict[str, Any]) -> None:
-    assert fit(n.JOB_KIND, status) == fitted
+    assert fit_status(n.JOB_KIND, status) == fitted
 
 
 def valid(schema: dict[str, Any]) -> Any:
@@ -58,9 +58,9 @@ def valid(schema: dict[str, Any]) -> Any:
 )
 def test_status_with_every_field_stays(kind: str, schema: Field) -> None:
     status = valid(schema.schema())
-    assert fit(kind, status) == status
+    assert fit_status(kind, status) == status
 
 
 def test_map_is_cut_to_its_number_of_entries() -> None:
     limits = {f"example.com/{number}": "1" for number in range(65)}
-    assert len(fit(n.QUEUE_KIND, {"pool": {"name": "a", "limits": limits}})["pool"]["limits"]) == 64
+    assert len(fit_status(n.QUEUE_KIND, {"pool": {"name": "a", "limits": limits}})["pool"]["limits"]) == 64
