@@ -29,15 +29,27 @@ WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfiguration
 KARPENTER = "/api/v1/namespaces/kube-system/pods"
 # As long as a step of a row takes on a machine that is busy with other things.
 LONGEST_SECONDS = 120.0
+# Between two checks of `until`: so many times the last check's duration, within these limits.
+PAUSE_FACTOR = 3.0
+SHORTEST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 1.0
 _OF_PYTORCH_JOBS = "validator.pytorchjob.training-operator.kubeflow.org"
 
 
 def until(holds: Callable[[], object], what: str, seconds: float = LONGEST_SECONDS) -> None:
-    """Wait for something to hold. Raises AssertionError if it does not in this time."""
+    """Wait for something to hold. Raises AssertionError if it does not in this time.
+
+    A check that starts a process (kubectl takes a tenth of a second of a processor, the plugin five) takes processor
+    time from what it waits for, so the pause after it is longer.
+    """
     end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
-        time.sleep(0.2)
+    while True:
+        began = time.monotonic()
+        if holds():
+            return
+        now = time.monotonic()
+        assert now < end, f"not within {seconds:g} s: {what}"
+        time.sleep(min(max(SHORTEST_PAUSE_SECONDS, PAUSE_FACTOR * (now - began)), LONGEST_PAUSE_SECONDS))
 
 
 class Place:
