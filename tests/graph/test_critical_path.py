@@ -11,12 +11,13 @@ from tests.figures import FIGURE
 from tests.graph.model import Graph, edited, find, graph_of
 from tests.graph.schedule import forced, make_span, unneeded
 from tests.graph.services import CLUSTER, FILE_SYSTEM
-from tests.previews import every, preview, stack_file
+from tests.previews import every, preview, sample, stack_file
 
 # A preview is a minute where many run beside it.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
 ALLOWED = 1.05
+STACKS = sample(every())
 
 
 def graph(stack: str) -> Graph:
@@ -26,7 +27,7 @@ def graph(stack: str) -> Graph:
 def with_file_system() -> list[str]:
     """Stack files that have a file system made."""
     found = []
-    for stack in every():
+    for stack in STACKS:
         storage = read(stack_file(stack))["config"].get("trainyard:storage") or {}
         if "existing" not in storage.get("lustre", {"existing": None}):
             found.append(stack)
@@ -37,7 +38,7 @@ def test_there_are_stack_files_with_a_file_system() -> None:
     assert len(with_file_system()) >= 2
 
 
-@pytest.mark.parametrize("stack", every())
+@pytest.mark.parametrize("stack", STACKS)
 def test_up_takes_no_longer_than_the_services_force(
     stack: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -47,7 +48,7 @@ def test_up_takes_no_longer_than_the_services_force(
     assert program.length <= ALLOWED * least.length
 
 
-@pytest.mark.parametrize("stack", every())
+@pytest.mark.parametrize("stack", STACKS)
 def test_file_systems_images_roles_and_charts_are_waited_for_only_where_they_are_needed(stack: str) -> None:
     assert unneeded(graph(stack)) == []
 
