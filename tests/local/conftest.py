@@ -103,9 +103,10 @@ def run(
     environment: dict[str, str] | None = None,
     seconds: float = 900,
     stdin: str | None = None,
+    cwd: Path = ROOT,
 ) -> Command:
     result = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **(environment or {})}, timeout=seconds,
+        command, cwd=cwd, env={**os.environ, **(environment or {})}, timeout=seconds,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, input=stdin,
     )  # fmt: skip
     print(result.stdout)

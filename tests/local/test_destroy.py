@@ -238,7 +238,8 @@ def test_machines_of_a_role_that_lost_its_permissions_are_given_back(live: Live)
     for policy in attached:
         iam.detach_role_policy(RoleName=role, PolicyArn=policy["PolicyArn"])
     try:
-        said = live.drain(timeout=80)
+        # The drain waits for Karpenter for half of it.
+        said = live.drain(timeout=60)
     finally:
         for policy in attached:
             iam.attach_role_policy(RoleName=role, PolicyArn=policy["PolicyArn"])

@@ -116,7 +116,8 @@ class Started:
             session = Session.load(record)
             if session is not None and what(len(self.place.resources())):
                 return session.leader.pid
-            time.sleep(0.02)
+            # To read the state takes a part of a second of a processor, which the engine needs.
+            time.sleep(0.1)
         raise AssertionError(f"not within {STEP_SECONDS} s:\n{self.output.read_text()}")
 
     def end(self) -> Command:
@@ -233,28 +234,6 @@ def test_the_next_up_trains_to_the_end_and_nothing_is_there_twice(place: Place, 
     for kind in ("vpcs", "addresses", "NAT gateways", "roles", "clusters", "keys", "buckets", "queues"):
         assert own.get(kind), f"no {kind}"
         assert set(own[kind]) <= known, f"{kind} that the state does not know"
-
-
-def test_another_run_id_starts_the_next_run_and_leaves_the_last(place: Place) -> None:
-    def runs() -> tuple[set[str], set[str]]:
-        environment = {**place.engine().environment, "KUBECONFIG": str(place.home.kubeconfig)}
-        words = ["kubectl", "--context", place.engine().outputs()["clusterName"], "get", "jobs,pytorchjobs"]
-        listed = run([*words, "-n", "training", "-o", "json"], environment)
-        bucket = place.engine().outputs()["modelUri"].split("/")[2]
-        objects = place.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
-        models = {each["Key"] for each in objects if each["Key"].endswith("model.pt")}
-        return {item["metadata"]["name"] for item in json.loads(listed.output)["items"]}, models
-
-    jobs, models = runs()
-    place.write_stack("r2")
-    answer = place.run("up")
-    assert answer.code == 0
-    assert "run r2 succeeded" in answer.output
-    more_jobs, more_models = runs()
-    assert more_jobs == {"launch-r1", "train-r1", "launch-r2", "train-r2"}
-    assert more_models - models == {next(iter(models)).replace("r1", "r2")}
-    assert jobs < more_jobs
-    assert models < more_models
 
 
 def test_a_killed_down_is_finished_by_the_next_and_the_other_stack_stays(

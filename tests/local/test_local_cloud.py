@@ -37,14 +37,9 @@ pulumi.export("data", secret.data)
 """
 WRONG = """
 import os, pulumi
-case = os.environ["CASE"]
-if case == "property":
+if os.environ["CASE"] == "property":
     pulumi.CustomResource("aws:s3/bucket:Bucket", "b", {"bucketNmae": "b"})
-elif case == "token":
-    pulumi.CustomResource("aws:s3/bukcet:Bukcet", "b", {})
-elif case == "kubernetes property":
-    pulumi.CustomResource("kubernetes:core/v1:ConfigMap", "c", {"metadata": {"nmae": "c"}})
-elif case == "kubernetes token":
+else:
     pulumi.CustomResource("kubernetes:core/v1:ConfgMap", "c", {})
 """
 
@@ -173,12 +168,7 @@ def test_status_tells_scripts_where_everything_is(cloud: OwnCloud) -> None:
 
 def test_what_the_official_sdk_lacks_is_refused_by_name(cloud: OwnCloud, tmp_path: Path) -> None:
     program = Program(cloud, tmp_path / "wrong", WRONG)
-    for case, named in (
-        ("property", "bucketNmae"),
-        ("token", "aws:s3/bukcet:Bukcet"),
-        ("kubernetes property", "metadata.nmae"),
-        ("kubernetes token", "kubernetes:core/v1:ConfgMap"),
-    ):
+    for case, named in (("property", "bucketNmae"), ("token", "kubernetes:core/v1:ConfgMap")):
         answer = program.pulumi("preview", "--stack", "test", CASE=case)
         assert answer.code != 0, case
         assert named in answer.output, case

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -83,17 +82,6 @@ def test_the_job_has_as_many_replicas_as_nodes_were_ready(stack: Stack, first_up
     pods = stack.get("pods", "-n", "training", "-l", "training.kubeflow.org/job-name=train-r1")["items"]
     assert {pod["spec"]["nodeName"] for pod in pods} == ready
     assert 2 <= replicas <= 4
-
-
-def test_pulumi_itself_finds_state_and_plugins(stack: Stack, first_up: Command) -> None:
-    words = ["pulumi", "preview", "--stack", stack.name, "--config-file", str(stack.engine.config_file)]
-    answer = run(
-        [sys.executable, "-m", "local", "exec", "--", *words, "--non-interactive"],
-        {"TRAINYARD_HOME": str(stack.home.root)},
-    )
-    assert answer.code == 0, answer.output
-    assert "to create" not in answer.output
-    assert "unchanged" in answer.output
 
 
 def test_every_rank_logged_the_same_world(stack: Stack) -> None:

@@ -6,17 +6,12 @@ The job is made the way in which `submit` gives every field: its dry run, edited
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.core.torchrun import names as n
-from launcher.plugin.onefile import build
 from tests.faults.place import Place, until
 from tests.local.conftest import Command, Stack
 from tests.local.torchrun_person import SPACE, job, logs_of, reaches, submit_edited, torchrun
@@ -215,25 +210,3 @@ def test_gpu_type_that_no_pool_has_tells_what_karpenter_says(installed: Stack) -
     assert "no instance type met all requirements" in status["message"]
     assert "karpenter.k8s.aws/instance-gpu-name In [h100]" in status["message"]
     assert torchrun(installed, "cancel", "wrong-type").code == 0
-
-
-def test_the_plugin_as_one_file_reaches_the_cluster(installed: Stack, tmp_path: Path) -> None:
-    """It has all that it needs in it: Python begins it without the packages of this environment."""
-    plugin, _ = build(tmp_path / "dist")
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "train.py").write_text("import os\nprint('trained', os.environ['A'])\n")
-
-    def types(*words: str) -> str:
-        answer = subprocess.run(
-            [sys.executable, "-S", "-I", str(plugin), *words],
-            cwd=code, env={**os.environ, **installed.kubectl_environment, "XDG_CACHE_HOME": str(tmp_path)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-        )  # fmt: skip
-        assert answer.returncode == 0, answer.stdout
-        return answer.stdout
-
-    submit = ("submit", "--queue", "cpu", "--gpus", "0", "--name", "one-file", "--env", "A=b", "--follow")
-    assert "trained b\n" in types(*submit, "python train.py", *SPACE)
-    rows = [line.split() for line in types("queues", *SPACE).splitlines()]
-    assert ["cpu", "True", "0", "500m", "2Gi"] in [row[:5] for row in rows]

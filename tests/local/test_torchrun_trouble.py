@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 import yaml
 
 from launcher.core.torchrun import names as n
+from launcher.plugin.onefile import build
 from tests.faults.place import until
-from tests.local.conftest import INSTALLED_FILES, Command, Stack, image
+from tests.local.conftest import INSTALLED_FILES, Command, Stack, image, run
 from tests.local.torchrun_person import SPACE, WAIT_SECONDS, job, logs_of, reaches, submit_edited, torchrun
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -93,12 +95,26 @@ def has_failed(stack: Stack, name: str, reason: str, exit_code: int, restarts: i
 
 
 def test_worker_failure_restarts_all_in_a_new_rendezvous(installed: Stack, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FAILS_ONCE)
-    done = torchrun(
-        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "again-once", "--follow",
-        "python train.py", cwd=tmp_path,
+    """Submitted by the plugin as one file, which has all that it needs in it."""
+    plugin, _ = build(tmp_path / "dist")
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(FAILS_ONCE)
+
+    def one_file(*words: str) -> Command:
+        # Python without the packages of this environment.
+        command = [sys.executable, "-S", "-I", str(plugin), *words, *SPACE]
+        environment = {**installed.kubectl_environment, "XDG_CACHE_HOME": str(tmp_path)}
+        done = run(command, environment, 600, cwd=code)
+        assert done.code == 0, done.output
+        return done
+
+    rows = [line.split() for line in one_file("queues").output.splitlines()]
+    assert ["cpu", "True", "0", "500m", "2Gi"] in [row[:5] for row in rows]
+    done = one_file(
+        "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "again-once", "--follow",
+        "python train.py",
     )  # fmt: skip
-    assert done.code == 0, done.output
     status = job(installed, "again-once")["status"]
     assert (status["phase"], status["attempt"], status["restarts"]) == (n.PHASE_SUCCEEDED, 1, 1)
     met = [line.split("met ")[1].split() for line in done.output.splitlines() if "met " in line]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 import pytest
 
 from local.deploy.stack_file import write
-from tests.local.conftest import Stack, deploy, two_spot_nodes
+from tests.local.conftest import Stack, deploy, run, two_spot_nodes
 from tests.local.test_main_job import conditions, gone_within, model, pool_nodes
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -37,11 +38,13 @@ def test_up_without_a_change_shows_the_finished_run(stack: Stack) -> None:
 
 
 def test_another_range_of_the_network_is_refused_and_nothing_is_touched(stack: Stack) -> None:
-    """By the engine itself, in a preview and in an `up`."""
+    """By `pulumi` itself, which a person starts by `local exec`, in a preview and in an `up`."""
     before, document = modified(stack), stack.settings()
     stack.configure(lambda config: config.update({"trainyard:network": {"cidr": "10.65.0.0/16"}}))
+    own = [sys.executable, "-m", "local", "exec", "--", "pulumi"]
+    of_stack = ("--non-interactive", "--stack", stack.name, "--config-file", str(stack.engine.config_file))
     for words in (("preview",), ("up", "--yes", "--skip-preview")):
-        refused = stack.pulumi(*words)
+        refused = run([*own, *words, *of_stack], {"TRAINYARD_HOME": str(stack.home.root)})
         assert refused.code != 0
         assert "trainyard:network.cidr: is '10.65.0.0/16'" in refused.output
     write(document, stack.engine.config_file)

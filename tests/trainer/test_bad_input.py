@@ -137,7 +137,7 @@ def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
     promised = ("--expected-nodes", "4", "--processes-per-node", "2")
     told = "expected 4 nodes x 2 processes, found 1 nodes x 2 processes, 2 in all"
     line = f"the world differs from the promise: {told}"
-    ended = refused(start, Given(promised, Exit.WORLD_SIZE, line))
+    ended = refused(start.fork, Given(promised, Exit.WORLD_SIZE, line))
     lines = ended.output.splitlines()
     place = lines.index(f"world: {told}")
     assert lines[place + 1].split() == [

@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -33,7 +32,6 @@ from tests.trainer.test_stopping import wait_for
 from tests.trainer.together import fork_server, together
 from trainer.checkpoint import layout, state, writer
 from trainer.checkpoint.load import read
-from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first
 from trainer.stores import Directory, StoreError
@@ -292,40 +290,6 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_is_told(tmp_path: Path, by: st
     finally:
         if by == "tmpfs":
             subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-SECOND = """
-import sys
-from pathlib import Path
-from trainer.checkpoint.owner import Owner
-from trainer.contract import Exit, TrainerError
-from trainer.stores import Directory
-try:
-    Owner(Directory(Path(sys.argv[1])), "job two", "r2").claim()
-except TrainerError as error:
-    print(error)
-    sys.exit(error.code)
-"""
-
-
-def second_job(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SECOND, str(path)]
-    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-
-
-def test_two_jobs_do_not_share_a_place(tmp_path: Path) -> None:
-    """The first lives and renews; the second is refused and has written nothing."""
-    first = Owner(Directory(tmp_path), "job one", "r1")
-    first.claim()
-    first.start()
-    before = Directory(tmp_path).list().keys()
-    second = second_job(tmp_path)
-    assert second.returncode == Exit.CONFIGURATION
-    assert f"belongs to run r1 (process {os.getpid()} on " in second.stdout
-    assert len(second.stdout.splitlines()) == 1
-    assert Directory(tmp_path).list().keys() == before
-    first.release()
-    assert second_job(tmp_path).returncode == 0
 
 
 def from_the_first() -> tuple[str, str, int, int]:

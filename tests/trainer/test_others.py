@@ -76,7 +76,7 @@ def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path
 
 
 def test_unforeseen_error_of_one_process_leaves_its_stack_only(start: Start, tmp_path: Path) -> None:
-    ended, seconds = failing(start, tmp_path, 'LookupError("not foreseen")')
+    ended, seconds = failing(start.fork, tmp_path, 'LookupError("not foreseen")')
     assert ended.code == Exit.FAILED, ended.output
     assert ended.output.count("Traceback (most recent call last)") == 1
     assert "LookupError: not foreseen" in ended.output
