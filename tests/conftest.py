@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def group(nodeid: str) -> str:
     """The tests that a test runs in one row with: its file's, where nothing else is said."""
-    file = Path(nodeid.partition("::")[0])
+    return _group_of(nodeid.partition("::")[0])
+
+
+@cache
+def _group_of(path: str) -> str:
+    file = Path(path)
     if "unit" in file.parts:
         name = f"{file.parent.name}/{file.stem}"
         return UNITS_TOGETHER.get(name, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -69,6 +70,7 @@ class Recorded:
         return found[0]
 
 
+@cache
 def _kind(urn: str) -> tuple[str, str]:
     """A URN's type, without its parents' types, and name."""
     _, _, types, name = urn.split("::", 3)

@@ -28,6 +28,8 @@ from tests.unit.infra.whole import shipped as recorded
 
 pytestmark = [
     pytest.mark.unit,
+    # Each stack file takes half a second of processor time; `make check` has those of test_stack.
+    pytest.mark.long,
     # The SDK imports the old names of what it exports.
     pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
 ]

@@ -229,6 +229,7 @@ def test_arguments_are_words_of_the_command(typed: str, args: tuple[str, ...], o
     assert ("--no-python" not in command.build(typed, args, ALONE).words) == own
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "typed",
     [
