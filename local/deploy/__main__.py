@@ -17,6 +17,7 @@ from local.deploy.follow import FollowError
 from local.deploy.given import GivenError
 from local.deploy.model import ModelError
 from local.deploy.node_checks import CheckError
+from local.deploy.pool_drift import PoolDeletingError
 from local.deploy.program import RefusedError
 from local.deploy.protected_data import ProtectedDataError
 from local.deploy.runs import RunError
@@ -36,6 +37,7 @@ EXPECTED = (
     GivenError,
     ProtectedDataError,
     ModelError,
+    PoolDeletingError,
     RefusedError,
     RunError,
     StackFileError,

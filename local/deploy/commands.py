@@ -27,6 +27,7 @@ from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.node_checks import NodeChecks
+from local.deploy.pool_drift import find_missing, read_node_pools
 from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import (
@@ -83,6 +84,7 @@ def up(stack: str, cloud: str) -> int:
         settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
         session.check(settings)
         session.report_removal_waits(settings)
+        session.read_deleted_pools(settings)
         write(settings, session.engine.config_file)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
         outputs = session.engine.outputs()
@@ -420,6 +422,29 @@ class _Session:
             api = new_client_from_config(config_file=str(self.home.kubeconfig), context=clusters[0])
             for line in read_removal_waits(api, pools):
                 say(line)
+
+    def read_deleted_pools(self, settings: Mapping[str, Any]) -> None:
+        """Read pools that are gone from the cluster into the state, so that `up` creates them again.
+
+        Raises:
+            PoolDeletingError: A pool of the stack file is being deleted.
+        """
+        deployment = self.engine.deployment()
+        clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
+        if not clusters:
+            return
+        try:
+            api = new_client_from_config(config_file=str(self.home.kubeconfig), context=clusters[0])
+            node_pools = read_node_pools(api)
+        except (ApiException, HTTPError, ConfigException, OSError):
+            return
+        missing = find_missing(deployment, settings["config"], node_pools)
+        if not missing:
+            return
+        say(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
+        write(settings, self.engine.config_file)
+        targets = [word for urn in missing.values() for word in ("--target", urn)]
+        self.engine.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", *targets)
 
     def sweep(self) -> None:
         """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""

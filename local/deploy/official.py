@@ -21,6 +21,7 @@ from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, JobGoneError, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.node_checks import NodeChecks
+from local.deploy.pool_drift import find_missing, read_node_pools
 from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import read
@@ -111,6 +112,7 @@ def up(stack: str) -> int:
     if wanted:
         program.preflight(stack)
     _report_removal_waits(stack)
+    _read_deleted_pools(stack)
     _pulumi("up", "--stack", stack)
     outputs = _outputs(stack)
     job = outputs.get("launcherJobName")
@@ -145,6 +147,31 @@ def _report_removal_waits(stack: str) -> None:
         file = _kubeconfig(outputs, Path(directory))
         for line in read_removal_waits(new_client_from_config(config_file=str(file)), pools):
             print(line, flush=True)
+
+
+def _read_deleted_pools(stack: str) -> None:
+    """Read pools that are gone from the cluster into the state, so that `up` creates them again.
+
+    Raises:
+        PoolDeletingError: A pool of the stack file is being deleted.
+    """
+    unknown = (EngineError, ApiException, HTTPError, ConfigException, OSError)
+    try:
+        deployment = _deployment(stack)
+        resources: list[dict[str, Any]] = deployment.get("resources") or []
+        outputs: dict[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
+        if "clusterName" not in outputs:
+            return
+        with tempfile.TemporaryDirectory() as directory:
+            file = _kubeconfig(outputs, Path(directory))
+            node_pools = read_node_pools(new_client_from_config(config_file=str(file)))
+    except unknown:
+        return
+    missing = find_missing(deployment, read(ROOT / f"Pulumi.{stack}.yaml")["config"], node_pools)
+    if missing:
+        print(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it", flush=True)
+        targets = [word for urn in missing.values() for word in ("--target", urn)]
+        _pulumi("refresh", "--stack", stack, "--skip-preview", *targets)
 
 
 def preview(stack: str) -> str | None:
