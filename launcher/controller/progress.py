@@ -76,7 +76,7 @@ def ask(pod: JsonObject) -> JsonObject | None:
     try:
         address = _address(pod)
         return None if address is None else parse(_get(*address))
-    except OSError as error:  # a trainer listens only once it has begun
+    except OSError as error:  # the trainer may not have started yet
         log.debug("pod %s does not answer: %s", pod["metadata"]["name"], error)
         return None
     except Exception as error:

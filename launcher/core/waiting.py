@@ -65,8 +65,8 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
         case GiveUp() if not seen.fresh:
             return replace(step, actions=(Recount(),))
         case Submit() as submit:
-            told = replace(submit, reason=_placed(request, progress) + submit.reason)
-            return _submit(candidate, step, counted, told, seen)
+            placed = replace(submit, reason=_placed(request, progress) + submit.reason)
+            return _submit(candidate, step, counted, placed, seen)
         case GiveUp(code=code, reason=reason):
             if code == c.EXIT_BELOW_MINIMUM:
                 # One of several failures is told shortly.

@@ -17,12 +17,12 @@ from typing import IO, Final
 
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
-from launcher.plugin.begun import has_ended
 from launcher.plugin.cluster import Cluster, explained
 from launcher.plugin.download import AS_IT_IS, download, failed
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
 from launcher.plugin.names import object_name, sendable
+from launcher.plugin.pod_state import has_ended
 from launcher.plugin.ranks import beyond
 from launcher.plugin.screen import Bar, say
 from launcher.workspace.selection import size_in_words

@@ -11,11 +11,11 @@ from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.record import moment
 from launcher.plugin import log_archive
-from launcher.plugin.begun import failed_start, has_begun, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster
 from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, PluginError
 from launcher.plugin.last_seen import LastSeen
 from launcher.plugin.log_stream import LogPosition, Stream, print_line, read_lines
+from launcher.plugin.pod_state import failed_start, has_started, is_over
 from launcher.plugin.ranks import beyond
 from launcher.plugin.screen import say
 
@@ -296,7 +296,7 @@ class _Following:
             if why and why not in self._reported_starts:
                 say(why)
                 self._reported_starts.add(why)
-            if failed is None and not has_begun(pod):
+            if failed is None and not has_started(pod):
                 continue
             if running is not None:
                 if not running.is_silent(_DRAIN_SECONDS):
@@ -343,7 +343,7 @@ def _in_range(job: JsonObject, rank: int) -> None:
 def _missing(phase: str, pod: JsonObject | None, rank: int) -> str:
     """What is waited for while the others run: what the job waits for itself, its own line tells."""
     if phase != n.PHASE_RUNNING or (
-        pod is not None and (has_begun(pod) or is_over(pod) or failed_start(pod))
+        pod is not None and (has_started(pod) or is_over(pod) or failed_start(pod))
     ):
         return ""
     if pod is None:

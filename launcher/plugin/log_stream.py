@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from launcher.kube.rest import ApiError, ApiUnavailable
-from launcher.plugin.begun import has_ended, is_over
 from launcher.plugin.cluster import Cluster, explained
 from launcher.plugin.exits import UNAVAILABLE, PluginError
+from launcher.plugin.pod_state import has_ended, is_over
 
 JsonObject = dict[str, Any]
 # A job may print nothing for a long time. The keep-alive of `Rest` detects a lost connection.

@@ -199,7 +199,7 @@ def _serve_command(making: Making) -> list[str]:
         return command
     command += ["--expect", workspace.digest, "--size", str(workspace.size_bytes)]
     command += [word for address in making.nearby for word in ("--nearby", address)]
-    return command if making.begun else [*command, "--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
+    return command if making.has_started else [*command, "--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
 
 
 def _storage(size: int) -> str:

@@ -80,7 +80,7 @@ def decide(
     )
     if look.record.final:
         return _over(look, job, known=not wrong)
-    if problems and not look.begun:
+    if problems and not look.has_started:
         return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, look.problems, None)
     return _live(look)
 

@@ -94,16 +94,16 @@ class Look:
 
     @cached_property
     def started(self) -> float | None:
-        """When the first worker began, by those who began it, however long nobody looked."""
+        """Return the start time of the first worker, from the record or from its Job and pod."""
         if self.record.started is not None:
             return self.record.started
-        begun = [moment((each.item.get("status") or {}).get("startTime")) for each in self.seen.jobs]
-        begun += [each.created for each in self.seen.workers]
-        return min((each for each in begun if each is not None), default=None)
+        starts = [moment((each.item.get("status") or {}).get("startTime")) for each in self.seen.jobs]
+        starts += [each.created for each in self.seen.workers]
+        return min((each for each in starts if each is not None), default=None)
 
     @property
-    def begun(self) -> bool:
-        """Whether workers began, or may have: what is wrong with the job now does not end it any more."""
+    def has_started(self) -> bool:
+        """Return whether workers started, or may have started. Then an invalid spec does not end the job."""
         return self.started is not None or self.record.running
 
     @property
@@ -317,7 +317,7 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
     spec, meta = look.spec, look.meta
     if look.problems:
         return Refusal(message=look.problems)
-    if not look.begun and (unchecked := _policy_wait(look)):
+    if not look.has_started and (unchecked := _policy_wait(look)):
         return unchecked
     if look.queue is None or (look.queue_leaves and look.record.phase in _BEFORE):
         lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
@@ -332,8 +332,8 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
             message = f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
             return Wait(reason=n.REASON_QUEUE_INVALID, message=message, told=(FOUND,))
         return Refusal(message="; ".join(problems))
-    # What has begun under another rule goes on as it began.
-    if not look.begun and (own := own_template(look.queue, spec, settings.queue)):
+    # A job that started under an earlier version of the program continues.
+    if not look.has_started and (own := own_template(look.queue, spec, settings.queue)):
         return Refusal(message="; ".join(own))
     if settings.gang and not look.cluster.kai:
         message = f"scheduling.scheduler is {n.KAI_SCHEDULER}, whose API is not installed; the job begins when it is"
@@ -348,9 +348,9 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         )
     try:
         size = distribute(spec, settings.queue)
-        # What has begun goes on as it began, in the size that it has.
+        # A job that has started keeps its size.
         resized = any(each.size != spec.size_key for each in look.seen.of(look.record.attempt))
-        if (resized or not look.begun) and (wrong := _find_launcher_conflict(spec, size, settings)):
+        if (resized or not look.has_started) and (wrong := _find_launcher_conflict(spec, size, settings)):
             return Refusal(message=wrong)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
@@ -382,7 +382,7 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         storage=storage,
         cluster=look.cluster,
         attempt=attempt,
-        begun=look.begun,
+        has_started=look.has_started,
         nearby=look.nearby,
     )
 

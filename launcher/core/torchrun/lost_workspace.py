@@ -52,7 +52,7 @@ def has_archive(look: Look) -> bool:
 def is_abandoned(look: Look) -> bool:
     """Return whether the sync pod of a job without workers ended, because it received nothing for some minutes."""
     pod = _sync_pod(look)
-    if pod is None or look.begun or has_archive(look):
+    if pod is None or look.has_started or has_archive(look):
         return False
     container = _container(pod)
     ends = [(container.get(key) or {}).get("terminated") or {} for key in ("state", "lastState")]
@@ -71,7 +71,7 @@ def workspace_wait(look: Look, making: Making) -> tuple[str, float | None] | Non
     if why:
         return f"pod {pod}, which receives the workspace, {why}", left
     command = f"kubectl torchrun sync {name}"
-    if look.begun:
+    if look.has_started:
         return f"pod {pod} lost the workspace. If no other job has a copy, {command} sends it again", left
     return (
         f"pod {pod} waits for the workspace. If kubectl torchrun submit was stopped, {command} sends it",
@@ -129,7 +129,7 @@ def _is_in_claims(look: Look, making: Making) -> bool:
     """
     workspace = making.spec.workspace
     placed = workspace is not None and look.record.raw.get("workspaceDigest") == workspace.digest
-    return placed and look.begun and any(each.volume == WORKSPACE for each in making.storage.mounts)
+    return placed and look.has_started and any(each.volume == WORKSPACE for each in making.storage.mounts)
 
 
 def unsent(look: Look) -> tuple[str, float | None]:

@@ -367,9 +367,9 @@ def _removal_time(meta: JsonObject) -> float | None:
 
 def _node_rank(item: JsonObject) -> int | None:
     labels = _labels(item)
-    told = labels.get(n.LABEL_NODE) or labels.get(n.LABEL_INDEX)
-    told = told or (item["metadata"].get("annotations") or {}).get(n.LABEL_INDEX)
-    return _number(told) if told else None
+    rank = labels.get(n.LABEL_NODE) or labels.get(n.LABEL_INDEX)
+    rank = rank or (item["metadata"].get("annotations") or {}).get(n.LABEL_INDEX)
+    return _number(rank) if rank else None
 
 
 def _beside(containers: Any) -> tuple[str, ...]:

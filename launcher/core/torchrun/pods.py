@@ -39,8 +39,8 @@ _ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
 class Making:
     """The input for the objects of a job: its spec, settings, size and volumes, and the number of the attempt.
 
-    `begun` says whether the job had workers before. `nearby` are the addresses of other jobs' sync pods that may have
-    the archive of this job's workspace.
+    `has_started` says whether the job had workers before. `nearby` are the addresses of other jobs' sync pods that may
+    have the archive of this job's workspace.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Making:
     storage: Storage
     cluster: Cluster
     attempt: int
-    begun: bool = False
+    has_started: bool = False
     nearby: tuple[str, ...] = ()
 
     @property

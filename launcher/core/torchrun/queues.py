@@ -147,7 +147,7 @@ def decide(
 
     `kai_queues` are those of KAI that carry its labels or its kaiQueue's name, `tried` what became of `trial`, None
     while the API server did not say, and `phases` those of the jobs that name it, empty for one that has none yet.
-    `in_kai` are all PodGroups and Queues of KAI, whoever's, where something is `removable`. `pool` is what there is of
+    `in_kai` are all PodGroups and Queues of KAI if something is `removable`. `pool` is the observation of
     the Karpenter pool that it names, None where it was not read.
     """
     problems: list[str] = []

@@ -150,8 +150,8 @@ def _ended(look: Look, over: Over) -> Decision:
             if most
             else n.REASON_WORKER_FAILED
         )
-        told = f"; {restarts} of {most} restarts were used" if most and not final else ""
-        message = f"{over.why}{told}{_log_command(look, over)}"
+        used = f"; {restarts} of {most} restarts were used" if most and not final else ""
+        message = f"{over.why}{used}{_log_command(look, over)}"
         fields = {**_first_failure(look, over), "attempts": _attempts(look, reason, message)}
         return look.end(n.PHASE_FAILED, reason, message, over.exit_code, **fields)
     message = f"{over.why}; restart {restarts + 1} of {most}{_log_command(look, over)}"

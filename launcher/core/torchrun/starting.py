@@ -154,7 +154,7 @@ def _towards(
         Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_STARTING),
     )
     if isinstance(prepared, Refusal):
-        if not look.begun:
+        if not look.has_started:
             return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
         # Its queue was changed meanwhile, and may be changed back: what was trained is not given up.
         told = (*refused(prepared), *idle)

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.plugin import following
-from launcher.plugin.begun import FailedStart, failed_start
+from launcher.plugin.pod_state import FailedStart, failed_start
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from tests.unit.plugin.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line

@@ -175,7 +175,7 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
     command = ["python", "-m", "launcher.workspace", "serve", "--expect", DIGEST, "--size", "5"]
     assert sync["spec"]["containers"][0]["command"] == [*command, "--give-up-seconds", "600"]
-    begun = children.sync_pod(dataclasses.replace(made, begun=True, nearby=("http://other:8080",)))
+    begun = children.sync_pod(dataclasses.replace(made, has_started=True, nearby=("http://other:8080",)))
     assert begun["spec"]["containers"][0]["command"] == [*command, "--nearby", "http://other:8080"]
     assert sync["spec"]["subdomain"] == "vit"
     assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"

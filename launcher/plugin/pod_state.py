@@ -1,4 +1,4 @@
-"""How far a worker's pod is: whether its worker has begun and ended, and what kept it from beginning. Pure."""
+"""Read the state of a worker's pod: whether the worker started and ended, and why it could not start. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True)
 class FailedStart:
-    """The init container that failed, and so the worker behind it did not begin.
+    """A container that failed, so that the worker did not start.
 
-    Or the worker's own that could not be started, and what was `said` of that: its log has nothing of it.
+    It is an init container, or the worker itself if it could not be started: `said` is the runtime's message then.
     """
 
     container: str
@@ -29,15 +29,15 @@ class FailedStart:
 
 
 def failed_start(pod: JsonObject) -> FailedStart | None:
-    """What keeps the pod's worker from beginning, None where it has begun or may yet."""
+    """Return why the pod's worker can't start, None if it has started or may still start."""
     end = end_of(pod)
     if end.said and not end.before:
         return FailedStart(n.WORKER_CONTAINER, end.code or 0, f"{end.said} ({end.reason})")
-    if has_begun(pod):
+    if has_started(pod):
         return None
     for each in pod.get("status", {}).get("initContainerStatuses", ()):
         state = each.get("state", {})
-        # One that is tried again waits between its tries.
+        # A container waits between its restarts.
         ended = state.get("terminated") or (
             "waiting" in state and each.get("lastState", {}).get("terminated")
         )
@@ -46,18 +46,18 @@ def failed_start(pod: JsonObject) -> FailedStart | None:
     return None
 
 
-def has_begun(pod: JsonObject) -> bool:
-    """Whether its worker has a log."""
+def has_started(pod: JsonObject) -> bool:
+    """Return whether the worker has a log."""
     return bool({"running", "terminated"} & _worker_state(pod).keys())
 
 
 def has_ended(pod: JsonObject) -> bool:
-    """Whether its log is whole."""
+    """Return whether the log is complete."""
     return "terminated" in _worker_state(pod) or is_over(pod)
 
 
 def is_over(pod: JsonObject) -> bool:
-    """Whether nothing begins in it any more."""
+    """Return whether no container of the pod can start any more."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
