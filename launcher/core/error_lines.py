@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 _MAX_LENGTH: Final = 300
+# A worker chooses its output. The search of a line takes time by the square of its length.
+_SEARCHED_LENGTH: Final = 1000
 # The prefix that the excepthook of torch.distributed adds to each line.
 RANK_PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK: Final = "Traceback (most recent call last)"
@@ -24,7 +26,7 @@ _CONSEQUENCE: Final = re.compile(
     r"|collective operation timeout|Dist(?:Network|Store)Error"
     r"|(?:TCPStore|socket\.cpp|sendBytes|recvValue|c10d)[^\n]*(?:Broken pipe|Connection reset|closed)"
     r"|Failed to recv, got 0 bytes|Connection was likely closed|SignalException|got signal: (?:2|15)\b"
-    r"|Rendezvous(?:Closed|Timeout|Connection|State|Graceful\w*)\w*Error|waiting on exit barrier"
+    r"|Rendezvous\w*Error|waiting on exit barrier"
     r"|process \d+ could not go on; its log says why|the machine where all processes met is gone"
 )  # fmt: skip
 
@@ -53,13 +55,13 @@ def describe(lines: Sequence[str]) -> str:
 
 def is_consequence(lines: Sequence[str]) -> bool:
     """Return whether the error is a consequence of another process's end."""
-    return bool(_CONSEQUENCE.search(_from_traceback(lines)))
+    return any(_CONSEQUENCE.search(line[:_SEARCHED_LENGTH]) for line in _from_traceback(lines))
 
 
-def _from_traceback(lines: Sequence[str]) -> str:
+def _from_traceback(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines from the first traceback on, with all chained ones; else the last five lines."""
     starts = [place for place, line in enumerate(lines) if _TRACEBACK in line]
-    return "\n".join(lines[starts[0] :] if starts else lines[-5:])
+    return lines[starts[0] :] if starts else lines[-5:]
 
 
 def _without_summary(lines: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,8 +56,8 @@ FOLLOWING = [
 
 def summary(*, rank: int = 0, local: int = 0, code: int = 1, at: float = 0.0, zone: int = 0) -> str:
     """What torchrun prints of a process that failed so long after the beginning; its clock is of any zone."""
-    time = datetime.fromtimestamp(NOW + at + 3600 * zone, UTC).strftime("%Y-%m-%d_%H:%M:%S")
-    return SUMMARY.format(rank=rank, local=local, code=code, time=time)
+    moment = datetime.fromtimestamp(NOW + at + 3600 * zone, UTC).strftime("%Y-%m-%d_%H:%M:%S")
+    return SUMMARY.format(rank=rank, local=local, code=code, time=moment)
 
 
 def said(error: str, *, rank: int = 0, local: int = 0, at: float = 0.0, zone: int = 0) -> str:
@@ -261,6 +262,29 @@ SyntaxError: invalid syntax"""
 )
 def test_the_error_line_of_an_output(output: str, error: str) -> None:
     assert error_line(output.splitlines()) == error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RendezvousGraceful",
+        "Rendezvous",
+        "NCCL",
+        "TCPStore",
+        "E0101 torch/distributed/elastic/",
+        "what(): ",
+        "a ",
+    ],
+)
+def test_output_of_any_form_is_searched_in_little_time(text: str) -> None:
+    """The controller decides about all jobs meanwhile."""
+    started = time.process_time()
+    line = text * (4096 // len(text))
+    gang = Gang()
+    gang.ends(0, 1, line)
+    gang.ends(1, 1, line)
+    gang.at(1)
+    assert time.process_time() - started < 0.5
 
 
 def test_output_without_an_error_is_described_by_its_last_line() -> None:
