@@ -91,7 +91,7 @@ def _read(
             f"is missing, and workers read their workspace from a bucket; it must be one of serviceAccounts in"
             f" {namespace}",
         )
-    _check_users_of_bucket(section, bucket, namespace, account, accounts)
+    _check_bucket_users(section, bucket, namespace, account, accounts)
     defaults = _job_defaults(section.section("jobDefaults"))
     if entry is None:
         return None
@@ -113,7 +113,7 @@ def _read(
     )
 
 
-def _check_users_of_bucket(
+def _check_bucket_users(
     section: Section,
     bucket: str | None,
     namespace: str,

@@ -31,7 +31,7 @@ def check(problems: Problems, settings: Settings, queues: tuple[Queue | None, ..
     _network_plugin(problems, settings)
     _workspaces(problems, settings)
     _linked_workspaces(problems, settings)
-    _kernels_of_queues(problems, settings, queues)
+    _check_queue_kernels(problems, settings, queues)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
         from_vpc
@@ -66,7 +66,7 @@ def _kernels(problems: Problems, settings: Settings) -> None:
     )
 
 
-def _kernels_of_queues(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
+def _check_queue_kernels(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
     """As `_kernels`, of workers that get the stack's trainer for their image."""
     if settings.images.trainer is not None or problems.about("trainyard:images.trainer"):
         return

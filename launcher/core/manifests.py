@@ -233,7 +233,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         "args": list(worker.args),
         "env": [
             *({"name": name, "value": value} for name, value in env.items()),
-            *(_of_secret(name, place) for name, place in worker.secrets.items()),
+            *(_secret_variable(name, place) for name, place in worker.secrets.items()),
         ],
         "resources": _resources(request),
         "securityContext": _container_security(),
@@ -281,7 +281,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
     }
 
 
-def _of_secret(name: str, place: str) -> JsonObject:
+def _secret_variable(name: str, place: str) -> JsonObject:
     """Return a variable with the value of `<Secret>/<key>` in the workers' namespace."""
     secret, _, key = place.partition("/")
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

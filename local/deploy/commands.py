@@ -163,7 +163,7 @@ def preview(stack: str, cloud: str) -> int:
     """
     document = read(ROOT / f"Pulumi.{stack}.yaml")
     program.check(stack)
-    why = official.preview(stack) if cloud == "aws" else _preview_of_running(stack, document)
+    why = official.preview(stack) if cloud == "aws" else _preview_running(stack, document)
     if why is None:
         return 0
     say(f"stack {stack}: no plan against its state: {why}. These are all resources of a first up")
@@ -177,7 +177,7 @@ def preview(stack: str, cloud: str) -> int:
     return 0
 
 
-def _preview_of_running(stack: str, document: Mapping[str, Any]) -> str | None:
+def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
     """Show the plan for a stack on the local cloud. Return why there is no plan, else None."""
     home = Home()
     if running(home) is None:

@@ -171,8 +171,8 @@ def detect_launcher(
         variables: The environment variables of the command.
     """
     if needs_shell(command):
-        return detect(command_parser.simple_commands_of_line(_open_end(command), args, read, variables))
-    return detect(command_parser.simple_commands_of_words((*shlex.split(command), *args), read, variables))
+        return detect(command_parser.parse_line(_open_end(command), args, read, variables))
+    return detect(command_parser.parse_words((*shlex.split(command), *args), read, variables))
 
 
 def literal_variables(job: JobSpec) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Parse a command into the programs that it may run, through shells, scripts and wrappers such as `env`. Pure.
 
-Entry points: `simple_commands_of_words` and `simple_commands_of_line`. A program's name counts only where a shell would
+Entry points: `parse_words` and `parse_line`. A program's name counts only where a shell would
 run it, not in a path or a message. The caller passes a function that reads files; without one the parser reads none.
 https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html defines the terms of the shell.
 """
@@ -164,14 +164,14 @@ class SimpleCommand:
     runs_text: bool = False
 
 
-def simple_commands_of_words(
+def parse_words(
     words: Sequence[str], read: Read = lambda _: None, variables: Mapping[str, str] | None = None
 ) -> Iterator[SimpleCommand]:
     """Yield the command with these words, and the commands of the scripts that it runs."""
     return _Walk(read, dict(variables or {})).commands("", [list(words)], "")
 
 
-def simple_commands_of_line(
+def parse_line(
     line: str,
     args: Sequence[str] = (),
     read: Read = lambda _: None,
@@ -181,7 +181,7 @@ def simple_commands_of_line(
 
     The last command of the line also gets `args`.
     """
-    return _Walk(read, dict(variables or {})).commands("", _commands_of(line, args), line)
+    return _Walk(read, dict(variables or {})).commands("", _expanded_commands(line, args), line)
 
 
 @dataclass
@@ -226,12 +226,12 @@ class _Walk:
                 )
                 if content is not None and not is_python and name not in self.seen:
                     self.seen.add(name)
-                    behind.append((name, _commands_of(content, ()), content))
+                    behind.append((name, _expanded_commands(content, ()), content))
                 for script in scripts:
                     # The output of a command substitution is not known here.
                     if script not in self.seen and not script.lstrip().startswith(("$(", "`")):
                         self.seen.add(script)
-                        behind.append((place, _commands_of(script, ()), script))
+                        behind.append((place, _expanded_commands(script, ()), script))
             to_do.extend(reversed(behind))
 
     def _find_script(self, place: str, calls: Sequence[Call]) -> tuple[str, str | None]:
@@ -439,7 +439,7 @@ def _resolve_reference(found: re.Match[str], variables: Mapping[str, str]) -> st
     return found[0] if default is None else default
 
 
-def _commands_of(line: str, args: Sequence[str]) -> list[list[str]]:
+def _expanded_commands(line: str, args: Sequence[str]) -> list[list[str]]:
     """Return the simple commands of a line; the last one also gets `args`.
 
     A lookup such as `$(which python)` becomes the program itself.

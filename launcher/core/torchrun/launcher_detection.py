@@ -223,7 +223,7 @@ def find_conflict(job: JobSpec, found: Detection, shape: JobShape) -> tuple[str,
     The place is a field of the spec, or a file in the workspace.
     """
     variables = {str(each.get("name")): str(each["value"]) for each in job.env if each.get("value")}
-    if wrong := _check_torchrun_flags(_flags_of_variables(variables.items()), shape):
+    if wrong := _check_torchrun_flags(_variable_flags(variables.items()), shape):
         return "spec.env", f"has {wrong}"
     place, wrong = find_flag_conflict(found, shape, job.launcher)
     return (place or "spec.command", wrong) if wrong else ("", "")
@@ -239,7 +239,7 @@ def find_flag_conflict(found: Detection, shape: JobShape, launcher: str = "") ->
             if is_torchrun(call):
                 program, arguments = TORCHRUN, call.arguments if call.program == TORCHRUN else call.python[1]
                 flags = _torchrun_flags(arguments)
-                variables = {**_flags_of_variables(each.variables.items()), **_variables(each.words)}
+                variables = {**_variable_flags(each.variables.items()), **_variables(each.words)}
                 # A flag overrides its variable.
                 unset = {
                     key: value for key, value in variables.items() if key.removeprefix(_VARIABLE) not in flags
@@ -316,10 +316,10 @@ def _notation(name: str, flags: Mapping[str, str]) -> str:
 def _variables(words: Sequence[str]) -> dict[str, str]:
     """Return torchrun's variables among the assignments before a command."""
     pairs = (word.partition("=") for word in words if word.startswith(_VARIABLE))
-    return _flags_of_variables((name, value) for name, equals, value in pairs if equals)
+    return _variable_flags((name, value) for name, equals, value in pairs if equals)
 
 
-def _flags_of_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _variable_flags(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in variables:
         if name.startswith(_VARIABLE) and (flag := name.removeprefix(_VARIABLE).lower()):
