@@ -133,6 +133,7 @@ def install() -> None:
         try:
             if name not in OPEN_ACTIONS:
                 who = caller(service, self.headers, self.querystring)
+                identity.calling.set(who)
                 check(who, service, permissions.needed(self, service, action))
         except Refused as refused:
             return error_response(self, refused.code, refused.message, refused.status)

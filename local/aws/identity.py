@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,10 @@ class Identity:
     def principal_arn(self) -> str:
         """The user's ARN, or the role's for a session: what an EKS access entry names."""
         return str(self.role.arn) if self.role is not None else self.arn
+
+
+calling: ContextVar[Identity | None] = ContextVar("calling", default=None)
+"""Who makes the call that this thread answers."""
 
 
 class UnknownKey(Exception):

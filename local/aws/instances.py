@@ -29,7 +29,8 @@ def listing(cluster_name: str) -> list[dict[str, Any]]:
     cluster = store.by_name(cluster_name)
     for backend in list(ec2_backends[ACCOUNT_ID].values()):
         for instance in backend.all_instances():
-            if instance.state not in SHOWN_STATES:
+            # One that ends at launch never boots.
+            if instance.state not in SHOWN_STATES or hasattr(instance, "launch_failure"):
                 continue
             tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
             if _belongs(tags, cluster_name):

@@ -13,7 +13,7 @@ from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 
-from local.aws import changes, events, placement_groups
+from local.aws import changes, events, identity, placement_groups, volume_keys
 
 CAPACITY_BLOCK = "capacity-block"
 
@@ -98,6 +98,8 @@ def install() -> None:
         if template is not None:
             version = template.get_version(specification.get("Version", "$Default"))
             complete(instance, version.data, version)
+            launcher = volume_keys.SPOT if instance.lifecycle == "spot" else _caller()
+            _check_disks(instance, version.data, launcher)
         instance.add_tags({"aws:ec2:fleet-id": fleet.id})
 
     def create_on_demand_requests(self: Any, weight_to_add: float) -> None:
@@ -129,8 +131,12 @@ def install() -> None:
                     ServiceException
                 ):  # a profile that moto associates itself right after
                     complete(instance, {k: v for k, v in version.data.items() if k != "IamInstanceProfile"})
+                _check_disks(instance, version.data, _caller())
+        elif kwargs.get("block_device_mappings"):
+            for instance in reservation.instances:
+                _check_disks(instance, {"BlockDeviceMappings": kwargs["block_device_mappings"]}, _caller())
         for instance in reservation.instances:
-            events.instance_state_changed(instance, "running")
+            events.instance_state_changed(instance, instance.state)
         changes.notify()
         return reservation
 
@@ -138,6 +144,18 @@ def install() -> None:
 
     for name, state in (("terminate", "terminated"), ("stop", "stopped"), ("start", "running")):
         _tell_after(name, state)
+
+
+def _caller() -> str | None:
+    """The role whose session makes this call; None for a user."""
+    who = identity.calling.get()
+    return None if who is None or who.role is None else who.principal_arn
+
+
+def _check_disks(instance: Any, data: dict[str, Any], launcher: str | None) -> None:
+    reason = volume_keys.refusal(instance.ec2_backend, data, launcher)
+    if reason is not None:
+        volume_keys.end_at_launch(instance, reason)
 
 
 def _tell_after(method: str, state: str) -> None:

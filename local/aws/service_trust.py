@@ -40,6 +40,6 @@ def role_for(arn: str | None) -> Any | None:
     return next((role for role in roles if role.arn == arn), None)
 
 
-def role_grants(role: Any, action: str, resource: str) -> bool:
+def role_grants(role: Any, action: str, resource: str, context: Context | None = None) -> bool:
     """Whether the role's own policies grant an action on a resource."""
-    return evaluate(policy_documents(role), Request(action, resource)).allowed
+    return evaluate(policy_documents(role), Request(action, resource, context or {})).allowed

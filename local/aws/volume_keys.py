@@ -1,22 +1,167 @@
-"""Add the request for the account's default EBS key to moto, which can only change that key."""
+"""The KMS keys of volumes: the account's default key, and instances that end because they can't use their key.
+
+EC2 takes a launch whose volume has such a key, and ends the instance while it is pending: it checks the key
+asynchronously (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyEbsDefaultKmsKeyId.html: "your
+instances will fail to launch"). The state reasons are those that AWS and users of Karpenter report:
+
+- no right to use the key: https://repost.aws/knowledge-center/kms-iam-ec2-permission;
+- a key that is disabled, pending deletion or absent: https://github.com/aws/karpenter-provider-aws/issues/5039.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from moto.core.responses import ActionResult
+from moto.ec2.models.instances import StateReason
 from moto.ec2.responses.elastic_block_store import ElasticBlockStore
+from moto.kms.models import kms_backends
+
+from local.aws.account import ACCOUNT_ID
+from local.aws.policy import Request, as_list, like, statement_applies
+from local.aws.service_trust import role_for, role_grants
 
 # The answer of EC2 if the account has no key of its own
 # (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetEbsDefaultKmsKeyId.html).
-AWS_MANAGED = "alias/aws/ebs"
+AWS_MANAGED: Final = "alias/aws/ebs"
+# Service-linked roles launch the instances of a spot request and of an Auto Scaling group
+# (https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html).
+SPOT: Final = f"arn:aws:iam::{ACCOUNT_ID}:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+AUTO_SCALING: Final = (
+    f"arn:aws:iam::{ACCOUNT_ID}:role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+)
+# What the launch needs of the key (https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html),
+# as operations of a grant.
+NEEDED: Final = ("CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext")
+
+WRONG_STATE: Final = StateReason(
+    "Client.InvalidKMSKey.InvalidState: The KMS key provided is in an incorrect state",
+    "Client.InvalidKMSKey.InvalidState",
+)
+NOT_ALLOWED: Final = StateReason("Client.InternalError: Client error on launch", "Client.InternalError")
+# https://github.com/aws/karpenter-provider-aws/issues/1407
+TRANSITION_REASON: Final = "Server.InternalError"
+# Long enough for Karpenter to know the instance that the event is about, as on EC2.
+END_SECONDS: Final = 3.0
+
+
+def default_key(backend: Any) -> str:
+    """The account's default key for EBS: an ARN, or the alias of the AWS managed key."""
+    chosen = backend.default_kms_key_id
+    # moto makes the AWS managed key with the first volume that needs it, and notes its ARN.
+    key = _find(backend, chosen) if chosen else None
+    return AWS_MANAGED if not chosen or (key is not None and _is_aws_managed(key)) else str(chosen)
+
+
+def refusal(backend: Any, data: Mapping[str, Any], launcher: str | None) -> StateReason | None:
+    """Why EC2 ends an instance of a launch template with this data; None if it runs.
+
+    Args:
+        backend: moto's EC2 of the region.
+        data: The data of the launch template.
+        launcher: ARN of the role that launches it; None for a user, who may do all.
+    """
+    for mapping in data.get("BlockDeviceMappings") or []:
+        ebs = mapping.get("Ebs") or {}
+        if str(ebs.get("Encrypted", "")).lower() != "true":
+            continue
+        name = ebs.get("KmsKeyId") or default_key(backend)
+        if name.endswith(AWS_MANAGED):
+            continue
+        key = _find(backend, name)
+        if key is None or key.key_state != "Enabled":
+            return WRONG_STATE
+        if (
+            not _is_aws_managed(key)
+            and launcher is not None
+            and not _may_use(key, launcher, backend.region_name)
+        ):
+            return NOT_ALLOWED
+    return None
+
+
+def end_at_launch(instance: Any, reason: StateReason) -> None:
+    """Let a new instance stay pending, and end for this reason."""
+    instance.launch_failure = reason
+    instance._state.name, instance._state.code = "pending", 0
+
+    def end() -> None:
+        if instance.state == "pending":
+            instance.terminate()
+            instance.state_reason, instance._reason = reason, TRANSITION_REASON
+
+    timer = threading.Timer(END_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _find(backend: Any, name: str) -> Any | None:
+    """The key with this id, alias or ARN."""
+    short = name.split(":", 5)[-1]
+    for key in kms_backends[backend.account_id][backend.region_name].keys.values():
+        if short.removeprefix("key/") == key.id or short in key.aliases:
+            return key
+    return None
+
+
+def _is_aws_managed(key: Any) -> bool:
+    return AWS_MANAGED in key.aliases
+
+
+def _may_use(key: Any, launcher: str, region: str) -> bool:
+    """Whether a grant or the key's policy lets a role use the key through EC2."""
+    if any(
+        grant.grantee_principal == launcher and set(NEEDED) <= set(grant.operations)
+        for grant in key.grants.values()
+    ):
+        return True
+    context = {
+        "aws:principalarn": (launcher,),
+        "kms:calleraccount": (ACCOUNT_ID,),
+        "kms:viaservice": (f"ec2.{region}.amazonaws.com",),
+        "kms:grantisforawsresource": ("true",),
+    }
+    return all(_allows(key, launcher, Request(f"kms:{name}", key.arn, context)) for name in NEEDED)
+
+
+def _allows(key: Any, launcher: str, request: Request) -> bool:
+    """https://docs.aws.amazon.com/kms/latest/developerguide/policy-evaluation.html"""
+    statements = as_list(json.loads(key.policy or "{}").get("Statement"))
+    # A key policy's Resource is the key itself, whatever it says.
+    asked = Request(request.action, None, request.context)
+    applying = [each for each in statements if statement_applies(each, asked)]
+    if any(each.get("Effect") == "Deny" and _names(each, (launcher, _ROOT)) for each in applying):
+        return False
+    allowing = [each for each in applying if each.get("Effect") == "Allow"]
+    if any(_names(each, (launcher,)) for each in allowing):
+        return True
+    # The account's root stands for what the policies of its roles allow.
+    role = role_for(launcher)
+    by_account = any(_names(each, (_ROOT, ACCOUNT_ID)) for each in allowing)
+    return (
+        by_account
+        and role is not None
+        and role_grants(role, request.action, str(request.resource), request.context)
+    )
+
+
+_ROOT: Final = f"arn:aws:iam::{ACCOUNT_ID}:root"
+
+
+def _names(statement: Mapping[str, Any], principals: Iterable[str]) -> bool:
+    principal = statement.get("Principal")
+    named = [principal] if isinstance(principal, str) else as_list((principal or {}).get("AWS"))
+    return any(each == "*" or like(str(each), wanted) for each in named for wanted in principals)
 
 
 def install() -> None:
-    """Add GetEbsDefaultKmsKeyId to moto."""
+    """Add GetEbsDefaultKmsKeyId to moto, which can only change that key."""
 
     def get_ebs_default_kms_key_id(self: Any) -> ActionResult:
         self.error_on_dryrun()
-        return ActionResult({"KmsKeyId": self.ec2_backend.default_kms_key_id or AWS_MANAGED})
+        return ActionResult({"KmsKeyId": default_key(self.ec2_backend)})
 
     ElasticBlockStore.get_ebs_default_kms_key_id = get_ebs_default_kms_key_id

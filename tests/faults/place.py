@@ -184,6 +184,22 @@ class Place:
                 kept = {key: entry[key] for key in ("principalArn", "type", "tags") if entry.get(key)}
                 eks.create_access_entry(clusterName=self._cluster, **kept)
 
+    @contextmanager
+    def disks_without_key(self) -> Iterator[None]:
+        """For a while the account's default key for EBS is a disabled one, so that new machines end at launch."""
+        cloud = self._home.cloud() or {}
+        client = connected(cloud, cloud["region"])
+        ec2, kms = client("ec2"), client("kms")
+        before = ec2.get_ebs_default_kms_key_id()["KmsKeyId"]
+        key = kms.create_key()["KeyMetadata"]["KeyId"]
+        kms.disable_key(KeyId=key)
+        ec2.modify_ebs_default_kms_key_id(KmsKeyId=key)
+        try:
+            yield
+        finally:
+            ec2.modify_ebs_default_kms_key_id(KmsKeyId=before)
+            kms.schedule_key_deletion(KeyId=key, PendingWindowInDays=7)
+
     # -- processes
 
     def process(self, *words: str) -> int:

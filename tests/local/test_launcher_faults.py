@@ -134,6 +134,17 @@ def names(place: Place) -> list[str]:
     return sorted(node["metadata"]["name"] for node in place.nodes())
 
 
+def test_l3_instances_that_end_for_want_of_the_key_of_their_disks_are_explained(
+    place: Place, proxy: Proxy, tmp_path: Path
+) -> None:
+    with place.disks_without_key():
+        with Run(place, proxy, tmp_path, least=1, most=1) as run:
+            launcher = run.launch()
+            until(lambda: run.is_waiting(launcher, "EC2 ended", "cluster.volumeKey"), "it names the key")
+        until(lambda: not place.claims(), "the last of them has ended")
+    assert names(place) == []
+
+
 def test_l3_machines_that_do_not_register_are_named_and_not_counted(
     place: Place, begin: Callable[..., Run]
 ) -> None:

@@ -10,11 +10,12 @@ from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 
-from local.aws import images, launch
+from local.aws import images, launch, volume_keys
 from local.aws.account import ACCOUNT_ID
 from local.aws.eks import access
 from local.aws.eks.clusters import require_role
 from local.aws.eks.store import Cluster, Document, NodeGroup, arn, in_use, invalid, not_found
+from local.aws.errors import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +211,9 @@ def _launch(cluster: Cluster, group: NodeGroup, count: int) -> None:
         template = backend.get_launch_template(document["launchTemplate"]["id"])
         version = template.get_version(document["launchTemplate"]["version"])
         data = version.data
+    refused = volume_keys.refusal(backend, data, volume_keys.AUTO_SCALING)
+    if refused is not None:
+        raise ApiError("AsgInstanceLaunchFailures", f"Instances ended at launch: {refused.message}")
     architecture, variant = AMI_TYPES[document["amiType"]]
     image_id = data.get("ImageId") or images.image(
         cluster.region, ACCOUNT_ID, images.image_name(document["version"], architecture, variant)

@@ -66,6 +66,24 @@ def test_a_pool_may_have_several_types_and_zones() -> None:
     assert life.status["phase"] == "Provisioning"
 
 
+def test_condition_names_instances_that_end_at_launch_and_the_key() -> None:
+    life = Pooled()
+    life.turn(1)
+    assert "NodeClaims starting" in life.status["message"]
+    for claim in list(life.api.claims):
+        life.api.warn("NodeClaim", claim, "Instance is terminating", "InstanceTerminating")
+        life.api.warn("NodeClaim", claim, "Interruption triggered termination", "TerminatingOnInterruption")
+    life.look()
+    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    (message,) = [
+        each["message"] for each in life.status["conditions"] if each["type"] == n.CAPACITY_AVAILABLE
+    ]
+    assert message.startswith("0 of 2 nodes: EC2 ended 2 instances of pool p5")
+    assert "KMS key" in message
+    # It is a message: nothing is deleted because of it.
+    assert len(life.api.placeholders()) == 2
+
+
 @pytest.mark.parametrize(("changes", "why"), [
     ({"status__conditions": [{"type": "Ready", "status": "Unknown"}]}, "not Ready"),
     ({"spec__unschedulable": True}, "cordoned"),
