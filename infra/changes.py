@@ -304,15 +304,21 @@ def fixed_values(settings: Settings) -> dict[str, Any]:
     return found
 
 
-def run_values(training: Training) -> dict[str, Any]:
-    """Return the settings that a run receives at its start, by key."""
+def run_values(settings: Settings, training: Training) -> dict[str, Any]:
+    """Return the settings that a run receives at its start, by key. `infra.stack` adds the images that it builds."""
     first, *others = training.candidates
+    lustre = settings.storage.lustre
 
     def size(candidate: Candidate) -> list[Any]:
         taken = candidate.size
         return [taken.processes_per_node, taken.cpu, taken.memory, taken.shared_memory]
 
-    return {
+    beside = {
+        "trainyard:images.placeholder": settings.images.placeholder,
+        "trainyard:storage.prefix": settings.storage.prefix,
+        "trainyard:storage.lustre.mountPath": lustre.mount_path if lustre else "",
+    }
+    return beside | {
         f"trainyard:training.{key}": value
         for key, value in {
             "pool": first.pool.name,

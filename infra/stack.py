@@ -221,7 +221,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             ),
             in_both,
         )
-        others += [launcher, *_started(settings.training, launcher)]
+        others += [launcher, *_started(settings, settings.training, images.uris, launcher)]
     Drain(
         "drain",
         settings.cluster.name,
@@ -255,14 +255,23 @@ def deploy(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _started(training: Training, launcher: LauncherJob) -> list[pulumi.Resource]:
-    """Record the settings of the run after its Job was created."""
+def _started(
+    settings: Settings, training: Training, uris: dict[str, pulumi.Output[str]], launcher: LauncherJob
+) -> list[pulumi.Resource]:
+    """Record what the run was started with, once its Job is there.
+
+    An image that the stack builds changes with its sources, and with settings such as `images.packageIndex`.
+    """
+    values = {
+        **changes.run_values(settings, training),
+        **{f"the {name} image": uris[name] for name in IMAGES},
+    }
     return [
         StartedRun(
             f"run-{training.run_id}",
             training.run_id or "",
             job.metadata.apply(lambda metadata: getattr(metadata, "uid", None) or ""),
-            changes.run_values(training),
+            values,
             pulumi.ResourceOptions(depends_on=[job]),
         )
         for job in launcher.jobs

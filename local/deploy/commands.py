@@ -412,7 +412,7 @@ class _Session:
         return file
 
     def report_removal_waits(self, settings: Mapping[str, Any]) -> None:
-        """Report the pods that delay the removal of pools, if the cluster answers."""
+        """Report what still uses pools that will be removed, if the cluster answers."""
         deployment = self.engine.deployment()
         pools = removed_pools(deployment, settings["config"])
         clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
@@ -420,7 +420,7 @@ class _Session:
             return
         with contextlib.suppress(ApiException, HTTPError, ConfigException, OSError):
             api = new_client_from_config(config_file=str(self.home.kubeconfig), context=clusters[0])
-            for line in read_removal_waits(api, pools):
+            for line in read_removal_waits(api, pools, deployment):
                 say(line)
 
     def read_deleted_pools(self, settings: Mapping[str, Any]) -> None:

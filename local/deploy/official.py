@@ -132,7 +132,7 @@ def up(stack: str) -> int:
 
 
 def _report_removal_waits(stack: str) -> None:
-    """Report the pods that delay the removal of pools, if the cluster answers."""
+    """Report what still uses pools that will be removed, if the cluster answers."""
     try:
         deployment = _deployment(stack)
     except EngineError:  # there is no such stack yet
@@ -145,7 +145,7 @@ def _report_removal_waits(stack: str) -> None:
     unknown = (EngineError, ApiException, HTTPError, ConfigException, OSError)
     with contextlib.suppress(*unknown), tempfile.TemporaryDirectory() as directory:
         file = _kubeconfig(outputs, Path(directory))
-        for line in read_removal_waits(new_client_from_config(config_file=str(file)), pools):
+        for line in read_removal_waits(new_client_from_config(config_file=str(file)), pools, deployment):
             print(line, flush=True)
 
 
@@ -189,6 +189,7 @@ def preview(stack: str) -> str | None:
     except EngineError as error:
         return str(error)
     program.check(stack, "--deployed")
+    _report_removal_waits(stack)
     print(f"stack {stack}: the plan of an up against its state", flush=True)
     _pulumi("preview", "--stack", stack)
     return None

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubernetes import client
+from kubernetes.client.exceptions import ApiException
 
 NODE_POOL = "kubernetes:karpenter.sh/v1:NodePool"
 STARTED_RUN = "pulumi-python:dynamic/settings:StartedRun"
 POOL_LABEL = "karpenter.sh/nodepool"
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+QUEUES = ("torchrun.ai", "v1alpha1", "torchrunqueues")
+QUEUE_TYPE = "kubernetes:torchrun.ai/v1alpha1:TorchrunQueue"
 
 
 def removed_pools(deployment: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -26,37 +29,74 @@ def removed_pools(deployment: Mapping[str, Any], config: Mapping[str, Any]) -> l
     return sorted(set(deployed) - configured)
 
 
-def removal_wait(pool: str, nodes: list[Mapping[str, Any]], pods: list[Mapping[str, Any]]) -> str | None:
-    """Return a message about the pods that delay the removal of a pool; None if there are none.
+def removal_waits(
+    pool: str,
+    nodes: list[Mapping[str, Any]],
+    pods: list[Mapping[str, Any]],
+    queues: list[Mapping[str, Any]] | None = None,
+) -> list[str]:
+    """Return messages about what still uses a pool that is removed.
 
     Args:
         pool: The pool's name.
         nodes: All nodes of the cluster.
         pods: All pods of the cluster.
+        queues: The TorchrunQueues that stay.
     """
     own = {
         each["metadata"]["name"]
         for each in nodes
         if (each["metadata"].get("labels") or {}).get(POOL_LABEL) == pool
     }
-    holders = sorted(
-        f"{each['metadata']['namespace']}/{each['metadata']['name']}"
-        for each in pods
+    alive = [
+        each for each in pods if (each.get("status") or {}).get("phase") in ("Pending", "Running")
+    ]  # a pod that has ended keeps its node's name
+    holders = [
+        each
+        for each in alive
         if each["spec"].get("nodeName") in own
-        and (each.get("status") or {}).get("phase") in ("Pending", "Running")
         and (each["metadata"].get("annotations") or {}).get(DO_NOT_DISRUPT) == "true"
-    )
-    if not holders:
-        return None
-    shown = ", ".join(holders[:3]) + (f" and {len(holders) - 3} more" if len(holders) > 3 else "")
-    return (
-        f"pool {pool}: is not in the stack file, but its nodes run {shown}. Karpenter does not disrupt these, so up"
-        " waits for their end. To keep the pool, press Ctrl-C and add the pool to the stack file again"
-    )
+    ]
+    pending = [
+        each
+        for each in alive
+        if not each["spec"].get("nodeName")
+        and (each["spec"].get("nodeSelector") or {}).get(POOL_LABEL) == pool
+    ]
+    jobless = [each for each in queues or [] if _pool_of(each) == pool]
+    found = []
+    if holders:
+        found.append(
+            f"pool {pool}: is no longer in the stack file, and its nodes run {_names(holders)}. Karpenter ends no node"
+            " under such pods, so that this up waits until they end. Ctrl-C stops it; the pool stays if it is in the"
+            " stack file again"
+        )
+    if pending:
+        found.append(
+            f"pool {pool}: is no longer in the stack file, and {_names(pending)} wait for a node of it, which they do"
+            " not get once it is removed. Put it into the stack file again, or end their runs and jobs"
+        )
+    if jobless:
+        found.append(
+            f"pool {pool}: is no longer in the stack file, and TorchrunQueue {_names(jobless)} names it, so that new"
+            " jobs there wait. Give the queue another pool, or delete it"
+        )
+    return found
 
 
-def read_removal_waits(api: client.ApiClient, pools: list[str]) -> list[str]:
-    """Return the messages of `removal_wait` for these pools, from the cluster behind `api`.
+def _pool_of(queue: Mapping[str, Any]) -> Any:
+    return ((queue.get("spec") or {}).get("scheduling") or {}).get("pool")
+
+
+def _names(items: list[Mapping[str, Any]]) -> str:
+    names = sorted(f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in items)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def read_removal_waits(api: client.ApiClient, pools: list[str], deployment: Mapping[str, Any]) -> list[str]:
+    """Return the messages of `removal_waits` for these pools, from the cluster behind `api`.
+
+    Queues in the state `deployment` are the stack's own, whose settings are checked with the stack file.
 
     Raises:
         kubernetes.client.exceptions.ApiException: The API server refused the request.
@@ -64,7 +104,28 @@ def read_removal_waits(api: client.ApiClient, pools: list[str]) -> list[str]:
     core = client.CoreV1Api(api)
     nodes = api.sanitize_for_serialization(core.list_node())["items"]
     pods = api.sanitize_for_serialization(core.list_pod_for_all_namespaces())["items"]
-    return [message for pool in pools if (message := removal_wait(pool, nodes, pods))]
+    own = {
+        (each["inputs"]["metadata"].get("namespace"), each["inputs"]["metadata"]["name"])
+        for each in deployment.get("resources") or []
+        if each["type"] == QUEUE_TYPE
+    }
+    queues = [
+        each for each in _queues(api) if (each["metadata"]["namespace"], each["metadata"]["name"]) not in own
+    ]
+    return [message for pool in pools for message in removal_waits(pool, nodes, pods, queues)]
+
+
+def _queues(api: client.ApiClient) -> list[Mapping[str, Any]]:
+    """All TorchrunQueues; none in a cluster without their kind."""
+    try:
+        found: list[Mapping[str, Any]] = client.CustomObjectsApi(api).list_cluster_custom_object(*QUEUES)[
+            "items"
+        ]
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        return []
+    return found
 
 
 def read_changed_settings(deployment: Mapping[str, Any]) -> str | None:

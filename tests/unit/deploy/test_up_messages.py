@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from local.deploy import follow, official
+from local.deploy import follow, official, up_messages
 from local.deploy.follow import Follower, FollowError, JobGoneError, Run
 from local.deploy.up_messages import (
     DO_NOT_DISRUPT,
@@ -17,7 +17,8 @@ from local.deploy.up_messages import (
     STARTED_RUN,
     deleted_job_message,
     read_changed_settings,
-    removal_wait,
+    read_removal_waits,
+    removal_waits,
     removed_pools,
 )
 
@@ -51,12 +52,58 @@ def test_removed_pool_names_the_pods_that_hold_its_nodes() -> None:
     nodes = [node("a", "small"), node("b", "small"), node("c", "large")]
     pods = [pod(f"train-r1-worker-{index}", "a") for index in range(5)]
     pods += [pod("other", "c"), pod("agent", "b", held=False), pod("ended", "b", phase="Succeeded")]
-    said = removal_wait("small", nodes, pods)
-    assert said is not None
+    (said,) = removal_waits("small", nodes, pods)
     assert "training/train-r1-worker-0" in said
     assert "and 2 more" in said
     assert "other" not in said
-    assert removal_wait("large", [node("c", "large")], [pod("agent", "c", held=False)]) is None
+    assert removal_waits("large", [node("c", "large")], [pod("agent", "c", held=False)]) == []
+
+
+def test_removed_pool_names_the_pods_that_wait_for_its_nodes() -> None:
+    """Placeholders of a run or a TorchrunJob that has no node yet."""
+    waiting = {**pod("vit-hold-0", ""), "status": {"phase": "Pending"}}
+    waiting["spec"] = {"nodeSelector": {POOL_LABEL: "small"}}
+    elsewhere = {**waiting, "metadata": {"name": "other", "namespace": "training"}}
+    elsewhere["spec"] = {"nodeSelector": {POOL_LABEL: "large"}}
+    (said,) = removal_waits("small", [], [waiting, elsewhere])
+    assert "training/vit-hold-0 wait for a node" in said
+    assert "other" not in said
+
+
+def queue(name: str, of: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "ml"}, "spec": {"scheduling": {"pool": of}}}
+
+
+class Answers:
+    """The API of a cluster, as the client's classes ask it."""
+
+    def __init__(self, *queues: dict[str, Any], known: bool = True) -> None:
+        self.queues, self.known = list(queues), known
+
+    def list_node(self) -> Any:
+        return {"items": []}
+
+    def list_pod_for_all_namespaces(self) -> Any:
+        return {"items": []}
+
+    def list_cluster_custom_object(self, *_kind: str) -> Any:
+        if not self.known:
+            raise ApiException(status=404)
+        return {"items": self.queues}
+
+    def sanitize_for_serialization(self, thing: Any) -> Any:
+        return thing
+
+
+def test_removed_pool_names_queues_that_are_not_of_the_stack_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CoreV1Api", "CustomObjectsApi"):
+        monkeypatch.setattr(up_messages.client, name, lambda api: api)
+    metadata = {"name": "own", "namespace": "ml"}
+    state = {"resources": [{"type": up_messages.QUEUE_TYPE, "inputs": {"metadata": metadata}}]}
+    there = Answers(queue("own", "small"), queue("theirs", "small"), queue("else", "large"))
+    (said,) = read_removal_waits(there, ["small"], state)
+    assert "TorchrunQueue ml/theirs names it" in said
+    assert read_removal_waits(Answers(known=False), ["small"], state) == []
 
 
 def test_changed_settings_are_read_from_state() -> None:

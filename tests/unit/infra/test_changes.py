@@ -18,6 +18,8 @@ from infra.changes import (
     CLUSTER_TYPE,
     FILE_SYSTEM_TYPE,
     FIXED_SETTINGS_TYPE,
+    NEXT_RUN,
+    STARTED_RUN_TYPE,
     find_refused_changes,
     fixed_values,
     run_values,
@@ -216,11 +218,39 @@ def test_run_whose_job_is_another_one_was_started_with_the_new_settings() -> Non
     assert _Run().check({}, changed).inputs == changed
 
 
-def test_every_setting_of_a_run_is_among_those_that_it_was_started_with() -> None:
-    run = read("test", {**MAKES_EVERYTHING}, NOW).training
-    assert run is not None
-    named = {path for path in CHANGES if re.fullmatch(r"training\.[A-Za-z]+", path)} - {"training.runId"}
-    assert {key.removeprefix("trainyard:") for key in run_values(run)} == named
+def test_every_setting_for_the_next_run_is_among_those_that_a_run_was_started_with() -> None:
+    """What says "for the next runId" reaches no run that was started: `up` must say so."""
+    found = read("test", {**MAKES_EVERYTHING}, NOW)
+    assert found.training is not None
+    recorded = {key.removeprefix("trainyard:") for key in run_values(found, found.training)}
+    for path, change in CHANGES.items():
+        whole = re.sub(r"\[\].*", "", path)  # of a list all entries are compared
+        if NEXT_RUN in change.text and path not in BUILT:
+            assert whole in recorded, f"{path} changes for the next run, and nobody says so"
+    assert recorded <= set(CHANGES)
+
+
+# They change the images themselves, which are compared as they are.
+BUILT = {
+    *("images.build", "images.launcher", "images.trainer", "images.packageIndex", "images.debianMirror"),
+    *("images.efaInstaller", "images.baseImages", "images.baseImages.launcher", "images.baseImages.trainer"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning")
+def test_a_run_is_recorded_with_its_images() -> None:
+    recorded: Recorded = shipped("dev")
+    (run,) = (each for each in recorded.resources if each.type == STARTED_RUN_TYPE)
+    for name in ("trainer", "launcher"):
+        assert run.inputs["values"][f"the {name} image"]
+
+
+def test_trainer_that_was_edited_after_the_start_of_a_run_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = ({**RUN, "the trainer image": f"repository@sha256:{digit}"} for digit in "12")
+    _Run().check(started(before), started(after))
+    assert "started before the trainer image changed" in capsys.readouterr().out
+    # The state of an earlier version does not have it.
+    assert _Run().check(started(RUN), started(after)).inputs["late"] == ""
 
 
 @pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning")
