@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,6 +40,9 @@ UNAUTHORIZED: Final = 401
 NOT_FOUND: Final = 404
 REQUEST_TIMEOUT_SECONDS: Final = 30
 # The chart's Deployment (aws/karpenter-provider-aws, charts/karpenter, 1.14).
+# A TorchrunQueue or TorchrunJob in a list may be 10,000 levels deep, as the API server takes it
+# (sigs.k8s.io/json, maxNestingDepth). By itself Python reads about 1,000.
+DEEPEST: Final = 25_000
 CONTROLLER_PATH: Final = f"/apis/apps/v1/namespaces/{KARPENTER_NAMESPACE}/deployments/karpenter"
 
 
@@ -87,6 +91,7 @@ class Cluster:
     """A `ClusterApi`."""
 
     def __init__(self, session: Any, cluster: str, description: dict[str, Any], scope: Scope) -> None:
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
         self._session = session
         self._cluster = cluster
         self._scope = scope

@@ -132,8 +132,8 @@ def _reserved_keys(template: str) -> dict[str, str]:
 def _reserved_validation(place: str) -> dict[str, str]:
     return {
         "expression": "size(variables.reserved) == 0",
-        "messageExpression": f"'{place}: ' + variables.reserved.join(', ') + ' is reserved for Trainyard, Karpenter "
-        "and KAI Scheduler. Use a key of another domain.'",
+        "messageExpression": f"'{place}: ' + variables.reserved.join(', ') + ' is reserved for Trainyard and "
+        "the schedulers and operators of its pods. Use a key of another domain.'",
         "reason": "Invalid",
     }
 

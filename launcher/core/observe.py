@@ -21,6 +21,8 @@ Object = Mapping[str, Any]
 _ALL = 2**63
 _RESERVED = "reserved"
 NODE_CLASS_GROUP = "karpenter.k8s.aws"
+# Kubernetes' own Events have at most 1,024 characters (k8s.io/client-go, tools/events: maxNoteLength).
+_LONGEST_MESSAGE = 1024
 _CLASS_LOST = frozenset({"NodeClassNotFound", "NodeClassTerminating"})
 
 
@@ -431,14 +433,14 @@ def _first_exit(item: Object) -> Exit | None:
 
 
 def warned(item: Object) -> Warned:
-    """A v1 Event."""
+    """A v1 Event. Who writes one may make it as long as an object of the API can be."""
     about = item.get("involvedObject", {})
     stamp = item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp")
     return Warned(
         kind=about.get("kind", ""),
         name=about.get("name", ""),
-        reason=item.get("reason") or "",
-        message=item.get("message") or "",
+        reason=str(item.get("reason") or "")[:_LONGEST_MESSAGE],
+        message=str(item.get("message") or "")[:_LONGEST_MESSAGE],
         at=seconds(stamp),
         uid=item["metadata"].get("uid", ""),
     )

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 # Whole numbers stay int: most are, and their arithmetic is ten times faster.
 Amount = int | Fraction
+
+_KEPT: Final = 4096
+_SHOWN: Final = 80
 
 _SUFFIXES: Final = {
     "": Fraction(1),
@@ -31,13 +34,14 @@ _SUFFIXES: Final = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
+# Kubernetes holds amounts in 64 bits. Python takes any number of digits, and prints at most 4,300.
 _PATTERN: Final = re.compile(
-    r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?",
+    r"(?P<number>\d{1,30}(\.\d{0,30})?|\.\d{1,30})(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?",
     re.ASCII,
 )
 
 
-@cache  # a cluster says the same few quantities again and again
+@lru_cache(_KEPT)  # a cluster says the same few quantities again and again
 def parse(text: str | int | float) -> Amount:
     """The value of a quantity such as `1500m`, `2Gi`, `1e3` or `4`, in units of its resource.
 
@@ -45,14 +49,17 @@ def parse(text: str | int | float) -> Amount:
     """
     match = _PATTERN.fullmatch(str(text))
     if match is None:
-        raise ValueError(f"{text!r} is no quantity; it must be for instance 4, 1500m or 2Gi")
+        shown = repr(text)
+        if len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}..."
+        raise ValueError(f"{shown} is no quantity; it must be for instance 4, 1500m or 2Gi")
     number, suffix = Fraction(match["number"]), match["suffix"] or ""
     factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Fraction(10) ** int(suffix[1:])
     value = number * factor
     return value.numerator if value.denominator == 1 else value
 
 
-@cache
+@lru_cache(_KEPT)
 def in_words(size: int) -> str:
     """A number of bytes as people write it: by the suffix that makes it shortest."""
     whole = ((factor, suffix) for suffix, factor in _SUFFIXES.items() if factor >= 1 and size % factor == 0)

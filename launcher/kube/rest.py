@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,9 @@ RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
 # Rights are refused by an API server that has just begun and has not read them yet, too.
 REFUSED_STATUS = frozenset({401, 403})
 _SECONDS = re.compile(r"[0-9]{1,9}")
+# Functions such as copy.deepcopy call themselves twice for each level. With this limit C code that reads or writes JSON
+# stays below 6 MiB of a thread's stack, which usually has 8; deeper text is a RecursionError as before.
+_DEEPEST = 25_000
 
 
 class ApiError(Exception):
@@ -320,8 +324,21 @@ def _checked(value: Any) -> JsonObject:
     return value
 
 
+def accept_deep_objects() -> None:
+    """Let Python read and write objects as deep as the API server takes them: one may be in any list.
+
+    That is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth), and a field
+    with another API's object, such as podTemplate.spec, may have all of them. By itself Python stops at about 1,000.
+    """
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
+
+
 def client_of(settings: Any) -> Any:
-    """A client with these settings that makes one attempt per request; `Rest` decides on the next."""
+    """A client with these settings that makes one attempt per request; `Rest` decides on the next.
+
+    From then on this process reads deep objects.
+    """
+    accept_deep_objects()
     settings.retries = False
     settings.connection_pool_maxsize = _CONNECTIONS
     # A peer that is gone without a word is noticed after a minute or two, and not at the end of a watch.
@@ -340,5 +357,5 @@ def _explain(data: bytes) -> tuple[str, str]:
     try:
         status = json.loads(data)
         return str(status.get("reason") or ""), str(status.get("message") or "")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return "", data[:200].decode(errors="replace")

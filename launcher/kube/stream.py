@@ -27,7 +27,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 value = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 value = None
             if not isinstance(value, dict):
                 raise Garbled(f"{line[:80]!r} is no JSON object")
@@ -99,6 +99,8 @@ class _Text:
                 value, end = _JSON.raw_decode(self._here, self._at)
             except json.JSONDecodeError:
                 end = len(self._here)
+            except RecursionError as error:
+                raise Garbled(f"an object in the list is too deep: {error}") from None
             if end < len(self._here):
                 self._at = end
                 return value

@@ -116,11 +116,12 @@ def read_removal_waits(api: client.ApiClient, pools: list[str], deployment: Mapp
 
 
 def _queues(api: client.ApiClient) -> list[Mapping[str, Any]]:
-    """All TorchrunQueues; none in a cluster without their kind."""
+    """All TorchrunQueues; none in a cluster without their kind, nor where one is too deep for Python to read."""
+    custom = client.CustomObjectsApi(api)
     try:
-        found: list[Mapping[str, Any]] = client.CustomObjectsApi(api).list_cluster_custom_object(*QUEUES)[
-            "items"
-        ]
+        found: list[Mapping[str, Any]] = custom.list_cluster_custom_object(*QUEUES)["items"]
+    except RecursionError:
+        return []
     except ApiException as error:
         if error.status != 404:
             raise

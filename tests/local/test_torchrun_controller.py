@@ -9,12 +9,15 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.kube.rest import accept_deep_objects
 from tests.faults.proxy import Proxy
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Running, Team, controller, taken_away, until, without_right
@@ -24,6 +27,9 @@ NUMBERS = count(1)
 # Nothing is waited for but looks that have begun.
 STOP_SECONDS = 4.0
 PERIOD_SECONDS = 7.0
+# As deep as the API server takes objects (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go:
+# maxNestingDepth is 10000), but for what surrounds the value.
+DEEP = 9900
 INSTALL = ("config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
 
 
@@ -58,6 +64,13 @@ def let_go(team: Team, name: str) -> bool:
     """Whether the attempt's Job is there and may run."""
     spec = team.get(team.batch(name)).get("spec") or {"suspend": True}
     return not spec.get("suspend")
+
+
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
 
 
 @pytest.mark.local
@@ -327,19 +340,23 @@ class TestItsOwnController:
         self, installed: ApiServer, team: Team, tmp_path: Path
     ) -> None:
         """What the API server takes can be wrong nevertheless."""
+        accept_deep_objects()
         team.make(queue())
         team.make(queue("wrong", podTemplate={"spec": {"containers": "none"}}))
+        team.make(queue("deep", podTemplate={"spec": nested(DEEP)}))
         with controller(installed, tmp_path):
             team.make(job("lost", jobQueue="wrong"))
             team.make(job("odd", numGPUs=17))
+            team.make(job("sunk", jobQueue="deep"))
             team.make(job("well"))
             until(lambda: let_go(team, "well-0"), "it begins")
             failed = team.reaches("odd", n.PHASE_FAILED)
             assert failed["reason"] == n.REASON_INVALID_SPEC
             assert "numGPUs" in failed["message"]
             until(lambda: team.status("lost").get("reason") == n.REASON_QUEUE_INVALID, "it says why it waits")
-            ready = until(lambda: team.condition("wrong", n.READY, n.QUEUE_KIND), "the queue is judged")
-            assert ready["status"] == "False"
+            for name in ("wrong", "deep"):
+                ready = until(partial(team.condition, name, n.READY, n.QUEUE_KIND), "the queue is judged")
+                assert ready["status"] == "False"
             team.make(queue("misspelt", podTemplate={"spec": {"dnsPolcy": "Default"}}))
             told = until(
                 lambda: team.condition("misspelt", n.READY, n.QUEUE_KIND), "a misspelt field is told"

@@ -90,12 +90,14 @@ RESTRICTED_QUEUE_FIELDS: Final = (
     "podTemplate",
     *(f"storage.{volume}.existingClaim" for volume in _VOLUMES),
 )
-# Domains and names of labels and annotations that Trainyard, Karpenter and KAI Scheduler act on. Sources:
-# https://karpenter.sh/docs/concepts/scheduling/#well-known-labels, and KAI-Scheduler v0.17.0,
-# pkg/common/constants/constants.go.
+# Domains and names of labels and annotations that Trainyard, the training operator, Karpenter and KAI Scheduler act on.
+# The training operator takes pods, and network policies let traffic in, by training.kubeflow.org/job-name. Sources:
+# https://karpenter.sh/docs/concepts/scheduling/#well-known-labels, KAI-Scheduler v0.17.0,
+# pkg/common/constants/constants.go, and training-operator v1.9, pkg/apis/kubeflow.org/v1/common_types.go.
 RESERVED_DOMAINS: Final = (
     "trainyard.dev",
     "torchrun.ai",
+    "training.kubeflow.org",
     "karpenter.sh",
     "karpenter.k8s.aws",
     "kai.scheduler",
@@ -155,7 +157,8 @@ def check_reserved_keys(metadata: Mapping[str, Mapping[str, str]], place: str) -
         place: The field that contains them.
     """
     return [
-        f"{place}.{kind}.{key}: reserved for Trainyard, Karpenter and KAI Scheduler. Use a key of another domain."
+        f"{place}.{kind}.{key}: reserved for Trainyard and the schedulers and operators of its pods. Use a key of"
+        " another domain."
         for kind, values in metadata.items()
         for key in values
         if is_reserved(key)

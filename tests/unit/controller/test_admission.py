@@ -155,6 +155,7 @@ def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: A
         ("a.trainyard.dev/role", True),
         ("karpenter.sh/do-not-disrupt", True),
         ("kai.scheduler/queue", True),
+        ("training.kubeflow.org/job-name", True),
         ("torchrun-job-name", True),
         ("pod-group-name", True),
         ("prometheus.io/port", False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -331,6 +332,43 @@ def test_worker_stops_no_reconcile_whatever_it_says(
     later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60, ask=raises)
     later.job("team", "vit")
     assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)
+
+
+# The API server takes 10,000 levels of JSON.
+DEEP = 9900
+
+
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
+@pytest.mark.parametrize("of", ["queue", "other queue", "other job"])
+def test_object_of_any_depth_stops_no_reconcile(api: FakeApi, of: str) -> None:
+    """Its own queue, whose template no pod can have; one of another job, which is in the same lists."""
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Running")
+    for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
+        api.objects[path]["metadata"]["creationTimestamp"] = BEGAN
+    settle(Mortal(api))
+    deep = {"podTemplate": {"spec": nested(DEEP)}}
+    if of == "queue":
+        api.objects[QUEUE]["spec"] |= deep
+    else:
+        path, more = (JOB, {"overrides": deep}) if of == "other job" else (QUEUE, deep)
+        other = json.loads(json.dumps(api.objects[path]))
+        other["metadata"] |= {"name": "deep", "uid": "deep"}
+        other["spec"] |= more
+        api.objects[f"{path.rpartition('/')[0]}/deep"] = other
+    api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
+    objects = Mortal(api)
+    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60)
+    later.job("team", "vit")
+    later.queue("team", api.objects[QUEUE]["metadata"]["name"])
+    assert phase(api) == n.PHASE_FAILED
 
 
 def test_job_is_decided_without_what_its_pods_say_where_that_raises(

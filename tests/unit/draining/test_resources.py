@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from components.drain import AtDelete
-from components.draining import entry
+from components.draining import cluster_api, entry
 from components.draining.cluster_api import _path, connect
 from components.draining.kinds import ALL_PODS, GANGS, NODES, PODS, QUEUES, SERVICES, Scope
 from tests.unit.draining.test_account import launch
@@ -130,3 +131,16 @@ def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:
 )
 def test_an_object_is_found_where_its_kind_is_served(kind: Any, name: str, path: str) -> None:
     assert _path(kind, name) == path
+
+
+def test_queue_of_any_depth_is_found(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server takes 10,000 levels of JSON; one such object must not keep a stack from being destroyed."""
+    cloud.cluster("deep")
+    monkeypatch.setattr(cluster_api, "token", lambda *_words: "a token")
+    cluster = connect(Session(cloud), "deep", Scope())
+    assert cluster is not None
+    deep = '{"a":' * 9900 + "1" + "}" * 9900
+    items = f'[{{"metadata": {{"name": "q", "namespace": "team"}}, "spec": {deep}}}]'
+    answer = SimpleNamespace(status=200, data=f'{{"items": {items}}}'.encode())
+    monkeypatch.setattr(cluster._http, "request", lambda *_words, **_more: answer)
+    assert cluster.names(QUEUES) == ["team/q"]

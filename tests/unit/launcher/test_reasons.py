@@ -42,6 +42,12 @@ def test_event_with_a_time_that_is_none_can_be_read(stamp: str) -> None:
     assert observe.warned(event).at == 0.0
 
 
+def test_event_of_any_length_is_kept_short() -> None:
+    event = {"metadata": {}, "message": "x" * 2**20, "reason": "r" * 2**20, "involvedObject": {}}
+    found = observe.warned(event)
+    assert max(len(found.message), len(found.reason)) <= 2000
+
+
 def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> None:
     def warning(name: str, reason: str, at: float = NOW) -> observe.Warned:
         return observe.Warned(kind="NodeClaim", name=name, reason=reason, message="m", at=at)
