@@ -166,6 +166,7 @@ def _tell_after(method: str, state: str) -> None:
             return _same_state(self)
         result = act(self)
         if method == "terminate":
+            volume_keys.explain_end(self)
             _close_spot_request(self)
         events.instance_state_changed(self, state)
         changes.notify()

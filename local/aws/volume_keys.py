@@ -91,11 +91,17 @@ def end_at_launch(instance: Any, reason: StateReason) -> None:
     def end() -> None:
         if instance.state == "pending":
             instance.terminate()
-            instance.state_reason, instance._reason = reason, TRANSITION_REASON
 
     timer = threading.Timer(END_SECONDS, end)
     timer.daemon = True
     timer.start()
+
+
+def explain_end(instance: Any) -> None:
+    """Give an instance that ended at launch its reason, in place of a user's request."""
+    reason = getattr(instance, "launch_failure", None)
+    if reason is not None:
+        instance.state_reason, instance._reason = reason, TRANSITION_REASON
 
 
 def _find(backend: Any, name: str) -> Any | None:

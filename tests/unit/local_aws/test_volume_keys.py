@@ -66,9 +66,13 @@ class Disks:
         fleet = self.launcher.fleet(zones="a", template=template, capacity=capacity)
         self.launcher.ec2 = ec2
         number = fleet["Instances"][0]["InstanceIds"][0]
-        for _ in range(200):
+        return self.settled(number)
+
+    def settled(self, number: str) -> dict[str, Any]:
+        for _ in range(500):
             found = self.launcher.instance(number)
-            if found["State"]["Name"] != "pending":
+            # moto writes a user's reason first.
+            if found["State"]["Name"] != "pending" and state(found)[1] != "Client.UserInitiatedShutdown":
                 return found
             time.sleep(0.02)
         raise AssertionError("the instance is pending for ever")
@@ -180,8 +184,7 @@ def test_run_instances_ends_the_instance_too(disks: Disks) -> None:
         BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": ebs}],
     )["Instances"][0]
     assert launched["State"]["Name"] == "pending"
-    time.sleep(0.3)
-    assert state(disks.launcher.instance(launched["InstanceId"])) == (ENDS, WRONG_STATE)
+    assert state(disks.settled(launched["InstanceId"])) == (ENDS, WRONG_STATE)
 
 
 def test_instance_that_ends_at_launch_is_no_machine_and_told_to_queues(disks: Disks) -> None:
