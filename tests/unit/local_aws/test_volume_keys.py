@@ -71,8 +71,8 @@ class Disks:
     def settled(self, number: str) -> dict[str, Any]:
         for _ in range(500):
             found = self.launcher.instance(number)
-            # moto writes a user's reason first.
-            if found["State"]["Name"] != "pending" and state(found)[1] != "Client.UserInitiatedShutdown":
+            # moto writes the state first, and a user's reason.
+            if state(found) == RUNS or state(found)[1] in (WRONG_STATE, NOT_ALLOWED):
                 return found
             time.sleep(0.02)
         raise AssertionError("the instance is pending for ever")
