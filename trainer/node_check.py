@@ -38,9 +38,7 @@ def expected(environ: Mapping[str, str]) -> Expected:
     try:
         document: Any = json.loads(environ[place])
     except KeyError:
-        raise ValueError(
-            f"{place} is not set; it must be what the CronJob of the pool's check sets"
-        ) from None
+        raise ValueError(f"{place} is not set; the CronJob of the pool's check must set it") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{place} is no JSON: {error}") from None
     kinds = {
@@ -78,7 +76,7 @@ def _devices(wanted: Expected, found: Machine) -> list[str]:
     has = f"{wanted.instance_type} has {wanted.devices}"
     if found.driver is None:
         lines.append(
-            f"driver: none of {wanted.resource} is loaded; it must be the one of the machine's image (cluster.ami)"
+            f"driver: none of {wanted.resource} is loaded; use an image with this driver (cluster.ami)"
         )
     if found.devices != wanted.devices:
         lines.append(
@@ -87,7 +85,7 @@ def _devices(wanted: Expected, found: Machine) -> list[str]:
         )
     if wanted.resource == GPU and found.cuda is not None and found.cuda.devices != wanted.devices:
         said = found.cuda.problem or f"it can use {found.cuda.devices}"
-        lines.append(f"CUDA: {said}; it must be {wanted.devices} GPUs that it can use")
+        lines.append(f"CUDA: {said}; {wanted.devices} GPUs must be usable")
     return lines
 
 
@@ -118,7 +116,7 @@ def _lustre(wanted: Expected, found: Machine) -> list[str]:
     client = "the kernel knows Lustre" if found.lustre_client else "the kernel has no Lustre client"
     is_ = f"is {found.file_system}" if found.file_system else "is not mounted"
     return [
-        f"Lustre: {wanted.lustre} {is_}, and {client}; it must be lustre: look at the FSx CSI driver's log"
+        f"Lustre: {wanted.lustre} {is_}, and {client}; it must be lustre: see the log of the FSx CSI driver"
     ]
 
 

@@ -65,7 +65,7 @@ def read(get: Callable[[str], Any]) -> tuple[Scheduler, ...]:
     return tuple(found)
 
 
-def judge(wanted: WantedCluster, found: tuple[Scheduler, ...]) -> list[Caution]:
+def check(wanted: WantedCluster, found: tuple[Scheduler, ...]) -> list[Caution]:
     """Return one line for each scheduler with a defect that matters to gangs.
 
     Raises:

@@ -332,7 +332,7 @@ def _gang_scheduler(account: Account, wanted: Wanted, _now: datetime) -> list[Ca
     found = services_of.cluster(account, given.name) if given else None
     if given is None or found is None or found.status != "ACTIVE":
         return []
-    return gang_scheduler.judge(given, gang_scheduler.read(read_inside.reader(account, found)))
+    return gang_scheduler.check(given, gang_scheduler.read(read_inside.reader(account, found)))
 
 
 def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:

@@ -205,7 +205,7 @@ class Launcher:
         """Ends beside a launcher that lives. The Job may be that one's, too, so that no Event is recorded on it."""
         reason = (
             f"another launcher, {tenure.other}, launches run {self.request.run_id}: it holds and renews Lease"
-            f" {self.request.namespace}/{self.request.lease}; it must be another run id, or to wait for its end"
+            f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
         )
         news = Report(state=c.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
         self.say(report.line(news, self.clock() - self._began))

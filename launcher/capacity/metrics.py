@@ -132,8 +132,8 @@ def serve(read: Callable[[], Tally], host: str, port: int) -> MetricsServer | No
         server = MetricsServer(read, host, port)
     except OSError as error:
         log.warning(
-            "no metrics: %s port %d can't be listened on: %s; it must be an address of this pod and a free"
-            " port. The run goes on without",
+            "no metrics: %s port %d can't be used: %s. Use an address of this pod and a free"
+            " port. The run continues without metrics",
             host or "any address,",
             port,
             error,

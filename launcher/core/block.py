@@ -19,21 +19,21 @@ def refusal(request: Request, now: float, deadline: float) -> str:
     start = _start(block, now)
     if deadline < start:
         return (
-            f"{coming(request, now)}, after the wait's end at {_time(deadline)}; it must be"
-            f" capacityDeadlineSeconds of at least {ceil(start - now)}, or a start later on"
+            f"{coming(request, now)}, after the wait's end at {_time(deadline)}; capacityDeadlineSeconds"
+            f" must be at least {ceil(start - now)}, or the run must start later"
         )
     ends = (
         f"the capacity block of pool {pool} ends at {_time(block.ends)},"
         f" and its machines are taken back from {_time(block.taken_back)}"
     )
     if now >= block.taken_back:
-        return f"{ends}; it is {_time(now)}: it must be a pool whose reservation goes on"
+        return f"{ends}; it is {_time(now)}: use a pool with a later end of its reservation"
     longest = request.active_deadline_seconds
     if longest is None or start + longest <= block.taken_back:
         return ""
     return (
-        f"{ends}, but the training may take until {_time(start + longest)}; it must be activeDeadlineSeconds"
-        f" of at most {int(block.taken_back - start)} instead of {longest}, or a later block"
+        f"{ends}, but the run may take until {_time(start + longest)}; activeDeadlineSeconds must be"
+        f" at most {int(block.taken_back - start)} instead of {longest}, or the block must be a later one"
     )
 
 

@@ -191,7 +191,7 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
     if seen.pool is None:
         return GiveUp(
             code=c.EXIT_IMPOSSIBLE,
-            reason=f"there is no NodePool {request.pool.name}; it must be the name of a pool of this cluster",
+            reason=f"there is no NodePool {request.pool.name}; pool must be the name of a NodePool in this cluster",
         )
     for label, wanted in (
         (c.LABEL_INSTANCE_TYPE, request.pool.instance_type),
@@ -201,14 +201,13 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
         if offered is not None and wanted not in offered:
             return GiveUp(
                 code=c.EXIT_IMPOSSIBLE,
-                reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; it must be"
-                " a request of the stack as it is now",
+                reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; the"
+                " request must come from the present stack",
             )
     if seen.pool.lost_at is not None and seen.now - seen.pool.lost_at >= CLASS_SECONDS:
         return GiveUp(
             code=c.EXIT_IMPOSSIBLE,
-            reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; it must be the EC2NodeClass"
-            " that it names",
+            reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; check its EC2NodeClass",
         )
     large = _too_large(request, seen.pool)
     if large:

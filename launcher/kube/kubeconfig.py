@@ -194,7 +194,7 @@ def _check_user(loader: Any) -> None:
         if loader._user is not None and loader._user.safe_get(each):
             name = loader.current_context["context"].get("user")
             raise ApiUnavailable(
-                f"user {name}: {each} is not known here; it must be a user with rights of its own"
+                f"user {name}: {each} is not supported; use a user with permissions of its own"
             )
 
 

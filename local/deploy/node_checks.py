@@ -187,7 +187,7 @@ class NodeChecks:
             right = (
                 f"it must be one of {', '.join(sorted(there))}"
                 if there
-                else "it must be trainyard:nodeCheck: true in the stack file, and `up`"
+                else "set trainyard:nodeCheck: true in the stack file, then run `up`"
             )
             raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
         return found

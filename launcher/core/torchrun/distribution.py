@@ -70,7 +70,7 @@ def _bound_to(queue: QueueSpec) -> str:
 def _nodes(job: JobSpec, queue: QueueSpec) -> tuple[int, int]:
     if job.gpus > 0 and queue.gpus == 0:
         raise Refused(
-            f"spec.numGPUs is {job.gpus} and nodeResources.gpus of queue {job.queue} is 0; it must be a queue with "
+            f"spec.numGPUs is {job.gpus} and nodeResources.gpus of queue {job.queue} is 0; use a queue with "
             "GPUs, or 0"
         )
     if job.elastic is not None:

@@ -175,8 +175,8 @@ class _Choice:
             recent = each.at >= self.gathering.since
             if recent and (each.kind, each.name, each.reason) == (_POOL, self.request.pool.name, _NO_TYPE):
                 return (
-                    f"pool {self.request.pool.name} has no type on offer: {each.message}; it must be "
-                    "another type or zone in the pool"
+                    f"pool {self.request.pool.name} has no available instance type: {each.message}; "
+                    "set another type or zone in the pool"
                 )
             about = each.kind == "Pod" and each.name in names and recent
             if about and _NEVER.search(each.message):

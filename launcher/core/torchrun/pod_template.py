@@ -66,5 +66,5 @@ def _containers(spec: QueueSpec, place: str, workspace: bool) -> Iterator[str]:
             yield (
                 f'{place}.podTemplate.spec.containers[{index}].name is "{each["name"]}", and a container beside the '
                 f"worker's, {n.WORKER_CONTAINER}, goes on when that has ended: the pod keeps its node, and the job has "
-                "no end; it must be initContainers with restartPolicy: Always"
+                "no end; use initContainers with restartPolicy: Always"
             )

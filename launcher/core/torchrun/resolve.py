@@ -79,7 +79,7 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
     if not job.gpus and own_gpus and not spec.gpus and spec.pool and spec.pool == _queue_pool(queue):
         return None, (
             f"spec.overrides.nodeResources.gpus is 0, and nodes of pool {spec.pool} have GPUs, which would be paid for "
-            "and idle; it must be a queue on a pool without GPUs",
+            "and idle; use a queue on a pool without GPUs",
         )
     defaults = spec.job_defaults
     policy = job.restart_policy or defaults.restart_policy

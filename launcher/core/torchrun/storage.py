@@ -205,7 +205,7 @@ def _check(volume: Volume, mode: str, size: Size, kept: str) -> None:
     if kept and volume.name != WORKSPACE:
         raise Refused(
             f"{place}: claim {kept} is there already, can be mounted by one node ({READ_WRITE_ONCE}), and the job has "
-            f"{size.nodes}; it must be one node, a job of another name, or this claim deleted with what is in it"
+            f"{size.nodes}; use one node or another job name, or delete this claim and its data"
         )
     if volume.name != WORKSPACE or volume.existing_claim:
         what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place

@@ -165,7 +165,7 @@ def test_the_end_lists_each_pools_failure() -> None:
     assert code == c.EXIT_BELOW_MINIMUM, "another attempt might have helped in the first pool"
     assert reason == (
         "pool small: 1 of at least 2 nodes after 300 s; pool large: there is no NodePool large;"
-        " it must be the name of a pool of this cluster; 0 node-seconds stood idle"
+        " pool must be the name of a NodePool in this cluster; 0 node-seconds stood idle"
     )
 
 

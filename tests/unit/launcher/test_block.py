@@ -62,8 +62,8 @@ def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None
     told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW, NOW + 300)
     assert told == (
         "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and its machines are taken back from"
-        " 2027-01-15T09:00:00Z, but the training may take until 2027-01-15T10:00:00Z; it must be"
-        " activeDeadlineSeconds of at most 3600 instead of 7200, or a later block"
+        " 2027-01-15T09:00:00Z, but the run may take until 2027-01-15T10:00:00Z;"
+        " activeDeadlineSeconds must be at most 3600 instead of 7200, or the block must be a later one"
     )
 
 
@@ -71,7 +71,7 @@ def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None
 def test_nothing_starts_once_the_machines_are_being_taken_back(longest: int | None) -> None:
     assert block.refusal(request(left=1, longest=longest), NOW, NOW + 300) == ""
     told = block.refusal(request(left=0, longest=longest), NOW, NOW + 300)
-    assert told.endswith("it is 2027-01-15T08:00:00Z: it must be a pool whose reservation goes on")
+    assert told.endswith("it is 2027-01-15T08:00:00Z: use a pool with a later end of its reservation")
 
 
 def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
@@ -124,7 +124,7 @@ def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
     assert end.code == c.EXIT_IMPOSSIBLE
     assert end.reason == (
         "the capacity block of pool small begins at 2027-01-15T08:05:01Z, after the wait's end at"
-        " 2027-01-15T08:05:00Z; it must be capacityDeadlineSeconds of at least 301, or a start later on"
+        " 2027-01-15T08:05:00Z; capacityDeadlineSeconds must be at least 301, or the run must start later"
     )
 
 
@@ -140,7 +140,7 @@ def test_a_wait_into_the_block_says_when_it_begins_until_it_does() -> None:
 def test_what_a_run_may_take_counts_from_the_blocks_begin() -> None:
     assert block.refusal(ahead(200, longest=HOUR), NOW, NOW + 300) == ""
     told = block.refusal(ahead(200, longest=HOUR + 1), NOW, NOW + 300)
-    assert f"activeDeadlineSeconds of at most {HOUR} instead of {HOUR + 1}" in told
+    assert f"activeDeadlineSeconds must be at most {HOUR} instead of {HOUR + 1}" in told
 
 
 def test_a_pool_with_fallback_buys_on_demand_before_its_block_begins() -> None:

@@ -371,7 +371,7 @@ def test_a_pool_of_another_type_or_zone_than_the_requests_is_hopeless(
     refused = preflight(request_, seen([], pool=pool(value)), NOW)
     assert refused is not None
     assert refused.code == c.EXIT_IMPOSSIBLE
-    assert f"NodePool small has {key} {told}; it must be" in refused.reason
+    assert f"NodePool small has {key} {told}" in refused.reason
     right = {"g5.12xlarge", "us-west-2b"}
     assert preflight(request_, seen([], pool=pool(value, *right)), NOW) is None
     assert preflight(request_, seen([], pool=pool(value, operator="NotIn")), NOW) is None
@@ -395,4 +395,4 @@ def test_a_pool_without_a_node_class_is_hopeless_in_seconds_and_an_unready_class
     pool = observe.node_pool({"status": {"conditions": [{**condition, **since}, ready]}})
     refused = preflight(request_, seen([], pool=pool), NOW)
     assert (refused.code if refused else None) == code
-    assert refused is None or "NodePool small is not ready: no class; it must be" in refused.reason
+    assert refused is None or "NodePool small is not ready: no class" in refused.reason

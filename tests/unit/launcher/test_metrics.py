@@ -288,7 +288,7 @@ def test_an_address_that_cant_be_had_is_one_warning(
     assert metrics.serve(lambda: tally.nothing(request_), host, 0) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be listened on: ")
+    assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be used: ")
 
 
 def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
@@ -303,7 +303,7 @@ def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
         assert program.run(request, "launch-r1", "pod-a", address) == c.EXIT_IMPOSSIBLE
     (told,) = (record for record in caplog.records if "metrics" in record.getMessage())
     assert told.levelno == logging.WARNING
-    assert told.getMessage().startswith(f"no metrics: {address} port {c.METRICS_PORT} can't be listened on: ")
+    assert told.getMessage().startswith(f"no metrics: {address} port {c.METRICS_PORT} can't be used: ")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

@@ -75,9 +75,7 @@ def test_who_acts_as_another_does_not_go_on_with_rights_of_their_own(
     document = json.loads((tmp_path / "prod").read_text())
     document["users"][0]["user"][key] = value
     (tmp_path / "prod").write_text(json.dumps(document))
-    with pytest.raises(
-        ApiUnavailable, match=f"^user u: {key} is not known here; it must be a user with rights"
-    ):
+    with pytest.raises(ApiUnavailable, match=f"^user u: {key} is not supported; use a user with permissions"):
         kubeconfig.connect(str(tmp_path / "prod"), None, Patience())
 
 

@@ -37,7 +37,7 @@ def scheduler(version: str, *, never_stale: bool = False) -> Scheduler:
     ],
 )
 def test_affected_version_is_told_with_the_right_one(version: str, said: str) -> None:
-    found = gang_scheduler.judge(WANTED, (scheduler(version),))
+    found = gang_scheduler.check(WANTED, (scheduler(version),))
     assert [each.key for each in found] == (["trainyard:cluster.existing.name"] if said else [])
     for each in found:
         assert said in each.message
@@ -45,17 +45,17 @@ def test_affected_version_is_told_with_the_right_one(version: str, said: str) ->
 
 
 def test_scheduler_that_evicts_no_stale_gang_is_right() -> None:
-    assert gang_scheduler.judge(WANTED, (scheduler("v0.16.4", never_stale=True),)) == []
+    assert gang_scheduler.check(WANTED, (scheduler("v0.16.4", never_stale=True),)) == []
 
 
 def test_stack_without_torchrun_jobs_needs_no_scheduler() -> None:
     without = WantedCluster(name="theirs", versions=("1.35",))
-    assert gang_scheduler.judge(without, (scheduler("v0.16.4"),)) == []
+    assert gang_scheduler.check(without, (scheduler("v0.16.4"),)) == []
 
 
 def test_version_that_cant_be_read_is_not_checked() -> None:
     with pytest.raises(Denied, match="KAI Scheduler whose version can be read, which"):
-        gang_scheduler.judge(WANTED, (scheduler("latest"),))
+        gang_scheduler.check(WANTED, (scheduler("latest"),))
 
 
 def deployment(name: str, image: str, *args: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_each_shard_is_found_whatever_its_registry() -> None:
         ("kai/two", True),
         ("kai/three", False),
     ]
-    assert "v0.16.4" in gang_scheduler.judge(WANTED, found)[0].message
+    assert "v0.16.4" in gang_scheduler.check(WANTED, found)[0].message
     del there[DEFINITION]
     assert gang_scheduler.read(there.get) == ()
     assert "KAI Scheduler of the given cluster" in CHECKS

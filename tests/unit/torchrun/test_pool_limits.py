@@ -88,7 +88,7 @@ def test_pool_whose_type_is_gone_is_told() -> None:
     )
     life.look()
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert f"pool {POOL} has no type on offer" in life.status["message"]
+    assert f"pool {POOL} has no available instance type" in life.status["message"]
 
 
 def test_queue_status_has_all_that_submit_goes_by() -> None:

@@ -121,9 +121,9 @@ def test_a_machine_with_everything_is_fit() -> None:
 @pytest.mark.parametrize(
     ("lack", "told"),
     [
-        ({"driver": None}, "driver: none of nvidia.com/gpu is loaded; it must be"),
+        ({"driver": None}, "driver: none of nvidia.com/gpu is loaded; use"),
         ({"devices": 7}, "devices: 7 of nvidia.com/gpu in /dev; p4d.24xlarge has 8"),
-        ({"cuda": Cuda(devices=7)}, "CUDA: it can use 7; it must be 8 GPUs"),
+        ({"cuda": Cuda(devices=7)}, "CUDA: it can use 7; 8 GPUs must be usable"),
         (
             {"cuda": Cuda(devices=0, problem="cuInit ended with CUDA error 802")},
             "CUDA: cuInit ended with CUDA error 802; ",
@@ -156,7 +156,7 @@ RIGHT = {"instanceType": "p4d.24xlarge", "resource": "nvidia.com/gpu", "devices"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "TRAINYARD_NODE_CHECK is not set; it must be what the CronJob"),
+        (None, "TRAINYARD_NODE_CHECK is not set; "),
         ("{", "TRAINYARD_NODE_CHECK is no JSON"),
         ("[]", "TRAINYARD_NODE_CHECK is []; it must be an object with instanceType, resource"),
         (json.dumps({**RIGHT, "more": 1}), "it must be an object with"),
@@ -213,7 +213,7 @@ def test_the_real_program_says_what_this_machine_lacks() -> None:
     )
     assert answer.returncode == 1, answer.stderr
     assert answer.stderr == ""
-    assert "it must be 1000 GPUs that it can use" in answer.stdout
+    assert "1000 GPUs must be usable" in answer.stdout
     assert "Lustre: /nowhere is not mounted" in answer.stdout
 
 
