@@ -90,11 +90,11 @@ def _tag(scheduler: Scheduler) -> str:
 def _problem(scheduler: Scheduler) -> str:
     version = _VERSION.fullmatch(_tag(scheduler))
     if version is None:
-        raise Denied(f"a KAI Scheduler whose version can be read, which '{scheduler.image}' is not")
+        raise Denied(f"an image of KAI Scheduler with a version, instead of '{scheduler.image}'")
     numbers = tuple(map(int, version.groups()))
     if numbers < OLDEST:
         return (
-            "ignores kai.scheduler/skip-podgrouper, so that gangs of torchrun jobs begin with one worker; it must be"
+            "ignores kai.scheduler/skip-podgrouper, so gangs of torchrun jobs start with one worker; it must be"
             f" {_shown(OLDEST)} or newer"
         )
     if FIRST_EVICTING <= numbers < FIRST_FIXED and not scheduler.never_stale:

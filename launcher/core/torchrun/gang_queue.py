@@ -1,7 +1,7 @@
 """Find gangs that KAI Scheduler would never start: their queue is missing, or its limits are too low. Pure.
 
-Whether there is room right now is KAI's to say, of pods that wait. The controller keeps the limits in the queue's
-status (`kai_status`), by which `kubectl torchrun submit` refuses a job before it is created (`rejection_reason`).
+KAI itself decides whether there is room at present. The controller keeps the limits in the queue's status
+(`kai_status`), so that `kubectl torchrun submit` refuses a job before it is created (`rejection_reason`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMITS: Final = "limits"
 
 
 def never_starts(look: Look, making: Making) -> Wait | None:
-    """Why nothing is made of this job now; it would wait for ever, with pods, and nothing would say why."""
+    """Return the wait of a job that KAI would never start. Its pods would stay pending without a reason."""
     if not making.settings.gang:
         return None
     reason, message = _without_its_queue(look, making)
@@ -38,7 +38,7 @@ def never_starts(look: Look, making: Making) -> Wait | None:
 
 def _without_its_queue(look: Look, making: Making) -> tuple[str, str]:
     name = making.settings.queue.kai_queue
-    lacking = kai.missing(look.cluster.kai_queues, name) if name else ""
+    lacking = kai.find_missing(look.cluster.kai_queues, name) if name else ""
     if not lacking:
         return "", ""
     above = f", which is above {name}" if lacking != name else ""
@@ -47,7 +47,7 @@ def _without_its_queue(look: Look, making: Making) -> tuple[str, str]:
 
 
 def _above_its_limit(look: Look, making: Making) -> tuple[str, str]:
-    why = _excess(making, kai.tightest(look.cluster.kai_queues, queue_of(making.settings.queue)))
+    why = _excess(making, kai.lowest_limits(look.cluster.kai_queues, kai_queue_name(making.settings.queue)))
     return (
         (n.REASON_KAI_QUEUE_LIMIT, f"{why}; the job begins when it may have more, or the job asks for less")
         if why
@@ -55,8 +55,8 @@ def _above_its_limit(look: Look, making: Making) -> tuple[str, str]:
     )
 
 
-def queue_of(queue: QueueSpec) -> str:
-    """Return the name of KAI's queue that the gangs of a TorchrunQueue are in."""
+def kai_queue_name(queue: QueueSpec) -> str:
+    """Return the name of KAI's queue for the gangs of a TorchrunQueue."""
     return queue.kai_queue or n.KAI_DEFAULT_QUEUE
 
 
@@ -64,18 +64,18 @@ def kai_status(queue: QueueSpec, cluster: Cluster) -> JsonObject | None:
     """Return `kai` of the queue's status; None if KAI does not schedule its jobs."""
     if queue.scheduler != n.KAI_SCHEDULER or not cluster.kai:
         return None
-    found = kai.tightest(cluster.kai_queues, queue_of(queue))
+    found = kai.lowest_limits(cluster.kai_queues, kai_queue_name(queue))
     limits = {resource: {"queue": each.queue, "limit": each.most} for resource, each in found.items()}
-    return {NAME: queue_of(queue), LIMITS: limits}
+    return {NAME: kai_queue_name(queue), LIMITS: limits}
 
 
 def rejection_reason(status: Any, making: Making) -> str:
     """Return why KAI would never start `making` in a queue with this status; "" if it may."""
-    kept = status.get("kai") if isinstance(status, Mapping) else None
-    if not making.settings.gang or not isinstance(kept, Mapping):
+    fields = status.get("kai") if isinstance(status, Mapping) else None
+    if not making.settings.gang or not isinstance(fields, Mapping):
         return ""
-    limits = kept.get(LIMITS)
-    if kept.get(NAME) != queue_of(making.settings.queue) or not isinstance(limits, Mapping):
+    limits = fields.get(LIMITS)
+    if fields.get(NAME) != kai_queue_name(making.settings.queue) or not isinstance(limits, Mapping):
         return ""
     found = {
         resource: kai.Limit(queue=str(each.get("queue")), most=most)
@@ -83,7 +83,7 @@ def rejection_reason(status: Any, making: Making) -> str:
         if isinstance(each, Mapping) and isinstance(most := each.get("limit"), int | float)
     }
     why = _excess(making, found)
-    return f"{why}; ask for less, or for a higher limit" if why else ""
+    return f"{why}; request less, or a higher limit" if why else ""
 
 
 def _excess(making: Making, limits: Mapping[str, kai.Limit]) -> str:
@@ -107,7 +107,7 @@ def _shown(resource: str, amount: float) -> str:
 
 
 def _asked(making: Making) -> dict[str, float]:
-    """Return what all workers ask for, of the resources that KAI's queues limit."""
+    """Return the requests of all workers for the resources that KAI's queues limit."""
     each: Mapping[str, Any] = {}
     with suppress(pool_request.Unreadable):  # the dry run of the queue's pod reports it
         each = pool_request.asked(making)

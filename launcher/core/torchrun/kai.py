@@ -38,7 +38,7 @@ class Limit:
 
 
 def read(item: JsonObject) -> KaiQueue:
-    """A Queue as the API server shows it; other versions of KAI may say things in other ways."""
+    """Convert a Queue from the API server."""
     spec = item.get("spec") or {}
     resources = spec.get("resources")
     found = {name: _limit(resources.get(name)) for name in UNITS} if isinstance(resources, dict) else {}
@@ -52,12 +52,12 @@ def _limit(resource: Any) -> float | None:
     return limit if said else None
 
 
-def missing(queues: Mapping[str, KaiQueue], name: str) -> str:
-    """The first that is not there, of this queue and those above it; "" where all are."""
+def find_missing(queues: Mapping[str, KaiQueue], name: str) -> str:
+    """Return the first missing queue, of this queue and those above it; "" if all exist."""
     return next((each for each in _upwards(queues, name) if each not in queues), "")
 
 
-def tightest(queues: Mapping[str, KaiQueue], name: str) -> dict[str, Limit]:
+def lowest_limits(queues: Mapping[str, KaiQueue], name: str) -> dict[str, Limit]:
     """Return the lowest limit of each resource, of this queue and those above it."""
     found: dict[str, Limit] = {}
     for each in _upwards(queues, name):
@@ -67,8 +67,8 @@ def tightest(queues: Mapping[str, KaiQueue], name: str) -> dict[str, Limit]:
     return found
 
 
-def inside(name: str, items: Iterable[JsonObject]) -> list[str]:
-    """Which of these PodGroups and Queues are right in the queue of this name, by kind and name."""
+def list_children(name: str, items: Iterable[JsonObject]) -> list[str]:
+    """Return the PodGroups and Queues that are directly in the queue with this name, by kind and name."""
     found = []
     for each in items:
         meta, spec = each["metadata"], each.get("spec") or {}
@@ -80,7 +80,7 @@ def inside(name: str, items: Iterable[JsonObject]) -> list[str]:
 
 
 def _upwards(queues: Mapping[str, KaiQueue], name: str) -> Iterator[str]:
-    """This queue and those above it; a circle, which KAI does not keep anybody from making, once."""
+    """Yield this queue and those above it. KAI allows cycles, in which each queue is yielded once."""
     seen: set[str] = set()
     while name and name not in seen:
         seen.add(name)

@@ -157,7 +157,7 @@ def decide(
     there = list(kai_queues) if cluster.kai else []
     ours = [each for each in there if _is_ours(each, meta)]
     others = list(in_kai)
-    inside = {name: kai.inside(name, others) for name in (each["metadata"]["name"] for each in ours)}
+    inside = {name: kai.list_children(name, others) for name in (each["metadata"]["name"] for each in ours)}
     used = [each for each in ours if inside[each["metadata"]["name"]]]
     if meta.deleting:
         return _release(queue, meta, ours, inside, now)
@@ -367,7 +367,7 @@ def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: C
 
 
 def _lacking_above(kai_queue: JsonObject, cluster: Cluster) -> str:
-    return kai.missing(cluster.kai_queues, kai.read(kai_queue).parent)
+    return kai.find_missing(cluster.kai_queues, kai.read(kai_queue).parent)
 
 
 def _write(

@@ -54,7 +54,7 @@ def test_stack_without_torchrun_jobs_needs_no_scheduler() -> None:
 
 
 def test_version_that_cant_be_read_is_not_checked() -> None:
-    with pytest.raises(Denied, match="KAI Scheduler whose version can be read, which"):
+    with pytest.raises(Denied, match="an image of KAI Scheduler with a version"):
         gang_scheduler.check(WANTED, (scheduler("latest"),))
 
 

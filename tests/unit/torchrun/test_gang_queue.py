@@ -127,7 +127,10 @@ def test_gang_without_one_that_succeeded_stays_complete() -> None:
 
 def test_queues_in_a_circle_come_to_an_end() -> None:
     circle = {"a": gpus(3, "b"), "b": gpus(2, "a")}
-    assert (kai.missing(circle, "a"), kai.tightest(circle, "a")) == ("", {"gpu": Limit(queue="b", most=2)})
+    assert (kai.find_missing(circle, "a"), kai.lowest_limits(circle, "a")) == (
+        "",
+        {"gpu": Limit(queue="b", most=2)},
+    )
 
 
 @pytest.mark.parametrize(
