@@ -1,0 +1,83 @@
+"""No service acts for another account by a policy of a stack, and nodes have no rights that an add-on can have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from components.shared.karpenter_iam import NODE_ROLE_POLICIES
+from tests.unit.components.recording import Recorded
+from tests.unit.infra.whole import shipped
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+STACKS = ("dev", "large", "p4de-odcr-existing-vpc", "lustre-existing-vpc")
+# What binds a service to this account's resources
+# (https://docs.aws.amazon.com/IAM/latest/UserGuide/confused-deputy.html); keys of log groups go by the group's name.
+BINDING = ("aws:sourcearn", "aws:sourceaccount", "kms:encryptioncontext:aws:logs:arn")
+# A role that only an instance profile or a cluster of this account hands over: iam:PassRole decides.
+PASSED = ("ec2.amazonaws.com", "eks.amazonaws.com")
+# Add-ons that call AWS, and those that only talk to the cluster or the kernel. The FSx CSI driver mounts what is there
+# and creates nothing; the Pod Identity agent uses eks-auth by the node's role, as it must
+# (https://docs.aws.amazon.com/eks/latest/userguide/pod-id-agent-setup.html).
+CALLING = {"vpc-cni", "aws-ebs-csi-driver"}
+OTHERS = {
+    *("coredns", "kube-proxy", "eks-pod-identity-agent", "eks-node-monitoring-agent"),
+    *("aws-fsx-csi-driver", "metrics-server"),
+}
+
+
+def statements(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for value in inputs.values():
+        if isinstance(value, str) and value.startswith("{") and '"Statement"' in value:
+            found += json.loads(value)["Statement"]
+    return found
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_every_service_that_a_policy_lets_in_is_bound_to_the_stack(name: str) -> None:
+    recorded: Recorded = shipped(name)
+    loose = []
+    for each in recorded.resources:
+        for statement in statements(each.inputs):
+            principal = statement.get("Principal")
+            services = principal.get("Service", []) if isinstance(principal, dict) else []
+            services = [services] if isinstance(services, str) else services
+            keys = {key.lower() for values in (statement.get("Condition") or {}).values() for key in values}
+            if any(service not in PASSED for service in services) and not keys & set(BINDING):
+                loose.append(f"{each.type} {each.name}: {services}")
+    assert loose == []
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_add_ons_that_call_aws_have_roles_of_their_own(name: str) -> None:
+    recorded: Recorded = shipped(name)
+    addons = {
+        each.inputs["addonName"]: each.inputs
+        for each in recorded.resources
+        if each.type == "aws:eks/addon:Addon"
+    }
+    assert addons
+    assert set(addons) <= CALLING | OTHERS, "say whether a new add-on calls AWS"
+    without = [addon for addon in CALLING & set(addons) if not addons[addon].get("serviceAccountRoleArn")]
+    assert without == []
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_nodes_have_the_rights_of_a_kubelet_alone(name: str) -> None:
+    recorded: Recorded = shipped(name)
+    of_nodes = [
+        each.inputs["policyArn"].rpartition("/")[2]
+        for each in recorded.resources
+        if each.type == "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+        and ("-worker-node-" in each.name or "-system-node-" in each.name)
+    ]
+    assert of_nodes
+    assert set(of_nodes) <= set(NODE_ROLE_POLICIES)
