@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from launcher.core import contract as c
-from launcher.core import home
+from launcher.core import user_environment
 from launcher.core.claim_mark import add_mark, mark
 from launcher.core.request import Request, Worker
 from launcher.core.volumes import SHARED_MEMORY, SHARED_MEMORY_VOLUME
@@ -220,7 +220,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         # pkg/providers/instancetype/types.go; issue 3315). And with them a fork, as data loaders make it, may find no
         # memory; without them EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
         **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
-        **home.ENVIRONMENT,
+        **user_environment.VARIABLES,
         **worker.env,
         c.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
         c.ENV_RUN_ID: request.run_id,

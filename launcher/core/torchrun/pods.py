@@ -13,7 +13,7 @@ from math import floor
 from typing import Any, Final
 
 from launcher.core import contract as c
-from launcher.core import home, quantity
+from launcher.core import quantity, user_environment
 from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
@@ -159,7 +159,7 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
     command = commands.build(making.spec.command, making.spec.args, making.meeting, making.spec.launcher)
     resources = below.get("resources") or {}
     ours = resources_of(making)
-    home_environment = home.environment(queue.template_spec, below)
+    home_environment = user_environment.defaults(queue.template_spec, below)
     env = _environment(making, node, {**home_environment, **command.environment}, below.get("env") or [])
     mounts = _mounts(making)
     paths = {each["mountPath"] for each in mounts}

@@ -8,10 +8,10 @@ from typing import Any, Final
 # A container runtime reads HOME from the image's /etc/passwd, uses `/` for an unlisted user, and never sets USER (runc,
 # libcontainer/init_linux.go). Then the user can't create `~/.cache`, and `getpass.getuser()` raises an error. The cache
 # of torch.compile needs both.
-ENVIRONMENT: Final = {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"}  # noqa: S108 the container's own
+VARIABLES: Final = {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"}  # noqa: S108 the container's own
 
 
-def environment(pod: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, str]:
+def defaults(pod: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, str]:
     """Return HOME, USER and LOGNAME for a container with a numeric user; {} for root and for the image's own user.
 
     Args:
@@ -19,4 +19,4 @@ def environment(pod: Mapping[str, Any], container: Mapping[str, Any]) -> dict[st
         container: The container in this `spec`.
     """
     security = {**(pod.get("securityContext") or {}), **(container.get("securityContext") or {})}
-    return dict(ENVIRONMENT) if security.get("runAsUser") else {}
+    return dict(VARIABLES) if security.get("runAsUser") else {}
