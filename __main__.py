@@ -1,5 +1,6 @@
 """Trainyard: a cluster for distributed PyTorch training, and the run that trains on it."""
 
+import gc
 import signal
 
 import pulumi
@@ -9,6 +10,10 @@ from infra.stack import deploy
 
 # The engine interrupts the program when a resource has failed: that one is to be seen, not where the program waited.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+# The SDK makes tens of thousands of objects that stay to the end. Python's collector looks at them after each 700 new
+# ones by default, which takes a fifth of the program's processor time.
+gc.set_threshold(50_000, 20, 20)
 
 try:
     configuration = settings.load(pulumi.get_stack())
