@@ -148,8 +148,6 @@ class Container:
         program = context.images.find(self.spec, self.pod.ip, declared, self.pod.port_for)
         self.pod.save_ports()
         user, group = environment.user_and_group(self.pod.item, self.spec, program.user, program.users)
-        if program.as_root:
-            user, group = 0, 0
         variables = environment.complete(
             declared | program.forced,
             program.environment,

@@ -10,9 +10,9 @@ from pathlib import Path
 from local.machines.images import SYSTEM_PATH
 
 SOURCES = Path(__file__).with_name("programs")
-# DNS is the pods' hosts file here, which no other nslookup reads.
-ALWAYS = ("nslookup",)
-IF_MISSING = ("nc", "ping", "wget")
+# No other nslookup reads the hosts file of pods, which is DNS here. No other ping works without CAP_NET_RAW everywhere.
+ALWAYS = ("nslookup", "ping")
+IF_MISSING = ("nc", "wget")
 
 
 def wanted(path: str = SYSTEM_PATH) -> list[str]:
@@ -33,5 +33,5 @@ def make(directory: Path) -> Path:
         command.write_text(
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(source))} "$@"\n'
         )
-        command.chmod(0o700)
+        command.chmod(0o755)
     return directory

@@ -31,8 +31,7 @@ class Program:
     """How a container runs here. `simulated` ones have no process.
 
     `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead;
-    `user` is the image's USER, and `users` are those that it creates. `as_root`: it runs as the host's root, not as
-    the pod's user.
+    `user` is the image's USER, and `users` are those that it creates.
     """
 
     kind: Literal["process", "simulated"]
@@ -43,7 +42,6 @@ class Program:
     workdir: str = "/"
     user: str = ""
     users: dict[str, int] = field(default_factory=dict)
-    as_root: bool = False
     ports: dict[int, int] = field(default_factory=dict)
 
 
@@ -159,8 +157,7 @@ class Images:
             # `nslookup` in the operator's script and in the debug pod is ours and reads the pod's hosts file.
             found = image_environment()
             path = {"PATH": f"{self.helpers}:{found['PATH']}"}
-            # On EKS, all users may `ping`, because containerd sets net.ipv4.ping_group_range. The host's setting stays.
-            return Program("process", command_line(container, (), ()), found | path, as_root=True)
+            return Program("process", command_line(container, (), ()), found | path)
         if image.startswith(f"{self.account}.dkr.ecr."):
             raise PullError(f"image {image}: not in {self.file}; no build of this stack made it")
         return Program("simulated")

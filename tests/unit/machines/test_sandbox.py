@@ -150,6 +150,21 @@ def test_container_cannot_change_the_running_kernel(world: World, user: int) -> 
     assert ended.code != 0
 
 
+@pytest.mark.parametrize("user", [ROOT, POD_USER])
+def test_container_reads_no_packets_of_others(world: World, user: int) -> None:
+    """The credentials of all pods pass the shared loopback interface."""
+    script = (
+        "import socket\n"
+        "for kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socket.SOCK_RAW)):\n"
+        "    try:\n"
+        "        socket.socket(*kind, socket.IPPROTO_TCP)\n"
+        "    except PermissionError:\n"
+        "        print('refused')\n"
+    )
+    _, out = world.run(user, [sys.executable, "-c", script])
+    assert out.split() == ["refused", "refused"]
+
+
 def test_container_sees_no_state_of_the_cloud_and_no_home(world: World) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(world.home.control_socket))
