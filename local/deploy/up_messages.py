@@ -67,19 +67,18 @@ def removal_waits(
     found = []
     if holders:
         found.append(
-            f"pool {pool}: is no longer in the stack file, and its nodes run {_names(holders)}. Karpenter ends no node"
-            " under such pods, so that this up waits until they end. Ctrl-C stops it; the pool stays if it is in the"
-            " stack file again"
+            f"pool {pool}: is not in the stack file, but its nodes run {_names(holders)}. Karpenter does not disrupt"
+            " these, so up waits for their end. Ctrl-C stops only the wait. The pool is deleted in any case"
         )
     if pending:
         found.append(
-            f"pool {pool}: is no longer in the stack file, and {_names(pending)} wait for a node of it, which they do"
-            " not get once it is removed. Put it into the stack file again, or end their runs and jobs"
+            f"pool {pool}: is not in the stack file, but {_names(pending)} wait for its nodes. Delete their runs and"
+            " jobs, or add the pool to the stack file again"
         )
     if jobless:
         found.append(
-            f"pool {pool}: is no longer in the stack file, and TorchrunQueue {_names(jobless)} names it, so that new"
-            " jobs there wait. Give the queue another pool, or delete it"
+            f"pool {pool}: is not in the stack file, but TorchrunQueue {_names(jobless)} uses it, so new jobs wait."
+            " Set another pool in the queue, or delete the queue"
         )
     return found
 

@@ -26,8 +26,8 @@ PARENT_DEATH_SIGNAL, DROP_CAPABILITY, SIGKILL = 1, 24, 9
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 # mount_setattr(2); the number is the same on all architectures.
 MOUNT_SETATTR, HERE, WHOLE_TREE, ATTRIBUTE_READ_ONLY = 442, -100, 0x8000, 1
-# The capabilities of root in container runtimes (moby/profiles, capabilities(7)), without two. MKNOD: no device filter is
-# here. NET_RAW: pods share a network with the emulator, and could read the credentials in its packets.
+# The capabilities of root in container runtimes (moby/profiles, capabilities(7)), without two. MKNOD: no device filter
+# exists here. NET_RAW: pods share a network with the emulator, and could read the credentials in its packets.
 CAPABILITIES = {
     "chown": 0,
     "dac_override": 1,
