@@ -140,7 +140,7 @@ def test_l3_instances_that_end_for_want_of_the_key_of_their_disks_are_explained(
     with place.disks_without_key():
         with Run(place, proxy, tmp_path, least=1, most=1) as run:
             launcher = run.launch()
-            until(lambda: run.is_waiting(launcher, "EC2 ended", "cluster.volumeKey"), "it names the key")
+            until(lambda: run.is_waiting(launcher, "EC2 terminated", "cluster.volumeKey"), "it names the key")
         until(lambda: not place.claims(), "the last of them has ended")
     assert names(place) == []
 

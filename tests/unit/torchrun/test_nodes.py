@@ -78,7 +78,7 @@ def test_condition_names_instances_that_end_at_launch_and_the_key() -> None:
     (message,) = [
         each["message"] for each in life.status["conditions"] if each["type"] == n.CAPACITY_AVAILABLE
     ]
-    assert message.startswith("0 of 2 nodes: EC2 ended 2 instances of pool p5")
+    assert message.startswith("0 of 2 nodes: EC2 terminated 2 instances of pool p5")
     assert "KMS key" in message
     # It is a message: nothing is deleted because of it.
     assert len(life.api.placeholders()) == 2
