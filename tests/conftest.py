@@ -74,11 +74,11 @@ LONGEST = (
     "main job",
     "test_interruptions",
     "previews",
-    "test_given_cluster",
     "test_cpu_story",
-    "test_resuming",
-    "test_phases",
+    "test_given_cluster",
     "torchrun kinds",
+    "test_volumes",
+    "test_controller_kills",
 )
 # The same of those that `make check` runs.
 LONGEST_UNITS = (

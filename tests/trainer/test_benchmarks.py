@@ -96,12 +96,9 @@ def test_gpu_benchmark_has_the_promised_sizes() -> None:
     assert WHOLE.before_save < WHOLE.saved_steps / 2
 
 
-def test_our_loop_and_a_bare_one_are_measured_in_turns(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    found = {1: measured(1, "tests.benchmarks.steps", tmp_path, "--tiny")}
-    request.getfixturevalue("forked_torchrun")  # one real torchrun is enough
-    found[2] = measured(2, "tests.benchmarks.steps", tmp_path, "--tiny")
+@pytest.mark.usefixtures("forked_torchrun")
+def test_our_loop_and_a_bare_one_are_measured_in_turns(tmp_path: Path) -> None:
+    found = {each: measured(each, "tests.benchmarks.steps", tmp_path, "--tiny") for each in (1, 2)}
     for each in found.values():
         assert {name: len(values) for name, values in each["seconds"].items()} == dict.fromkeys(
             ("ours", "bare", "again"), steps.PAIRS
