@@ -192,7 +192,7 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ),
         (
             {**BLOCK, "reservationBegins": "2026-12-01T00:00:00"},
-            "reservationBegins: '2026-12-01T00:00:00' is not",
+            "reservationBegins: '2026-12-01T00:00:00' is invalid",
         ),
         (
             {"reservationBegins": "2026-12-01T00:00:00Z"},
