@@ -15,6 +15,8 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 _ERROR_WORDS: Final = re.compile(
     r"error|exception|fatal|killed|no such file|not found|segmentation fault|aborted|denied|failed", re.I
 )
+# A line of torchrun's own log.
+TORCHRUN_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ torch/distributed/")
 # The line that the trainer's entry point prints after its processes ended (trainer/entrypoint.py).
 _TRAINER_SUMMARY: Final = "error: training ended with exit code"
 # Errors of a process that lost a peer, store or agent. Sources: third_party/gloo gloo/transport/tcp/pair.cc,
@@ -41,7 +43,7 @@ def error_line(lines: Sequence[str]) -> str:
             return _shorten(found)
     said = _without_summary(lines)
     aborted = [line for line in said if line.lstrip().startswith("what():")]
-    named = [line for line in said if _ERROR_WORDS.search(line)]
+    named = [line for line in said if _ERROR_WORDS.search(line) and not TORCHRUN_LOG.match(line)]
     return _shorten(next((each[-1] for each in (aborted, named) if each), ""))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from launcher.core.error_lines import RANK_PREFIX, describe, error_line, is_consequence
+from launcher.core.error_lines import RANK_PREFIX, TORCHRUN_LOG, describe, error_line, is_consequence
 from launcher.core.exit_codes import OUT_OF_MEMORY
 from launcher.core.torchrun.observe import Worker
 
@@ -35,7 +35,6 @@ _MAX_ZONE_OFFSET: Final = 15 * 3600
 _PREFIX: Final = re.compile(r"^\[[A-Za-z_]+(\d+)\]: ?")
 # The line of torchrun's own log that reports a failed process, before torchrun's traceback.
 _AGENT: Final = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/.*(failed \(exitcode|Sending process)")
-_AGENT_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ torch/distributed/")
 _SIGNALLED_CODES: Final = (130, 143)
 _CAUSE, _SILENT, _CONSEQUENCE = range(3)
 
@@ -133,7 +132,7 @@ def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
         agents = [place for place, line in enumerate(lines) if _AGENT.match(line)]
         prefixed = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == local_rank]
         lines = prefixed or (lines[: agents[0]] if agents else [])
-    return [RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not _AGENT_LOG.match(line)]
+    return [RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not TORCHRUN_LOG.match(line)]
 
 
 def _failed_at(summary: str, finished: float | None) -> float | None:

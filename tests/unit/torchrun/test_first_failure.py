@@ -257,6 +257,10 @@ SyntaxError: invalid syntax"""
         (SYNTAX, "SyntaxError: invalid syntax"),
         ("train.sh: line 3: pyton: command not found\nbye", "train.sh: line 3: pyton: command not found"),
         ("did nothing", ""),
+        (
+            f"error: data: /nope is not a directory\n{SUMMARY.splitlines()[0]}",
+            "error: data: /nope is not a directory",
+        ),
         ("", ""),
     ],
 )
