@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.controller.status_schema import fit_status
+from launcher.core.error_lines import strip_control_characters
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, Event
@@ -105,7 +106,7 @@ def _event(event: Event, item: JsonObject, now: float) -> JsonObject:
         },
         "type": event.type,
         "reason": event.reason,
-        "message": event.message[:_MESSAGE_LENGTH],
+        "message": strip_control_characters(event.message)[:_MESSAGE_LENGTH],
         "source": {"component": n.CONTROLLER},
         "reportingComponent": n.CONTROLLER,
         "firstTimestamp": stamp(now),

@@ -11,6 +11,7 @@ import math
 from typing import Any, Final
 
 from launcher.controller.schema import progress, queue
+from launcher.core.error_lines import strip_control_characters
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
@@ -71,4 +72,4 @@ def _fit_text(value: str, schema: Schema) -> str | None:
         return value if moment(value) is not None else None
     if "enum" in schema:
         return value if value in schema["enum"] else None
-    return value[: schema["maxLength"]] if "maxLength" in schema else value
+    return strip_control_characters(value)[: schema.get("maxLength")]

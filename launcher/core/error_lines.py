@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 _MAX_LENGTH: Final = 300
+# Escape sequences of terminals: colours (ECMA-48, CSI) and window titles (OSC). Then all other control characters.
+_ESCAPES: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_REMOVED: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 # A worker chooses its output. The search of a line takes time by the square of its length.
 _SEARCHED_LENGTH: Final = 1000
 # The prefix that the excepthook of torch.distributed adds to each line.
@@ -33,9 +36,16 @@ _CONSEQUENCE: Final = re.compile(
 )  # fmt: skip
 
 
+def strip_control_characters(text: str) -> str:
+    """Return text of a worker as a terminal may show it: without escape sequences, with its newlines and tabs."""
+    if text.isprintable():
+        return text
+    return _ESCAPES.sub("", text).translate(_REMOVED)
+
+
 def error_line(lines: Sequence[str]) -> str:
     """Return the exception of the last traceback, else the last line that mentions an error; "" if there is neither."""
-    lines = [RANK_PREFIX.sub("", line) for line in lines]
+    lines = [RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines]
     starts = [place for place, line in enumerate(lines) if line.lstrip(" |+").startswith(_TRACEBACK)]
     if starts:
         own = (line for line in lines[starts[-1] + 1 :] if line.strip(" |") and not line.startswith(" "))
@@ -51,7 +61,7 @@ def describe(lines: Sequence[str]) -> str:
     """Return the error line for a message. Without one, return the last line, named as such; "" if there is no line."""
     if error := error_line(lines):
         return error
-    said = _without_summary([RANK_PREFIX.sub("", line) for line in lines])
+    said = _without_summary([RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines])
     return f"the last line of its log is '{_shorten(said[-1])}'" if said else ""
 
 

@@ -257,6 +257,7 @@ SyntaxError: invalid syntax"""
         (SYNTAX, "SyntaxError: invalid syntax"),
         ("train.sh: line 3: pyton: command not found\nbye", "train.sh: line 3: pyton: command not found"),
         ("did nothing", ""),
+        ("\x1b[1;31mTraceback (most recent call last):\x1b[0m\n  x\n\x1b[31mOops: y\x1b[0m\nbye", "Oops: y"),
         (
             f"error: data: /nope is not a directory\n{SUMMARY.splitlines()[0]}",
             "error: data: /nope is not a directory",
