@@ -63,22 +63,22 @@ def removal_waits(
         if not each["spec"].get("nodeName")
         and (each["spec"].get("nodeSelector") or {}).get(POOL_LABEL) == pool
     ]
-    jobless = [each for each in queues or [] if _pool_of(each) == pool]
+    stranded = [each for each in queues or [] if _pool_of(each) == pool]
     found = []
     if holders:
         found.append(
             f"pool {pool}: is not in the stack file, but its nodes run {_names(holders)}. Karpenter does not disrupt"
-            " these, so up waits for their end. Ctrl-C stops only the wait. The pool is deleted in any case"
+            " these, so up waits for their end. To keep the pool, press Ctrl-C and add the pool to the stack file again"
         )
     if pending:
         found.append(
-            f"pool {pool}: is not in the stack file, but {_names(pending)} wait for its nodes. Delete their runs and"
-            " jobs, or add the pool to the stack file again"
+            f"pool {pool}: is not in the stack file, but {_names(pending)} wait for its nodes and get none after the"
+            " pool is removed. Add the pool to the stack file again, or delete their runs and jobs"
         )
-    if jobless:
+    if stranded:
         found.append(
-            f"pool {pool}: is not in the stack file, but TorchrunQueue {_names(jobless)} uses it, so new jobs wait."
-            " Set another pool in the queue, or delete the queue"
+            f"pool {pool}: is not in the stack file, but TorchrunQueue {_names(stranded)} names it, so that new jobs of"
+            " the queue wait. Set another pool in the queue, or delete the queue"
         )
     return found
 
