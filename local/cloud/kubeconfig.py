@@ -37,27 +37,46 @@ def document(cluster: str, server: str, authority: bytes, user: Pair) -> Documen
     }
 
 
-def current_context(path: Path) -> str:
-    """Return the current context of a kubeconfig, "" if the file or the context is missing."""
+def read(path: Path) -> Document:
+    """Return the content of a kubeconfig, {} if the file is missing or no mapping."""
     try:
         content = yaml.safe_load(path.read_text())
     except (FileNotFoundError, yaml.YAMLError):
-        return ""
-    return str((content or {}).get("current-context") or "") if isinstance(content, dict) else ""
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
-def merge(documents: Mapping[str, Document], current: str = "") -> Document:
+def current_context(path: Path) -> str:
+    """Return the current context of a kubeconfig, "" if the file or the context is missing."""
+    return str(read(path).get("current-context") or "")
+
+
+def merge(documents: Mapping[str, Document], before: Document | None = None) -> Document:
     """Merge the documents of all clusters, oldest first.
 
-    The current context stays `current`. A new cluster becomes the current context only if none is set. If the cluster
-    of the current context is gone, no other replaces it, so that no command reaches the wrong cluster.
+    The user's changes of contexts in `before` stay, such as a namespace, or another context of a present cluster. So
+    does the current context. A new cluster becomes the current context only if none is set. If the cluster of the
+    current context is gone, no other replaces it, so that no command reaches the wrong cluster.
     """
     merged: Document = {"apiVersion": "v1", "kind": "Config"}
     for part in ("clusters", "users", "contexts"):
         merged[part] = [entry for each in documents.values() for entry in each[part]]
-    newest = next(reversed(list(documents)), "")
-    merged["current-context"] = current if current in documents else "" if current else newest
+    before = before or {}
+    known = {each["name"]: each for each in before.get("contexts") or [] if _belongs_to(each, documents)}
+    names = [each["name"] for each in merged["contexts"]]
+    merged["contexts"] = [known.pop(name, each) for name, each in zip(names, merged["contexts"], strict=True)]
+    merged["contexts"] += known.values()
+    current, newest = before.get("current-context") or "", next(reversed(names), "")
+    present = {each["name"] for each in merged["contexts"]}
+    merged["current-context"] = current if current in present else "" if current else newest
     return merged
+
+
+def _belongs_to(entry: Any, documents: Mapping[str, Document]) -> bool:
+    """Return whether this is a context whose cluster and user are present."""
+    context = entry.get("context") if isinstance(entry, dict) and entry.get("name") else None
+    names = list(documents)
+    return isinstance(context, dict) and context.get("cluster") in names and context.get("user") in names
 
 
 def token_webhook(url: str) -> Document:

@@ -268,8 +268,8 @@ class Supervisor:
     def _write_kubeconfig(self) -> None:
         with self._lock:
             documents = {name: plane.administrator for name, plane in self._clusters.items()}
-            current = kubeconfig.current_context(self._home.kubeconfig)
-            kubeconfig.write(self._home.kubeconfig, kubeconfig.merge(documents, current))
+            before = kubeconfig.read(self._home.kubeconfig)
+            kubeconfig.write(self._home.kubeconfig, kubeconfig.merge(documents, before))
 
 
 def parse_request(body: Mapping[str, Any]) -> Request:

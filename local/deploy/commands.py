@@ -197,7 +197,7 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
         file = session.check(settings)
         session.report_removal_waits(settings)
         say(f"stack {stack}: the plan of an up against its state")
-        session.engine.run("preview", config_file=file)
+        session.engine.run("preview", "--suppress-outputs", config_file=file)
     return None
 
 

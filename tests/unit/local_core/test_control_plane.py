@@ -91,8 +91,23 @@ def test_current_context_is_never_moved_to_another_cluster(
 ) -> None:
     file = tmp_path / "kubeconfig"
     kubeconfig.write(file, {**kubeconfig.merge(contexts("a", "b")), "current-context": current})
-    merged = kubeconfig.merge(contexts(*clusters), kubeconfig.current_context(file))
+    merged = kubeconfig.merge(contexts(*clusters), kubeconfig.read(file))
     assert merged["current-context"] == found
+
+
+def test_contexts_that_a_person_changed_stay() -> None:
+    before = kubeconfig.merge(contexts("a", "gone"))
+    before["contexts"][0]["context"]["namespace"] = "training"
+    before["contexts"] += [
+        {"name": "mine", "context": {"cluster": "a", "user": "a", "namespace": "team"}},
+        {"name": "stale", "context": {"cluster": "gone", "user": "gone"}},
+        "no context",
+    ]
+    before["current-context"] = "mine"
+    merged = kubeconfig.merge(contexts("a", "b"), before)
+    assert [each["name"] for each in merged["contexts"]] == ["a", "b", "mine"]
+    assert merged["contexts"][0]["context"]["namespace"] == "training"
+    assert merged["current-context"] == "mine"
 
 
 def test_current_context_of_no_kubeconfig_is_none(tmp_path: Path) -> None:
