@@ -363,7 +363,7 @@ def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], 
         ({"zone": "us-west-2d"}, "zone: 'us-west-2d' has no subnets here"),
         (
             {"instanceType": "trn1.32xlarge"},
-            "training.pool: 'small' is of trn1.32xlarge, whose Neuron devices",
+            "training.pool: 'small' has trn1.32xlarge, whose Neuron devices",
         ),
         ({"maxnodes": 3}, "maxnodes: is not a known key; did you mean maxNodes?"),
         ({"name": None}, "trainyard:pools[0].name: is missing"),

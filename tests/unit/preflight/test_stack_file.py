@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def written(directory: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.fixture
+def _usual_recursion_limit() -> Iterator[None]:
+    """Restore Python's own limit, which clients of a cluster raise for the whole process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -77,7 +87,9 @@ def written(directory: Path, content: bytes) -> Path:
         ),
     ],
 )
-def test_a_file_that_is_no_stack_file_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_file_that_is_no_stack_file_is_told_in_one_line(
+    tmp_path: Path, content: bytes, told: str, _usual_recursion_limit: None
+) -> None:
     with pytest.raises(StackFileError) as caught:
         load("dev", written(tmp_path, content))
     assert re.match(r"Pulumi\.dev\.yaml(:([0-9]+:)?)? ", str(caught.value))
