@@ -52,6 +52,7 @@ def _usual_recursion_limit() -> Iterator[None]:
     sys.setrecursionlimit(before)
 
 
+@pytest.mark.usefixtures("_usual_recursion_limit")
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -87,9 +88,7 @@ def _usual_recursion_limit() -> Iterator[None]:
         ),
     ],
 )
-def test_a_file_that_is_no_stack_file_is_told_in_one_line(
-    tmp_path: Path, content: bytes, told: str, _usual_recursion_limit: None
-) -> None:
+def test_a_file_that_is_no_stack_file_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
     with pytest.raises(StackFileError) as caught:
         load("dev", written(tmp_path, content))
     assert re.match(r"Pulumi\.dev\.yaml(:([0-9]+:)?)? ", str(caught.value))
