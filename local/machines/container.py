@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Coroutine
@@ -26,6 +27,17 @@ STEADY_SECONDS = 600.0  # a run of this length resets the back-off, as in the ku
 MESSAGE_PATH = "/dev/termination-log"
 MESSAGE_BYTES = 4096
 LOGGED_MESSAGE_BYTES = 2048
+
+
+def read_end(file: Path, size: int) -> str:
+    """Return the last bytes of a file, of any length, as text.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+    """
+    with file.open("rb") as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - size))
+        return opened.read(size).decode(errors="replace")
 
 
 class Container:
@@ -220,14 +232,14 @@ class Container:
     def _own_message(self) -> str:
         """Return the termination message that the container wrote."""
         try:
-            return (self.directory / "termination-log").read_bytes()[-MESSAGE_BYTES:].decode(errors="replace")
+            return read_end(self.directory / "termination-log", MESSAGE_BYTES)
         except FileNotFoundError:
             return ""
 
     def _last_output(self) -> str:
         """The end of its output, as the termination message."""
         try:
-            return self.clock.path.read_bytes()[-LOGGED_MESSAGE_BYTES:].decode(errors="replace")
+            return read_end(self.clock.path, LOGGED_MESSAGE_BYTES)
         except FileNotFoundError:
             return ""
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import platform
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ NEW_MOUNTS, NEW_HOSTNAME, NEW_IPC, NEW_USER = 0x20000, 0x4000000, 0x8000000, 0x1
 PARENT_DEATH_SIGNAL, DROP_CAPABILITY, SIGKILL = 1, 24, 9
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 # mount_setattr(2); the number is the same on all architectures.
+OPENAT2, RESOLVE_NO_MAGIC_LINKS, RESOLVE_BENEATH = 437, 0x02, 0x08
 MOUNT_SETATTR, HERE, WHOLE_TREE, ATTRIBUTE_READ_ONLY = 442, -100, 0x8000, 1
 # The capabilities of root in container runtimes (moby/profiles, capabilities(7)), without two. MKNOD: no device filter
 # exists here. NET_RAW: pods share a network with the emulator, and could read the credentials in its packets.
@@ -117,6 +120,61 @@ def place(source: str, target: str, read_only: bool = False) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         open(target, "w").close()
     bind(source, target, read_only)
+
+
+def open_beneath(directory: str, path: str, *, create: bool) -> int:
+    """Open a path in a directory, and return the file descriptor. Links are followed within the directory only.
+
+    Containers may write to the directory meanwhile. Source: openat2(2), Linux 5.6.
+
+    Raises:
+        OSError: The path leads out of the directory, or does not exist.
+    """
+    current = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not create:
+            return open_at(current, path)
+        for name in (each for each in path.split("/") if each not in ("", ".")):
+            try:
+                inner = open_at(current, name)
+            except FileNotFoundError:
+                os.mkdir(name, dir_fd=current)
+                inner = open_at(current, name)
+            os.close(current)
+            current = inner
+        return os.dup(current)
+    finally:
+        os.close(current)
+
+
+def open_at(directory: int, path: str) -> int:
+    """Open a path that must stay beneath a directory."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGIC_LINKS)
+    found: int = libc.syscall(OPENAT2, directory, path.encode(), how, len(how))
+    if found < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    return found
+
+
+def make_directories(path: str) -> int:
+    """Create the missing directories of an absolute path without links, and return a file descriptor of the last one.
+
+    Raises:
+        OSError: A part of the path is a link or a file, or can't be created.
+    """
+    current = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    for name in (each for each in path.split("/") if each):
+        try:
+            try:
+                inner = os.open(name, flags, dir_fd=current)
+            except FileNotFoundError:
+                os.mkdir(name, dir_fd=current)
+                inner = os.open(name, flags, dir_fd=current)
+        finally:
+            os.close(current)
+        current = inner
+    return current
 
 
 def is_below(path: str, directories: list[str]) -> bool:
@@ -329,8 +387,13 @@ class Root:
                 mount("tmpfs", real, "tmpfs", NO_SUID | NO_DEV, wanted["tmpfs"])
             else:
                 source = wanted["source"] if wanted.get("inside") else OLD + wanted["source"]
-                real = self._mount_point(wanted["target"], is_directory=os.path.isdir(source))
-                bind(source, real, wanted.get("readOnly", False))
+                with contextlib.ExitStack() as stack:
+                    if wanted.get("subPath"):
+                        opened = open_beneath(source, wanted["subPath"], create=wanted["create"])
+                        stack.callback(os.close, opened)
+                        source = f"{OLD}/proc/self/fd/{opened}"
+                    real = self._mount_point(wanted["target"], is_directory=os.path.isdir(source))
+                    bind(source, real, wanted.get("readOnly", False))
             self.protected_mounts = [
                 path for path in self.protected_mounts if not is_below(path, [real])
             ]  # covered now
@@ -356,19 +419,25 @@ class Root:
     def _mount_point(self, target: str, *, is_directory: bool) -> str:
         """Create a mount point if it does not exist, and return its real path."""
         real = os.path.realpath(target)
+        if is_below(real, [OLD, SHADOW]):
+            raise OSError(errno.EPERM, "a mount path leads out of the container", target)
         if os.path.exists(real):
             return real
         directory = real if is_directory else os.path.dirname(real)
         try:
-            os.makedirs(directory, exist_ok=True)
+            opened = make_directories(directory)
         except OSError:
             ancestor = os.path.dirname(real)
             while not os.path.isdir(ancestor):
                 ancestor = os.path.dirname(ancestor)
             self._shadow(ancestor)
-            os.makedirs(directory, exist_ok=True)
+            opened = make_directories(directory)
         if not is_directory:
-            open(real, "a").close()
+            name = os.path.basename(real)
+            os.close(
+                os.open(name, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=opened)
+            )
+        os.close(opened)
         return real
 
     def _shadow(self, directory: str) -> None:
@@ -389,13 +458,17 @@ class Root:
                 open(inside, "w").close()
                 bind(entry.path, inside)
 
-    def close(self) -> None:
-        """Unmount the host's root, and make the protected mounts read-only for users other than root."""
+    def close(self, working_directory: str) -> None:
+        """Unmount the host's root, and make the protected mounts read-only for users other than root.
+
+        The working directory is created in between, as container runtimes do.
+        """
         for name in os.listdir(SHADOW):
             with contextlib.suppress(OSError):
                 check(libc.umount2(f"{SHADOW}/{name}".encode(), DETACH), f"umount {SHADOW}/{name}")
         check(libc.umount2(OLD.encode(), DETACH), f"umount {OLD}")
         os.rmdir(OLD)
+        os.makedirs(working_directory, exist_ok=True)
         for path in () if self.root_user else self.protected_mounts:
             make_read_only(path, whole_tree=False)
 
@@ -458,8 +531,7 @@ def main() -> None:
         root = Root(str(base), plan)
         root.enter()
         root.mount_volumes(sources, [*plan["keep"], plan["packages"]])
-        os.makedirs(plan["cwd"], exist_ok=True)  # as container runtimes do
-        root.close()
+        root.close(plan["cwd"])
         os.chdir(plan["cwd"])
         drop_privileges(plan["user"], plan["group"])
         os.execvpe(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606 the point of it

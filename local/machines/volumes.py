@@ -124,16 +124,33 @@ def size_limit(volume: Object) -> int:
 
 
 def mounts(container: Object, directories: dict[str, Path], volumes: dict[str, Object]) -> list[Object]:
-    """The mounts of a container for the sandbox: source, target, readOnly. Volumes of API objects are read-only."""
+    """Return the mounts of a container for the sandbox. Volumes of API objects are read-only.
+
+    The sandbox resolves subPath, because containers write the links on its way.
+
+    Raises:
+        MissingReference: The mount has a subPathExpr.
+    """
     found = []
     for mount in container.get("volumeMounts") or []:
         volume = volumes[mount["name"]]
-        source = directories[mount["name"]] / mount.get("subPath", "")
+        if mount.get("subPathExpr"):
+            raise MissingReference(
+                f"volumeMount {mount['name']}: subPathExpr is not supported by the local nodes"
+            )
+        source = directories[mount["name"]]
         written = any(kind in volume for kind in ("emptyDir", "persistentVolumeClaim"))
-        if written and not source.exists():
-            source.mkdir(parents=True)
-        read_only = mount.get("readOnly", False) or not written
-        found.append({"source": str(source), "target": mount["mountPath"], "readOnly": read_only})
+        if written:
+            source.mkdir(parents=True, exist_ok=True)
+        found.append(
+            {
+                "source": str(source),
+                "subPath": mount.get("subPath", ""),
+                "create": written,
+                "target": mount["mountPath"],
+                "readOnly": mount.get("readOnly", False) or not written,
+            }
+        )
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from local.machines import logs
+from local.machines.container import read_end
 from local.machines.kubelet import log_request
 from local.machines.logs import Clock, Request
 
@@ -162,3 +163,15 @@ def test_options_of_kubectl_are_understood() -> None:
     assert log_request({"sinceTime": "1970-01-01T00:01:00Z"}, 100.0) == Request(since=60.0)
     with pytest.raises(ValueError, match="five"):
         log_request({"tailLines": "five"}, 100.0)
+
+
+def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
+    """A container chooses the size of its termination log."""
+    file = tmp_path / "termination-log"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)
+        opened.seek(0, 2)
+        opened.write(b"last")
+    assert read_end(file, 4) == "last"
+    file.write_bytes(b"all")
+    assert read_end(file, 4096) == "all"

@@ -43,6 +43,8 @@ class World:
         self.home.make()
         self.number = 0
         self.users: dict[str, int] = {}  # that the image makes
+        self.mounts: dict[str, dict[str, str]] = {}  # further fields of volume mounts, by name
+        self.working_directory = "/"
 
     def plan(
         self, user: int, argv: list[str], mounts: dict[str, Path], context: str
@@ -60,7 +62,7 @@ class World:
         )
         volumes = PodVolumes(pod)  # type: ignore[arg-type]
         volumes.directories |= mounts
-        mounted = [{"name": name, "mountPath": f"/{name}"} for name in mounts]
+        mounted = [{"name": name, "mountPath": f"/{name}", **self.mounts.get(name, {})} for name in mounts]
         program = Program("process", (sys.executable,), context=context)
         variables = environment.complete({}, image_environment(), {}, "pod", "127.64.0.1", user, self.users)
         return directory, {
@@ -71,7 +73,7 @@ class World:
             "users": self.users,
             "argv": argv,
             "env": variables,
-            "cwd": "/",
+            "cwd": self.working_directory,
         }
 
     def start(self, user: int, argv: list[str], context: str = "", **mounts: Path) -> tuple[Process, Path]:
@@ -190,6 +192,50 @@ def test_volumes_keep_what_is_written_to_them(world: World, tmp_path: Path) -> N
     (tmp_path / "data").mkdir()
     world.python(POD_USER, 'open("/data/result", "w").write("kept")', data=tmp_path / "data")
     assert (tmp_path / "data/result").read_text() == "kept"
+
+
+LISTS = "import os; print(sorted(os.listdir('/data')))"
+
+
+def test_sub_path_is_created_in_the_volume(world: World, tmp_path: Path) -> None:
+    (tmp_path / "data/real").mkdir(parents=True)
+    (tmp_path / "data/real/file").touch()
+    (tmp_path / "data/link").symlink_to("real")
+    for path, found in (("new/inner", []), ("link", ["file"]), ("./real//", ["file"])):
+        world.mounts = {"data": {"subPath": path}}
+        assert world.python(POD_USER, LISTS, data=tmp_path / "data").strip() == str(found)
+    assert (tmp_path / "data/new/inner").is_dir()
+
+
+@pytest.mark.parametrize("path", ["link", "link/secret", "link/new", "up", "magic"])
+def test_sub_path_that_leads_out_of_the_volume_is_refused(world: World, tmp_path: Path, path: str) -> None:
+    """An earlier container of the pod may have written a link."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "host/secret").mkdir(parents=True)
+    (tmp_path / "data/link").symlink_to(tmp_path / "host")
+    (tmp_path / "data/up").symlink_to("../host")
+    (tmp_path / "data/magic").symlink_to("/proc/self/root")
+    world.mounts = {"data": {"subPath": path}}
+    ended, output = world.run(ROOT, ["python", "-c", LISTS], data=tmp_path / "data")
+    assert (ended.code, output) == (sandbox.START_ERROR, "")
+    assert sorted(os.listdir(tmp_path / "host")) == ["secret"]
+
+
+@pytest.mark.parametrize("target", ["/.old{host}/made", "/data/out/made", "/.shadow/made"])
+def test_mount_path_and_working_directory_stay_in_the_container(
+    world: World, tmp_path: Path, target: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "host").mkdir()
+    (tmp_path / "data/out").symlink_to(f"/.old{tmp_path}/host")
+    target = target.format(host=tmp_path / "host")
+    world.working_directory = target
+    world.run(ROOT, ["true"], data=tmp_path / "data")
+    world.working_directory = "/"
+    (tmp_path / "other").mkdir()
+    world.mounts = {"other": {"mountPath": target}}
+    world.run(ROOT, ["true"], data=tmp_path / "data", other=tmp_path / "other")
+    assert os.listdir(tmp_path / "host") == []
 
 
 def wheel(directory: Path, name: str) -> Path:

@@ -84,7 +84,7 @@ def test_an_empty_set_of_files_is_a_set_too(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"1"
 
 
-def test_mounts_of_api_objects_are_read_only_and_sub_paths_are_followed(tmp_path: Path) -> None:
+def test_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
     by_name: dict[str, Any] = {"conf": {"configMap": {}}, "data": {"emptyDir": {}}}
     directories = {name: tmp_path / name for name in by_name}
     container = {
@@ -96,11 +96,22 @@ def test_mounts_of_api_objects_are_read_only_and_sub_paths_are_followed(tmp_path
     }
     found = volumes.mounts(container, directories, by_name)
     assert found == [
-        {"source": str(tmp_path / "conf/key"), "target": "/etc/x", "readOnly": True},
-        {"source": str(tmp_path / "data/inner"), "target": "/data", "readOnly": False},
-        {"source": str(tmp_path / "data"), "target": "/all", "readOnly": True},
+        {
+            "source": str(tmp_path / source),
+            "subPath": path,
+            "create": create,
+            "target": target,
+            "readOnly": read_only,
+        }
+        for source, path, create, target, read_only in (
+            ("conf", "key", False, "/etc/x", True),
+            ("data", "inner", True, "/data", False),
+            ("data", "", True, "/all", True),
+        )
     ]
-    assert (tmp_path / "data/inner").is_dir()
+    container["volumeMounts"][0]["subPathExpr"] = "$(POD)"
+    with pytest.raises(volumes.MissingReference, match="subPathExpr"):
+        volumes.mounts(container, directories, by_name)
 
 
 def test_the_size_of_a_memory_volume_is_its_limit() -> None:
