@@ -144,7 +144,17 @@ class Home:
         self.claim()
         self.bin.mkdir(exist_ok=True)
         socket_directory = self.control_socket.parent
-        for private in (self.run, socket_directory, self.logs, self.clusters, self.pods, self.volumes):
+        # STACKS of local/backend.py, and the settings of a preflight.
+        states = (self.root / "stacks", self.root / "asked")
+        for private in (
+            self.run,
+            socket_directory,
+            self.logs,
+            self.clusters,
+            self.pods,
+            self.volumes,
+            *states,
+        ):
             private.mkdir(parents=True, exist_ok=True, mode=0o700)
             private.chmod(0o700)
 

@@ -17,7 +17,17 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from local.aws import authenticate, authorise, faults, instances, interruptions, memory, patches, prices
+from local.aws import (
+    authenticate,
+    authorise,
+    faults,
+    identity,
+    instances,
+    interruptions,
+    memory,
+    patches,
+    prices,
+)
 from local.aws.account import ACCOUNT_ID, create_deployer
 from local.aws.calls import calls
 from local.aws.eks.store import store
@@ -34,6 +44,8 @@ OUR_PATHS = "/_trainyard/"
 # DirectClientConfig.ClientConfig).
 OPEN_PATHS = ("health", "authenticate")
 # Disabled parts of moto: pages that show and reset all accounts, and the metadata service with its credentials.
+# The body of a request is in memory before moto reads who sent it.
+UNSIGNED_BODY_BYTES = 1 << 20
 CLOSED_BACKENDS = ("moto_api", "instance_metadata")
 
 
@@ -69,7 +81,14 @@ class Application:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         self.collector.collect_if_due()
-        self.collector.add(int(environ.get("CONTENT_LENGTH") or 0))
+        text = environ.get("CONTENT_LENGTH") or "0"
+        if not text.isascii() or not text.isdecimal():
+            return Response(f"Content-Length: {text!r} is not a number\n", 400)(environ, start_response)
+        length = int(text)
+        if length > UNSIGNED_BODY_BYTES and not _has_key(environ):
+            reason = f"a request without a valid access key has at most {UNSIGNED_BODY_BYTES} bytes\n"
+            return Response(reason, 413, headers={"Connection": "close"})(environ, start_response)
+        self.collector.add(length)
 
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
             self.collector.add(sum(int(value) for name, value in headers if name.lower() == "content-length"))
@@ -97,12 +116,22 @@ class Application:
             return _json({"error": f"no {request.method} {request.path}; there are {known}"}, 404)
         try:
             return handler(request)
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             return _json({"error": str(error)}, 400)
 
     def _may_call(self, request: Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _has_key(environ: dict[str, Any]) -> bool:
+    """Return whether the request names an access key of the account."""
+    request = Request(environ)
+    key_id = identity.access_key_id(request.headers, request.args)
+    try:
+        return key_id is not None and bool(identity.find(key_id))
+    except identity.UnknownKey:
+        return False
 
 
 def _backend(service: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -23,7 +25,37 @@ Object = dict[str, Any]
 TOKEN_LIFE_USED = 0.8  # kubelets renew a token once it has used this part of its life
 # Directories of the host that no image has: home directories, keys, and data of services.
 HIDDEN = ("/root", "/home", "/etc/ssh", "/var/log", "/var/spool")
+# No image has the host's files here that are for root or a group alone.
+PRIVATE_PARTS = ("/etc", "/opt", "/srv", "/var")
 SHARED_MEMORY = "size=64m"  # what container runtimes give /dev/shm when the pod brings no volume for it
+
+
+class Unreadable(NamedTuple):
+    """Paths that other users can't read, without those below others."""
+
+    directories: list[str]
+    files: list[str]
+
+
+@functools.cache
+def find_unreadable(parts: tuple[str, ...] = PRIVATE_PARTS) -> Unreadable:
+    """Find what only the owner or a group can read. To a container's user it may belong (`drop_privileges`)."""
+    found = Unreadable([], [])
+    waiting = list(parts)
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:  # it is gone, or this user can't read it either
+            continue
+        for entry in entries:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode) and mode & stat.S_IROTH and mode & stat.S_IXOTH:
+                waiting.append(entry.path)
+            elif stat.S_ISDIR(mode):
+                found.directories.append(entry.path)
+            elif stat.S_ISREG(mode) and not mode & stat.S_IROTH:
+                found.files.append(entry.path)
+    return found
 
 
 class PodVolumes:
@@ -169,7 +201,8 @@ class PodVolumes:
             "tmp": str(temporary),
             "keep": [path for path in keep if path.startswith("/")],
             "packages": os.path.realpath(sys.prefix),
-            "hidden": [*HIDDEN, str(Path.home()), str(settings.home.root)],
+            "hidden": [*HIDDEN, *find_unreadable().directories, str(Path.home()), str(settings.home.root)],
+            "secrets": find_unreadable().files,
         }
 
     @staticmethod

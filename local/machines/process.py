@@ -78,7 +78,7 @@ class Entry:
         Raises:
             OSError: The terminal can't be opened.
         """
-        ours = os.open(f"/proc/{self.pid}/root/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
+        ours = os.open(f"/proc/{self.pid}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_NOFOLLOW)
         try:
             fcntl.ioctl(ours, _UNLOCK_TERMINAL, struct.pack("i", 0))
             return ours, fcntl.ioctl(ours, _OTHER_END, os.O_RDWR | os.O_NOCTTY)

@@ -73,7 +73,6 @@ DEVICE_LINKS = {
 }
 # As in runc's default: files with which root could change the host.
 READ_ONLY_KERNEL = ("bus", "fs", "irq", "sys", "sysrq-trigger")
-SECRET_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-")
 FIRST_USER, NOBODY = 1000, 65534
 OLD = "/.old"
 SHADOW = "/.shadow"
@@ -266,7 +265,7 @@ class Root:
         self._hide_and_mount(hidden, plan["keep"], plan["packages"])
         self._mount_kernel_file_systems()
         self._create_devices()
-        self._create_user_files(plan.get("users", {}))
+        self._create_user_files(plan.get("users", {}), plan["secrets"])
 
     def _mount_system_directories(self, hidden: list[str]) -> None:
         """Mount the host's system directories with a layer."""
@@ -346,9 +345,9 @@ class Root:
         os.mkdir(f"{own}/pts")
         mount("devpts", f"{own}/pts", "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=620")
 
-    def _create_user_files(self, image_users: dict[str, int]) -> None:
+    def _create_user_files(self, image_users: dict[str, int], secrets: list[str]) -> None:
         """Hide passwords and the host's users. As in an image, there are root, system users and the image's users."""
-        for path in SECRET_FILES:
+        for path in secrets:
             if os.path.exists(f"{self.base}{path}"):
                 bind("/dev/null", f"{self.base}{path}")
         users = Path(self.layer.empty()) / "passwd"

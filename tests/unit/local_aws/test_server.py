@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from datetime import date
 from urllib.error import HTTPError
@@ -46,6 +47,30 @@ def test_our_paths_are_closed_without_the_token(cloud, method, path, authorizati
         urlopen(request, timeout=10)  # noqa: S310
     assert error.value.code == 401
     assert "run/cloud.json" in json.loads(error.value.read())["error"]
+
+
+def answer_of(cloud: Cloud, length: str, *headers: str) -> bytes:
+    """The status line of the answer to a request whose body is not sent."""
+    host, port = cloud.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as link:
+        lines = [
+            "PUT /bucket/key HTTP/1.1",
+            f"Host: s3.{host}",
+            f"Content-Length: {length}",
+            *headers,
+            "",
+            "",
+        ]
+        link.sendall("\r\n".join(lines).encode())
+        return link.recv(100).splitlines()[0]
+
+
+def test_large_body_is_refused_before_it_is_read(cloud):
+    assert b" 413 " in answer_of(cloud, "1048577")
+    unknown = "Authorization: AWS4-HMAC-SHA256 Credential=AKIAUNKNOWN/20260101/us-west-2/s3/aws4_request"
+    assert b" 413 " in answer_of(cloud, "1048577", unknown)
+    for length in ("abc", "-1", "1e9"):
+        assert b" 400 " in answer_of(cloud, length)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from local.home import CHECKOUT, Home
 from local.machines import dockerfile, environment, sandbox
 from local.machines.images import Program, image_environment
-from local.machines.pod_volumes import PodVolumes
+from local.machines.pod_volumes import PodVolumes, find_unreadable
 from local.machines.process import Ended, Process
 
 pytestmark = [
@@ -186,6 +186,14 @@ def test_container_sees_no_state_of_the_cloud_and_no_home(world: World) -> None:
         # The home lies in the build context, as `.local` of the checkout does.
         output = world.python(ROOT, program, context=str(world.home.root.parent))
     assert output.splitlines() == ["No such file or directory", "False", "[] []", "0"]
+
+
+def test_container_reads_no_file_of_root_alone(world: World) -> None:
+    """User 10001 is the owner of the host's files in its user namespace."""
+    found = find_unreadable().files
+    assert "/etc/shadow" in found
+    program = f"print([each for each in {found!r} if os.path.exists(each) and open(each).read()])"
+    assert world.python(POD_USER, f"import os; {program}").strip() == "[]"
 
 
 def test_volumes_keep_what_is_written_to_them(world: World, tmp_path: Path) -> None:
