@@ -96,7 +96,7 @@ class TestOneController:
         )
         assert " 403 " not in shared.said()
         (told,) = (each for each in team.events("vit") if each["reason"] == n.REASON_STARTING)
-        assert (told["type"], told["message"]) == ("Normal", "attempt 0 with 2 nodes of 8 GPUs")
+        assert (told["type"], told["message"]) == ("Normal", "attempt 0 starts; nodes: 2, GPUs on each: 8")
         assert told["source"]["component"] == n.CONTROLLER
         (told,) = (each for each in team.events("research", n.QUEUE_KIND) if each["reason"] == "Ready")
         assert told["type"] == "Normal"
