@@ -101,7 +101,7 @@ class TestOneController:
         (told,) = (each for each in team.events("research", n.QUEUE_KIND) if each["reason"] == "Ready")
         assert told["type"] == "Normal"
         described = team.server.kubectl("describe", "torchrunjob", "vit", "-n", team.name).stdout
-        assert "attempt 0 with 2 nodes of 8 GPUs" in described.partition("Events:")[2]
+        assert "attempt 0 starts; nodes: 2, GPUs on each: 8" in described.partition("Events:")[2]
 
     def test_a_job_without_its_queue_waits_and_begins_when_it_appears(
         self, team: Team, shared: Running
