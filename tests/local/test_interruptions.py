@@ -250,8 +250,3 @@ def test_a_killed_down_is_finished_by_the_next_and_the_other_stack_stays(
     now = place.account()
     assert without(now, others) == {}
     assert now["clusters"] == others["clusters"]
-
-
-def test_down_of_the_last_stack_stops_the_local_cloud(place: Place) -> None:
-    assert place.run("down", OTHER).code == 0
-    assert not place.home.cloud_file.exists()
