@@ -24,6 +24,7 @@ _ASK_SECONDS: Final = 1.0
 # After the end of a job or attempt, a log without a new line for this time is finished. Its worker may still have up to
 # 45 s to end.
 _DRAIN_SECONDS: Final = 3.0
+_SETTLE_SECONDS: Final = 5.0
 # The limit for a log that goes on after a failed job.
 _LONGEST_DRAIN_SECONDS: Final = 10.0
 
@@ -209,6 +210,7 @@ class _Following:
         self._last_report = self._last_missing = ""
         self._reported_starts: set[str] = set()
         self._last_attempt: int | None = None
+        self._began = time.monotonic()
         self._streams: dict[int, Stream] = {}
         self._positions: dict[str, LogPosition] = {}
         self._done: set[str] = set()
@@ -260,6 +262,10 @@ class _Following:
             say(f"{name}: {n.PHASE_RESTARTING}: {each.get('message') or each.get('reason')}")
         self._last_attempt = max((each["attempt"] for each in ended), default=-1)
         now = ": ".join(str(part) for part in (phase, message or status.get("reason")) if part)
+        # After `submit --follow`, the controller needs a moment to see the workspace.
+        just_sent = time.monotonic() < self._began + _SETTLE_SECONDS
+        if status.get("reason") == n.REASON_WAITING_FOR_WORKSPACE and just_sent:
+            return
         if now != self._last_report:
             say(f"{name}: {now}")
             self._last_report = now

@@ -74,6 +74,29 @@ def test_a_log_that_does_not_end_hides_neither_a_restart_nor_the_end(
     assert err.splitlines()[-3:] == told
 
 
+def test_follow_after_submit_does_not_ask_for_the_workspace(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first status is from before the workspace arrived."""
+    waits = {"phase": "Pending", "reason": n.REASON_WAITING_FOR_WORKSPACE, "message": "run sync"}
+    job = api.job("one", phase="Pending")
+    job["status"] |= waits
+    real, reads = api.answer, []
+
+    def answer(method: str, target: str, body: Object) -> Any:
+        reads.append(target)
+        if len(reads) == 20:
+            job["status"] |= {"phase": "Succeeded", "reason": "", "message": "done"}
+        return real(method, target, body)
+
+    monkeypatch.setattr(api, "answer", answer)
+    assert run("logs", "-f", "one") == (0, "", "one: Succeeded: done\n")
+    job["status"] |= waits
+    reads.clear()
+    monkeypatch.setattr(following, "_SETTLE_SECONDS", 0.0)
+    assert "one: Pending: run sync" in run("logs", "-f", "one")[2]
+
+
 @pytest.mark.parametrize(
     "words",
     [(), ("--node-rank", "1"), ("--attempt", "0"), ("--node-rank", "1", "--attempt", "0"), ("--all",)],
