@@ -19,7 +19,7 @@ _ERROR_WORDS: Final = re.compile(
     r"error|exception|fatal|killed|no such file|not found|segmentation fault|aborted|denied|failed", re.I
 )
 # A line of torchrun's own log.
-TORCHRUN_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ torch/distributed/")
+TORCHRUN_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ \S*torch/distributed/")
 # The line that the trainer's entry point prints after its processes ended (trainer/entrypoint.py).
 _TRAINER_SUMMARY: Final = "error: training ended with exit code"
 # Errors of a process that lost a peer, store or agent. Sources: third_party/gloo gloo/transport/tcp/pair.cc,
