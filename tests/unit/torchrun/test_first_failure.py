@@ -258,9 +258,12 @@ SyntaxError: invalid syntax"""
         ("train.sh: line 3: pyton: command not found\nbye", "train.sh: line 3: pyton: command not found"),
         ("did nothing", ""),
         ("\x1b[1;31mTraceback (most recent call last):\x1b[0m\n  x\n\x1b[31mOops: y\x1b[0m\nbye", "Oops: y"),
-        (
-            f"error: data: /nope is not a directory\n{SUMMARY.splitlines()[0]}",
-            "error: data: /nope is not a directory",
+        *(
+            (
+                f"error: no data\n{SUMMARY.splitlines()[0].replace('torch/', f'{place}torch/', 1)}",
+                "error: no data",
+            )
+            for place in ("", "/opt/venv/lib/python3.11/site-packages/")
         ),
         ("", ""),
     ],
