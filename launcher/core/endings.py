@@ -24,6 +24,8 @@ _OUT_OF_TIME = "active longer than specified deadline"
 _CLOCKS_APART_SECONDS = 10.0
 _WORDS = {c.WORKER_EXIT_STOPPED: "it was told to stop", c.WORKER_EXIT_HUNG: "it hung"}
 _LIVE = frozenset({"Pending", "Running"})
+# A failure may be reported later than its consequences (launcher/core/torchrun/first_failure.py).
+CAUSE_SECONDS = 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,8 @@ def ending(
     if request.shape == c.SHAPE_ELASTIC and not failed:
         return None  # torchrun's agents go on without those that are lost, and with those that the operator makes anew
     ended = sorted((pod for pod in pods if pod.exit is not None and not pod.taken), key=_order)
+    if failed and _awaits_cause(pods, now):
+        return None
     final = [_exited(pod) for pod in ended if _code(pod) in c.WORKER_FINAL_EXIT_CODES]
     if failed and final:
         return Ending(reason=f"{_listed(final)}, which no restart heals", again=False)
@@ -84,6 +88,15 @@ def ending(
     if reasons:
         return Ending(reason="; ".join(reasons), again=True)
     return Ending(reason=training.message or "the PyTorchJob failed", again=False) if failed else None
+
+
+def _awaits_cause(pods: tuple[Pod, ...], now: float) -> bool:
+    """Return whether all reported failures are consequences, and the end of another worker may soon be reported."""
+    exits = [pod.exit for pod in pods if pod.exit is not None and not pod.taken]
+    unreported = any(is_live(pod) and not pod.deleting for pod in pods)
+    if not exits or not unreported or not all(is_consequence(each.lines) for each in exits):
+        return False
+    return 0 <= now - min(each.at for each in exits) < CAUSE_SECONDS
 
 
 def _late(request: Request, training: Training, now: float) -> bool:

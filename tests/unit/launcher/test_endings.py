@@ -137,6 +137,18 @@ def test_an_error_that_follows_never_hides_the_first() -> None:
     )
 
 
+def test_consequence_alone_waits_a_few_seconds_for_its_cause() -> None:
+    message = "error: process 0 could not go on; its log says why\n"
+    running = others("worker-0")
+    assert judged(ended("worker-0", 22, at=-1, message=message), *running) is None
+    assert "process 0 could not go on" in again(
+        judged(ended("worker-0", 22, at=-6, message=message), *running)
+    )
+    cause = ended("master-0", 22, at=-1, message="error: data: x is not a directory\n")
+    found = judged(ended("worker-0", 22, at=-1, message=message), cause, worker("worker-1"))
+    assert again(found).endswith("ended with 22: error: data: x is not a directory, and 1 more")
+
+
 def test_a_container_before_the_workers_own_is_named_and_its_code_means_nothing() -> None:
     for code in (2, 25):
         found = judged(*others("worker-0"), ended("worker-0", code, container="init-pytorch"))
