@@ -78,13 +78,14 @@ def ending(
     if request.shape == c.SHAPE_ELASTIC and not failed:
         return None  # torchrun's agents go on without those that are lost, and with those that the operator makes anew
     ended = sorted((pod for pod in pods if pod.exit is not None and not pod.taken), key=_order)
-    if failed and _awaits_cause(pods, now):
+    taken, gone = _taken(pods, nodes), _gone(training, pods, before)
+    if failed and not (taken or gone) and _awaits_cause(pods, now):
         return None
     final = [_exited(pod) for pod in ended if _code(pod) in c.WORKER_FINAL_EXIT_CODES]
     if failed and final:
         return Ending(reason=f"{_listed(final)}, which no restart heals", again=False)
     exited = [_exited(pod) for pod in ended] if failed else []
-    reasons = [_listed(told) for told in (_taken(pods, nodes), exited, _gone(training, pods, before)) if told]
+    reasons = [_listed(told) for told in (taken, exited, gone) if told]
     if reasons:
         return Ending(reason="; ".join(reasons), again=True)
     return Ending(reason=training.message or "the PyTorchJob failed", again=False) if failed else None
