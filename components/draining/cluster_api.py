@@ -39,10 +39,10 @@ BAD_REQUEST: Final = 400
 UNAUTHORIZED: Final = 401
 NOT_FOUND: Final = 404
 REQUEST_TIMEOUT_SECONDS: Final = 30
-# The chart's Deployment (aws/karpenter-provider-aws, charts/karpenter, 1.14).
 # A TorchrunQueue or TorchrunJob in a list may be 10,000 levels deep, as the API server takes it
 # (sigs.k8s.io/json, maxNestingDepth). By itself Python reads about 1,000.
 DEEPEST: Final = 25_000
+# The chart's Deployment (aws/karpenter-provider-aws, charts/karpenter, 1.14).
 CONTROLLER_PATH: Final = f"/apis/apps/v1/namespaces/{KARPENTER_NAMESPACE}/deployments/karpenter"
 
 

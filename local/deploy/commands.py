@@ -27,7 +27,7 @@ from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.node_checks import NodeChecks
-from local.deploy.pool_drift import find_missing, read_node_pools
+from local.deploy.pool_drift import describe_missing, find_missing, read_node_pools, refresh_targets
 from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import (
@@ -441,10 +441,9 @@ class _Session:
         missing = find_missing(deployment, settings["config"], node_pools)
         if not missing:
             return
-        say(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
+        say(describe_missing(missing))
         write(settings, self.engine.config_file)
-        targets = [word for urn in missing.values() for word in ("--target", urn)]
-        self.engine.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", *targets)
+        self.engine.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", *refresh_targets(missing))
 
     def sweep(self) -> None:
         """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""

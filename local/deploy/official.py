@@ -21,7 +21,7 @@ from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, JobGoneError, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.node_checks import NodeChecks
-from local.deploy.pool_drift import find_missing, read_node_pools
+from local.deploy.pool_drift import describe_missing, find_missing, read_node_pools, refresh_targets
 from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import read
@@ -169,9 +169,8 @@ def _read_deleted_pools(stack: str) -> None:
         return
     missing = find_missing(deployment, read(ROOT / f"Pulumi.{stack}.yaml")["config"], node_pools)
     if missing:
-        print(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it", flush=True)
-        targets = [word for urn in missing.values() for word in ("--target", urn)]
-        _pulumi("refresh", "--stack", stack, "--skip-preview", *targets)
+        print(describe_missing(missing), flush=True)
+        _pulumi("refresh", "--stack", stack, "--skip-preview", *refresh_targets(missing))
 
 
 def preview(stack: str) -> str | None:

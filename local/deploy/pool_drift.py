@@ -51,6 +51,16 @@ def find_missing(
     }
 
 
+def describe_missing(missing: Mapping[str, str]) -> str:
+    """Return the message about the pools of `find_missing`."""
+    return f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it"
+
+
+def refresh_targets(missing: Mapping[str, str]) -> list[str]:
+    """Return the arguments of `pulumi refresh` for the pools of `find_missing`."""
+    return [word for urn in missing.values() for word in ("--target", urn)]
+
+
 def read_node_pools(api: client.ApiClient) -> list[Mapping[str, Any]]:
     """Return all NodePools of the cluster.
 
