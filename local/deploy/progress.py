@@ -25,8 +25,12 @@ DONE = re.compile(
     r"(?P<row>^ \S{1,2} +\S+ \S+ (created|deleted)( replacement| original)? \([\d.]+s\)(\[retain\])?) "
     r"(?!error|warning|\[diff)\S.*$"
 )
-# What the drain says is told as it comes, and whole again at the end.
-DRAIN = re.compile(r"^ +(pulumi:pulumi:Stack \S+ +)?(?P<said>(drain|remains) of \S+: .*\S)\s*$")
+# The engine prints these messages as they come, and again under "Diagnostics".
+MESSAGE = re.compile(
+    r"^(?P<row> [ +~-]{1,3} +(\S+:\S+ \S+( [a-z ]+\([\d.]+s\)(\[retain\])?)?)?) *"
+    r"(?P<message>(warning|(drain|remains) of \S+): .*\S)\s*$"
+)
+HEADING = re.compile(r"^  \S+ \(.+\):$")
 # `up` leaves what is retained; before a destroy the drain has ended the run's Job.
 KEPT = re.compile(r"^(?P<row> -  \S+ \S+) deleted \([\d.]+s\)\[retain\]\s*$")
 DELETED = re.compile(r"^    - (?P<count>\d+) deleted$")
@@ -38,7 +42,7 @@ class Filter:
 
     def __init__(self, command: str = "up") -> None:
         self._command = command
-        self._said: set[str] = set()
+        self._messages: set[str] = set()
         self._kept = 0
         self._held: list[str] = []
         self._trace: list[str] | None = None
@@ -52,14 +56,16 @@ class Filter:
         if line.strip() == "Traceback (most recent call last):":
             self._trace = [line]
             return []
-        if line == "" or line == "Diagnostics:" or re.match(r"^  pulumi:pulumi:Stack \(\S+\):$", line):
+        if line == "" or line == "Diagnostics:" or HEADING.match(line):
             self._hold(line)
             return []
         line = re.sub(r" *\d+ warnings?$", "", line)
-        if drain := DRAIN.match(line):
-            if drain["said"] in self._said:
-                return []
-            self._said.add(drain["said"])
+        if found := MESSAGE.match(line):
+            if found["message"] in self._messages:
+                if not DONE.match(f"{found['row']} -"):
+                    return []
+                line = found["row"]
+            self._messages.add(found["message"])
         if done := DONE.match(line):
             line = done["row"]
         if self._command == "up":
@@ -93,5 +99,10 @@ class Filter:
         return held
 
     def _hold(self, line: str) -> None:
+        if HEADING.match(line):
+            # Nothing was printed under the heading before.
+            self._held = [held for held in self._held if not HEADING.match(held)]
+            if self._held[-2:] == ["Diagnostics:", ""]:
+                self._held.pop()
         if line or not self._held or self._held[-1]:
             self._held.append(line)

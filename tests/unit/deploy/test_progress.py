@@ -144,6 +144,37 @@ Resources:
     ]
 
 
+def test_repeated_warnings_are_shown_once() -> None:
+    text = """\
+    pulumi:pulumi:Stack trainyard-local  warning: pools[0].purchase is spot
+    pulumi:pulumi:Stack trainyard-local  warning: queues[0].nodeResources.gpus is 0
+ +  pulumi:pulumi:Stack trainyard-local creating (0s) warning: using pulumi-resource-aws from $PATH at /x
+ +  aws:s3:Bucket models creating (0s) warning: acl is deprecated
+ +  aws:s3:Bucket models created (2s) warning: acl is deprecated
+ +  pulumi:pulumi:Stack trainyard-local created (2s) 4 warnings
+Diagnostics:
+  aws:s3:Bucket (models):
+    warning: acl is deprecated
+
+  pulumi:pulumi:Stack (trainyard-local):
+    warning: using pulumi-resource-aws from $PATH at /x
+    warning: pools[0].purchase is spot
+    warning: queues[0].nodeResources.gpus is 0
+%s
+Resources:
+"""
+    live = [
+        "    pulumi:pulumi:Stack trainyard-local  warning: pools[0].purchase is spot",
+        "    pulumi:pulumi:Stack trainyard-local  warning: queues[0].nodeResources.gpus is 0",
+        " +  aws:s3:Bucket models creating (0s) warning: acl is deprecated",
+        " +  aws:s3:Bucket models created (2s)",
+        " +  pulumi:pulumi:Stack trainyard-local created (2s)",
+    ]
+    assert shown(text % "") == [*live, "", "Resources:"]
+    diagnostics = ["Diagnostics:", "  pulumi:pulumi:Stack (trainyard-local):", "    warning: new"]
+    assert shown(text % "    warning: new\n") == [*live, *diagnostics, "", "Resources:"]
+
+
 @pytest.mark.parametrize(
     ("count", "told"), [(1, []), (3, ["    - 2 deleted"])], ids=("nothing else went", "two others went")
 )
