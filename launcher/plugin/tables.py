@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -78,21 +79,28 @@ def queues(
 
 
 def status(item: JsonObject, now: datetime) -> str:
-    """All that is to be said of one job: its lines, then its conditions."""
+    """Return the fields of a job, then its conditions. A message that several of them have is shown once."""
     meta, spec, seen = item["metadata"], item["spec"], item.get("status", {})
     progress, workers = seen.get("progress", {}), seen.get("workers", {})
+    last, failure = seen.get("lastRestart", {}), seen.get("firstFailure", {})
+    log = _log_command(meta, failure)
+    # The command has a row of its own.
+    message, restart = (
+        str(each.get("message") or "").replace(f"; its log: {log}", "") for each in (seen, last)
+    )
     lines = [
         ("Name", f"{meta.get('namespace', '')}/{meta['name']}"),
         ("Queue", spec["jobQueue"]),
         ("Command", spec["command"]),
         ("Launcher", _launcher(spec)),
         ("Phase", seen.get("phase") or "not seen by the controller yet"),
-        ("Reason", _joined(seen.get("reason"), seen.get("message"))),
+        ("Reason", _joined(seen.get("reason"), message)),
         ("Size", _size(spec, seen)),
         ("Workers", ", ".join(f"{count} {word}" for word, count in workers.items() if count)),
         ("Attempt", _attempt(seen)),
-        ("Restarted", _restarted(seen.get("lastRestart", {}))),
-        *_first_failure(meta, seen.get("firstFailure", {})),
+        ("Restarted", _joined(last.get("time"), restart if restart != message else "")),
+        *_first_failure(failure, f"{message}\n{restart}"),
+        ("Log", log),
         ("Progress", _progress(progress)),
         ("Checkpoint", _joined(progress.get("checkpointStep"), progress.get("checkpointTime"))),
         ("Workspace", _workspace(item)),
@@ -105,10 +113,11 @@ def status(item: JsonObject, now: datetime) -> str:
     text = "".join(
         f"{name + ':':<{width}}{plain(str(value))}\n" for name, value in lines if value and value != "-"
     )
-    conditions = [
-        (each["type"], each["status"], each.get("reason") or "-", each.get("message") or "")
-        for each in seen.get("conditions", ())
-    ]
+    conditions, told = [], {seen.get("message")}
+    for each in seen.get("conditions", ()):
+        said = "" if each.get("message") in told else each.get("message") or ""
+        conditions.append((each["type"], each["status"], each.get("reason") or "-", said))
+        told.add(said)
     return text + (
         "\n" + table(("CONDITION", "STATUS", "REASON", "MESSAGE"), conditions) if conditions else ""
     )
@@ -177,34 +186,40 @@ def _attempt(seen: JsonObject) -> str:
     return f"{seen['attempt']} (restarts: {seen.get('restarts', 0)})"
 
 
-def _restarted(last: JsonObject) -> str:
-    return _joined(last.get("time"), last.get("message"))
+def _log_command(meta: JsonObject, failure: JsonObject) -> str:
+    """Return the command that shows the log of the first failure, as the controller's messages have it."""
+    if failure.get("nodeRank") is None:
+        return ""
+    which = f"--node-rank {failure['nodeRank']} --attempt {failure['attempt']}"
+    return f"kubectl torchrun logs {meta['name']} -n {meta.get('namespace', '')} {which}"
 
 
-def _first_failure(meta: JsonObject, failure: JsonObject) -> list[tuple[str, str]]:
-    """Return the rows about the first failure of the last failed attempt."""
+def _first_failure(failure: JsonObject, told: str) -> list[tuple[str, str]]:
+    """Return the rows about the first failure of the last failed attempt, without those whose facts are in `told`."""
     if not failure:
         return []
-    node_rank, code, means = failure.get("nodeRank"), failure.get("exitCode"), failure.get("meaning")
-    ranks = [("rank", failure.get("rank")), ("node rank", node_rank), ("attempt", failure["attempt"])]
-    which = ", ".join(f"{name} {number}" for name, number in ranks if number is not None)
-    ended = "" if code is None else f"exit code {code}{f' ({means})' if means else ''}"
-    where = f"pod {failure['pod']} on node {failure.get('node') or 'unknown'}"
-    log = (
-        f"kubectl torchrun logs {meta['name']} -n {meta.get('namespace', '')} --attempt {failure['attempt']}"
-    )
-    return [
-        ("First failure", ", ".join(each for each in (which, where, ended) if each)),
-        _error(failure),
-        ("Log", "" if node_rank is None else f"{log} --node-rank {node_rank}"),
+    code, means = failure.get("exitCode"), failure.get("meaning")
+    ranks = [
+        ("rank", failure.get("rank")),
+        ("node rank", failure.get("nodeRank")),
+        ("attempt", failure["attempt"]),
     ]
+    which = ", ".join(f"{name} {number}" for name, number in ranks if number is not None)
+    ended = "" if code is None else f"exit code {code}"
+    where = f"pod {failure['pod']} on node {failure.get('node') or 'unknown'}"
+    end = f"{ended} ({means})" if means else ended
+    rows = []
+    if failure["pod"] not in told or not re.search(rf"{ended}\b", told):
+        rows.append(("First failure", ", ".join(each for each in (which, where, end) if each)))
+    name, line = _error(failure)
+    return rows if line in told else [*rows, (name, line)]
 
 
 def _error(failure: JsonObject) -> tuple[str, str]:
     lines = str(failure.get("logTail") or "").splitlines()
     if failure.get("error") or not lines:
         return "Error", str(failure.get("error") or "")
-    return "Last line", lines[-1]
+    return "Last line", " ".join(lines[-1].split())
 
 
 def _progress(progress: JsonObject) -> str:

@@ -175,5 +175,5 @@ def test_status_names_the_first_failure(api: TorchrunApi, run: Run) -> None:
         "exit code 137 (SIGKILL, often out of memory)"
     )
     assert shown["Error"].strip() == KEPT["error"]
-    assert shown["Log"].strip() == "kubectl torchrun logs one -n team --attempt 0 --node-rank 1"
+    assert shown["Log"].strip() == "kubectl torchrun logs one -n team --node-rank 1 --attempt 0"
     assert api.objects[f"{JOBS}/one"]["status"]["firstFailure"] == KEPT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +17,10 @@ from launcher.core.torchrun.first_failure import (
     SETTLE_SECONDS,
     TAIL_BYTES,
 )
+from launcher.plugin import tables
 from tests.unit.torchrun.api import Api
 from tests.unit.torchrun.life import Life
+from tests.unit.torchrun.pooled import Pooled
 
 pytestmark = pytest.mark.unit
 
@@ -299,3 +302,53 @@ def test_output_without_an_error_is_described_by_its_last_line() -> None:
     assert describe(["step 1", "did nothing", ""]) == "the last line of its log is 'did nothing'"
     assert describe(["RuntimeError: x", "bye"]) == "RuntimeError: x"
     assert describe([]) == ""
+
+
+def _missing_queue() -> Life:
+    life = Life(queued=False)
+    life.look()
+    return life
+
+
+def _missing_nodes() -> Life:
+    life = Pooled()
+    life.look()
+    return life
+
+
+def _suspended() -> Life:
+    life = Life({"suspend": True})
+    life.look()
+    return life
+
+
+def _failed(**asked: Any) -> Life:
+    gang = Gang(**asked)
+    gang.ends(1, 1, CAUSE + summary(rank=1, local=1))
+    gang.at(30)
+    return gang.life
+
+
+@pytest.mark.parametrize(
+    ("life", "once"),
+    [
+        (_missing_queue, ["TorchrunQueue research is not in namespace team"]),
+        (_missing_nodes, ["0 of 2 nodes: 2 placeholders wait for a node"]),
+        (lambda: Life().run(), ["2 of 2 workers are ready"]),
+        (_failed, ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"]),
+        (
+            lambda: _failed(maxRestarts=0),
+            ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"],
+        ),
+        (_suspended, ["the job has no workers"]),
+        (lambda: Life({"command": "torchrun --standalone x.py"}), ["torchrun has --standalone"]),
+    ],
+    ids=["missing queue", "missing nodes", "running", "restarting", "failed", "suspended", "refused"],
+)
+def test_each_message_of_a_status_is_shown_once(life: Callable[[], Life], once: list[str]) -> None:
+    a = life()
+    a.look()
+    item = a.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    shown = tables.status(item, datetime.fromtimestamp(a.api.now, UTC))
+    assert [shown.count(each) for each in once] == [1] * len(once), shown
