@@ -17,6 +17,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, new_client_from_config
 from urllib3.exceptions import HTTPError
 
+from local.cloud.kubeconfig import current_context
 from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
 from local.deploy import official, program
@@ -40,7 +41,7 @@ from local.deploy.stack_file import (
     write,
 )
 from local.deploy.sweep import stack_tags, sweep
-from local.deploy.told import kubectl, make, places, shown, unwatched
+from local.deploy.told import kubectl, make, places, removed_context, shown, unwatched
 from local.deploy.turns import turn
 from local.deploy.up_messages import (
     deleted_job_message,
@@ -127,6 +128,7 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
     if _join(home):
         _refuse_unknown(home, stack)
         session = _Session.open(home, stack)
+        before = current_context(home.kubeconfig)
         refreshed = session.recover()
         kept: list[str] = []
         if session.engine.has_resources():
@@ -143,17 +145,24 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
                 f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up: "
                 "`.venv/bin/python -m local down` ends it, and this data with it"
             )
+            _report_context(home, before)
             return 0
         session.engine.forget()
         others = _up(home)
         if others:
             stacks = "stack" if len(others) == 1 else "stacks"
             say(f"stack {stack} is destroyed; the local cloud stays up for {stacks} {', '.join(others)}")
+            _report_context(home, before)
             return 0
     # Without the local cloud no engine on it has anything to do.
     for record in (home.root / "stacks").glob("*.session.json"):
         end_leftovers(record, say)
     return _local("down")
+
+
+def _report_context(home: Home, before: str) -> None:
+    if message := removed_context(home, before):
+        say(message)
 
 
 def preview(stack: str, cloud: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from local.cloud.kubeconfig import current_context
+from local.cloud.kubeconfig import current_context, read
 from local.home import CHECKOUT, Home
 
 
@@ -33,6 +33,23 @@ def places(home: Home, context: str, namespace: str) -> list[str]:
         f"logs:       {shown(home.logs)}/, or {kubectl(home, context)} logs -n {namespace} <pod>",
         f"kubeconfig: {shown(home.kubeconfig)}, context {context}{note}",
     ]
+
+
+def removed_context(home: Home, before: str) -> str | None:
+    """Return the message that the kubeconfig's current context `before` is gone, None if one is set.
+
+    Without a current context, kubectl asks localhost:8080. kind and minikube unset it in the same way
+    (kubernetes-sigs/kind pkg/cluster/internal/kubeconfig/internal/kubeconfig/remove.go).
+    """
+    if current_context(home.kubeconfig):
+        return None
+    names = [str(each["name"]) for each in read(home.kubeconfig).get("contexts") or []]
+    gone = f"context {before} is gone, so " if before else ""
+    way = (
+        f". Set one: KUBECONFIG={shown(home.kubeconfig)} {shown(home.bin / 'kubectl')} config use-context "
+        f"{names[0] if len(names) == 1 else 'NAME (one of ' + ', '.join(names) + ')'}"
+    )
+    return f"kubeconfig {shown(home.kubeconfig)}: {gone}no current context is set{way if names else ''}"
 
 
 def made_here(what: str, identity: str = "") -> str:

@@ -9,6 +9,8 @@ import boto3
 import pytest
 import yaml
 
+from local.cloud import kubeconfig
+from local.cloud.pki import Pair
 from local.deploy import commands
 from local.deploy.sweep import stack_tags
 from local.home import Home
@@ -137,10 +139,10 @@ def test_kept_data_is_told_with_the_command_that_ends_it(
     monkeypatch.setattr(commands, "check", lambda *_arguments: ["bucket models"])
     write(home, {})
     assert commands._down(home, "dev", keep_data=True) == 0
-    assert capsys.readouterr().out.endswith(
+    assert (
         "stack dev is destroyed but for its data: bucket models; the local cloud stays up: "
         "`.venv/bin/python -m local down` ends it, and this data with it\n"
-    )
+    ) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("others", "told"), [(["cpu"], "stack cpu"), (["cpu", "lab"], "stacks cpu, lab")])
@@ -155,3 +157,40 @@ def test_those_that_stay_up_are_named_in_their_number(
     write(home, {})
     assert commands._down(home, "dev", keep_data=False) == 0
     assert f"the local cloud stays up for {told}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("current", "left", "message"),
+    [
+        ("trainyard-dev", ["trainyard-cpu"], "config use-context trainyard-cpu"),
+        ("trainyard-dev", ["a", "b"], "use-context NAME (one of a, b)"),
+        ("trainyard-dev", [], "context trainyard-dev is gone, so no current context is set"),
+        ("trainyard-cpu", ["trainyard-cpu"], ""),
+    ],
+)
+def test_down_that_removes_the_current_context_reports_it(
+    current: str,
+    left: list[str],
+    message: str,
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    documents = {
+        name: kubeconfig.document(name, "https://x", b"", Pair(certificate=b"", key=b"")) for name in left
+    }
+    before = {"current-context": current}
+    kubeconfig.write(home.kubeconfig, before)
+    sweep = commands._Session.sweep
+
+    def end(session: commands._Session) -> None:
+        kubeconfig.write(home.kubeconfig, kubeconfig.merge(documents, before))
+        sweep(session)
+
+    monkeypatch.setattr(commands._Session, "sweep", end)
+    monkeypatch.setattr(commands, "_up", lambda _home: ["cpu"])
+    write(home, {})
+    assert commands._down(home, "dev", keep_data=False) == 0
+    out = capsys.readouterr().out
+    assert message in out
+    assert out.count("no current context is set") == bool(message)
