@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -13,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubernetes.client.exceptions import ApiException
-from kubernetes.config import ConfigException, new_client_from_config
-from urllib3.exceptions import HTTPError
+from kubernetes.config import new_client_from_config
 
 from local.cloud.kubeconfig import current_context
 from local.cloud.namespaces import enter_prefix
@@ -28,7 +25,7 @@ from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.node_checks import NodeChecks
-from local.deploy.pool_drift import describe_missing, find_missing, read_node_pools, refresh_targets
+from local.deploy.pool_drift import check_pools, refresh_targets
 from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import (
@@ -46,8 +43,6 @@ from local.deploy.turns import turn
 from local.deploy.up_messages import (
     deleted_job_message,
     read_changed_settings,
-    read_removal_waits,
-    removed_pools,
 )
 from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
@@ -84,9 +79,12 @@ def up(stack: str, cloud: str) -> int:
         document = with_given(document, say)
         settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
         session.check(settings)
-        session.report_removal_waits(settings)
-        session.read_deleted_pools(settings)
+        missing = session.check_pools(settings)
         write(settings, session.engine.config_file)
+        if missing:
+            # The engine creates again what is not in the state.
+            targets = refresh_targets(missing)
+            session.engine.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", *targets)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
         outputs = session.engine.outputs()
         late = read_changed_settings(session.engine.deployment())
@@ -204,7 +202,7 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
             say(f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources")
         settings = for_local_cloud(with_given(document, say), pinned_sources(), session.cloud["deployerArn"])
         file = session.check(settings)
-        session.report_removal_waits(settings)
+        session.check_pools(settings)
         say(f"stack {stack}: the plan of an up against its state")
         session.engine.run("preview", "--suppress-outputs", config_file=file)
     return None
@@ -420,20 +418,8 @@ class _Session:
         program.check(self.engine.stack, "--file", str(file), "--state", str(self.engine.state_file))
         return file
 
-    def report_removal_waits(self, settings: Mapping[str, Any]) -> None:
-        """Report what still uses pools that will be removed, if the cluster answers."""
-        deployment = self.engine.deployment()
-        pools = removed_pools(deployment, settings["config"])
-        clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
-        if not pools or not clusters:
-            return
-        with contextlib.suppress(ApiException, HTTPError, ConfigException, OSError):
-            api = new_client_from_config(config_file=str(self.home.kubeconfig), context=clusters[0])
-            for line in read_removal_waits(api, pools, deployment):
-                say(line)
-
-    def read_deleted_pools(self, settings: Mapping[str, Any]) -> None:
-        """Read pools that are gone from the cluster into the state, so that `up` creates them again.
+    def check_pools(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Report what of the pools is not as the engine takes it; see `pool_drift.check_pools`.
 
         Raises:
             PoolDeletingError: A pool of the stack file is being deleted.
@@ -441,18 +427,14 @@ class _Session:
         deployment = self.engine.deployment()
         clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
         if not clusters:
-            return
-        try:
-            api = new_client_from_config(config_file=str(self.home.kubeconfig), context=clusters[0])
-            node_pools = read_node_pools(api)
-        except (ApiException, HTTPError, ConfigException, OSError):
-            return
-        missing = find_missing(deployment, settings["config"], node_pools)
-        if not missing:
-            return
-        say(describe_missing(missing))
-        write(settings, self.engine.config_file)
-        self.engine.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", *refresh_targets(missing))
+            return {}
+        file = str(self.home.kubeconfig)
+        return check_pools(
+            lambda: new_client_from_config(config_file=file, context=clusters[0]),
+            deployment,
+            settings["config"],
+            say,
+        )
 
     def sweep(self) -> None:
         """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""

@@ -11,9 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kubernetes.client.exceptions import ApiException
-from kubernetes.config import ConfigException, new_client_from_config
-from urllib3.exceptions import HTTPError
+from kubernetes.config import new_client_from_config
 
 from local.deploy import program, sign_in
 from local.deploy.answers import is_yes
@@ -21,7 +19,7 @@ from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, JobGoneError, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.node_checks import NodeChecks
-from local.deploy.pool_drift import describe_missing, find_missing, read_node_pools, refresh_targets
+from local.deploy.pool_drift import check_pools, refresh_targets
 from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import read
@@ -29,8 +27,6 @@ from local.deploy.told import make, unwatched
 from local.deploy.up_messages import (
     deleted_job_message,
     read_changed_settings,
-    read_removal_waits,
-    removed_pools,
 )
 from local.deploy.watched import Interrupted
 
@@ -111,8 +107,12 @@ def up(stack: str) -> int:
     program.check(stack, "--deployed")
     if wanted:
         program.preflight(stack)
-    _report_removal_waits(stack)
-    _read_deleted_pools(stack)
+    deployment: dict[str, Any] = {}
+    with contextlib.suppress(EngineError):  # there is no such stack yet
+        deployment = _deployment(stack)
+    if missing := _check_pools(stack, deployment):
+        # The engine creates again what is not in the state.
+        _pulumi("refresh", "--stack", stack, "--skip-preview", *refresh_targets(missing))
     _pulumi("up", "--stack", stack)
     outputs = _outputs(stack)
     job = outputs.get("launcherJobName")
@@ -131,46 +131,23 @@ def up(stack: str) -> int:
     return code
 
 
-def _report_removal_waits(stack: str) -> None:
-    """Report what still uses pools that will be removed, if the cluster answers."""
-    try:
-        deployment = _deployment(stack)
-    except EngineError:  # there is no such stack yet
-        return
-    resources: list[dict[str, Any]] = deployment.get("resources") or []
-    outputs: dict[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
-    pools = removed_pools(deployment, read(ROOT / f"Pulumi.{stack}.yaml")["config"])
-    if not pools or "clusterName" not in outputs:
-        return
-    unknown = (EngineError, ApiException, HTTPError, ConfigException, OSError)
-    with contextlib.suppress(*unknown), tempfile.TemporaryDirectory() as directory:
-        file = _kubeconfig(outputs, Path(directory))
-        for line in read_removal_waits(new_client_from_config(config_file=str(file)), pools, deployment):
-            print(line, flush=True)
-
-
-def _read_deleted_pools(stack: str) -> None:
-    """Read pools that are gone from the cluster into the state, so that `up` creates them again.
+def _check_pools(stack: str, deployment: dict[str, Any]) -> dict[str, str]:
+    """Report what of the pools is not as the engine takes it; see `pool_drift.check_pools`.
 
     Raises:
         PoolDeletingError: A pool of the stack file is being deleted.
     """
-    unknown = (EngineError, ApiException, HTTPError, ConfigException, OSError)
-    try:
-        deployment = _deployment(stack)
-        resources: list[dict[str, Any]] = deployment.get("resources") or []
-        outputs: dict[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
-        if "clusterName" not in outputs:
-            return
-        with tempfile.TemporaryDirectory() as directory:
-            file = _kubeconfig(outputs, Path(directory))
-            node_pools = read_node_pools(new_client_from_config(config_file=str(file)))
-    except unknown:
-        return
-    missing = find_missing(deployment, read(ROOT / f"Pulumi.{stack}.yaml")["config"], node_pools)
-    if missing:
-        print(describe_missing(missing), flush=True)
-        _pulumi("refresh", "--stack", stack, "--skip-preview", *refresh_targets(missing))
+    resources: list[dict[str, Any]] = deployment.get("resources") or []
+    outputs: dict[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
+    if "clusterName" not in outputs:
+        return {}
+    with tempfile.TemporaryDirectory() as directory:
+        return check_pools(
+            lambda: new_client_from_config(config_file=str(_kubeconfig(outputs, Path(directory)))),
+            deployment,
+            read(ROOT / f"Pulumi.{stack}.yaml")["config"],
+            lambda line: print(line, flush=True),
+        )
 
 
 def preview(stack: str) -> str | None:
@@ -179,16 +156,18 @@ def preview(stack: str) -> str | None:
     Raises:
         RefusedError: The value of a fixed setting changed.
         EngineError: The preview failed.
+        PoolDeletingError: A pool of the stack file is being deleted.
     """
     use_profile(stack)
     try:
         sign_in.check(stack)
-        if not any(each.get("custom") for each in _deployment(stack).get("resources") or []):
+        deployment = _deployment(stack)
+        if not any(each.get("custom") for each in deployment.get("resources") or []):
             return "the stack has no resources yet"
     except EngineError as error:
         return str(error)
     program.check(stack, "--deployed")
-    _report_removal_waits(stack)
+    _check_pools(stack, deployment)
     print(f"stack {stack}: the plan of an up against its state", flush=True)
     _pulumi("preview", "--stack", stack)
     return None

@@ -1,4 +1,4 @@
-"""Find pools of the stack file whose NodePool was deleted, or is being deleted, outside of the present `up`.
+"""Compare the pools of the stack file and of the state with the cluster. Entry point: `check_pools`.
 
 An interrupted `up` that removes a pool does not stop the deletion: Karpenter ends it as soon as the last pod of the
 pool has ended. The engine does not see it, because it compares the stack file with its state only.
@@ -6,18 +6,54 @@ pool has ended. The engine does not see it, because it compares the stack file w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import ConfigException
+from urllib3.exceptions import HTTPError
 
-from local.deploy.up_messages import NODE_POOL
+from local.deploy.engine import EngineError
+from local.deploy.up_messages import NODE_POOL, read_removal_waits, removed_pools
 
 NODE_POOLS = ("karpenter.sh", "v1", "nodepools")
 
 
 class PoolDeletingError(Exception):
     """A pool of the stack file is being deleted."""
+
+
+def check_pools(
+    connect: Callable[[], client.ApiClient],
+    deployment: Mapping[str, Any],
+    config: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """Report what still uses pools that will be removed, and the pools of `find_missing`. Return the latter.
+
+    If the cluster does not answer, nothing is reported.
+
+    Args:
+        connect: Returns a client of the cluster.
+        deployment: The state of the stack.
+        config: The settings of the stack file.
+        say: Prints a line.
+
+    Raises:
+        PoolDeletingError: A pool of the stack file is being deleted.
+    """
+    removed = removed_pools(deployment, config)
+    try:
+        api = connect()
+        for line in read_removal_waits(api, removed, deployment) if removed else ():
+            say(line)
+        node_pools = read_node_pools(api)
+    except (EngineError, ApiException, HTTPError, ConfigException, OSError):
+        return {}
+    if missing := find_missing(deployment, config, node_pools):
+        say(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
+    return missing
 
 
 def find_missing(
@@ -49,11 +85,6 @@ def find_missing(
         if each["type"] == NODE_POOL
         and (name := str(each["inputs"]["metadata"]["name"])) in configured - existing.keys()
     }
-
-
-def describe_missing(missing: Mapping[str, str]) -> str:
-    """Return the message about the pools of `find_missing`."""
-    return f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it"
 
 
 def refresh_targets(missing: Mapping[str, str]) -> list[str]:

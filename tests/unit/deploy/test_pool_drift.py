@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 
-from local.deploy.pool_drift import PoolDeletingError, find_missing
+from local.deploy import pool_drift, up_messages
+from local.deploy.engine import EngineError
+from local.deploy.pool_drift import PoolDeletingError, check_pools, find_missing
 from local.deploy.up_messages import NODE_POOL
+from tests.unit.deploy.test_up_messages import Answers, queue
 
 pytestmark = pytest.mark.unit
 CONFIG = {"trainyard:pools": [{"name": "small"}, {"name": "new"}]}
@@ -35,3 +39,26 @@ def test_pool_that_is_being_deleted_is_refused() -> None:
         find_missing(STATE, CONFIG, [node_pool("small", deletionTimestamp="2027-01-15T08:00:00Z")])
     removed = node_pool("removed", deletionTimestamp="2027-01-15T08:00:00Z")
     assert find_missing(STATE, CONFIG, [node_pool("small"), removed]) == {}
+
+
+def test_all_of_the_pools_is_read_with_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CoreV1Api", "CustomObjectsApi"):
+        monkeypatch.setattr(up_messages.client, name, lambda api: api)
+    api, clients, lines = Answers(queue("theirs", "removed")), [], list[str]()
+    monkeypatch.setattr(pool_drift, "read_node_pools", lambda _api: [])
+
+    def connect() -> Any:
+        clients.append(api)
+        return api
+
+    assert check_pools(connect, STATE, CONFIG, lines.append) == {"small": "urn-small"}
+    assert len(clients) == 1
+    assert [line.split(":")[0] for line in lines] == ["pool removed", "pool small"]
+
+
+@pytest.mark.parametrize("error", [OSError(), ApiException(status=403), EngineError("no AWS CLI")])
+def test_pools_of_an_unreachable_cluster_are_not_reported(error: Exception) -> None:
+    def connect() -> Any:
+        raise error
+
+    assert check_pools(connect, STATE, CONFIG, pytest.fail) == {}

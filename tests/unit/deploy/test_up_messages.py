@@ -135,7 +135,7 @@ def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
     def gone(*_words: Any) -> int:
         raise JobGoneError("gone")
 
-    for name in ("use_profile", "_report_removal_waits", "_read_deleted_pools", "_pulumi"):
+    for name in ("use_profile", "_deployment", "_check_pools", "_pulumi"):
         monkeypatch.setattr(official, name, lambda *_words, **_more: None)
     monkeypatch.setattr(official.program, "check", lambda *_words: None)
     monkeypatch.setattr(official.program, "preflight", lambda *_words: None)
