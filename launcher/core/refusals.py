@@ -52,7 +52,7 @@ def describe_ended_instances(request: Request, warnings: Iterable[Warned], since
         f" in {pool.zone}); at launch, the usual cause is the KMS key of the disks (cluster.volumeKey)."
         " To see the reason: aws ec2 describe-instances --filters"
         f" Name=tag:karpenter.sh/nodepool,Values={pool.name} --query"
-        " Reservations[].Instances[].StateReason.Message"
+        " 'Reservations[].Instances[].StateReason.Message'"
     )
 
 

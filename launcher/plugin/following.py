@@ -236,8 +236,7 @@ class _Following:
                     over = over or time.monotonic()
                     if self._is_drained(over, phase == n.PHASE_FAILED):
                         if not (pods or self._done or self._streams):
-                            with _report_errors():
-                                _show_archived(self._cluster, job, self._node_rank, None, self._tail)
+                            self._show_ended(job)
                         return exit_code(status)
                 self._wait()
         except PluginError:
@@ -246,6 +245,14 @@ class _Following:
         finally:
             for each in self._streams.values():
                 each.stop()
+
+    def _show_ended(self, job: JsonObject) -> None:
+        """Print the archived log, or the last lines of the first failed worker, of a job whose pods are gone."""
+        found = False
+        with _report_errors():
+            found = _show_archived(self._cluster, job, self._node_rank, None, self._tail)
+        if not found:
+            _show_log_tail(job, self._node_rank or None, None, self._tail)
 
     def _report(self, name: str, phase: str, status: JsonObject) -> None:
         """Print the attempts that ended since the last call, with their causes, then the phase."""

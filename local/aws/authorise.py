@@ -1,4 +1,4 @@
-"""Role sessions are denied what their policies do not grant; users pass; unknown keys are refused.
+"""Role sessions and users are denied what their policies do not grant; unknown keys are refused.
 
 moto has an access control of its own, but it ignores conditions, knows one resource per action and answers every
 service in IAM's XML. This one asks `local.aws.permissions` for all that a call needs, and answers in the service's
@@ -19,6 +19,7 @@ from moto.core.responses import ActionResult, BaseResponse
 from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
 
 from local.aws import faults, identity, permissions, s3_deletions, static_answers
+from local.aws.account import ACCOUNT_ID
 from local.aws.calls import calls
 from local.aws.errors import ApiError
 from local.aws.policy import Request, evaluate
@@ -68,16 +69,14 @@ def caller(service: str, headers: Any, query: dict[str, Any]) -> identity.Identi
 
 
 def check(who: identity.Identity, service: str, requests: list[Request]) -> None:
-    """Raise Refused for the first request that the role's policies do not grant. Users may do all."""
-    if who.role is None:
-        return
-    documents = identity.policy_documents(who.role)
+    """Raise Refused for the first request that the policies of the role or user do not grant."""
+    documents = identity.documents(who)
     session = json.loads(who.session_policy) if who.session_policy else None
     for request in requests:
         context = {
             "aws:principalarn": (who.principal_arn,),
-            "aws:principalaccount": (who.role.account_id,),
-            "aws:principaltype": ("AssumedRole",),
+            "aws:principalaccount": (ACCOUNT_ID,),
+            "aws:principaltype": ("User" if who.role is None else "AssumedRole",),
             "aws:securetransport": ("true",),
             **request.context,
         }
@@ -85,7 +84,8 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
         decision = evaluate(documents, full)
         if decision.allowed and session is not None:
             decision = evaluate([session], full)
-        calls.add(who.role.name, request.action, decision.allowed, documents)
+        if who.role is not None:
+            calls.add(who.role.name, request.action, decision.allowed, documents)
         if decision.allowed:
             continue
         reason = (

@@ -16,13 +16,14 @@ from local.aws.account import ACCOUNT_ID, PARTITION
 
 @dataclass(frozen=True)
 class Identity:
-    """`arn` is what GetCallerIdentity says; `role` is moto's role for a session, None for a user."""
+    """`arn` is what GetCallerIdentity says; `role` is moto's role for a session, `user` its user otherwise."""
 
     arn: str
     user_id: str
     access_key_id: str
     secret_access_key: str
     role: Any = None
+    user: Any = None
     session_policy: str | None = None
 
     @property
@@ -57,20 +58,36 @@ def find(key_id: str) -> Identity:
     key = iam.access_keys.get(key_id)
     if key is not None and key.user_name is not None and key.status == "Active":
         user = iam.get_user(key.user_name)
-        return Identity(user.arn, user.id, key_id, key.secret_access_key)
+        return Identity(user.arn, user.id, key_id, key.secret_access_key, user=user)
     session = sts_backends[ACCOUNT_ID][PARTITION].get_assumed_role_from_access_key(key_id)
     if session is None or session.expiration < utcnow():
         raise UnknownKey(key_id)
     role = next((r for r in iam.roles.values() if r.arn == session.role_arn), None)
     if role is None:  # the role was deleted after it had been assumed
         raise UnknownKey(key_id)
-    return Identity(session.arn, session.user_id, key_id, session.secret_access_key, role, session.policy)
+    return Identity(
+        session.arn,
+        session.user_id,
+        key_id,
+        session.secret_access_key,
+        role=role,
+        session_policy=session.policy,
+    )
 
 
-def policy_documents(role: Any) -> list[dict[str, Any]]:
-    """Documents of the inline and attached policies of a role."""
-    documents = [json.loads(text) for text in role.policies.values()]
-    for policy in role.managed_policies.values():
+def policy_documents(principal: Any) -> list[dict[str, Any]]:
+    """Return the documents of the inline and attached policies of a role, a group, or a user."""
+    documents = [json.loads(text) for text in principal.policies.values()]
+    for policy in principal.managed_policies.values():
         version = next(v for v in policy.versions if v.is_default)
         documents.append(json.loads(version.document))
     return documents
+
+
+def documents(who: Identity) -> list[dict[str, Any]]:
+    """Return the documents that apply to a role's session, or to a user and the groups of the user."""
+    if who.role is not None:
+        return policy_documents(who.role)
+    groups = list(iam_backends[ACCOUNT_ID][PARTITION].groups.values())
+    own = [who.user, *(group for group in groups if who.user in group.users)]
+    return [document for each in own for document in policy_documents(each)]

@@ -71,10 +71,18 @@ class Pod(PodSite):
             self.grace = grace
             self.stopping.set()
             ends = time.monotonic() + grace
-            self._stops += [
-                self.context.tasks.start(self._stop(c, ends), f"stop {self.label}/{c.name}")
-                for c in self.every
-            ]
+            self._stops.append(self.context.tasks.start(self._stop_in_order(ends), f"stop {self.label}"))
+
+    async def _stop_in_order(self, ends: float) -> None:
+        """Stop the containers, then the sidecars in reverse order, as the kubelet does.
+
+        Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#termination-with-sidecars
+        """
+        sidecars = [each for each in self.init if not each.once]
+        others = [each for each in self.every if each not in sidecars]
+        await asyncio.gather(*(self._stop(each, ends) for each in others))
+        for each in reversed(sidecars):
+            await self._stop(each, ends)
 
     async def _stop(self, container: Container, ends: float) -> None:
         async def stop() -> None:
@@ -136,7 +144,7 @@ class Pod(PodSite):
                 await container.begun.wait()
         else:
             await asyncio.gather(*(container.run() for container in self.containers))
-        for container, task in sidecars:
+        for container, task in reversed(sidecars):
             task.cancel()
             await self.persist(partial(container.finish, self.grace), f"stop of {container.name}")
 

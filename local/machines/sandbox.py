@@ -388,7 +388,7 @@ class Root:
                 source = wanted["source"] if wanted.get("inside") else OLD + wanted["source"]
                 with contextlib.ExitStack() as stack:
                     if wanted.get("subPath"):
-                        opened = open_beneath(source, wanted["subPath"], create=wanted["create"])
+                        opened = self._open_sub_path(source, wanted["subPath"], create=wanted["create"])
                         stack.callback(os.close, opened)
                         source = f"{OLD}/proc/self/fd/{opened}"
                     real = self._mount_point(wanted["target"], is_directory=os.path.isdir(source))
@@ -401,6 +401,15 @@ class Root:
                     place(copy, path)
         with contextlib.suppress(OSError):  # a read-only volume
             self._link("")
+
+    @staticmethod
+    def _open_sub_path(volume: str, path: str, *, create: bool) -> int:
+        try:
+            return open_beneath(volume, path, create=create)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.ELOOP):
+                raise
+            raise OSError(errno.EPERM, f"subPath {path!r} leads out of its volume") from None
 
     def _shadows(self, mounts: list[dict[str, Any]], keep: list[str]) -> dict[str, str]:
         """Bind the paths to keep a second time, before volumes cover them."""
@@ -419,7 +428,7 @@ class Root:
         """Create a mount point if it does not exist, and return its real path."""
         real = os.path.realpath(target)
         if is_below(real, [OLD, SHADOW]):
-            raise OSError(errno.EPERM, "a mount path leads out of the container", target)
+            raise OSError(errno.EPERM, f"mountPath {target!r} leads out of the container")
         if os.path.exists(real):
             return real
         directory = real if is_directory else os.path.dirname(real)

@@ -67,7 +67,7 @@ def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> N
     text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
     assert "EC2 terminated 2 instances of pool small (g5.12xlarge in us-west-2b)" in text
     assert "cluster.volumeKey" in text
-    assert "StateReason" in text
+    assert "--query 'Reservations[].Instances[].StateReason.Message'" in text
     quiet = seen([], warnings=warnings[3:])
     assert "EC2 terminated" not in reasons.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
 

@@ -172,6 +172,27 @@ def test_the_message_names_the_caller_the_action_and_the_resource(cloud):
     assert "on resource: arn:aws:eks:us-west-2:123456789012:cluster/x" in text
 
 
+def test_user_may_do_what_its_policies_and_groups_grant(cloud):
+    iam = cloud.client("iam")
+    iam.create_user(UserName="anna")
+    key = iam.create_access_key(UserName="anna")["AccessKey"]
+    credentials = {"AccessKeyId": key["AccessKeyId"], "SecretAccessKey": key["SecretAccessKey"]}
+    s3 = cloud.client("s3", credentials)
+    with pytest.raises(ClientError, match="user/anna is not authorized to perform: s3:ListAllMyBuckets"):
+        s3.list_buckets()
+    iam.create_group(GroupName="readers")
+    iam.attach_group_policy(GroupName="readers", PolicyArn="arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess")
+    iam.add_user_to_group(GroupName="readers", UserName="anna")
+    assert s3.list_buckets()["Buckets"] == []
+    bucket = {"Bucket": BUCKET, "CreateBucketConfiguration": {"LocationConstraint": "us-west-2"}}
+    with pytest.raises(ClientError, match="AccessDenied"):
+        s3.create_bucket(**bucket)
+    create = {"Effect": "Allow", "Action": "s3:CreateBucket", "Resource": f"arn:aws:s3:::{BUCKET}"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [create]})
+    iam.put_user_policy(UserName="anna", PolicyName="create", PolicyDocument=document)
+    s3.create_bucket(**bucket)
+
+
 def test_attached_policies_and_those_of_aws_count(cloud):
     cloud.role("reader", None)
     iam = cloud.client("iam")

@@ -188,6 +188,31 @@ def test_what_fails_for_ever_does_not_hold_up_the_removal(
     live(tmp_path, story, initContainers=[sidecar()])
 
 
+def test_sidecars_of_deleted_pod_stop_last_in_reverse_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sidecar of a worker uploads the last lines of its log after the worker has ended."""
+    steps: list[str] = []
+
+    async def stop(self: Container, grace: float) -> None:
+        steps.append(f"{self.name} stops")
+        await asyncio.sleep(0.01)
+        steps.append(f"{self.name} has ended")
+
+    monkeypatch.setattr(Container, "stop", stop)
+
+    async def stopped() -> None:
+        second = container("second", restartPolicy="Always")
+        containers = [container("main"), container("other")]
+        world = World(tmp_path, {"containers": containers, "initContainers": [sidecar(), second]})
+        world.pod.stop(5.0)
+        await asyncio.gather(*world.pod._stops)
+
+    asyncio.run(stopped())
+    assert sorted(steps[:2]) == ["main stops", "other stops"]
+    assert steps[4:] == ["second stops", "second has ended", "side stops", "side has ended"]
+
+
 def test_a_stop_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = Container.stop, [OSError(errno.EMFILE, "too many open files")]
 

@@ -226,6 +226,7 @@ def test_sub_path_that_leads_out_of_the_volume_is_refused(world: World, tmp_path
     world.mounts = {"data": {"subPath": path}}
     ended, output = world.run(ROOT, ["python", "-c", LISTS], data=tmp_path / "data")
     assert (ended.code, output) == (sandbox.START_ERROR, "")
+    assert f"subPath {path!r} leads out of its volume" in ended.message
     assert sorted(os.listdir(tmp_path / "host")) == ["secret"]
 
 

@@ -111,6 +111,14 @@ def test_the_last_lines_are_shown_after_the_pod_is_gone(
     assert run("logs", "one", "--tail", "1", *words)[1] == "FileNotFoundError: 'nope'\n"
 
 
+@pytest.mark.parametrize("words", [(), ("--node-rank", "1"), ("--all",)])
+def test_follow_of_ended_job_shows_the_last_lines(api: TorchrunApi, run: Run, words: tuple[str, ...]) -> None:
+    failed(api)
+    out, err = run("logs", "-f", "one", *words)[1:]
+    assert out == KEPT["logTail"] + "\n"
+    assert "pod one-0-1-abcde: is gone" in err
+
+
 def test_they_are_shown_where_the_node_is_gone_and_the_pod_is_not(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
