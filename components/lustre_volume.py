@@ -63,7 +63,9 @@ class LustreVolume(pulumi.ComponentResource):
             name,
             metadata={"name": CLAIM, "namespace": args.namespace},
             spec=claim_spec(volume=volume_name, capacity_gib=args.capacity_gib),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[volume]),
+            # The API server refuses a larger request of a claim to a static volume; a larger volume still serves it
+            # (https://kubernetes.io/docs/concepts/storage/persistent-volumes/#expanding-persistent-volumes-claims).
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[volume], ignore_changes=["spec.resources"]),
         )
         self.ready: list[pulumi.Resource] = [volume, claim]
         self.register_outputs({"claimName": CLAIM, "mountPath": args.mount_path})

@@ -44,6 +44,7 @@ class Recorded:
     protected: set[tuple[str, str]] = field(default_factory=set)
     """(type, name) of the resources that a deletion is refused for."""
 
+    ignored_changes: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     timeouts: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     """How long the engine waits for a resource, by (type, name): create, update and delete, as far as they are set."""
 
@@ -171,6 +172,8 @@ class _Monitor(mocks.MockMonitor):
     def RegisterResource(self, request: Any) -> Any:
         answer = super().RegisterResource(request)
         needed = {*request.dependencies, request.parent, request.provider.rpartition("::")[0]}
+        if request.ignoreChanges:
+            self._recorded.ignored_changes[request.type, request.name] = list(request.ignoreChanges)
         if request.protect:
             self._recorded.protected.add((request.type, request.name))
         limits = request.customTimeouts

@@ -228,6 +228,13 @@ def volume() -> Recorded:
     return deploy(program)
 
 
+def test_claim_keeps_its_request_when_the_file_system_grows() -> None:
+    """The API server refuses a larger request of a claim to a static volume."""
+    assert volume().ignored_changes == {
+        ("kubernetes:core/v1:PersistentVolumeClaim", "lustre"): ["spec.resources"]
+    }
+
+
 def test_the_volume_is_static_shared_and_kept() -> None:
     found = volume()
     spec = found.one("kubernetes:core/v1:PersistentVolume").inputs["spec"]
