@@ -23,6 +23,7 @@ import os
 if "RANK" in os.environ:
     import time
     from trainer import training
+    from trainer.say import say
     accumulating = training.accumulating
     passes = 0
     def slowed(model, last):
@@ -31,7 +32,7 @@ if "RANK" in os.environ:
         if passes > 32:
             time.sleep(float(os.environ["SLOW_SECONDS"]))
         if passes == 32 + 3:
-            print("rank", os.environ["RANK"], "is in its second step", flush=True)
+            say(f"rank {os.environ['RANK']} is in its second step")
         return accumulating(model, last)
     training.accumulating = slowed
 """
