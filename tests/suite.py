@@ -20,8 +20,8 @@ PYTHON = (sys.executable, "-m")
 PYTEST = (*PYTHON, "pytest")
 # tests/conftest.py defines the groups and their order.
 GROUPS = ("--dist", "loadgroup", "--no-loadscope-reorder")
-# Three workers on two cores: live tests are idle half of the time.
-LIVE_WORKERS = "3"
+# Three workers on two cores: live tests are idle half of the time, unit tests a quarter of it.
+UNIT_WORKERS = LIVE_WORKERS = "3"
 # Not tests/unit: each worker would import all of it.
 LIVE_DIRECTORIES = tuple(f"tests/{each}" for each in ("local", "trainer", "graph", "policy", "sweeps"))
 
@@ -43,7 +43,7 @@ TIERS = (
             (str(PROGRAMS / "ruff"), "check", "--quiet", "."),
             (str(PROGRAMS / "mypy"),),
             (str(PROGRAMS / "lint-imports"), "--no-logo"),
-            (*PYTEST, "-q", "-n", "auto", *GROUPS, "-m", "unit and not emulator and not long", "tests/unit"),
+            (*PYTEST, "-q", "-n", UNIT_WORKERS, *GROUPS, "-m", "unit and not emulator and not long", "tests/unit"),
         ),
         budget=60,
     ),
