@@ -27,7 +27,7 @@ DONE = re.compile(
 )
 # The engine prints these messages as they come, and again under "Diagnostics".
 MESSAGE = re.compile(
-    r"^(?P<row> [ +~-]{1,3} +(\S+:\S+ \S+( [a-z ]+\([\d.]+s\)(\[retain\])?)?)?) *"
+    r"^(?P<row> [ +~-]{1,3} +(\S+:\S+ \S+( [a-z ]+?(\([\d.]+s\))?(\[retain\])?)?)?) *"
     r"(?P<message>(warning|(drain|remains) of \S+): .*\S)\s*$"
 )
 HEADING = re.compile(r"^  \S+ \(.+\):$")

@@ -148,6 +148,8 @@ def test_repeated_warnings_are_shown_once() -> None:
     text = """\
     pulumi:pulumi:Stack trainyard-local  warning: pools[0].purchase is spot
     pulumi:pulumi:Stack trainyard-local  warning: queues[0].nodeResources.gpus is 0
+ +  pulumi:pulumi:Stack trainyard-local create warning: queues[0].nodeResources.gpus is 0
+ +  pulumi:pulumi:Stack trainyard-local creating (0s) warning: queues[0].nodeResources.gpus is 0
  +  pulumi:pulumi:Stack trainyard-local creating (0s) warning: using pulumi-resource-aws from $PATH at /x
  +  aws:s3:Bucket models creating (0s) warning: acl is deprecated
  +  aws:s3:Bucket models created (2s) warning: acl is deprecated
