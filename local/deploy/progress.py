@@ -30,6 +30,7 @@ MESSAGE = re.compile(
     r"^(?P<row> [ +~-]{1,3} +(\S+:\S+ \S+( [a-z ]+?(\([\d.]+s\))?(\[retain\])?)?)?) *"
     r"(?P<message>(warning|(drain|remains) of \S+): .*\S)\s*$"
 )
+COMPLETE = re.compile(r" (\w+ed|read)( \w+)? \([\d.]+s\)(\[retain\])?$")
 HEADING = re.compile(r"^  \S+ \(.+\):$")
 # `up` leaves what is retained; before a destroy the drain has ended the run's Job.
 KEPT = re.compile(r"^(?P<row> -  \S+ \S+) deleted \([\d.]+s\)\[retain\]\s*$")
@@ -62,7 +63,7 @@ class Filter:
         line = re.sub(r" *\d+ warnings?$", "", line)
         if found := MESSAGE.match(line):
             if found["message"] in self._messages:
-                if not DONE.match(f"{found['row']} -"):
+                if not COMPLETE.search(found["row"]):
                     return []
                 line = found["row"]
             self._messages.add(found["message"])

@@ -153,6 +153,8 @@ def test_repeated_warnings_are_shown_once() -> None:
  +  pulumi:pulumi:Stack trainyard-local creating (0s) warning: using pulumi-resource-aws from $PATH at /x
  +  aws:s3:Bucket models creating (0s) warning: acl is deprecated
  +  aws:s3:Bucket models created (2s) warning: acl is deprecated
+ ~  aws:s3:Bucket logs updating (0s) warning: acl is deprecated
+ ~  aws:s3:Bucket logs updated (2s) warning: acl is deprecated
  +  pulumi:pulumi:Stack trainyard-local created (2s) 4 warnings
 Diagnostics:
   aws:s3:Bucket (models):
@@ -170,6 +172,7 @@ Resources:
         "    pulumi:pulumi:Stack trainyard-local  warning: queues[0].nodeResources.gpus is 0",
         " +  aws:s3:Bucket models creating (0s) warning: acl is deprecated",
         " +  aws:s3:Bucket models created (2s)",
+        " ~  aws:s3:Bucket logs updated (2s)",
         " +  pulumi:pulumi:Stack trainyard-local created (2s)",
     ]
     assert shown(text % "") == [*live, "", "Resources:"]
