@@ -23,7 +23,11 @@ UNSHIPPED = ROOT / "tests" / "stacks" / "files"
 TOOLS = ("pulumi", "pulumi-language-python", "kubernetes", "helm")
 # Of each row TRAINYARD_SEED draws one for a test run: they differ in values, and the engine takes seconds of processor
 # time for each. `make policy` and `make lives` take all.
-ALIKE = (("g4dn", "p4de-odcr", "p5"), ("g4dn-existing-vpc", "p4de-odcr-existing-vpc"))
+ALIKE = (
+    ("dev", "large", "local"),
+    ("g4dn", "p4de-odcr", "p5"),
+    ("g4dn-existing-vpc", "p4de-odcr-existing-vpc"),
+)
 # Stack files that tests make for themselves begin so, and git ignores them.
 OF_TESTS = "zz-"
 
