@@ -26,6 +26,8 @@ from local.home import Home, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_SPACE = os.strerror(errno.ENOSPC).lower()
+# Variables of the environment that belong to another engine, account or local cloud.
+_NOT_INHERITED = ("PULUMI_", "AWS_", "TRAINYARD_LOCAL_CLOUD", "TRAINYARD_EMULATOR_TOKEN")
 
 
 class EngineError(Exception):
@@ -62,7 +64,7 @@ class Engine:
         self._whole = WholeState(self.state_file, self.directory, stack)
         path = [str(backend.PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("PULUMI_", "AWS_"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)},
             **variables,
             "PATH": os.pathsep.join(path),
             "VIRTUAL_ENV": str(ROOT / ".venv"),

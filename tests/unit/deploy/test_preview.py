@@ -83,6 +83,15 @@ def test_stack_that_was_never_up_has_no_plan(
     assert ran == [("preview", "preview")]
 
 
+def test_engine_of_a_first_plan_knows_no_local_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another stack may be up on the local cloud, whose variables are in the environment then."""
+    variables = {"TRAINYARD_LOCAL_CLOUD": "cloud.json", "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert not set(variables) & set(Engine(tmp_path / "home", "dev", {}, state="preview").environment)
+    assert variables.items() <= Engine(tmp_path / "home", "dev", variables).environment.items()
+
+
 def test_preview_and_up_share_neither_log_nor_record(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "home", "dev", {})
     assert not set(engine.files("preview")) & set(engine.files("up"))
