@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 _MAX_LENGTH: Final = 300
-# Escape sequences of terminals: colours (ECMA-48, CSI) and window titles (OSC). Then all other control characters.
+# Escape sequences of terminals: colours (ECMA-48, CSI) and window titles (OSC). Then all other control characters, and
+# those of the bidirectional algorithm, which show text in another order (UAX #9: LRE to RLO, LRI to PDI).
 _ESCAPES: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_REMOVED: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+_CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_REMOVED: Final = {code: None for code in _CONTROLS if chr(code) not in "\t\n"}
 # A worker chooses its output. The search of a line takes time by the square of its length.
 _SEARCHED_LENGTH: Final = 1000
 # The prefix that the excepthook of torch.distributed adds to each line.

@@ -22,6 +22,7 @@ NOW = "2027-01-15T08:00:00Z"
         ({"phase": "Running", "reason": "Running"}, {"phase": "Running", "reason": "Running"}),
         ({"phase": "Nonsense"}, {}),
         ({"message": "x" * 40_000}, {"message": "x" * 32_768}),
+        ({"message": "exit \u202e0 edoc\u202c \u2066x\u2069"}, {"message": "exit 0 edoc x"}),
         ({"message": "\x1b[31mred\x1b[0m \x1b]0;title\x07\x9b2J\r\tone\ntwo\x00"}, {"message": "red 2J\tone\ntwo"}),
         ({"exitCode": 3_000_000}, {}),
         ({"exitCode": True}, {}),
