@@ -20,30 +20,30 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@$(PYTHON) local/bootstrap.py
 
 up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; PREFLIGHT=no: no check of the account)
-	@$(RUN) -m local.deploy up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+	@$(RUN) -m trainyard.cli up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data)
-	@$(RUN) -m local.deploy down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
+	@$(RUN) -m trainyard.cli down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
 
 delete-data: environment ## delete for good what an earlier down of STACK kept: make delete-data STACK=dev CONFIRM=dev
-	@$(RUN) -m local.deploy delete-data --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --confirm=$(call quoted,$(CONFIRM))
+	@$(RUN) -m trainyard.cli delete-data --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --confirm=$(call quoted,$(CONFIRM))
 
 preview: environment ## show what up would do to STACK; without a state or an account: all that a first up makes
-	@$(RUN) -m local.deploy preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+	@$(RUN) -m trainyard.cli preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 preflight: environment ## ask the account what it lacks for STACK, before anything is made
-	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account preflight,infra.preflight) --stack $(call quoted,$(STACK))
+	@$(RUN) -m $(if $(filter local,$(CLOUD)),trainyard.cli.account preflight,trainyard.preflight) --stack $(call quoted,$(STACK))
 
 verify-clean: environment ## list what a destroyed STACK left in the account; exits non-zero if there is something
-	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account leftovers,infra.leftovers) --stack $(call quoted,$(STACK))
+	@$(RUN) -m $(if $(filter local,$(CLOUD)),trainyard.cli.account leftovers,trainyard.preflight.leftovers) --stack $(call quoted,$(STACK))
 
 submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
 	@[[ -n $(call quoted,$(MIN)) && -n $(call quoted,$(MAX)) ]] || { echo $(call quoted,say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4) >&2; exit 2; }
-	@$(RUN) -m local.deploy submit --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --min=$(call quoted,$(MIN)) --max=$(call quoted,$(MAX))
+	@$(RUN) -m trainyard.cli submit --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --min=$(call quoted,$(MIN)) --max=$(call quoted,$(MAX))
 
 check-nodes: environment ## check each machine of a pool for what a training needs: make check-nodes STACK=p4d POOL=p4d
 	@[[ -n $(call quoted,$(POOL)) ]] || { echo $(call quoted,say which pool: make check-nodes STACK=$(STACK) POOL=small) >&2; exit 2; }
-	@$(RUN) -m local.deploy check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
+	@$(RUN) -m trainyard.cli check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
 
 status: environment ## what the local cloud runs
 	@$(RUN) -m local status
@@ -60,23 +60,23 @@ test: environment ## everything: the checks, the long tests and those on the AWS
 faults: environment ## launcher and torchrun controller under faults of the live cluster around them (20 minutes; docs/faults.md)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.tools
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults tests/local
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults tests/integration/local
 
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
-	@$(RUN) -m tests.policy.environments
+	@$(RUN) -m tests.integration.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k $(call quoted,[$(STACK)]))
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
-	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
+	@$(RUN) -m tests.integration.policy $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
 sweep: environment ## kill the launcher and the torchrun controller at each of their writes, and up and destroy of every stack at 20 random resources each (STACK=<stack>: of one stack alone); resumes
-	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.sweeps.launcher)
-	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.sweeps.controller)
-	@$(RUN) -m tests.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(call quoted,$(STACK)))
+	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.integration.sweeps.launcher)
+	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.integration.sweeps.controller)
+	@$(RUN) -m tests.integration.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(call quoted,$(STACK)))
 
 record-states: environment ## record what the stack files deploy now: later programs must not take it away (STACK=<stack>: of one)
-	@$(RUN) -m tests.graph $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
+	@$(RUN) -m tests.integration.graph $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
 bench-local: environment ## measure the local cloud, make check and make test against their targets (an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)
@@ -91,7 +91,7 @@ bench-controller: environment ## measure the controller of torchrun jobs and the
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.benchmarks.controller
 
-# A release that was tampered with is mostly found within days. The locks of tests/policy name their own commands.
+# A release that was tampered with is mostly found within days. The locks of tests/integration/policy name their own commands.
 COOL_DOWN ?= 7 days
 COMPILE := .venv/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate
 IMAGES := launcher trainer
@@ -109,10 +109,10 @@ reference: environment ## write docs/settings.md, the page of all settings, anew
 	@$(RUN) -m infra.reference
 
 manifests: environment ## write crd/ and config/ (with the controller's IMAGE=NAME@sha256:DIGEST), and docs/torchrun-fields.md anew
-	@$(RUN) -m launcher.controller.manifests $(if $(IMAGE),--image '$(IMAGE)')
+	@$(RUN) -m trainyard.operator.manifests $(if $(IMAGE),--image '$(IMAGE)')
 
 plugin: environment ## build dist/kubectl-torchrun, kubectl's plugin as one file for this kind of machine
-	@$(RUN) -m launcher.plugin.onefile dist
+	@$(RUN) -m trainyard.kubectl.onefile dist
 
 format: environment ## rewrite the code in the project's format
 	@.venv/bin/ruff format --quiet . && .venv/bin/ruff check --fix --quiet .

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import addons
+from components.documents import addons
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,11 @@ import pulumi_eks as eks
 
 from components import volume_key
 from components.addons import AddonArgs, addon
+from components.documents import addons, system_nodes
+from components.documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
+from components.documents.logs_iam import control_plane_group
+from components.documents.tags import named
 from components.identity import Identity, IdentityArgs
-from components.shared import addons, system_nodes
-from components.shared.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
-from components.shared.logs_iam import control_plane_group
-from components.shared.tags import named
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"

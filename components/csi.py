@@ -12,8 +12,8 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from components.addons import AddonArgs, addon
+from components.documents import csi_iam, iam
 from components.identity import Identity, IdentityArgs
-from components.shared import csi_iam, iam
 
 EBS_ADDON: Final = "aws-ebs-csi-driver"
 FSX_ADDON: Final = "aws-fsx-csi-driver"

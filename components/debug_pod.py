@@ -8,9 +8,9 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared import contract as c
-from components.shared import network_policies, restricted
-from components.shared.pool import off_the_pools
+from components.documents import contract as c
+from components.documents import network_policies, restricted
+from components.documents.pool import off_the_pools
 
 NAME: Final = "network-debug"
 LABELS: Final = {"app.kubernetes.io/name": NAME}

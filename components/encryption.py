@@ -10,8 +10,8 @@ from typing import cast
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import iam, logs_iam
-from components.shared.tags import named
+from components.documents import iam, logs_iam
+from components.documents.tags import named
 
 
 @dataclass(frozen=True, kw_only=True)

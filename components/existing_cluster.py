@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared.kubeconfig import kubeconfig
+from components.documents.kubeconfig import kubeconfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import iam, logs_iam
+from components.documents import iam, logs_iam
 
 # Seconds over which packets of one flow are counted together: the shorter of the two that EC2 offers.
 AGGREGATION_SECONDS = 60

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import iam
+from components.documents import iam
 
 
 @dataclass(frozen=True, kw_only=True)

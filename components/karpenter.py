@@ -12,9 +12,9 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from components import volume_key
+from components.documents import iam, karpenter_iam
+from components.documents.contract import KARPENTER_NAMESPACE
 from components.identity import Identity, IdentityArgs
-from components.shared import iam, karpenter_iam
-from components.shared.contract import KARPENTER_NAMESPACE
 
 SERVICE_ACCOUNT = "karpenter"
 

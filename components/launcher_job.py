@@ -9,8 +9,8 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared import contract as c
-from components.shared.launch import Resolved, Run, job_spec, labels, manifest
+from components.documents import contract as c
+from components.documents.launch import Resolved, Run, job_spec, labels, manifest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import iam
-from components.shared.lustre import HDD, PERSISTENT_1, SCRATCH_2, SSD, keeps_backups
-from components.shared.tags import named
+from components.documents import iam
+from components.documents.lustre import HDD, PERSISTENT_1, SCRATCH_2, SSD, keeps_backups
+from components.documents.tags import named
 
 # What a Lustre client and a Lustre server use between them, in both directions
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html).

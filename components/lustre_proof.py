@@ -8,8 +8,8 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared import contract as c
-from components.shared.lustre_manifests import SHELL, proof_spec
+from components.documents import contract as c
+from components.documents.lustre_manifests import SHELL, proof_spec
 
 NAME: Final = "attach-pvc"
 

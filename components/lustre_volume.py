@@ -8,7 +8,7 @@ from typing import Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared.lustre_manifests import claim_spec, volume_spec
+from components.documents.lustre_manifests import claim_spec, volume_spec
 
 CLAIM: Final = "lustre"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from components.documents import cidr
+from components.documents.tags import named
 from components.endpoints import Endpoints, EndpointsArgs, endpoint_policy
 from components.flow_logs import FlowLogs, FlowLogsArgs
-from components.shared import cidr
-from components.shared.tags import named
 from components.worker_group import WorkerGroup, WorkerGroupArgs
 
 
@@ -27,7 +27,7 @@ class NetworkArgs:
     """`zones` are names such as us-west-2a; `cluster` is the name that subnets and group are tagged for.
 
     `private`: no way out and none in, so that AWS is reached by endpoints alone. `interface_endpoints` are short names
-    such as ecr.api (`components.shared.endpoints`). `flow_logs` None: none are kept. `owner` is
+    such as ecr.api (`components.documents.endpoints`). `flow_logs` None: none are kept. `owner` is
     partition and account: only principals of this account may use the endpoints of a private network.
     """
 

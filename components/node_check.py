@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared import contract as c
-from components.shared.node_check import cron_spec, name_of
-from components.shared.pool import Pool
+from components.documents import contract as c
+from components.documents.node_check import cron_spec, name_of
+from components.documents.pool import Pool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import iam
-from components.shared.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
+from components.documents import iam
+from components.documents.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
 
 
 @dataclass(frozen=True, kw_only=True)

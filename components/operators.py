@@ -8,10 +8,9 @@ from typing import Any
 import pulumi
 
 from components import default_account
-from components.kustomization import render
-from components.shared import lookup
-from components.shared.contract import OPERATOR_NAMESPACE
-from components.shared.operator_manifests import (
+from components.documents import lookup
+from components.documents.contract import OPERATOR_NAMESPACE
+from components.documents.operator_manifests import (
     LOOKUP_DIRECTORY,
     MPI,
     OPERATOR,
@@ -21,6 +20,7 @@ from components.shared.operator_manifests import (
     token,
     waves,
 )
+from components.kustomization import render
 
 
 @dataclass(frozen=True, kw_only=True)

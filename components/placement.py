@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared.pool import Pool
+from components.documents.pool import Pool
 
 
 @dataclass(frozen=True, kw_only=True)

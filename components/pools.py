@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared.pool import Pool, node_class, node_pool, pool_annotations
+from components.documents.pool import Pool, node_class, node_pool, pool_annotations
 
 
 @dataclass(frozen=True, kw_only=True)

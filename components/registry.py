@@ -12,7 +12,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_docker_build as docker
 
-from components.shared.context import context_digest
+from components.documents.context import context_digest
 
 KEPT_IMAGES = 30
 

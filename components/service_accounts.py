@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_kubernetes as k8s
 
+from components.documents import iam
 from components.identity import Identity, IdentityArgs
-from components.shared import iam
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import checkpoints, iam, torchrun_queue
+from components.documents import checkpoints, iam, torchrun_queue
 
 
 @dataclass(frozen=True, kw_only=True)

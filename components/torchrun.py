@@ -13,10 +13,10 @@ import pulumi_kubernetes as k8s
 import yaml
 
 from components import default_account
-from components.shared import contract as c
-from components.shared.operator_manifests import token
-from components.shared.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
-from components.shared.torchrun_queue import Queue, Surroundings, spec, workspaces
+from components.documents import contract as c
+from components.documents.operator_manifests import token
+from components.documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
+from components.documents.torchrun_queue import Queue, Surroundings, spec, workspaces
 
 # What `make manifests` wrote: the same that people install by kubectl.
 CHECKOUT: Final = Path(__file__).resolve().parents[1]

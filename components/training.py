@@ -9,9 +9,9 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from components import default_account
-from components.shared import contract as c
-from components.shared import network_policies
-from components.shared.rbac import LAUNCHER_RULES, Rule
+from components.documents import contract as c
+from components.documents import network_policies
+from components.documents.rbac import LAUNCHER_RULES, Rule
 
 _SCRAPERS = {c.LABEL_SCRAPER: c.SCRAPER}
 _LAUNCHER_METRICS = network_policies.scraped({c.LABEL_ROLE: c.ROLE_LAUNCHER}, c.METRICS_PORT, _SCRAPERS)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared import contract as c
-from components.shared.pool import Pool
-from components.shared.warm_nodes import deployment, labels, name_of
+from components.documents import contract as c
+from components.documents.pool import Pool
+from components.documents.warm_nodes import deployment, labels, name_of
 
 
 @dataclass(frozen=True, kw_only=True)

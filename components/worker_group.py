@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared.pool import DISCOVERY_TAG
-from components.shared.tags import named
+from components.documents.pool import DISCOVERY_TAG
+from components.documents.tags import named
 
 HTTPS = 443
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from components.shared.pool import CPU, GPU, NEURON
+from components.documents.pool import CPU, GPU, NEURON
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pulumi
 
+from components.documents import checkpoints, iam
+from components.documents import contract as c
+from components.documents.torchrun_queue import LOGS_PREFIX, WORKSPACES_PREFIX, Queue
 from components.identity import Identity, IdentityArgs
 from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
-from components.shared import checkpoints, iam
-from components.shared import contract as c
-from components.shared.torchrun_queue import LOGS_PREFIX, WORKSPACES_PREFIX, Queue
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.shared import contract as c
+from components.documents import contract as c
 from infra import formats
 from infra.model import ServiceAccount
 from infra.reading import Problems, entries

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import date
 
-from components.shared import checkpoints, lustre_client
-from components.shared.pool import GPU, SPOT
+from components.documents import checkpoints, lustre_client
+from components.documents.pool import GPU, SPOT
 from infra import support
 from infra.credential_names import is_credential_name
 from infra.model import Settings, Training
@@ -29,7 +29,7 @@ def _end_of_version(settings: Settings, today: date) -> list[str]:
 
 
 def _spot(settings: Settings) -> list[str]:
-    """A world of a fixed size begins anew without one of its workers (`launcher.core.manifests`)."""
+    """A world of a fixed size begins anew without one of its workers (`launcher.manifests`)."""
     training = settings.training
     if training is None or training.max_nodes == 1:
         return []

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.shared.launch import Candidate
-from components.shared.lustre import PERSISTENT_1
-from components.shared.setting_changes import find_changes
+from components.documents.launch import Candidate
+from components.documents.lustre import PERSISTENT_1
+from components.documents.setting_changes import find_changes
 from infra.model import ExistingCluster, Lustre, Settings, Training
 
 Value = Callable[[Settings], Any]

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from infra import changes, stack_state
-from infra.preflight.stack_file import StackFileError, load
 from infra.settings import SettingsError
+from infra.stack_file import StackFileError, load
 
 NOTHING_DONE = "nothing was changed"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from components.shared.launch import Candidate
-from components.shared.pool import GPU, NEURON, Pool
+from components.documents.launch import Candidate
+from components.documents.pool import GPU, NEURON, Pool
 from infra.model import PoolEntry
 from infra.pool_settings import find_pool
 from infra.reading import Section

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import pulumi
 
 from components.cluster import Cluster, ClusterArgs
+from components.documents import logs_iam
+from components.documents.endpoints import private_endpoints
 from components.drain import Remains
 from components.encryption import Encryption, EncryptionArgs
 from components.existing_cluster import ExistingCluster, ExistingClusterArgs
@@ -14,8 +16,6 @@ from components.existing_network import ExistingNetwork, ExistingNetworkArgs
 from components.handles import ClusterHandles, NetworkHandles
 from components.network import FlowLogSettings, Network, NetworkArgs
 from components.node_roles import NodeRoles, NodeRolesArgs
-from components.shared import logs_iam
-from components.shared.endpoints import private_endpoints
 from infra.model import ExistingVpc, Settings
 
 # The shortest and the longest time that AWS offers (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from components.shared.pool import GPU
+from components.documents.pool import GPU
 from infra.model import Images, Settings
 
 # Arguments of both Dockerfiles, and those of the trainer's alone.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from components.shared.device_plugins import known_wrong
-from components.shared.efa import EFA_RESOURCE
-from components.shared.images import mirrored
-from components.shared.pool import GPU, NEURON
+from components.documents.device_plugins import known_wrong
+from components.documents.efa import EFA_RESOURCE
+from components.documents.images import mirrored
+from components.documents.pool import GPU, NEURON
 from infra import eks_registry, formats, versions
 from infra.model import Images, Sources
 from infra.reading import Problems, Section

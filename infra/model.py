@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from components.shared.launch import Candidate
-from components.shared.pool import Pool
-from components.shared.torchrun_queue import Queue
+from components.documents.launch import Candidate
+from components.documents.pool import Pool
+from components.documents.torchrun_queue import Queue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class Training:
     A machine that is not usable `node_start_seconds` after it was ordered is given back. All candidates are asked
     `attempts` times, with a pause of `retry_seconds` between. A training that fails is begun anew up to `max_restarts`
     times. `shape` is static (as many machines as at the submit, or none) or elastic (torchrun goes on with fewer).
-    `checkpoints` is where they lie (`components.shared.checkpoints.PLACES`).
+    `checkpoints` is where they lie (`components.documents.checkpoints.PLACES`).
     """
 
     candidates: tuple[Candidate, ...]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from components.shared import cidr, endpoints
+from components.documents import cidr, endpoints
 from infra import formats, ranges
 from infra.model import ExistingVpc, Network
 from infra.reading import Problems, Section, counted, hint, twice

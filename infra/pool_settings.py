@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from components.shared import efa
-from components.shared.pool import (
+from components.documents import efa
+from components.documents.pool import (
     CAPACITY_BLOCK,
     ODCR,
     ON_DEMAND,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from components.shared import contract as c
-from components.shared.pool import GPU, Pool
-from components.shared.torchrun_queue import (
+from components.documents import contract as c
+from components.documents.pool import GPU, Pool
+from components.documents.torchrun_queue import (
     CHECKPOINTS,
     DATASETS,
     WORKSPACE,
@@ -32,7 +32,7 @@ PATH: Final = "trainyard:queues"
 SHARED_MEMORY: Final = "2Gi"
 RESTART_POLICIES: Final = ("OnFailure", "Never")
 MOST_RESTARTS: Final = 100
-# What the controller takes (launcher/core/reader.py).
+# What the controller takes (launcher/reader.py).
 MOST_SECONDS: Final = 10**9
 SIZES: Final = ("size", "sizePerGPU", "existingClaim")
 # What each volume can be. Workspaces are each job's own, and an empty volume of data sets is of no use to anybody.

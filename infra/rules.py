@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from components.shared import addresses, checkpoints, cidr, efa, system_nodes
-from components.shared import endpoints as services
-from components.shared.torchrun_queue import BUCKET_PREFIX, Queue
+from components.documents import addresses, checkpoints, cidr, efa, system_nodes
+from components.documents import endpoints as services
+from components.documents.torchrun_queue import BUCKET_PREFIX, Queue
 from infra import accelerators, trainer_options
 from infra.model import Cluster, Network, Settings, Storage
 from infra.reading import Problems

@@ -18,6 +18,13 @@ import pulumi_kubernetes as k8s
 
 from components.debug_pod import DebugPod, DebugPodArgs
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
+from components.documents import checkpoints
+from components.documents import contract as c
+from components.documents.efa import EFA_RESOURCE
+from components.documents.images import mirrored
+from components.documents.launch import Run
+from components.documents.pool import GPU, NEURON, SPOT
+from components.documents.tags import stack_tags
 from components.drain import Drain
 from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
@@ -27,13 +34,6 @@ from components.operators import Operators, OperatorsArgs
 from components.placement import Placement, PlacementArgs
 from components.pools import Pools, PoolsArgs
 from components.registry import Images, ImagesArgs
-from components.shared import checkpoints
-from components.shared import contract as c
-from components.shared.efa import EFA_RESOURCE
-from components.shared.images import mirrored
-from components.shared.launch import Run
-from components.shared.pool import GPU, NEURON, SPOT
-from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.torchrun import Torchrun, TorchrunArgs
 from components.training import TrainingSpace, TrainingSpaceArgs

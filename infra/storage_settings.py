@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.shared import checkpoints, lustre
+from components.documents import checkpoints, lustre
 from infra import formats
 from infra.model import ExistingLustre, Lustre, LustreLink, Network, PoolEntry, Storage
 from infra.network_settings import zones_of
@@ -121,7 +121,7 @@ def _lustre(section: Section, network: Network, region: str, pools: list[PoolEnt
 
 
 def _check(section: Section, wanted: Lustre) -> None:
-    """What FSx offers (`components.shared.lustre`)."""
+    """What FSx offers (`components.documents.lustre`)."""
     if {"deploymentType", "storageType"} & section.wrong:
         return
     deployment, storage = wanted.deployment_type, wanted.storage_type
@@ -164,7 +164,7 @@ def _zone(section: Section, zones: tuple[str, ...], pools: list[PoolEntry]) -> s
     if "zone" in section.wrong:
         return zone
     if section.has("existing"):
-        # Which zone it is in only the account knows (`infra.preflight`).
+        # Which zone it is in only the account knows (`trainyard.preflight`).
         if len(used) > 1:
             section.reject(
                 "existing",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from components.shared.contract import TRAINER_OPTIONS
+from components.documents.contract import TRAINER_OPTIONS
 from infra.reading import hint, shown
 
 # What argparse takes for a value though it begins with a hyphen.

@@ -1,6 +1,6 @@
 """What a run asks of its pool and of its workers' environment; part of `infra.settings`.
 
-The launcher refuses the same (`launcher.core.request`), once everything is made and paid for.
+The launcher refuses the same (`launcher.request`), once everything is made and paid for.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from components.shared.contract import ENV_REGION, SHUTDOWN_MOST_SECONDS, SHUTDOWN_VARIABLE
-from components.shared.launch import Candidate
-from components.shared.pool import CAPACITY_BLOCK
+from components.documents.contract import ENV_REGION, SHUTDOWN_MOST_SECONDS, SHUTDOWN_VARIABLE
+from components.documents.launch import Candidate
+from components.documents.pool import CAPACITY_BLOCK
 from infra.model import PoolEntry
 from infra.reading import Problems, Section
 

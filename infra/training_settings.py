@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from components.shared import checkpoints
-from components.shared.contract import RUN_ID_MAX_LENGTH
-from components.shared.launch import Candidate
-from components.shared.pool import GPU
+from components.documents import checkpoints
+from components.documents.contract import RUN_ID_MAX_LENGTH
+from components.documents.launch import Candidate
+from components.documents.pool import GPU
 from infra.fallback_settings import read_fallbacks, read_pool
 from infra.model import PoolEntry, Training
 from infra.reading import Problems, Section

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pulumi
 
 from components.csi import Csi, CsiArgs
+from components.documents import contract as c
+from components.documents import lustre_manifests, warm_nodes
 from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSystem, S3Link
 from components.lustre_proof import LustreProof, LustreProofArgs
 from components.lustre_volume import LustreVolume, LustreVolumeArgs
-from components.shared import contract as c
-from components.shared import lustre_manifests, warm_nodes
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Lustre as LustreSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from components.shared.launch import WorkerSize
-from components.shared.pool import Pool
+from components.documents.launch import WorkerSize
+from components.documents.pool import Pool
 from infra import formats
 from infra.quantities import GIB, amount
 from infra.reading import Section
@@ -71,7 +71,7 @@ def within_memory(size: WorkerSize) -> WorkerSize:
 
 def _check_cpu(section: Section, pool: Pool, cpu: str) -> None:
     if not pool.accelerators and amount(cpu) != amount(pool.worker_cpu):
-        # The launcher counts such machines by the cores that a worker takes (`components.shared.pool.request`).
+        # The launcher counts such machines by the cores that a worker takes (`components.documents.pool.request`).
         section.reject(
             "cpu",
             f"'{cpu}' is not what machines of {pool.instance_type} are counted by; it must be '{pool.worker_cpu}',"

@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from local.cloud.lifecycle import CloudError
-from local.cloud.shell import execute, print_environment, print_status, show_logs
+from local.cluster.lifecycle import CloudError
+from local.cluster.shell import execute, print_environment, print_status, show_logs
 from local.guard import ForeignCloudError, NotRunningError
 from local.home import Home
 from local.tools import ToolError
@@ -74,8 +74,8 @@ def say(line: str) -> None:
 def run(words: list[str]) -> int:
     """Run one command; returns the exit code."""
     from local import tools
-    from local.cloud import lifecycle
-    from local.machines import preload
+    from local.cluster import lifecycle
+    from local.nodes import preload
 
     ours, others = split_command(words)
     arguments = parser().parse_args(ours)

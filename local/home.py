@@ -166,7 +166,7 @@ class Home:
         return {**defaults, **json.loads(self.settings_file.read_text())}
 
     def cloud(self) -> dict[str, Any] | None:
-        """The record in `run/cloud.json`, or None where there is none. It may be stale: see `local.cloud.record`."""
+        """The record in `run/cloud.json`, or None where there is none. It may be stale: see `local.cluster.record`."""
         try:
             record: dict[str, Any] = json.loads(self.cloud_file.read_text())
         except FileNotFoundError:

@@ -68,7 +68,8 @@ UNITS_TOGETHER = dict.fromkeys(
     ),
     "shipped stacks",
 )
-# Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
+# Whoever begins with the longest ends first; the order within the main job's story
+# tests/integration/local/conftest.py sets.
 LONGEST = (
     "second stack",
     "main job",
@@ -83,12 +84,12 @@ LONGEST = (
 # The same of those that `make check` runs.
 LONGEST_UNITS = (
     "shipped stacks",
-    "plugin/test_refused",
+    "kubectl/test_refused",
     "launcher/test_gateway_watch",
-    "plugin/test_cp",
-    "plugin/test_podless",
-    "plugin/test_plugin",
-    "plugin/test_ends",
+    "kubectl/test_cp",
+    "kubectl/test_podless",
+    "kubectl/test_plugin",
+    "kubectl/test_ends",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from local.cloud.namespaces import bring_loopback_up
+from local.cluster.namespaces import bring_loopback_up
 
 INSIDE = "TRAINYARD_TESTS_INSIDE"
 

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from local.deploy.commands import pinned_sources
-from local.deploy.engine import ROOT, Engine, EngineError
-from local.deploy.stack_file import read, with_sources, write
 from local.home import Home
 from local.tools import ensure
 from tests.seed import of_run
+from trainyard.cli.commands import pinned_sources
+from trainyard.cli.engine import ROOT, Engine, EngineError
+from trainyard.cli.stack_file import read, with_sources, write
 
 HOME = ROOT / ".local-previews"
 # Stack files that show settings which no shipped one has.

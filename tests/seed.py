@@ -10,7 +10,7 @@ from pathlib import Path
 SEED = "TRAINYARD_SEED"
 LIMIT = 1_000_000
 # A word changed in a document draws nothing else.
-CODE = ("components", "infra", "launcher", "local", "tests", "trainer")
+CODE = ("components", "infra", "launcher", "local", "tests", "trainer", "trainyard")
 
 
 def of_checkout() -> int:

@@ -23,7 +23,9 @@ GROUPS = ("--dist", "loadgroup", "--no-loadscope-reorder")
 # Three workers on two cores: live tests are idle half of the time, unit tests a quarter of it.
 UNIT_WORKERS = LIVE_WORKERS = "3"
 # Not tests/unit: each worker would import all of it.
-LIVE_DIRECTORIES = tuple(f"tests/{each}" for each in ("local", "trainer", "graph", "policy", "sweeps"))
+LIVE_DIRECTORIES = tuple(
+    f"tests/integration/{each}" for each in ("local", "trainer", "graph", "policy", "sweeps")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ TIERS = (
         commands=(
             (*PYTHON, "local", "tools"),
             (*PYTHON, "tests.tools"),
-            (*PYTHON, "tests.policy.environments"),
+            (*PYTHON, "tests.integration.policy.environments"),
         ),
         budget=None,
     ),

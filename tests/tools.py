@@ -11,7 +11,7 @@ from pathlib import Path
 
 from local.tools import ToolError, ensure_other
 from local.tools.tool import Tool
-from tests.local import kai
+from tests.integration.local import kai
 
 # The local cloud's etcd is of release 3.6, which has no v2 API any more; torch knows no other one.
 ETCD_WITH_V2 = Tool(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.controller.schema import job, queue
-from launcher.controller.schema.fields import Field
-from launcher.core.torchrun import names as n
 from tests.torchrun_manifests import manifest
+from trainyard.operator.core import names as n
+from trainyard.operator.schema import job, queue
+from trainyard.operator.schema.fields import Field
 
 SPECS = {n.QUEUE_KIND: queue.spec(), n.JOB_KIND: job.spec()}
 # What has to be said beside a field.

@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from local.deploy.engine import ROOT, Engine
-from local.deploy.stack_file import read
 from local.guard import cloud_environment
 from local.home import Home
 from tests.account import connected, things
+from trainyard.cli.engine import ROOT, Engine
+from trainyard.cli.stack_file import read
 
 UP_SECONDS = 900.0
 GIVE = """
 import sys
 from pathlib import Path
-from local.deploy.given import with_given
-from local.deploy.stack_file import read
+from trainyard.cli.given import with_given
+from trainyard.cli.stack_file import read
 with_given(read(Path(sys.argv[1])), print)
 """
 # A stack that only keeps the local cloud up, so that what another one left can be counted after `make down`.
@@ -81,7 +81,7 @@ class World:
 
     def deploy(self, command: str) -> subprocess.Popen[str]:
         """Start `make up` or `make down`."""
-        words = [sys.executable, "-m", "local.deploy", command, "--stack", self.stack, "--cloud", "local"]
+        words = [sys.executable, "-m", "trainyard.cli", command, "--stack", self.stack, "--cloud", "local"]
         self.log.unlink(missing_ok=True)
         return subprocess.Popen(
             words,
@@ -113,7 +113,9 @@ class World:
     def tagged(self) -> list[str]:
         """What `make verify-clean` finds."""
         file = self.home.root / "stacks" / f"Pulumi.{self.stack}.yaml"
-        answer = self._python("-m", "infra.leftovers", "--stack", self.stack, "--file", str(file))
+        answer = self._python(
+            "-m", "trainyard.preflight.leftovers", "--stack", self.stack, "--file", str(file)
+        )
         lines = [line for line in answer.stdout.splitlines() if line.startswith(("left: ", "not checked: "))]
         return lines or ([] if answer.returncode == 0 else [f"verify-clean failed: {answer.stderr.strip()}"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from local.cloud import control
+from local.cluster import control
 
 # A control plane is ready in about five seconds; a machine that builds at the same time needs longer.
 TIMEOUT_SECONDS = 300.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from local.home import Home, write_program
 
-# `supervisor.json` names the process whose network it is (local/cloud/record.py).
+# `supervisor.json` names the process whose network it is (local/cluster/record.py).
 SCRIPT = """#!/bin/sh
 # Written by local/tools/entering.py.
 program={program} home={home}

@@ -8,8 +8,8 @@ import sys
 from local.home import CHECKOUT, Home, write_program
 
 PROGRAMS = {
-    "kubectl-torchrun": "launcher.plugin.__main__",
-    "kubectl_complete-torchrun": "launcher.plugin.complete",
+    "kubectl-torchrun": "trainyard.kubectl.__main__",
+    "kubectl_complete-torchrun": "trainyard.kubectl.complete",
 }
 # Isolated (-I), since it is started in a person's directory, where any file may be called like a module. The checkout
 # comes last, and not by PYTHONPATH, which programs that the plugin starts (`aws eks get-token`) would have, too.

@@ -13,9 +13,9 @@ from typing import Any
 
 from kubernetes import client
 
-from launcher.kube.rest import Patience, Rest, client_of
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving
+from trainyard.k8s.rest import Patience, Rest, client_of
 
 Object = dict[str, Any]
 ANSWER_SECONDS = 120.0

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.core.torchrun import names as n
-from launcher.kube.rest import JsonObject
-from launcher.kube.watch import Reflector, Source
 from tests.benchmarks.figures import Figure, Note
 from tests.benchmarks.torchrun_stack import NOWHERE, Bench
 from tests.faults.place import SPACE, until
 from tests.faults.run import PODS, TRAININGS
+from trainyard.k8s.rest import JsonObject
+from trainyard.k8s.watch import Reflector, Source
+from trainyard.operator.core import names as n
 
 # Nodes, and how many jobs of each kind are submitted.
 SAMPLES = {1: 15, 8: 15, 64: 7}

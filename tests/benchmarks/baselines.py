@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from launcher.core.manifests import stamp
-from launcher.core.request import Request
+from launcher.manifests import stamp
+from launcher.request import Request
 from tests.benchmarks.tallies import Object, Outcome, Start, TalliedWorld
 from tests.unit.launcher.trace import LONGEST
 from tests.unit.launcher.world import TICK, TRAINING_SECONDS

@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
-from launcher.capacity.loop import POLL_SECONDS, Launcher
-from launcher.core.capacity import count
-from launcher.core.observe import Observation
-from launcher.core.request import Request
-from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import Rest
+from launcher.capacity import count
+from launcher.gateway import KubernetesGateway
+from launcher.loop import POLL_SECONDS, Launcher
+from launcher.observe import Observation
+from launcher.request import Request
 from tests.benchmarks import api_process
 from tests.benchmarks.api_process import ApiProcess
 from tests.benchmarks.figures import Figure, Note, percentile
 from tests.unit.launcher import cluster
 from tests.unit.launcher.conftest import asked
+from trainyard.k8s.rest import Rest
 
 SMALL, LARGE, LARGE_PODS = 4, 256, 2000
 SMALL_SAMPLES, LARGE_SAMPLES = 100, 10

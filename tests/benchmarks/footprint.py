@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.core import contract as c
+from launcher import contract as c
 from tests.benchmarks import api_process
 from tests.benchmarks.api_process import ApiProcess, Server
 from tests.benchmarks.figures import Figure, Note
@@ -37,7 +37,7 @@ def set_cordoned(api: FakeApi, cordoned: bool) -> None:
 
 
 def started(server: Server, folder: Path, output: Path) -> subprocess.Popen[bytes]:
-    """`python -m launcher.capacity` as in its pod, for MAX of all these nodes."""
+    """`python -m launcher` as in its pod, for MAX of all these nodes."""
     document = copy.deepcopy(DOCUMENT)
     document.update(minNodes=2, maxNodes=NODES, holdSeconds=1000, capacityDeadlineSeconds=3000)
     document["pool"]["maxNodes"] = NODES
@@ -61,7 +61,7 @@ def started(server: Server, folder: Path, output: Path) -> subprocess.Popen[byte
     }
     with output.open("wb") as sink:
         return subprocess.Popen(
-            [sys.executable, "-m", "launcher.capacity"],
+            [sys.executable, "-m", "launcher"],
             env=environment,
             cwd=ROOT,
             stdout=sink,

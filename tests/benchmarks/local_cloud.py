@@ -24,12 +24,12 @@ from pathlib import Path
 
 import yaml
 
-from local.deploy.engine import ROOT
 from local.home import Home
 from tests.benchmarks.figures import Figure, verdict
 from tests.previews import shipped
+from trainyard.cli.engine import ROOT
 
-DEPLOY = [sys.executable, "-m", "local.deploy"]
+DEPLOY = [sys.executable, "-m", "trainyard.cli"]
 IDLE_AFTER_SECONDS = 60
 IDLE_WINDOW_SECONDS = 120
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from launcher.core.request import Request
+from launcher.request import Request
 from tests.benchmarks.baselines import JOIN_SECONDS, elastic, polling
 from tests.benchmarks.figures import Figure, Note, ratio
 from tests.benchmarks.tallies import Outcome, TalliedTrace

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.core.torchrun import names as n
 from tests.benchmarks.figures import Figure, Note
 from tests.benchmarks.torchrun_stack import Bench
 from tests.faults.place import SPACE
+from trainyard.operator.core import names as n
 
 FILES, MEGABYTES = 10_000, 50
 FIRST_SECONDS, UNCHANGED_SECONDS = 5.0, 1.0
@@ -21,7 +21,7 @@ FIRST_SECONDS, UNCHANGED_SECONDS = 5.0, 1.0
 SETTLED_SECONDS = 3.0
 AGAIN = 5
 BUCKET = "trainyard-benchmark-workspaces"
-PLUGIN = (sys.executable, "-m", "launcher.plugin")
+PLUGIN = (sys.executable, "-m", "trainyard.kubectl")
 
 
 def measure(bench: Bench) -> Iterator[Figure | Note]:

@@ -10,13 +10,13 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
-from local.deploy.engine import ROOT
 from tests.benchmarks.figures import Figure, Note
-from tests.sweeps import history, plan
-from tests.sweeps.kills import Result
+from tests.integration.sweeps import history, plan
+from tests.integration.sweeps.kills import Result
+from trainyard.cli.engine import ROOT
 
 NAME = "kills at every write"
-_CONTROLLER = ("launcher/controller", "launcher/core", "launcher/kube")
+_CONTROLLER = ("trainyard/operator", "launcher", "trainyard/k8s")
 
 
 def measure() -> Iterator[Figure | Note]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.core.request import Request
+from launcher.request import Request
 from tests.unit.launcher.trace import Trace
 from tests.unit.launcher.world import EPOCH, TICK, World
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 
-from launcher.core.torchrun import names as n
-from local.deploy.engine import ROOT, Engine
 from local.guard import cloud_environment
 from tests.faults.place import SPACE, Place, until
 from tests.faults.run import JOBS
 from tests.world import World, world
+from trainyard.cli.engine import ROOT, Engine
+from trainyard.operator.core import names as n
 
 STACK = "local"
 PARTS = ("crd", "config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
@@ -42,7 +42,7 @@ class Bench:
         # A plugin that is installed has its byte code.
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
         words = [
-            "launcher.controller.manifests",
+            "trainyard.operator.manifests",
             "--into",
             str(place),
             "--image",

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from launcher.capacity.loop import POLL_SECONDS, Launcher
-from launcher.core.request import Request
-from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import Patience
+from launcher.gateway import KubernetesGateway
+from launcher.loop import POLL_SECONDS, Launcher
+from launcher.request import Request
 from tests.benchmarks import api_process
 from tests.benchmarks.api_process import ApiProcess, Server
 from tests.benchmarks.figures import Figure, Note
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
+from trainyard.k8s.rest import Patience
 
 Call = tuple[str, str, bool]
 SPEED = 50.0

@@ -13,14 +13,14 @@ from typing import Any
 
 import yaml
 
-from local.deploy.engine import ROOT
+from trainyard.cli.engine import ROOT
 
 # The launcher's own program, with less patience for the training operator: 60 s are too long for a test.
 _HASTY = """
 import os, sys
-from launcher.core import following
+from launcher import following
 following.UNRECONCILED_SECONDS = {seconds}
-from launcher.capacity.__main__ import main
+from launcher.__main__ import main
 sys.exit(main(sys.argv[1:], os.environ))
 """
 
@@ -42,9 +42,7 @@ class Launched:
         kubeconfig = log.with_suffix(".kubeconfig")
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(server, token)))
         hasty = unreconciled_seconds is not None
-        program = (
-            ["-c", _HASTY.format(seconds=unreconciled_seconds)] if hasty else ["-m", "launcher.capacity"]
-        )
+        program = ["-c", _HASTY.format(seconds=unreconciled_seconds)] if hasty else ["-m", "launcher"]
         self.log = log
         with log.open("w") as sink:
             self.process = subprocess.Popen(

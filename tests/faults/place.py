@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from kubernetes import client, config
 
-from launcher.capacity.submit import read_manifest
-from launcher.kube.rest import ApiError, ApiUnavailable, JsonObject, Rest, client_of
-from local.cloud.usage import descendants
+from launcher.submit import read_manifest
+from local.cluster.usage import descendants
 from local.home import Home
 from tests.account import connected
 from tests.faults.proxy import Proxy
+from trainyard.k8s.rest import ApiError, ApiUnavailable, JsonObject, Rest, client_of
 
 SPACE = "training"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.kube.rest import ApiError, ApiUnavailable, JsonObject
 from tests.faults.launched import Launched
 from tests.faults.place import SPACE, Place, until
 from tests.faults.proxy import Call, Proxy
 from tests.faults.verdict import Leavings, Trained
+from trainyard.k8s.rest import ApiError, ApiUnavailable, JsonObject
 
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{SPACE}/jobs"

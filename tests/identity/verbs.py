@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from components.shared import checkpoints, csi_iam, iam, karpenter_iam, logs_iam
+from components.documents import checkpoints, csi_iam, iam, karpenter_iam, logs_iam
 
 REGION, ACCOUNT, CLUSTER = "us-west-2", "123456789012", "trainyard-local"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/k"

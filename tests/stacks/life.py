@@ -11,17 +11,17 @@ from functools import cached_property
 from typing import Any
 
 from infra.accelerators import TYPES
-from infra.policies.model import Stack as Resources
-from local.deploy.engine import Engine
-from local.deploy.stack_file import read
 from local.guard import cloud_environment
-from tests.graph.agreement import contradictions
-from tests.graph.recordings import recorded
-from tests.policy import previews
-from tests.policy.settled import unsettled
+from tests.integration.graph.agreement import contradictions
+from tests.integration.graph.recordings import recorded
+from tests.integration.policy import previews
+from tests.integration.policy.settled import unsettled
 from tests.previews import preview_of
 from tests.stacks.pods import holder
 from tests.world import World
+from trainyard.cli.engine import Engine
+from trainyard.cli.stack_file import read
+from trainyard.policies.model import Stack as Resources
 
 # A machine may have to be bought, and then shows its devices.
 MACHINE_SECONDS = 240

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from local.deploy.engine import ROOT
-from tests.sweeps.plan import commit
+from tests.integration.sweeps.plan import commit
+from trainyard.cli.engine import ROOT
 
 LIVES = ROOT / "docs" / "lives"
 

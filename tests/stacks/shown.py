@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from infra.policies import waivers
-from local.deploy.engine import ROOT
 from tests.identity.session import AUDIENCE, ROLE_ANNOTATION, assumed, is_denied
-from tests.policy import checkov
+from tests.integration.policy import checkov
 from tests.stacks.life import MACHINE_SECONDS, Life, wanted
 from tests.stacks.pods import gang, ring
+from trainyard.cli.engine import ROOT
+from trainyard.policies import waivers
 
 TRAINING = "training"
 WORKERS = "trainyard-worker"
@@ -50,7 +50,7 @@ def not_waived(life: Life, folder: Path) -> Iterator[str]:
 def preflight(life: Life) -> Iterator[str]:
     """What `make preflight` finds missing for a stack that has everything."""
     answer = subprocess.run(
-        [sys.executable, "-m", "local.deploy.account", "preflight", "--stack", life.made.stack],
+        [sys.executable, "-m", "trainyard.cli.account", "preflight", "--stack", life.made.stack],
         cwd=ROOT,
         env={**os.environ, "TRAINYARD_HOME": str(life.made.home.root)},
         capture_output=True,

@@ -26,7 +26,7 @@ def test_files_of_one_group_share_a_worker() -> None:
 
 
 def test_files_of_one_name_in_other_folders_are_others() -> None:
-    assert group("tests/policy/test_shipped_stacks.py::test_it") == "previews"
+    assert group("tests/integration/policy/test_shipped_stacks.py::test_it") == "previews"
     one, other = (
         group(f"tests/unit/{folder}/test_network.py::test_it") for folder in ("components", "preflight")
     )

@@ -1,4 +1,4 @@
-"""Add-ons: records with versions. What their pods do locally is up to `local.machines`; nothing is installed here."""
+"""Add-ons: records with versions. What their pods do locally is up to `local.nodes`; nothing is installed here."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from launcher.core.torchrun import names as n
 from tests.benchmarks import arrivals, controller, resting, sending, swept
 from tests.benchmarks.figures import Figure, Note
-from tests.local.own_api_server import Answer
-from tests.local.torchrun_controller import Team
-from tests.sweeps import history
-from tests.sweeps.kills import MOMENTS, Kill, Outcome, Result
+from tests.integration.local.own_api_server import Answer
+from tests.integration.local.torchrun_controller import Team
+from tests.integration.sweeps import history
+from tests.integration.sweeps.kills import MOMENTS, Kill, Outcome, Result
+from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.unit
 
@@ -165,11 +165,9 @@ def test_a_sweep_that_is_not_at_its_end_is_no_success() -> None:
 def test_it_is_told_at_which_commits_the_sweep_was_seen() -> None:
     (note,) = (row for row in swept.judged(sweep(), "def", set()) if isinstance(row, Note))
     assert note.told == "3 kills, seen at abc; this is def"
-    changed = {"launcher/core/b.py", "launcher/core/a.py"}
+    changed = {"launcher/b.py", "launcher/a.py"}
     (note,) = (row for row in swept.judged(sweep(), "def", changed) if isinstance(row, Note))
-    assert note.told.endswith(
-        "2 of the controller's files changed since: launcher/core/a.py, launcher/core/b.py"
-    )
+    assert note.told.endswith("2 of the controller's files changed since: launcher/a.py, launcher/b.py")
 
 
 def test_the_sweep_that_is_kept_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

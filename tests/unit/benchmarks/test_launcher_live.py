@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.request import Request
+from launcher.request import Request
 from tests.benchmarks import api_process, decisions, waits
 from tests.benchmarks.api_process import ApiProcess, HurriedApi
 from tests.benchmarks.decisions import TimedGateway

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.request import Request
+from launcher.request import Request
 from tests.benchmarks import baselines, tallies
 from tests.benchmarks.baselines import elastic, polling
 from tests.benchmarks.scores import whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from components.shared.pool import Pool
+from components.documents.pool import Pool
 
 G5 = Pool(
     name="small",

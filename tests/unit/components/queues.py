@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from components.shared.torchrun_queue import JobDefaults, Queue
+from components.documents.torchrun_queue import JobDefaults, Queue
 from tests.unit.components.pools import G5
 
 PLAIN = Queue(

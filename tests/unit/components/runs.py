@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.shared.launch import Candidate, Resolved, Run, WorkerSize
-from components.shared.pool import Pool
+from components.documents.launch import Candidate, Resolved, Run, WorkerSize
+from components.documents.pool import Pool
 from tests.unit.components.pools import pool
 
 RESOLVED = Resolved(

@@ -9,14 +9,14 @@ import pulumi
 import pytest
 
 from components.cluster import Cluster, ClusterArgs, short_names
+from components.documents import addresses
+from components.documents.karpenter_iam import queue_policy
+from components.documents.logs_iam import control_plane_group, flow_logs_group
 from components.encryption import Encryption, EncryptionArgs
 from components.handles import ClusterHandles
 from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
 from components.node_roles import NodeRoles, NodeRolesArgs
-from components.shared import addresses
-from components.shared.karpenter_iam import queue_policy
-from components.shared.logs_iam import control_plane_group, flow_logs_group
 from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
 
 pytestmark = [

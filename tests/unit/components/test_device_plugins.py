@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
-from components.shared.device_plugins import known_wrong, version_of, where
-from components.shared.pool import Pool
+from components.documents.device_plugins import known_wrong, version_of, where
+from components.documents.pool import Pool
 from infra import eks_registry, versions
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.recording import Recorded, deploy

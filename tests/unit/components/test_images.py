@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.shared.images import mirrored
+from components.documents.images import mirrored
 
 pytestmark = pytest.mark.unit
 

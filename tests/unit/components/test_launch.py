@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from components.shared.launch import job_spec, launch_request, manifest
-from launcher.core import contract as launcher
+from components.documents.launch import job_spec, launch_request, manifest
+from launcher import contract as launcher
 from tests.unit.components.pools import pool
 from tests.unit.components.runs import RESOLVED, candidate, run
 

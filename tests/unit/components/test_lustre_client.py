@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from components.shared import lustre_client
+from components.documents import lustre_client
 from infra import accelerators
 from tests.unit.components.crd import problems
 from tests.unit.components.test_pool_objects import pool, spec

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from components.documents import contract as c
+from components.documents.lustre_manifests import OPEN, PROVE, directory, proof_spec
+from components.documents.pool import Pool
+from components.documents.warm_nodes import beside, deployment
 from components.lustre_proof import LustreProof, LustreProofArgs
-from components.shared import contract as c
-from components.shared.lustre_manifests import OPEN, PROVE, directory, proof_spec
-from components.shared.pool import Pool
-from components.shared.warm_nodes import beside, deployment
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from components.documents.endpoints import KNOWN, private_endpoints, service_name
 from components.network import FlowLogSettings, Network, NetworkArgs
-from components.shared.endpoints import KNOWN, private_endpoints, service_name
 from tests.unit.components.recording import ACCOUNT, Recorded, Resource, deploy
 
 pytestmark = [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from components.shared import network_policies
-from launcher.core import contract
+from components.documents import network_policies
+from launcher import contract
 
 pytestmark = pytest.mark.unit
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
+from components.documents.contract import PLACEHOLDER_PRIORITY_CLASS
+from components.documents.node_check import cron_spec, expectation, name_of
+from components.documents.pool import Pool
 from components.node_check import NodeCheck, NodeCheckArgs
-from components.shared.contract import PLACEHOLDER_PRIORITY_CLASS
-from components.shared.node_check import cron_spec, expectation, name_of
-from components.shared.pool import Pool
 from infra import accelerators
-from infra.policies.judge import judge
-from infra.policies.model import Stack
-from infra.policies.pods import RULES
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.recording import deploy
 from tests.unit.infra.changing import settings, with_, with_pool
 from tests.unit.policies.building import made
 from trainer.node_check import Expected, expected
+from trainyard.policies.judge import judge
+from trainyard.policies.model import Stack
+from trainyard.policies.pods import RULES
 
 pytestmark = pytest.mark.unit
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from components.documents import lookup
+from components.documents.contract import POD_USER
+from components.documents.operator_manifests import scheme_arguments, token, waves
 from components.operators import Operators, OperatorsArgs
-from components.shared import lookup
-from components.shared.contract import POD_USER
-from components.shared.operator_manifests import scheme_arguments, token, waves
 from infra import versions
 from tests.unit.components.recording import Recorded, deploy
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from components.documents.pool import Pool, node_class
 from components.placement import Placement, PlacementArgs
-from components.shared.pool import Pool, node_class
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 

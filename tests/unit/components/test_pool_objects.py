@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.shared import addresses, efa
-from components.shared.pool import Pool, node_class, node_pool, request
+from components.documents import addresses, efa
+from components.documents.pool import Pool, node_class, node_pool, request
 from infra import accelerators
 from tests.unit.components.crd import problems
 from tests.unit.infra.changing import settings, with_pool

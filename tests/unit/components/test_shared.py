@@ -13,11 +13,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.shared import cidr, contract, iam, karpenter_iam
-from components.shared.context import context_digest, ignored, parse_ignore
-from components.shared.launch import job_spec, launch_request
-from components.shared.pool import Pool, limits, node_class, node_pool
-from components.shared.rbac import LAUNCHER_RULES
+from components.documents import cidr, contract, iam, karpenter_iam
+from components.documents.context import context_digest, ignored, parse_ignore
+from components.documents.launch import job_spec, launch_request
+from components.documents.pool import Pool, limits, node_class, node_pool
+from components.documents.rbac import LAUNCHER_RULES
 from tests.unit.components.runs import RESOLVED, run
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.csi import Csi, CsiArgs
-from components.shared import csi_iam
+from components.documents import csi_iam
 from components.storage import ModelBucket, ModelBucketArgs
 from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
 

@@ -12,18 +12,18 @@ import pytest
 import yaml
 
 from components import torchrun
-from components.shared import network_policies
-from components.shared.torchrun_manifests import FILES, RIGHTS, waves
-from components.shared.torchrun_queue import Queue
+from components.documents import network_policies
+from components.documents.torchrun_manifests import FILES, RIGHTS, waves
+from components.documents.torchrun_queue import Queue
 from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, read_documents
-from launcher.controller import deployment
-from launcher.core import contract
-from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import logs_prefix
-from launcher.workspace.bucket import archive_url
+from launcher import contract
 from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.test_network_policies import reached, selects
+from trainyard.operator import deployment
+from trainyard.operator.core import names as n
+from trainyard.operator.core.addresses import logs_prefix
+from trainyard.workspace.bucket import archive_url
 
 pytestmark = pytest.mark.unit
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from components.shared import torchrun_queue
-from components.shared.pool import Pool
-from components.shared.torchrun_queue import JobDefaults, Surroundings, Volume, spec
-from launcher.core.torchrun import queue_spec, queues
-from launcher.core.torchrun.storage import Cluster
+from components.documents import torchrun_queue
+from components.documents.pool import Pool
+from components.documents.torchrun_queue import JobDefaults, Surroundings, Volume, spec
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.queues import queue
 from tests.unit.components.torchrun_crd import problems
+from trainyard.operator.core import queue_spec, queues
+from trainyard.operator.core.storage import Cluster
 
 pytestmark = pytest.mark.unit
 

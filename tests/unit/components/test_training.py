@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.shared.launch import job_spec, labels, launch_request
+from components.documents.launch import job_spec, labels, launch_request
 from components.training import TrainingSpace, TrainingSpaceArgs
 from tests.unit.components.recording import deploy
 from tests.unit.components.runs import RESOLVED, run

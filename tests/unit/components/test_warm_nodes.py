@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from components.shared import contract as c
-from components.shared.pool import Pool
+from components.documents import contract as c
+from components.documents.pool import Pool
 from components.warm_nodes import WarmNodes, WarmNodesArgs
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import pytest
 from kubernetes import client
 
-from launcher.kube import sources
-from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
-from launcher.kube.watch import Reflector
+from launcher import sources
 from tests.faults.launched import Launched
 from tests.faults.proxy import Call, Fault, Moment, Proxy
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.conftest import DOCUMENT, api, asked
+from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
+from trainyard.k8s.watch import Reflector
 
 __all__ = ["api"]
 pytestmark = pytest.mark.unit

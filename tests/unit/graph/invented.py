@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.graph.recordings import Recording, recorded
+from tests.integration.graph.recordings import Recording, recorded
 
 JOB = "kubernetes:batch/v1:Job"
 POD = "kubernetes:core/v1:Pod"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.graph.agreement import contradictions
-from tests.graph.model import UNKNOWN
-from tests.graph.recordings import Recording, recorded
+from tests.integration.graph.agreement import contradictions
+from tests.integration.graph.model import UNKNOWN
+from tests.integration.graph.recordings import Recording, recorded
 from tests.unit.graph.invented import POD, SUBNET, an_object, one, previewed, state
 
 pytestmark = pytest.mark.unit

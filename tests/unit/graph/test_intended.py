@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.graph.intended import INTENDED, Intended, unintended
-from tests.graph.recordings import Recording
-from tests.graph.upgrades import How, harms
+from tests.integration.graph.intended import INTENDED, Intended, unintended
+from tests.integration.graph.recordings import Recording
+from tests.integration.graph.upgrades import How, harms
 from tests.unit.graph.invented import SUBNET, a_job, a_pod, one, previewed
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.graph.paths import covers, without
+from tests.integration.graph.paths import covers, without
 
 pytestmark = pytest.mark.unit
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra.policies.reading import HIDDEN_VALUE, SIGNATURE
-from tests.graph import recordings
-from tests.graph.model import UNKNOWN
-from tests.graph.recordings import Recording, load, recorded, save, stacks, versions
+from tests.integration.graph import recordings
+from tests.integration.graph.model import UNKNOWN
+from tests.integration.graph.recordings import Recording, load, recorded, save, stacks, versions
 from tests.unit.graph.invented import (
     CONFIG_MAP,
     JOB,
@@ -26,6 +25,7 @@ from tests.unit.graph.invented import (
     state,
     urn,
 )
+from trainyard.policies.reading import HIDDEN_VALUE, SIGNATURE
 
 pytestmark = pytest.mark.unit
 

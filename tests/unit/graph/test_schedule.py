@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.graph.model import Graph, edited, find, graph_of
-from tests.graph.schedule import forced, make_span, unneeded
-from tests.graph.services import (
+from tests.integration.graph.model import Graph, edited, find, graph_of
+from tests.integration.graph.schedule import forced, make_span, unneeded
+from tests.integration.graph.services import (
     ADDON,
     CLUSTER,
     FILE_SYSTEM,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.graph.model import UNKNOWN
-from tests.graph.recordings import Recording
-from tests.graph.upgrades import harms, unseen
+from tests.integration.graph.model import UNKNOWN
+from tests.integration.graph.recordings import Recording
+from tests.integration.graph.upgrades import harms, unseen
 from tests.unit.graph.invented import (
     CONFIG_MAP,
     JOB,

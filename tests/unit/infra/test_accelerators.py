@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from components.shared import efa
+from components.documents import efa
 from infra.accelerators import TYPES, InstanceType
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from components.documents.setting_changes import find_changes
 from components.fixed_settings import _Record, _Run
-from components.shared.setting_changes import find_changes
 from infra import check
 from infra.changes import (
     CHANGES,

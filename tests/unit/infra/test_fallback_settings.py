@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from components.shared.launch import Candidate, WorkerSize
+from components.documents.launch import Candidate, WorkerSize
 from infra import accelerators, cautions
 from infra.model import Training
 from infra.quantities import GIB, amount

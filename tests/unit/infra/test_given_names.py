@@ -8,14 +8,14 @@ import json
 import pytest
 
 from infra.examples import IS_GIVEN_EVERYTHING
-from infra.leftovers.target import target_of
 from infra.model import Settings
-from infra.preflight import services
-from infra.preflight.mapping import wanted_of
 from infra.settings import read
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import NOW
 from tests.unit.infra.whole import in_a_small_checkout, whole
+from trainyard.preflight import services
+from trainyard.preflight.leftovers.target import target_of
+from trainyard.preflight.mapping import wanted_of
 
 pytestmark = [
     pytest.mark.unit,

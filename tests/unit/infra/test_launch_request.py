@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from components.shared.launch import Resolved, job_spec
+from components.documents.launch import Resolved, job_spec
 from infra.examples import MAKES_EVERYTHING
 from infra.model import Training
 from infra.stack import run_of
-from launcher.core.request import Request, parse_request
+from launcher.request import Request, parse_request
 from tests.unit.infra.changing import POOL, ROOT, settings, stack_file, with_
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.shared.karpenter_iam import NODE_ROLE_POLICIES
+from components.documents.karpenter_iam import NODE_ROLE_POLICIES
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.whole import shipped
 

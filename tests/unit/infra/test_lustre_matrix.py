@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.shared import lustre
+from components.documents import lustre
 from infra.settings import SettingsError, read
 from tests.unit.infra.changing import NOW, with_
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from components.documents.endpoints import policy
 from components.endpoints import endpoint_policy
-from components.shared.endpoints import policy
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import ROOT
 from tests.unit.infra.test_stack import GIVEN, settings_of

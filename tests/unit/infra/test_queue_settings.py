@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from components.shared.torchrun_queue import JobDefaults, Queue, Surroundings, Volume, spec
+from components.documents.torchrun_queue import JobDefaults, Queue, Surroundings, Volume, spec
 from infra import accelerators
 from infra.quantities import GIB, amount
-from launcher.core.torchrun import queue_spec
 from tests.unit.components.torchrun_crd import problems
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
+from trainyard.operator.core import queue_spec
 
 pytestmark = pytest.mark.unit
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from infra.policies.judge import judge
-from infra.policies.model import Resource, Stack
-from infra.policies.rules import ALL
 from infra.settings import read
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import NOW, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
+from trainyard.policies.judge import judge
+from trainyard.policies.model import Resource, Stack
+from trainyard.policies.rules import ALL
 
 pytestmark = [
     pytest.mark.unit,
@@ -172,7 +172,7 @@ def test_the_controller_runs_the_stacks_launcher_image() -> None:
     (image,) = (each for each in found.of("docker-build:index:Image") if each.name.endswith("-launcher"))
     (container,) = found.one(*CONTROLLER).inputs["spec"]["template"]["spec"]["containers"]
     assert container["image"].startswith(image.inputs["tags"][0].rpartition(":")[0] + "@sha256:")
-    assert container["command"] == ["python", "-m", "launcher.controller"]
+    assert container["command"] == ["python", "-m", "trainyard.operator"]
 
 
 @pytest.mark.long

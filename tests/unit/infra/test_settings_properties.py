@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.shared import efa
+from components.documents import efa
 from infra import accelerators
 from infra.examples import BOTH
 from infra.meanings import MEANINGS

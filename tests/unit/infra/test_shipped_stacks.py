@@ -13,18 +13,18 @@ from unittest import mock
 import pulumi
 import pytest
 
-from components.shared import lustre_client
+from components.documents import lustre_client
 from infra import stack
 from infra.model import Settings
-from infra.policies import waivers
-from infra.policies.judge import judge
-from infra.policies.model import Resource, Stack
 from infra.settings import read
 from tests.previews import ALIKE
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, whole
 from tests.unit.infra.whole import shipped as recorded
+from trainyard.policies import waivers
+from trainyard.policies.judge import judge
+from trainyard.policies.model import Resource, Stack
 
 pytestmark = [
     pytest.mark.unit,

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from components.shared.launch import Resolved, job_spec
+from components.documents.launch import Resolved, job_spec
 from infra.settings import SettingsError, read
 from infra.stack import run_of
-from launcher.core.manifests import training_job
-from launcher.core.request import Request, parse_request
+from launcher.manifests import training_job
+from launcher.request import Request, parse_request
 from tests.unit.infra.changing import NOW, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit

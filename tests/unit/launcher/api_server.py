@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client
 
-from launcher.kube.rest import Patience, Rest, client_of
 from tests.unit.launcher.api_history import History, Object, lookup
+from trainyard.k8s.rest import Patience, Rest, client_of
 
 # An answer instead of the usual one: status, headers, body; None closes the connection without one.
 Fault = tuple[int, dict[str, str], bytes] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from launcher.core.request import Request
+from launcher.request import Request
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import made_for
 from tests.unit.launcher.test_capacity import node

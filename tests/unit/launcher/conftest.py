@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher.core.claim_mark import mark
-from launcher.core.request import Request, parse_request
+from launcher.claim_mark import mark
+from launcher.request import Request, parse_request
 from tests.unit.launcher.api_server import FakeApi, serving
 
 PAUSE = "registry.k8s.io/pause@sha256:" + "0" * 64

@@ -21,7 +21,7 @@ Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def launched(api: FakeApi, document: dict[str, Any], directory: Path, address: str) -> subprocess.Popen[str]:
-    """`python -m launcher.capacity` with this request and its metrics on this address."""
+    """`python -m launcher` with this request and its metrics on this address."""
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -32,7 +32,7 @@ def launched(api: FakeApi, document: dict[str, Any], directory: Path, address: s
     }
     (directory / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher.capacity", "--metrics-address", address],
+        [sys.executable, "-m", "launcher", "--metrics-address", address],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),

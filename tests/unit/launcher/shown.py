@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from launcher.core import observe
+from launcher import observe
 
 
 @cache

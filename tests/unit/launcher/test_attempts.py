@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from launcher.core import contract as c
-from launcher.core import machine, manifests, observe, waiting
-from launcher.core import progress as progresses
-from launcher.core.actions import End, Hold, Memory, Remove, Start, Step
-from launcher.core.observe import Observation
-from launcher.core.progress import Failure, Loss, Progress, begun
-from launcher.core.request import Request
+from launcher import contract as c
+from launcher import machine, manifests, observe, waiting
+from launcher import progress as progresses
+from launcher.actions import End, Hold, Memory, Remove, Start, Step
+from launcher.observe import Observation
+from launcher.progress import Failure, Loss, Progress, begun
+from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_capacity import NOW, OWNER, held, node, seen
 

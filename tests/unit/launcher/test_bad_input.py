@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.request import parse_request
+from launcher.request import parse_request
 from tests.unit.launcher.test_request import problems
 
 pytestmark = pytest.mark.unit

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from components.shared.pool import request as program_side
-from launcher.core import block, machine
-from launcher.core import contract as c
-from launcher.core.actions import End, Memory, Remove
-from launcher.core.capacity import Decision, GiveUp, Submit, Wait, count, decide
-from launcher.core.observe import Observation, Training
-from launcher.core.progress import begun
-from launcher.core.request import Block, Request, RequestError, parse_request
+from components.documents.pool import request as program_side
+from launcher import block, machine
+from launcher import contract as c
+from launcher.actions import End, Memory, Remove
+from launcher.capacity import Decision, GiveUp, Submit, Wait, count, decide
+from launcher.observe import Observation, Training
+from launcher.progress import begun
+from launcher.request import Block, Request, RequestError, parse_request
 from tests.unit.infra.changing import settings, with_pool
 from tests.unit.infra.test_pool_settings import BLOCK
 from tests.unit.launcher.conftest import DOCUMENT

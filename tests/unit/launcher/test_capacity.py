@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from launcher.core import contract as c
-from launcher.core import machine, manifests, observe
-from launcher.core.actions import MOST_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
-from launcher.core.capacity import GiveUp, Submit, Wait, count, decide, preflight
-from launcher.core.manifests import Owner
-from launcher.core.observe import NodePool, Observation, Training
-from launcher.core.progress import begun
-from launcher.core.request import Request
+from launcher import contract as c
+from launcher import machine, manifests, observe
+from launcher.actions import MOST_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
+from launcher.capacity import GiveUp, Submit, Wait, count, decide, preflight
+from launcher.manifests import Owner
+from launcher.observe import NodePool, Observation, Training
+from launcher.progress import begun
+from launcher.request import Request
 
 pytestmark = pytest.mark.unit
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.core.claim_mark import JsonObject, add_mark, mark, read_marks
-from launcher.core.torchrun.affinity import allows
+from launcher.claim_mark import JsonObject, add_mark, mark, read_marks
 from tests.unit.launcher.shown import node
+from trainyard.operator.core.affinity import allows
 
 pytestmark = pytest.mark.unit
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.core import contract as c
-from launcher.core import giveback, machine
-from launcher.core.actions import End, Memory, Start, Step
-from launcher.core.observe import Claim, Observation
-from launcher.core.progress import Failure, Progress, begun
-from launcher.core.request import Request
+from launcher import contract as c
+from launcher import giveback, machine
+from launcher.actions import End, Memory, Start, Step
+from launcher.observe import Claim, Observation
+from launcher.progress import Failure, Progress, begun
+from launcher.request import Request
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node, seen
 

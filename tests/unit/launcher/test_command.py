@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.capacity.__main__ import main
-from launcher.core import contract as c
+from launcher import contract as c
+from launcher.__main__ import main
 from tests.unit.launcher.conftest import DOCUMENT
 from tests.unit.launcher.program import ROOT
 
@@ -48,7 +48,7 @@ def test_main_with_an_unknown_option_is_a_wrong_request() -> None:
 
 def test_dry_run_as_a_process_prints_all_objects(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "launcher.capacity", "--dry-run"],
+        [sys.executable, "-m", "launcher", "--dry-run"],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.core import machine
-from launcher.core.actions import Memory, Recount, Start
-from launcher.core.capacity import count
-from launcher.core.progress import begun
-from launcher.core.request import Request
+from launcher import machine
+from launcher.actions import Memory, Recount, Start
+from launcher.capacity import count
+from launcher.progress import begun
+from launcher.request import Request
 from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen
 
 pytestmark = pytest.mark.unit

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.core import contract as c
-from launcher.core import observe
-from launcher.core.endings import Ending, ending, gang
-from launcher.core.manifests import stamp
-from launcher.core.observe import Pod, Training
+from launcher import contract as c
+from launcher import observe
+from launcher.endings import Ending, ending, gang
+from launcher.manifests import stamp
+from launcher.observe import Pod, Training
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.program import ROOT
 from tests.unit.launcher.test_capacity import NOW, node

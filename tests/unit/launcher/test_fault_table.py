@@ -17,11 +17,11 @@ TEXT = (ROOT / "docs" / "faults.md").read_text()
 ROWS = dict(re.findall(r"^\| ([LC]\d+) \|.*\| ([^|]+) \|$", TEXT, re.MULTILINE))
 PLACES = sorted(set(re.findall(r"`(tests/[\w/.]+\.py(?:::\w+)*)`", TEXT)))
 # All of its tests are of this page.
-LIVE = "tests/local/test_launcher_faults.py"
+LIVE = "tests/integration/local/test_launcher_faults.py"
 # Others' names begin with their row.
 OF_A_ROW = re.compile(r"test_([lc]\d+)_")
 # A real API server and Kubernetes' own controllers; the kills of the controller stand beside their sweep.
-LIVE_FOLDERS = ("`tests/local/", "`tests/sweeps/")
+LIVE_FOLDERS = ("`tests/integration/local/", "`tests/integration/sweeps/")
 
 
 @cache
@@ -44,7 +44,9 @@ def _cases(node: ast.stmt) -> Iterator[str]:
 
 def named_by_rows() -> list[tuple[str, str]]:
     """Each live test that says of which row it is, or is of this page as its whole file is, with that row."""
-    files = [str(each.relative_to(ROOT)) for each in (ROOT / "tests" / "local").glob("test_*.py")]
+    files = [
+        str(each.relative_to(ROOT)) for each in (ROOT / "tests" / "integration" / "local").glob("test_*.py")
+    ]
     tests = [(path, name) for path in sorted(files) for name in cases_of(path)]
     rows = [OF_A_ROW.match(name.rpartition("::")[2]) for _, name in tests]
     return [
@@ -111,7 +113,7 @@ def test_make_test_runs_a_live_test_of_the_rows_that_say_so_and_of_no_other() ->
         for row, tests in ROWS.items()
         if row.startswith("C")
         for path, _, name in [each.partition("::") for each in re.findall(r"`(tests/[^`]+)`", tests)]
-        if path.startswith(("tests/local/", "tests/sweeps/"))
+        if path.startswith(("tests/integration/local/", "tests/integration/sweeps/"))
         and ((found := set(of_make_test(path))) and (not name or name in found))
     ]
     assert sorted(set(run), key=run.index) == said

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.capacity.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
-from launcher.capacity.submit import ManifestError, read_manifest, with_range
-from launcher.core import contract as c
-from launcher.core.request import Request, RequestError
-from launcher.kube.gateway import AT_ONCE, KubernetesGateway
-from launcher.kube.rest import ApiError, ApiUnavailable, Patience
+from launcher import contract as c
+from launcher.gateway import AT_ONCE, KubernetesGateway
+from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
+from launcher.request import Request, RequestError
+from launcher.submit import ManifestError, read_manifest, with_range
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.test_capacity import node
+from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience
 
 pytestmark = pytest.mark.unit
 

@@ -16,17 +16,18 @@ from typing import Any
 
 import pytest
 
-from launcher.capacity import __main__ as program
-from launcher.capacity.loop import Launcher
-from launcher.core import contract as c
-from launcher.core.observe import Observation, Pod
-from launcher.core.request import Request
-from launcher.kube import bell, kubeconfig
-from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import ApiError
+from launcher import __main__ as program
+from launcher import bell
+from launcher import contract as c
+from launcher.gateway import KubernetesGateway
+from launcher.loop import Launcher
+from launcher.observe import Observation, Pod
+from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
+from trainyard.k8s import kubeconfig
+from trainyard.k8s.rest import ApiError
 
 pytestmark = pytest.mark.unit
 

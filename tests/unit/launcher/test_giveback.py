@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from launcher.core import contract as c
-from launcher.core import giveback, machine, observe
-from launcher.core.actions import End, GiveBack, Hold, Memory, Recount, Remove, Start, Step
-from launcher.core.manifests import stamp
-from launcher.core.observe import Observation, Training
-from launcher.core.progress import Progress, begun
-from launcher.core.request import Request
+from launcher import contract as c
+from launcher import giveback, machine, observe
+from launcher.actions import End, GiveBack, Hold, Memory, Recount, Remove, Start, Step
+from launcher.manifests import stamp
+from launcher.observe import Observation, Training
+from launcher.progress import Progress, begun
+from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen, warm
 

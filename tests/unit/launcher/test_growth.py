@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.core import machine, observe
-from launcher.core.actions import GiveBack, Memory, Start
-from launcher.core.observe import Observation, Pod
-from launcher.core.progress import begun
-from launcher.core.request import Request
+from launcher import machine, observe
+from launcher.actions import GiveBack, Memory, Start
+from launcher.observe import Observation, Pod
+from launcher.progress import begun
+from launcher.request import Request
 from tests.figures import FIGURE
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, held, node, seen

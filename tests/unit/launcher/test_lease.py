@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from launcher.capacity.tenure import Lost, Tenure
-from launcher.core import lease
-from launcher.core.lease import Record, Standing, Watched
-from launcher.core.manifests import Owner, stamp
-from launcher.core.progress import begun
-from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import ApiUnavailable, Patience
+from launcher import lease
+from launcher.gateway import KubernetesGateway
+from launcher.lease import Record, Standing, Watched
+from launcher.manifests import Owner, stamp
+from launcher.progress import begun
+from launcher.tenure import Lost, Tenure
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
+from trainyard.k8s.rest import ApiUnavailable, Patience
 
 pytestmark = pytest.mark.unit
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.capacity.__main__ import _plain, dry_run
-from launcher.core import manifests
-from launcher.core.manifests import Owner
-from launcher.core.request import Request, RequestError, parse_request
+from launcher import manifests
+from launcher.__main__ import _plain, dry_run
+from launcher.manifests import Owner
+from launcher.request import Request, RequestError, parse_request
 from tests.unit.launcher.conftest import asked, fallback
 
 pytestmark = pytest.mark.unit

@@ -13,21 +13,20 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from launcher.capacity import __main__ as program
-from launcher.capacity import metrics
-from launcher.core import contract as c
-from launcher.core import tally
-from launcher.core.manifests import Owner, stamp
-from launcher.core.progress import Progress
-from launcher.core.request import Request
-from launcher.core.tally import Tally
-from launcher.kube import kubeconfig
+from launcher import __main__ as program
+from launcher import contract as c
+from launcher import metrics, tally
+from launcher.manifests import Owner, stamp
+from launcher.progress import Progress
+from launcher.request import Request
+from launcher.tally import Tally
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.program import ROOT, Scraped, scrape, value
 from tests.unit.launcher.test_lease import Clock, tenure
 from tests.unit.launcher.test_runs import JOB, ended, hurried
+from trainyard.k8s import kubeconfig
 
 pytestmark = pytest.mark.unit
 

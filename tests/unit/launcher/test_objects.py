@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.kube.objects import Objects, collection, path_of
-from launcher.kube.rest import ApiError
 from tests.unit.launcher.api_server import FakeApi, serving
+from trainyard.k8s.objects import Objects, collection, path_of
+from trainyard.k8s.rest import ApiError
 
 
 @pytest.fixture

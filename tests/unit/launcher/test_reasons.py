@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from launcher.core import observe, reasons, refusals
-from launcher.core.capacity import Submit, Wait, count, decide
-from launcher.core.observe import NodePool
-from launcher.core.request import Request
+from launcher import observe, reasons, refusals
+from launcher.capacity import Submit, Wait, count, decide
+from launcher.observe import NodePool
+from launcher.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, seen
 
 pytestmark = pytest.mark.unit

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.core import contract, quantity
-from launcher.core.request import RequestError, parse_request
+from launcher import contract
+from launcher.request import RequestError, parse_request
 from tests.unit.launcher.conftest import fallback
+from trainyard.k8s import quantity
 
 pytestmark = pytest.mark.unit
 

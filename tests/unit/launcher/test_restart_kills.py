@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core import contract as c
+from launcher import contract as c
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.trace import Trace
 from tests.unit.launcher.world import EPOCH, Machine, World

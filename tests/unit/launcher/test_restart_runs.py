@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from launcher.core import contract as c
-from launcher.core import lease
-from launcher.core.progress import loads
+from launcher import contract as c
+from launcher import lease
+from launcher.progress import loads
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from launcher.core import contract as c
-from launcher.core import machine, observe
-from launcher.core import progress as progresses
-from launcher.core.actions import End, Hold, Memory, Recount, Remove, Retire, Start, Step
-from launcher.core.observe import Observation, Training
-from launcher.core.progress import Progress, begun
-from launcher.core.request import Request
+from launcher import contract as c
+from launcher import machine, observe
+from launcher import progress as progresses
+from launcher.actions import End, Hold, Memory, Recount, Remove, Retire, Start, Step
+from launcher.observe import Observation, Training
+from launcher.progress import Progress, begun
+from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, seen
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from launcher.capacity import __main__ as entry
-from launcher.capacity.loop import Launcher
-from launcher.core import contract as c
-from launcher.core import lease
-from launcher.core.manifests import Owner, stamp
-from launcher.core.progress import Progress, begun, loads
-from launcher.core.request import Request
-from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import Patience
-from launcher.kube.watch import Reflector, Source, _key
+from launcher import __main__ as entry
+from launcher import contract as c
+from launcher import lease
+from launcher.gateway import KubernetesGateway
+from launcher.loop import Launcher
+from launcher.manifests import Owner, stamp
+from launcher.progress import Progress, begun, loads
+from launcher.request import Request
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
 from tests.unit.launcher.test_lease import LEASE, Clock, tenure
+from trainyard.k8s.rest import Patience
+from trainyard.k8s.watch import Reflector, Source, _key
 
 pytestmark = pytest.mark.unit
 

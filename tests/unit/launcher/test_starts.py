@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from launcher.core import machine, observe, starts
-from launcher.core.actions import Memory
-from launcher.core.manifests import stamp
-from launcher.core.observe import Claim, Observation, Pod, Training
-from launcher.core.progress import begun
-from launcher.core.request import Request
+from launcher import machine, observe, starts
+from launcher.actions import Memory
+from launcher.manifests import stamp
+from launcher.observe import Claim, Observation, Pod, Training
+from launcher.progress import begun
+from launcher.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, seen
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.kube.stream import Garbled, lines, read_list
+from trainyard.k8s.stream import Garbled, lines, read_list
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""What `python -m launcher.capacity.submit` is given instead of a stack's manifest: one line, and nothing is made."""
+"""What `python -m launcher.submit` is given instead of a stack's manifest: one line, and nothing is made."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.capacity.submit import main
-from launcher.core import contract as c
+from launcher import contract as c
+from launcher.submit import main
 
 pytestmark = pytest.mark.unit
 

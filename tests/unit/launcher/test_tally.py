@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from launcher.core import contract as c
-from launcher.core import machine, observe, tally
-from launcher.core.actions import Memory
-from launcher.core.manifests import stamp
-from launcher.core.observe import Observation, Training, Warned
-from launcher.core.progress import Loss, Progress, begun
-from launcher.core.request import Request
-from launcher.core.tally import Refusal, Tally
+from launcher import contract as c
+from launcher import machine, observe, tally
+from launcher.actions import Memory
+from launcher.manifests import stamp
+from launcher.observe import Observation, Training, Warned
+from launcher.progress import Loss, Progress, begun
+from launcher.request import Request
+from launcher.tally import Refusal, Tally
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, seen
 

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from launcher.core import contract as c
+from launcher import contract as c
 from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.trace import FINAL, Trace, several
 from tests.unit.launcher.world import EPOCH, TICK

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from launcher.kube.rest import ApiError, ApiUnavailable, Patience
-from launcher.kube.watch import Reflector, Source
 from tests.unit.launcher.api_history import Change
 from tests.unit.launcher.api_server import FakeApi, Fault, serving, until
+from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience
+from trainyard.k8s.watch import Reflector, Source
 
 pytestmark = pytest.mark.unit
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from launcher.capacity.loop import Launcher
-from launcher.core import contract as c
-from launcher.core.request import Request
-from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import Patience
+from launcher import contract as c
+from launcher.gateway import KubernetesGateway
+from launcher.loop import Launcher
+from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.program import launched, scrape, value
+from trainyard.k8s.rest import Patience
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from launcher.capacity.loop import Launcher
-from launcher.core import contract as c
-from launcher.core import lease, progress
-from launcher.core.manifests import Owner, stamp
-from launcher.core.observe import Observation
-from launcher.core.request import Request
+from launcher import contract as c
+from launcher import lease, progress
+from launcher.loop import Launcher
+from launcher.manifests import Owner, stamp
+from launcher.observe import Observation
+from launcher.request import Request
 from tests.unit.launcher.world import EPOCH, TICK, World
 
 Object = dict[str, Any]

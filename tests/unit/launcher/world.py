@@ -10,10 +10,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.core import observe
-from launcher.core.manifests import stamp
-from launcher.core.observe import Observation
-from launcher.core.request import Request
+from launcher import observe
+from launcher.manifests import stamp
+from launcher.observe import Observation
+from launcher.request import Request
 from tests.unit.launcher import shown
 from tests.unit.launcher.conftest import made_for
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from infra.leftovers import read_ec2, read_services
-from infra.leftovers.search import READERS
-from local.deploy import sweep
+from trainyard.cli import sweep
+from trainyard.preflight.leftovers import read_ec2, read_services
+from trainyard.preflight.leftovers.search import READERS
 
 pytestmark = pytest.mark.unit
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.leftovers import __main__, read_services
-from infra.leftovers.__main__ import lines
-from infra.leftovers.found import Found, Target, sort
-from infra.leftovers.search import READERS, Search, search
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import TAGS, Given, account, tagged
+from trainyard.preflight.leftovers import __main__, read_services
+from trainyard.preflight.leftovers.__main__ import lines
+from trainyard.preflight.leftovers.found import Found, Target, sort
+from trainyard.preflight.leftovers.search import READERS, Search, search
 
 pytestmark = pytest.mark.unit
 

@@ -337,7 +337,7 @@ def test_a_machine_mounts_only_through_open_ports(site: Site) -> None:
 
 
 def test_the_driver_touches_only_volumes_with_its_clusters_tags(cloud: Cloud) -> None:
-    from components.shared import csi_iam
+    from components.documents import csi_iam
 
     policy = csi_iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
     ec2 = cloud.client("ec2", cloud.session("csi", *policy["Statement"]))

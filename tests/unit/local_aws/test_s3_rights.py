@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.shared import checkpoints, iam
+from components.documents import checkpoints, iam
 from tests.unit.emulator import REGION, Cloud
 from trainer.stores import StoreError, destination
 from trainer.stores.bucket import PART_BYTES

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from local.cloud.control import ControlError, request, serve
-from local.cloud.supervisor import child_environment, parse_request
-from local.cloud.usage import descendants, everything
+from local.cluster.control import ControlError, request, serve
+from local.cluster.supervisor import child_environment, parse_request
+from local.cluster.usage import descendants, everything
 from local.home import Home
 
 pytestmark = pytest.mark.unit

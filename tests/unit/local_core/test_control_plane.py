@@ -12,11 +12,11 @@ import pytest
 import yaml
 from cryptography import x509
 
-from local.cloud import commands, kubeconfig
-from local.cloud.commands import Plan
-from local.cloud.control_plane import GROUPS, SERVED_VERSION
-from local.cloud.network import ClusterNumber, claim_number
-from local.cloud.pki import Authority, Pair, signing_key
+from local.cluster import commands, kubeconfig
+from local.cluster.commands import Plan
+from local.cluster.control_plane import GROUPS, SERVED_VERSION
+from local.cluster.network import ClusterNumber, claim_number
+from local.cluster.pki import Authority, Pair, signing_key
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local.cloud.shell import execute, tool_environment
-from local.deploy.engine import Engine
+from local.cluster.shell import execute, tool_environment
 from local.guard import (
     CREDENTIALS,
     ForeignCloudError,
@@ -20,6 +19,7 @@ from local.guard import (
     refuse_foreign,
 )
 from local.home import CHECKOUT, Home
+from trainyard.cli.engine import Engine
 
 pytestmark = pytest.mark.unit
 
@@ -139,8 +139,8 @@ def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     became: list[dict[str, str]] = []
-    monkeypatch.setattr("local.cloud.shell.running", lambda _home: object())
-    monkeypatch.setattr("local.cloud.shell.enter_prefix", lambda _process: [])
+    monkeypatch.setattr("local.cluster.shell.running", lambda _home: object())
+    monkeypatch.setattr("local.cluster.shell.enter_prefix", lambda _process: [])
     monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: became.append(environment))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     execute(home, ["sh"])
@@ -172,8 +172,8 @@ def test_kubeconfig_of_the_person_stays_in_force(
     ours = str(home.kubeconfig)
     became: list[dict[str, str]] = []
     (home.clusters / "a").mkdir(parents=True)
-    monkeypatch.setattr("local.cloud.shell.running", lambda _home: object())
-    monkeypatch.setattr("local.cloud.shell.enter_prefix", lambda _process: [])
+    monkeypatch.setattr("local.cluster.shell.running", lambda _home: object())
+    monkeypatch.setattr("local.cluster.shell.enter_prefix", lambda _process: [])
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
     monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: became.append(environment))
     monkeypatch.delenv("KUBECONFIG", raising=False)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from local import __main__ as command_line
-from local.cloud import lifecycle, namespaces, record
-from local.cloud.lifecycle import CloudError
-from local.cloud.record import Process, parse_stat, read_stat
+from local.cluster import lifecycle, namespaces, record
+from local.cluster.lifecycle import CloudError
+from local.cluster.record import Process, parse_stat, read_stat
 from local.home import Home
 
 pytestmark = pytest.mark.unit

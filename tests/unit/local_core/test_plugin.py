@@ -56,5 +56,5 @@ def test_what_is_right_is_left_alone(home: Home) -> None:
     assert script.stat().st_ino == before.st_ino
     script.write_text("#!/bin/sh\nan earlier version\n")
     write_scripts(home)
-    assert "launcher.plugin" in script.read_text()
+    assert "trainyard.kubectl" in script.read_text()
     assert script.stat().st_mode & 0o777 == 0o755

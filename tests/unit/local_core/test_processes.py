@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local.cloud.processes import describe, last_line
+from local.cluster.processes import describe, last_line
 from local.home import CHECKOUT
 
 pytestmark = pytest.mark.unit
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.unit
 PRELUDE = """
 import ctypes, os, signal, sys, threading, time
 from pathlib import Path
-from local.cloud import processes
-from local.cloud.processes import Command, Processes
+from local.cluster import processes
+from local.cluster.processes import Command, Processes
 
 said = []
 directory = Path(sys.argv[1])
@@ -134,7 +134,7 @@ def test_a_disk_too_full_for_the_log_stops_no_restarts(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-        from local.cloud.supervisor import say
+        from local.cluster.supervisor import say
 
         os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
         children = Processes(say)

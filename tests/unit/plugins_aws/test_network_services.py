@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from components.shared import logs_iam
-from components.shared.iam import document, key_policy, service_trust
-from components.shared.interfaces import CLUSTER_TAG
+from components.documents import logs_iam
+from components.documents.iam import document, key_policy, service_trust
+from components.documents.interfaces import CLUSTER_TAG
 from local.aws.faults import LEFT_INTERFACE, Plan
 from local.plugins.provider import CheckRequest, DeleteRequest, DiffRequest, ReadRequest, UpdateRequest
 from tests.unit.emulator import Cloud as Emulator

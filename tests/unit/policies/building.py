@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.policies.model import Resource
+from trainyard.policies.model import Resource
 
 Case = Resource | tuple[Resource, ...]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.policies import kubernetes as k
 from tests.unit.policies.building import Cases, made
+from trainyard.policies import kubernetes as k
 
 CASES: dict[str, Cases] = {
     "chart-pinned": Cases(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.policies import cluster as c
-from infra.policies import interruptions as q
-from infra.policies import karpenter as k
-from infra.policies import network as n
-from infra.policies import nodes as m
-from infra.policies.documents import ATTACHMENT, ROLE, ROLE_POLICY
-from infra.policies.model import Resource
 from tests.unit.policies.building import Cases, document, made
+from trainyard.policies import cluster as c
+from trainyard.policies import interruptions as q
+from trainyard.policies import karpenter as k
+from trainyard.policies import network as n
+from trainyard.policies import nodes as m
+from trainyard.policies.documents import ATTACHMENT, ROLE, ROLE_POLICY
+from trainyard.policies.model import Resource
 
 ANYBODY = {"Principal": "*", "Action": "sqs:SendMessage"}
 

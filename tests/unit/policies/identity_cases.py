@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.shared import iam, karpenter_iam
-from infra.policies.accounts import PROVIDER as AWS_PROVIDER
-from infra.policies.documents import ATTACHMENT, POLICY, POLICY_ATTACHMENT, ROLE, ROLE_POLICY, STANDING
-from infra.policies.model import UNKNOWN, Resource
-from infra.policies.pods import TORCHRUN_QUEUE
-from infra.policies.principals import ACCESS_ENTRY, ACCESS_POLICY, GRANT
-from infra.policies.registry import REPOSITORY_POLICY
-from infra.policies.storage import BUCKET_POLICY, KEY
+from components.documents import iam, karpenter_iam
 from tests.unit.policies.building import Case, Cases, document, made
+from trainyard.policies.accounts import PROVIDER as AWS_PROVIDER
+from trainyard.policies.documents import ATTACHMENT, POLICY, POLICY_ATTACHMENT, ROLE, ROLE_POLICY, STANDING
+from trainyard.policies.model import UNKNOWN, Resource
+from trainyard.policies.pods import TORCHRUN_QUEUE
+from trainyard.policies.principals import ACCESS_ENTRY, ACCESS_POLICY, GRANT
+from trainyard.policies.registry import REPOSITORY_POLICY
+from trainyard.policies.storage import BUCKET_POLICY, KEY
 
 ISSUER = "oidc.eks.us-west-2.amazonaws.com/id/AB"
 PROVIDER = f"arn:aws:iam::123456789012:oidc-provider/{ISSUER}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.shared import network_policies as policies
-from infra.policies import kubernetes as k
-from infra.policies import pod_network as n
-from infra.policies import pods as p
-from infra.policies.model import UNKNOWN, Resource
+from components.documents import network_policies as policies
 from tests.unit.policies.building import Cases, made
+from trainyard.policies import kubernetes as k
+from trainyard.policies import pod_network as n
+from trainyard.policies import pods as p
+from trainyard.policies.model import UNKNOWN, Resource
 
 DIGEST = "registry.example/a@sha256:" + "0" * 64
 POD_SECURITY = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.policies import network as n
-from infra.policies import security_groups as g
-from infra.policies.model import UNKNOWN, Resource
 from tests.unit.policies.building import Case, Cases, made
+from trainyard.policies import network as n
+from trainyard.policies import security_groups as g
+from trainyard.policies.model import UNKNOWN, Resource
 
 VPC = made(n.VPC, "vpc")
 SUBNET = made(n.SUBNET, "subnet", of={"vpcId": VPC})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from infra.policies import interruptions as q
-from infra.policies import registry as r
-from infra.policies import storage as s
-from infra.policies.documents import POLICY, ROLE, ROLE_POLICY
-from infra.policies.model import Resource
 from tests.unit.policies.building import Cases, document, made
+from trainyard.policies import interruptions as q
+from trainyard.policies import registry as r
+from trainyard.policies import storage as s
+from trainyard.policies.documents import POLICY, ROLE, ROLE_POLICY
+from trainyard.policies.model import Resource
 
 ALLOW = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/p/*"}
 

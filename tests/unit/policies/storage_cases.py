@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.shared import iam
-from infra.policies import registry as r
-from infra.policies import storage as s
-from infra.policies.cluster import BUCKET
-from infra.policies.model import Resource
-from infra.policies.network import LUSTRE
-from infra.policies.security_groups import GROUP, INGRESS, RULE
+from components.documents import iam
 from tests.unit.policies.building import Cases, document, made
+from trainyard.policies import registry as r
+from trainyard.policies import storage as s
+from trainyard.policies.cluster import BUCKET
+from trainyard.policies.model import Resource
+from trainyard.policies.network import LUSTRE
+from trainyard.policies.security_groups import GROUP, INGRESS, RULE
 
 IT = made(BUCKET, "bucket")
 ELSEWHERE = made(BUCKET, "another")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from infra.policies.judge import judge
-from infra.policies.kubernetes import RELEASE
-from infra.policies.model import UNKNOWN, Resource, Stack
-from tests.policy.charts import MARK, ChartError, arguments, objects, values
-from tests.policy.checkov import manifests
-from tests.policy.rendering import with_charts
+from tests.integration.policy.charts import MARK, ChartError, arguments, objects, values
+from tests.integration.policy.checkov import manifests
+from tests.integration.policy.rendering import with_charts
 from tests.unit.policies.building import made
+from trainyard.policies.judge import judge
+from trainyard.policies.kubernetes import RELEASE
+from trainyard.policies.model import UNKNOWN, Resource, Stack
 
 pytestmark = pytest.mark.unit
 

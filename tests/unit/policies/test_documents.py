@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from infra.policies import waivers
-from infra.policies.judge import Judgement, judge
-from infra.policies.model import Stack
-from infra.policies.rules import ALL
 from tests.unit.infra.whole import shipped
 from tests.unit.policies.building import made
+from trainyard.policies import waivers
+from trainyard.policies.judge import Judgement, judge
+from trainyard.policies.model import Stack
+from trainyard.policies.rules import ALL
 
 pytestmark = [
     pytest.mark.unit,

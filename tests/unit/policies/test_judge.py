@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from infra.policies import judge as judging
-from infra.policies import reading, waivers
-from infra.policies.judge import judge
-from infra.policies.model import UNKNOWN, Stack, Undecided, at, known
-from infra.policies.waivers import WaiverError
 from tests.unit.policies.building import made, urn
+from trainyard.policies import judge as judging
+from trainyard.policies import reading, waivers
+from trainyard.policies.judge import judge
+from trainyard.policies.model import UNKNOWN, Stack, Undecided, at, known
+from trainyard.policies.waivers import WaiverError
 
 pytestmark = pytest.mark.unit
 
@@ -189,10 +189,10 @@ def test_a_document_that_can_not_be_read_is_one_violation_of_the_command(
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
-    """As `python -m infra.policies.judge --rules | head` does: the pipe is closed before the list is written."""
+    """As `python -m trainyard.policies.judge --rules | head` does: the pipe is closed before the list is written."""
     ours, its = os.pipe()
     os.close(ours)
-    command = [sys.executable, "-m", "infra.policies.judge", "--rules"]
+    command = [sys.executable, "-m", "trainyard.policies.judge", "--rules"]
     answer = subprocess.run(command, stdout=its, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(its)
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.policies.judge import judge
-from infra.policies.known_types import JUDGED, NOTHING_TO_JUDGE, RULES
-from infra.policies.model import Stack
 from tests.unit.policies.building import made
+from trainyard.policies.judge import judge
+from trainyard.policies.known_types import JUDGED, NOTHING_TO_JUDGE, RULES
+from trainyard.policies.model import Stack
 
 pytestmark = pytest.mark.unit
 
-RECORDINGS = sorted((Path(__file__).parents[2] / "graph" / "states").glob("*/*.json"))
+RECORDINGS = sorted((Path(__file__).parents[2] / "integration" / "graph" / "states").glob("*/*.json"))
 # Of charts (Karpenter's), whose objects recordings do not have, and of a network without a way out
 # (tests/stacks/files/Pulumi.private.yaml), which no shipped stack file has.
 NOT_RECORDED = {

@@ -9,20 +9,20 @@ import pytest
 import yaml
 
 from components.debug_pod import spec as debug_spec
-from components.shared import torchrun_manifests
-from components.shared.lustre_manifests import proof_spec
-from components.shared.operator_manifests import waves
-from components.shared.torchrun_manifests import FILES, RIGHTS
-from components.shared.torchrun_queue import Surroundings
-from components.shared.torchrun_queue import spec as queue_spec
-from components.shared.warm_nodes import beside
+from components.documents import torchrun_manifests
+from components.documents.lustre_manifests import proof_spec
+from components.documents.operator_manifests import waves
+from components.documents.torchrun_manifests import FILES, RIGHTS
+from components.documents.torchrun_queue import Surroundings
+from components.documents.torchrun_queue import spec as queue_spec
+from components.documents.warm_nodes import beside
 from components.torchrun import read_documents
-from infra.policies.judge import judge
-from infra.policies.model import UNKNOWN, Resource, Stack
-from infra.policies.pods import BINDINGS, RULES, TORCHRUN_QUEUE
 from tests.unit.components.pools import TRAINIUM, pool
 from tests.unit.components.queues import queue
 from tests.unit.policies.building import made
+from trainyard.policies.judge import judge
+from trainyard.policies.model import UNKNOWN, Resource, Stack
+from trainyard.policies.pods import BINDINGS, RULES, TORCHRUN_QUEUE
 
 pytestmark = pytest.mark.unit
 

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.policies.judge import judge
-from infra.policies.model import Rule, Stack
-from infra.policies.rules import ALL
 from tests.unit.policies import (
     chart_cases,
     cluster_cases,
@@ -21,6 +18,9 @@ from tests.unit.policies import (
     types_cases,
 )
 from tests.unit.policies.building import Case, stack_of
+from trainyard.policies.judge import judge
+from trainyard.policies.model import Rule, Stack
+from trainyard.policies.rules import ALL
 
 pytestmark = pytest.mark.unit
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from infra.policies.model import UNKNOWN, Stack
-from tests.policy.settled import unsettled
+from tests.integration.policy.settled import unsettled
 from tests.unit.policies.building import made
+from trainyard.policies.model import UNKNOWN, Stack
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra.policies.model import UNKNOWN, Resource, Stack
-from tests.policy.terraform_plan import PlanError, by_address, plan, snake, type_of
+from tests.integration.policy.terraform_plan import PlanError, by_address, plan, snake, type_of
 from tests.unit.policies.building import made
+from trainyard.policies.model import UNKNOWN, Resource, Stack
 
 pytestmark = pytest.mark.unit
 

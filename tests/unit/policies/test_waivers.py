@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from infra.policies import waivers
-from infra.policies.judge import judge
-from infra.policies.kubernetes import ENFORCE, NAMESPACE
-from infra.policies.model import UNKNOWN, Resource, Stack
-from infra.policies.waivers import WaiverError
-from tests.policy.checkov import Failure, Verdict
+from tests.integration.policy.checkov import Failure, Verdict
 from tests.unit.policies.building import made
+from trainyard.policies import waivers
+from trainyard.policies.judge import judge
+from trainyard.policies.kubernetes import ENFORCE, NAMESPACE
+from trainyard.policies.model import UNKNOWN, Resource, Stack
+from trainyard.policies.waivers import WaiverError
 
 pytestmark = pytest.mark.unit
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.policies.known_types import NOTHING_TO_JUDGE
 from tests.unit.policies.building import Cases, made
+from trainyard.policies.known_types import NOTHING_TO_JUDGE
 
 CASES: dict[str, Cases] = {
     "type-is-judged": Cases(

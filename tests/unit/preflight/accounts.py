@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from infra.preflight.account import Account
-from infra.preflight.run import CHECKS, Check, Report, examine
-from infra.preflight.wanted import Wanted, WantedPool, WantedSystem, WantedVpc
 from tests.unit.emulator import REGION, Cloud
+from trainyard.preflight.account import Account
+from trainyard.preflight.run import CHECKS, Check, Report, examine
+from trainyard.preflight.wanted import Wanted, WantedPool, WantedSystem, WantedVpc
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ADMINISTRATOR = "arn:aws:iam::123456789012:user/deployer"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.preflight.run import Report, examine
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import ADMINISTRATOR, NOW, account, checks, only, wanted
+from trainyard.preflight.run import Report, examine
 
 pytestmark = pytest.mark.unit
 

@@ -6,10 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from infra.preflight.__main__ import lines
-from infra.preflight.capacity import check_reservations
-from infra.preflight.run import examine
-from infra.preflight.wanted import Caution, Problem
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, wanted
 from tests.unit.preflight.test_capacity import (
@@ -24,6 +20,10 @@ from tests.unit.preflight.test_capacity import (
     made,
     reserved,
 )
+from trainyard.preflight.__main__ import lines
+from trainyard.preflight.capacity import check_reservations
+from trainyard.preflight.run import examine
+from trainyard.preflight.wanted import Caution, Problem
 
 pytestmark = pytest.mark.unit
 

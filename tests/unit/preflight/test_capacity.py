@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.capacity import Reservation, check_reservations
-from infra.preflight.run import examine
-from infra.preflight.wanted import WantedPool, WantedSystem
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.local_aws.test_fleets import Launcher
 from tests.unit.preflight.accounts import (
@@ -24,6 +21,9 @@ from tests.unit.preflight.accounts import (
     tagged,
     wanted,
 )
+from trainyard.preflight.capacity import Reservation, check_reservations
+from trainyard.preflight.run import examine
+from trainyard.preflight.wanted import WantedPool, WantedSystem
 
 pytestmark = pytest.mark.unit
 POOL = "trainyard:pools[0]"

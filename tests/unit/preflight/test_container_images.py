@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.container_images import Place, place_of
-from infra.preflight.run import Report, examine
-from infra.preflight.wanted import WantedImage
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, wanted
+from trainyard.preflight.container_images import Place, place_of
+from trainyard.preflight.run import Report, examine
+from trainyard.preflight.wanted import WantedImage
 
 pytestmark = pytest.mark.unit
 

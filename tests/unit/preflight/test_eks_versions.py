@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.preflight.account import Account
-from infra.preflight.eks_versions import check_version, read_versions
-from infra.preflight.run import examine
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, wanted
+from trainyard.preflight.account import Account
+from trainyard.preflight.eks_versions import check_version, read_versions
+from trainyard.preflight.run import examine
 
 pytestmark = pytest.mark.unit
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from components.shared.endpoints import KNOWN
-from infra.preflight import endpoint_services
-from infra.preflight.mapping import wanted_of
-from infra.preflight.run import examine
-from infra.preflight.wanted import Wanted
+from components.documents.endpoints import KNOWN
 from tests.unit.emulator import Cloud
 from tests.unit.infra.changing import GIVEN_VPC, settings, with_
 from tests.unit.preflight.accounts import NOW, account, checks, wanted
+from trainyard.preflight import endpoint_services
+from trainyard.preflight.mapping import wanted_of
+from trainyard.preflight.run import examine
+from trainyard.preflight.wanted import Wanted
 
 pytestmark = pytest.mark.unit
 

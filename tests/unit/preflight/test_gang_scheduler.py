@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from infra.preflight import gang_scheduler
-from infra.preflight.account import Denied
-from infra.preflight.gang_scheduler import Scheduler
-from infra.preflight.run import CHECKS
-from infra.preflight.wanted import WantedCluster
+from trainyard.preflight import gang_scheduler
+from trainyard.preflight.account import Denied
+from trainyard.preflight.gang_scheduler import Scheduler
+from trainyard.preflight.run import CHECKS
+from trainyard.preflight.wanted import WantedCluster
 
 pytestmark = pytest.mark.unit
 

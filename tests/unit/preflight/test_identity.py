@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from infra.preflight.identity import Zone, check_caller, check_zones, principal_arn
-from infra.preflight.run import examine
-from infra.preflight.wanted import WantedCluster
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import ADMINISTRATOR, NOW, OTHER, ZONE, account, checks, only, wanted
+from trainyard.preflight.identity import Zone, check_caller, check_zones, principal_arn
+from trainyard.preflight.run import examine
+from trainyard.preflight.wanted import WantedCluster
 
 pytestmark = pytest.mark.unit
 ROLE = "arn:aws:iam::123456789012:role/platform"

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from components.shared.addons import VALUES
-from infra.preflight import inside, read_inside
-from infra.preflight.account import Account, Denied
-from infra.preflight.inside import DaemonSet, Inside, check
-from infra.preflight.mapping import wanted_of
-from infra.preflight.run import examine
-from infra.preflight.services import Cluster
-from infra.preflight.wanted import WantedCluster
+from components.documents.addons import VALUES
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, settings, with_
 from tests.unit.preflight.accounts import NOW, account, checks, only, wanted
+from trainyard.preflight import inside, read_inside
+from trainyard.preflight.account import Account, Denied
+from trainyard.preflight.inside import DaemonSet, Inside, check
+from trainyard.preflight.mapping import wanted_of
+from trainyard.preflight.run import examine
+from trainyard.preflight.services import Cluster
+from trainyard.preflight.wanted import WantedCluster
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.quotas import INTERFACES
-from infra.preflight.run import examine
-from infra.preflight.wanted import WantedSystem
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import (
     NOW,
@@ -23,6 +20,9 @@ from tests.unit.preflight.accounts import (
     tagged,
     wanted,
 )
+from trainyard.preflight.quotas import INTERFACES
+from trainyard.preflight.run import examine
+from trainyard.preflight.wanted import WantedSystem
 
 pytestmark = pytest.mark.unit
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from components.shared.pool import GPU, NEURON
+from components.documents.pool import GPU, NEURON
 from infra import versions
-from infra.preflight.machine_images import path, variants
-from infra.preflight.run import examine
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, pool, wanted
 from tests.unit.preflight.test_services import given_cluster
+from trainyard.preflight.machine_images import path, variants
+from trainyard.preflight.run import examine
 
 pytestmark = pytest.mark.unit
 

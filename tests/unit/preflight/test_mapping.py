@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from infra import versions
-from infra.leftovers.target import target_of
-from infra.preflight.mapping import wanted_of
-from infra.preflight.services import NAME_KINDS, names
-from infra.preflight.stack_file import ROOT, StackFileError, load
-from infra.preflight.wanted import Wanted, WantedSystem
 from infra.settings import SettingsError, read
+from infra.stack_file import ROOT, StackFileError, load
 from tests.unit.infra.changing import GIVEN_CLUSTER
+from trainyard.preflight.leftovers.target import target_of
+from trainyard.preflight.mapping import wanted_of
+from trainyard.preflight.services import NAME_KINDS, names
+from trainyard.preflight.wanted import Wanted, WantedSystem
 
 pytestmark = pytest.mark.unit
 STACKS = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))

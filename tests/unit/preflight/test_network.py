@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from infra.preflight.filters import Acl, Entry, check_acls
-from infra.preflight.network import Nat, Route, Routing, Subnet
-from infra.preflight.wanted import Caution, WantedVpc
-from infra.preflight.ways_out import check_ways_out
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import OTHER, TAGS, ZONE, Given, only
+from trainyard.preflight.filters import Acl, Entry, check_acls
+from trainyard.preflight.network import Nat, Route, Routing, Subnet
+from trainyard.preflight.wanted import Caution, WantedVpc
+from trainyard.preflight.ways_out import check_ways_out
 
 pytestmark = pytest.mark.unit
 KEY = "trainyard:network"

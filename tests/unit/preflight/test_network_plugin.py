@@ -10,14 +10,14 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from components.shared.efa import cni_problem
-from infra.preflight import read_inside, run
-from infra.preflight.account import Account, Denied
-from infra.preflight.inside import check_network_plugin
-from infra.preflight.mapping import wanted_of
-from infra.preflight.services import Cluster
-from infra.preflight.wanted import Wanted, WantedCluster
+from components.documents.efa import cni_problem
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+from trainyard.preflight import read_inside, run
+from trainyard.preflight.account import Account, Denied
+from trainyard.preflight.inside import check_network_plugin
+from trainyard.preflight.mapping import wanted_of
+from trainyard.preflight.services import Cluster
+from trainyard.preflight.wanted import Wanted, WantedCluster
 
 pytestmark = pytest.mark.unit
 

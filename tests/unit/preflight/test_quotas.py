@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from infra import accelerators
-from infra.preflight.quotas import DISKS, ELASTIC_IPS, VPCS, quota_of
-from infra.preflight.run import examine
-from infra.preflight.wanted import WantedSystem
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, TAGS, ZONE, Given, account, checks, only, pool, tagged, wanted
+from trainyard.preflight.quotas import DISKS, ELASTIC_IPS, VPCS, quota_of
+from trainyard.preflight.run import examine
+from trainyard.preflight.wanted import WantedSystem
 
 pytestmark = pytest.mark.unit
 

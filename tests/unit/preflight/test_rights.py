@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.account import permission
-from infra.preflight.stack_file import ROOT
+from infra.stack_file import ROOT
 from tests.unit.emulator import REGION, SESSION
+from trainyard.preflight.account import permission
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +36,7 @@ def texts(tree: ast.AST) -> list[str]:
 
 def calls() -> Iterator[tuple[str, list[str]]]:
     """Service and method of every call of an `Account`; of a method in a variable all texts of the module."""
-    for path in sorted((ROOT / "infra" / "preflight").glob("*.py")):
+    for path in sorted((ROOT / "trainyard" / "preflight").glob("*.py")):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)

@@ -11,14 +11,14 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, NoCredentialsError
 
-from infra.preflight import __main__
-from infra.preflight.__main__ import lines
-from infra.preflight.account import Account
-from infra.preflight.run import CHECKS, Report, examine
-from infra.preflight.stack_file import load
-from infra.preflight.wanted import Caution, Problem, Unasked, WantedBucket
+from infra.stack_file import load
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.preflight.accounts import NOW, Given, Session, account, checks, pool, wanted
+from trainyard.preflight import __main__
+from trainyard.preflight.__main__ import lines
+from trainyard.preflight.account import Account
+from trainyard.preflight.run import CHECKS, Report, examine
+from trainyard.preflight.wanted import Caution, Problem, Unasked, WantedBucket
 
 pytestmark = pytest.mark.unit
 

@@ -8,11 +8,6 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.groups import Group, Rule, lets_in
-from infra.preflight.read_services import LUSTRE_PORTS
-from infra.preflight.run import CHECKS, examine
-from infra.preflight.services import Cluster, FileSystem, check_access, check_cluster, check_lustre
-from infra.preflight.wanted import Unasked, WantedBucket, WantedCluster, WantedLustre
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.preflight.accounts import (
     ADMINISTRATOR,
@@ -26,6 +21,11 @@ from tests.unit.preflight.accounts import (
     only,
     wanted,
 )
+from trainyard.preflight.groups import Group, Rule, lets_in
+from trainyard.preflight.read_services import LUSTRE_PORTS
+from trainyard.preflight.run import CHECKS, examine
+from trainyard.preflight.services import Cluster, FileSystem, check_access, check_cluster, check_lustre
+from trainyard.preflight.wanted import Unasked, WantedBucket, WantedCluster, WantedLustre
 
 pytestmark = pytest.mark.unit
 CLUSTER = "trainyard:cluster.existing"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.run import examine
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, ZONE, account, checks, only, pool, wanted
+from trainyard.preflight.run import examine
 
 pytestmark = pytest.mark.unit
 KEY = "trainyard:pools[0].dataSnapshotId"

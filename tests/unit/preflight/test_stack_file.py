@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra import check
-from infra.leftovers.search import Search
+from infra import check, stack_file
 from infra.model import Settings
-from infra.preflight import command, stack_file
-from infra.preflight.account import Account
-from infra.preflight.stack_file import StackFileError, load
 from infra.settings import SettingsError
+from infra.stack_file import StackFileError, load
 from tests.unit.infra.changing import BASE, POOL
+from trainyard.preflight import command
+from trainyard.preflight.account import Account
+from trainyard.preflight.leftovers.search import Search
 
 pytestmark = pytest.mark.unit
 
@@ -144,10 +144,10 @@ def test_a_reservation_that_has_ended_keeps_nobody_from_looking_for_what_is_left
         return 0
 
     monkeypatch.setattr("sys.argv", ["x", "--stack", "dev", "--file", str(path)])
-    assert command.main("infra.preflight", "", ask) == 1
+    assert command.main("trainyard.preflight", "", ask) == 1
     assert not seen
     assert "is past" in capsys.readouterr().err
-    assert command.main("infra.leftovers", "", ask, takes_ended=True) == 0
+    assert command.main("trainyard.preflight.leftovers", "", ask, takes_ended=True) == 0
     assert seen[0].pools[0].reservation_ends == "2024-01-31T11:30:00+00:00"
 
 
@@ -163,8 +163,8 @@ def test_the_command_that_looks_for_what_is_left_takes_it(
         asked.append(account.region)
         return Search()
 
-    monkeypatch.setattr("infra.leftovers.search.search", search)
-    monkeypatch.delitem(sys.modules, "infra.leftovers.__main__", raising=False)
+    monkeypatch.setattr("trainyard.preflight.leftovers.search.search", search)
+    monkeypatch.delitem(sys.modules, "trainyard.preflight.leftovers.__main__", raising=False)
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("infra.leftovers", run_name="__main__")
+        runpy.run_module("trainyard.preflight.leftovers", run_name="__main__")
     assert (ended.value.code, asked) == (0, ["us-west-2"])

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.run import examine
-from infra.preflight.volume_keys import VolumeKey, check_snapshot_keys, check_volume_key
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, pool, wanted
+from trainyard.preflight.run import examine
+from trainyard.preflight.volume_keys import VolumeKey, check_snapshot_keys, check_volume_key
 
 pytestmark = pytest.mark.unit
 

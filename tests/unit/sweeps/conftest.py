@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeps import plan
+from tests.integration.sweeps import plan
 
 
 @pytest.fixture(autouse=True)

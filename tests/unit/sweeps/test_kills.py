@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeps import plan
-from tests.sweeps.kills import LONGEST_PAUSE_SECONDS, Kill, Outcome, Result, pause, sample
+from tests.integration.sweeps import plan
+from tests.integration.sweeps.kills import LONGEST_PAUSE_SECONDS, Kill, Outcome, Result, pause, sample
 
 pytestmark = pytest.mark.unit
 

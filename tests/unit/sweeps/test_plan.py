@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests import seed
-from tests.sweeps import plan
-from tests.sweeps.interrupt import DONE, Counter
-from tests.sweeps.plan import Interruption, Outcome, Result, interruptions
+from tests.integration.sweeps import plan
+from tests.integration.sweeps.interrupt import DONE, Counter
+from tests.integration.sweeps.plan import Interruption, Outcome, Result, interruptions
 
 pytestmark = pytest.mark.unit
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY
-from local.machines.dockerfile import instructions, parse
+from local.nodes.dockerfile import instructions, parse
 from trainer.contract import REVISION
+from trainyard.operator.core.queue_spec import WORKING_DIRECTORY
 
 pytestmark = pytest.mark.unit
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from launcher.core.torchrun.addresses import archive_annotation
-from launcher.core.torchrun.job_spec import Workspace
-from launcher.workspace.__main__ import main
-from launcher.workspace.pack import Archive, pack
-from launcher.workspace.serve import server
-from launcher.workspace.store import Pointer, Store
+from trainyard.operator.core.addresses import archive_annotation
+from trainyard.operator.core.job_spec import Workspace
+from trainyard.workspace.__main__ import main
+from trainyard.workspace.pack import Archive, pack
+from trainyard.workspace.serve import server
+from trainyard.workspace.store import Pointer, Store
 
 ROOT = Path(__file__).parents[3]
 _MEMORY = Path("/dev/shm")
@@ -113,7 +113,7 @@ def receive(
 
 def started(*words: str, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher.workspace", *words],
+        [sys.executable, "-m", "trainyard.workspace", *words],
         cwd=ROOT,
         text=True,
         stderr=subprocess.PIPE,

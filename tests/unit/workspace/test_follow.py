@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from launcher.workspace import serve
-from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.follow import fetch, follow, tell
-from launcher.workspace.pack import Archive
-from launcher.workspace.sources import PodSource
-from launcher.workspace.store import Pointer, Store
-from launcher.workspace.unpack import digest_of
 from tests.unit.workspace.archives import packed, pointing, received, serving, started, until
+from trainyard.workspace import serve
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.follow import fetch, follow, tell
+from trainyard.workspace.pack import Archive
+from trainyard.workspace.sources import PodSource
+from trainyard.workspace.store import Pointer, Store
+from trainyard.workspace.unpack import digest_of
 
 pytestmark = pytest.mark.unit
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.workspace import place
-from launcher.workspace.kept import either, is_own
-from launcher.workspace.pack import pack
-from launcher.workspace.place import apply, placed
 from tests.unit.workspace.archives import memory_directory
+from trainyard.workspace import place
+from trainyard.workspace.kept import either, is_own
+from trainyard.workspace.pack import pack
+from trainyard.workspace.place import apply, placed
 
 pytestmark = pytest.mark.unit
 PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/deep", "b/z"])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.torchrun.addresses import log_url, logs_prefix
-from launcher.workspace import logs
-from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.logs import archive_log, print_logs, read_log, trim
 from tests.unit.workspace.archives import until
+from trainyard.operator.core.addresses import log_url, logs_prefix
+from trainyard.workspace import logs
+from trainyard.workspace.errors import NotThere, WorkspaceError
+from trainyard.workspace.logs import archive_log, print_logs, read_log, trim
 
 pytestmark = pytest.mark.unit
 BELOW = logs_prefix("s3://b/torchrun/", "team", "u1")

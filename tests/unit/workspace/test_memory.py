@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.workspace import memory
-from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.memory import Remembered, packed
-from launcher.workspace.pack import Archive, pack
+from trainyard.workspace import memory
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.memory import Remembered, packed
+from trainyard.workspace.pack import Archive, pack
 
 pytestmark = pytest.mark.unit
 LIMIT = 2**20

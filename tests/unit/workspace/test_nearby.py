@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.workspace import nearby
-from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.store import Store
 from tests.unit.workspace.archives import packed, receive, received, serving
+from trainyard.workspace import nearby
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.store import Store
 
 pytestmark = pytest.mark.unit
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import zstandard
 
-from launcher.workspace import pack as packing
-from launcher.workspace import selection
-from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.pack import header, pack
-from launcher.workspace.selection import select
-from launcher.workspace.unpack import EMPTY_DIRECTORY, digest_of, unpack
+from trainyard.workspace import pack as packing
+from trainyard.workspace import selection
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.pack import header, pack
+from trainyard.workspace.selection import select
+from trainyard.workspace.unpack import EMPTY_DIRECTORY, digest_of, unpack
 
 pytestmark = pytest.mark.unit
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.patterns import parse
-from launcher.workspace.selection import select
 from tests.seed import SEED
 from tests.unit.workspace.archives import memory_directory
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.patterns import parse
+from trainyard.workspace.selection import select
 
 pytestmark = pytest.mark.unit
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.core.torchrun import names
-from launcher.core.torchrun.addresses import archive_prefix
-from launcher.workspace.__main__ import main
-from launcher.workspace.bucket import Bucket, archive_url, parse_url
-from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.follow import fetch, follow
-from launcher.workspace.place import placed
-from launcher.workspace.serve import server
-from launcher.workspace.sources import PodSource, SyncPod
-from launcher.workspace.store import Pointer, Store
 from tests.unit.workspace.archives import ROOT, packed, pointing, receive, received, serving, started, until
+from trainyard.operator.core import names
+from trainyard.operator.core.addresses import archive_prefix
+from trainyard.workspace.__main__ import main
+from trainyard.workspace.bucket import Bucket, archive_url, parse_url
+from trainyard.workspace.errors import NotThere, WorkspaceError
+from trainyard.workspace.follow import fetch, follow
+from trainyard.workspace.place import placed
+from trainyard.workspace.serve import server
+from trainyard.workspace.sources import PodSource, SyncPod
+from trainyard.workspace.store import Pointer, Store
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud
@@ -300,7 +300,7 @@ def test_processes_killed_while_fetching_lose_nothing(tmp_path: Path) -> None:
         assert second.stderr is not None
         assert "serving" in second.stderr.readline()  # all may be there by now: then nobody waits for it
         whole = subprocess.run(
-            [sys.executable, "-m", "launcher.workspace", *get], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "trainyard.workspace", *get], cwd=ROOT, capture_output=True, text=True
         )
         assert whole.returncode == 0, whole.stderr
     finally:

@@ -15,14 +15,14 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launcher.workspace import members, place
-from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.kept import Kept
-from launcher.workspace.members import link_stays_inside
-from launcher.workspace.pack import pack
-from launcher.workspace.place import Applied, apply, placed
-from launcher.workspace.unpack import digest_of, unpack
 from tests.unit.workspace.archives import memory_directory
+from trainyard.workspace import members, place
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.kept import Kept
+from trainyard.workspace.members import link_stays_inside
+from trainyard.workspace.pack import pack
+from trainyard.workspace.place import Applied, apply, placed
+from trainyard.workspace.unpack import digest_of, unpack
 
 pytestmark = pytest.mark.unit
 

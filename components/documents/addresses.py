@@ -1,0 +1,106 @@
+"""How many addresses of a subnet, and network interfaces, machines and pods take. Pure: no Pulumi."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from components.documents import efa
+
+# The first four addresses and the last one of every subnet
+# (https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html).
+RESERVED_BY_AWS: Final = 5
+# What EKS asks a cluster's subnet to have free for its own interfaces: at least six, sixteen are advised
+# (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
+CONTROL_PLANE: Final = 16
+# Pods of the stack with an address of their own that a machine holds at most: device plugin, the node parts of two CSI
+# drivers, monitoring; a worker, its placeholder, the pod that keeps the machine, a check; and two that have ended, as
+# their addresses rest for half a minute.
+PODS: Final = 10
+# What a system node holds while the other one is away: add-ons, Karpenter, operators, controllers of the CSI drivers,
+# launchers.
+SYSTEM_PODS: Final = 20
+# Settings of the VPC CNI (docs/decisions/0014-addresses-of-pods.md): the number of free addresses on a node, and the
+# minimum number of all its addresses. A node with at most `PODS` pods then calls EC2 only once
+# (https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md).
+WARM_IP_TARGET: Final = 4
+MINIMUM_IP_TARGET: Final = PODS + WARM_IP_TARGET
+# What it does by itself: one whole interface of spare addresses, WARM_ENI_TARGET=1 (the same page).
+WARM_INTERFACES: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What decides how many network interfaces and addresses one machine takes.
+
+    The VPC CNI uses interfaces of the first network card, and an EFA there takes the place of one of them (Karpenter,
+    `ENILimitedPods` in pkg/providers/instancetype/types.go). No pod gets the first address of an interface. Further
+    interfaces for IP traffic, of the policy `bandwidth`, have one address each.
+
+    Args:
+        interfaces: network interfaces that the first card takes.
+        addresses: IPv4 addresses of each of them.
+        cards: network cards.
+        policy: `none`, `ip` or `bandwidth`.
+        cards_per_ip_group: cards that share their bandwidth for IP traffic.
+        first_efa_card: the first network card that takes an EFA.
+        pods: pods with an address of their own.
+        own_cni: the CNI is configured by the stack; else, in a given cluster, it is taken to fill whole interfaces, for
+            a handful of pods.
+    """
+
+    interfaces: int
+    addresses: int
+    cards: int = 1
+    policy: str = efa.NONE
+    cards_per_ip_group: int = 1
+    first_efa_card: int = 0
+    pods: int = PODS
+    own_cni: bool = True
+
+    @property
+    def taken(self) -> int:
+        """Addresses that it takes from its subnet."""
+        if not self.own_cni:
+            return self._of_cni * self.addresses + self._beside
+        return self._for_pods + self._of_cni + self._beside
+
+    @property
+    def network_interfaces(self) -> int:
+        """Its EFA and IP interfaces, and those that the VPC CNI adds for pods."""
+        with_efa = 0 if self.policy == efa.NONE else self.cards - self.first_efa_card
+        return with_efa + self._of_cni + self._beside
+
+    @property
+    def _usable(self) -> int:
+        """Interfaces of the first network card that the VPC CNI can have."""
+        return max(1, self.interfaces - (self.policy != efa.NONE and self.first_efa_card == 0))
+
+    @property
+    def _for_pods(self) -> int:
+        """Addresses that pods have, or may soon."""
+        return min(max(MINIMUM_IP_TARGET, self.pods + WARM_IP_TARGET), self._usable * (self.addresses - 1))
+
+    @property
+    def _of_cni(self) -> int:
+        """Interfaces of the first network card that the VPC CNI takes, the machine's first one among them."""
+        if not self.own_cni:
+            return min(self._usable, 1 + WARM_INTERFACES)
+        return math.ceil(self._for_pods / (self.addresses - 1))
+
+    @property
+    def _beside(self) -> int:
+        """Interfaces for IP traffic of the other network cards."""
+        return len(efa.ip_interfaces(self.cards, self.policy, self.cards_per_ip_group)) - 1
+
+
+def of_file_system(capacity_gib: int) -> int:
+    """Addresses of an FSx for Lustre file system, estimated: two servers for metadata, one per 1200 GiB."""
+    return 2 + capacity_gib // 1200
+
+
+def free_in(block: str) -> int:
+    """Addresses of a subnet that are not AWS's own."""
+    return ipaddress.IPv4Network(block).num_addresses - RESERVED_BY_AWS

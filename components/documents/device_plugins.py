@@ -1,0 +1,233 @@
+"""The device plugins as Kubernetes objects, and which releases of them are known to be wrong. Pure: no Pulumi.
+
+A machine's GPUs, EFA interfaces and Neuron devices show in its Node only while the matching plugin runs on it. The
+manifests follow their publishers':
+
+- NVIDIA: github.com/NVIDIA/k8s-device-plugin, deployments/static/nvidia-device-plugin.yml;
+- EFA: github.com/aws/eks-charts at 5239609, stable/aws-efa-k8s-device-plugin (chart 0.5.30, image v0.5.20);
+- Neuron: github.com/aws-neuron/neuron-helm-charts, charts/neuron-helm-chart: values.yaml at 14049c2 (image 2.28.27.0),
+  templates/device-plugin-rbac.yaml at 8172e5e.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from components.documents.contract import DEVICE_PLUGIN_NAMESPACE, LABEL_NODEPOOL
+from components.documents.efa import EFA_RESOURCE as EFA
+from components.documents.pool import GPU, NEURON, Pool
+
+JsonObject = dict[str, Any]
+Version = tuple[int, ...]
+
+NAMES: Final = {GPU: "nvidia-device-plugin", EFA: "efa-device-plugin", NEURON: "neuron-device-plugin"}
+SOCKETS: Final = "/var/lib/kubelet/device-plugins"
+UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong:
+    """Releases of a plugin from `first` (included) to `fixed` (excluded) that must not be run, and why."""
+
+    resource: str
+    first: Version
+    fixed: Version
+    reason: str
+
+
+KNOWN_WRONG: Final = (
+    Wrong(
+        resource=GPU,
+        first=(0, 19, 0),
+        fixed=(0, 19, 3),
+        reason="it takes RDMA devices for its own, which breaks EFA (github.com/NVIDIA/k8s-device-plugin/issues/1692)",
+    ),
+    Wrong(
+        resource=EFA,
+        first=(0,),
+        fixed=(0, 5, 10),
+        reason="it takes the NVLink controllers of p6-b200 for EFA interfaces "
+        "(github.com/aws/sagemaker-hyperpod-cli/pull/282)",
+    ),
+    # Image v0.5.18 came with chart 0.5.26, the oldest one that AWS's own training blueprints still use
+    # (github.com/awslabs/ai-on-eks, infra/base/terraform/variables.tf). The chart's number runs ahead of the image's.
+    Wrong(
+        resource=EFA,
+        first=(0, 5, 10),
+        fixed=(0, 5, 18),
+        reason="its list of devices is older than the instance types that a pool may have",
+    ),
+)
+_TAG: Final = re.compile(r":v?(\d+(?:\.\d+)+)(?=[-@]|$)")
+
+
+def version_of(image: str) -> Version | None:
+    """The version in an image's tag, such as (0, 19, 3) of `...:v0.19.3@sha256:...`; None where no tag tells it."""
+    found = _TAG.search(image.rsplit("/", 1)[-1])
+    return tuple(int(part) for part in found[1].split(".")) if found else None
+
+
+def known_wrong(resource: str, image: str) -> str:
+    """Why this image of the plugin for a resource must not be run; empty if nothing is known against it."""
+    version = version_of(image)
+    for each in KNOWN_WRONG:
+        if each.resource == resource and version is not None and each.first <= version < each.fixed:
+            right = ".".join(str(part) for part in _fixed(resource))
+            return f"'{image}' is a release that must not be run: {each.reason}; it must be {right} or newer"
+    return ""
+
+
+def _fixed(resource: str) -> Version:
+    return max(each.fixed for each in KNOWN_WRONG if each.resource == resource)
+
+
+def where(pools: tuple[Pool, ...]) -> dict[str, dict[str, str]]:
+    """Resource -> (name of each pool that offers it -> instance type); a resource that no pool offers is left out."""
+    offers: Mapping[str, Callable[[Pool], bool]] = {
+        GPU: lambda pool: pool.resource == GPU and pool.accelerators > 0,
+        EFA: lambda pool: pool.efa > 0,
+        NEURON: lambda pool: pool.resource == NEURON and pool.accelerators > 0,
+    }
+    found = {
+        resource: {pool.name: pool.instance_type for pool in pools if offered(pool)}
+        for resource, offered in offers.items()
+    }
+    return {resource: machines for resource, machines in found.items() if machines}
+
+
+def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonObject:
+    """The `spec` of the DaemonSet of one plugin on the machines of these pools (name -> instance type).
+
+    Not by type alone: where a machine of the same type has no EFA interface, its plugin would end again and again
+    (github.com/aws/sagemaker-hyperpod-cli/issues/367).
+
+    Raises:
+        ValueError: the image is known to be wrong.
+    """
+    wrong = known_wrong(resource, image)
+    if wrong:
+        raise ValueError(wrong)
+    name = NAMES[resource]
+    labels = {"app.kubernetes.io/name": name}
+    parts = _PARTS[resource]
+    mounts = {"sockets": SOCKETS, **parts.paths}
+    return {
+        "selector": {"matchLabels": labels},
+        "updateStrategy": {"type": "RollingUpdate"},
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": {
+                "priorityClassName": "system-node-critical",
+                # Whatever else keeps pods off such a machine, its devices must show: it counts as ready only then.
+                "tolerations": [{"operator": "Exists"}],
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [{"matchExpressions": _expressions(machines)}]
+                        }
+                    }
+                },
+                "automountServiceAccountToken": parts.service_account,
+                **({"serviceAccountName": name} if parts.service_account else {}),
+                **({"hostNetwork": True} if parts.host_network else {}),
+                "containers": [
+                    {
+                        "name": name,
+                        "image": image,
+                        "env": parts.env,
+                        "resources": {
+                            "requests": {"cpu": "10m", "memory": "64Mi"},
+                            "limits": {"memory": "256Mi"},
+                        },
+                        "securityContext": parts.security,
+                        "volumeMounts": [
+                            {"name": key, "mountPath": path, **({"readOnly": True} if key in _READ else {})}
+                            for key, path in mounts.items()
+                        ],
+                    }
+                ],
+                "volumes": [
+                    {"name": key, "hostPath": {"path": path, **_KINDS.get(key, {})}}
+                    for key, path in mounts.items()
+                ],
+            },
+        },
+    }
+
+
+def _expressions(machines: Mapping[str, str]) -> list[JsonObject]:
+    return [
+        {
+            "key": "node.kubernetes.io/instance-type",
+            "operator": "In",
+            "values": sorted(set(machines.values())),
+        },
+        {"key": LABEL_NODEPOOL, "operator": "In", "values": sorted(machines)},
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What sets one plugin apart. `paths` are the directories of the machine that it sees beside the sockets."""
+
+    env: list[JsonObject]
+    security: JsonObject
+    paths: Mapping[str, str]
+    host_network: bool = False
+    service_account: bool = False
+
+
+_PARTS: Final = {
+    GPU: _Parts(
+        # Mellanox devices are not for it to hand out: with them EFA breaks (its issue 1692).
+        env=[
+            {"name": "FAIL_ON_INIT_ERROR", "value": "false"},
+            {"name": "MOFED_ENABLED", "value": "false"},
+        ],
+        security=UNPRIVILEGED,
+        paths={},
+    ),
+    # Privileged since image v0.5.9: it hands out the EFA interfaces that are nearest to a pod's accelerators, and reads
+    # the accelerators' devices for that (github.com/aws/eks-charts/pull/1245).
+    EFA: _Parts(
+        env=[],
+        security={
+            "allowPrivilegeEscalation": True,
+            "privileged": True,
+            "runAsNonRoot": False,
+            "runAsUser": 0,
+        },
+        paths={"infiniband": "/dev/infiniband", "neuron-tools": "/opt/aws/neuron"},
+        host_network=True,
+    ),
+    NEURON: _Parts(
+        env=[
+            {"name": "KUBECONFIG", "value": "/etc/kubernetes/kubelet.conf"},
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ],
+        security=UNPRIVILEGED,
+        paths={"run": "/run", "aws": "/opt/aws"},
+        service_account=True,
+    ),
+}
+_READ: Final = ("aws",)
+# A machine without Neuron tools has no such directory.
+_KINDS: Final[Mapping[str, JsonObject]] = {"neuron-tools": {"type": "DirectoryOrCreate"}}
+
+# Neuron's plugin notes on pods and nodes which cores it gave to whom. Charts after 2.28 also grant `nodes/proxy`, which
+# is the kubelet's whole API; the release that is pinned here came without it.
+NEURON_RULES: Final[tuple[JsonObject, ...]] = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch", "update", "watch"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch", "update"]},
+)
+
+NAMESPACE_LABELS: Final = {
+    # The sockets of the kubelet are a directory of the machine, which the standard `baseline` forbids to all pods.
+    "pod-security.kubernetes.io/enforce": "privileged",
+    "app.kubernetes.io/part-of": DEVICE_PLUGIN_NAMESPACE,
+}

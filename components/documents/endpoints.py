@@ -1,0 +1,122 @@
+"""Interface endpoints of a VPC: which services a network without a way out needs, and why. Pure data.
+
+From https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html and "Private Clusters" of
+https://karpenter.sh/docs/getting-started/getting-started-with-karpenter/. S3 is not among them: it has a gateway
+endpoint, always. IAM and the price list have none at all: without a way out Karpenter is told so
+(`settings.isolatedVPC`), and its machines take an instance profile that the stack makes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from components.documents.iam import document
+
+JsonObject = dict[str, Any]
+
+EKS_NODES: Final = {
+    "ec2": "nodes and VPC CNI attach interfaces and addresses; Karpenter launches machines",
+    "ecr.api": "the kubelet's credentials for images",
+    "ecr.dkr": "images; their layers come from S3",
+    "eks": "a node reads its cluster's endpoint and authority; Karpenter describes the cluster",
+    "eks-auth": "credentials by EKS Pod Identity, for add-ons of the user",
+    "logs": "CloudWatch Logs, for log agents on nodes",
+    "monitoring": "CloudWatch metrics, for agents on nodes",
+    "sqs": "Karpenter's interruption queue",
+    "ssm": "Karpenter reads the AMI ids; Session Manager",
+    "ssmmessages": "Session Manager, the only way onto a node",
+    "ec2messages": "the same, for SSM agents before 3.3.40",
+    "sts": "roles of service accounts",
+}
+FILE_SYSTEM: Final = {"fsx": "the FSx CSI driver's controller; mounts themselves need no endpoint"}
+LOAD_BALANCERS: Final = {"elasticloadbalancing": "Services of type LoadBalancer, Ingresses"}
+# Needed by nothing of a stack's own; for what its users run.
+OTHERS: Final = {
+    "autoscaling": "Cluster Autoscaler",
+    "kms": "programs that encrypt by themselves; S3 and EBS ask KMS on their own",
+    "secretsmanager": "secrets of programs",
+}
+# These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
+GATEWAYS: Final = ("s3", "dynamodb")
+# Requests without a principal of the account that must be allowed, by service: actions and resources. Service accounts
+# assume their roles with a token only. Layers of ECR images and packages of Amazon Linux are read unsigned or with
+# signatures of AWS (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-endpoints.html). Public data sets are
+# read unsigned.
+_OPEN: Final = {
+    "sts": (("sts:AssumeRoleWithWebIdentity",), "arn:{partition}:iam::{account}:role/*"),
+    "s3": (("s3:GetObject", "s3:ListBucket"), "*"),
+}
+KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS, **OTHERS}
+
+
+def private_endpoints(
+    *, file_system: bool, load_balancers: bool, more: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The interface endpoints of a network without a way out, sorted; `more` are those of the settings.
+
+    A service of `more` takes the place of the same one under its short name.
+
+    An interface endpoint costs about 0.01 USD per hour and zone (https://aws.amazon.com/privatelink/pricing/).
+    """
+    wanted = (
+        *EKS_NODES,
+        *(FILE_SYSTEM if file_system else ()),
+        *(LOAD_BALANCERS if load_balancers else ()),
+        *more,
+    )
+    # Two endpoints of one service can't both answer to its usual name.
+    return tuple(sorted({short_name(service): service for service in wanted}.values()))
+
+
+def full_name(service: str) -> tuple[str, str] | None:
+    """Region and short name in the full name of an AWS service; None where it is none."""
+    found = re.fullmatch(
+        r"(?:cn\.)?com\.amazonaws\.([a-z]{2}(?:-[a-z]+)+-[0-9])\.([a-z0-9][a-z0-9.-]*)", service
+    )
+    return (found[1], found[2]) if found else None
+
+
+def short_name(service: str) -> str:
+    """The short name of a service that is given by either."""
+    found = full_name(service)
+    return found[1] if found else service
+
+
+def service_name(region: str, service: str) -> str:
+    """The name of an endpoint service, such as com.amazonaws.us-west-2.ecr.api.
+
+    A name that has `amazonaws` in it is taken as it is: in China some services have a prefix of their own.
+    """
+    return service if "amazonaws" in service else f"com.amazonaws.{region}.{service}"
+
+
+def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
+    """Return a policy that allows only principals of the account to use an endpoint.
+
+    Credentials of other accounts can't be used in the VPC then. None if the service is not known to support endpoint
+    policies (https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html).
+    """
+    short = short_name(service)
+    if short not in KNOWN and short not in GATEWAYS:
+        return None
+    own: JsonObject = {
+        "Sid": "OwnAccount",
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "*",
+        "Resource": "*",
+        "Condition": {"StringEquals": {"aws:PrincipalAccount": account}},
+    }
+    more = _OPEN.get(short)
+    if more is None:
+        return document(own)
+    actions, resource = more
+    opened = {
+        "Sid": "Anybody",
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": list(actions),
+        "Resource": resource.format(account=account, partition=partition),
+    }
+    return document(own, opened)

@@ -1,0 +1,326 @@
+"""What Karpenter's controller may do, and what its interruption queue hears of.
+
+Follows the policies that Karpenter 1.14 publishes for its controller (aws/karpenter-provider-aws,
+website/content/en/v1.14/getting-started/getting-started-with-karpenter/cloudformation.yaml, read 2026-11-21). They
+are several because one managed policy holds 6144 characters
+(https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html). Every statement that changes something
+is bound to the tags of this cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from components.documents.iam import document
+
+JsonObject = dict[str, Any]
+
+MANAGED_POLICY_LIMIT: Final = 6144
+
+# EventBridge patterns whose events go to the queue: rule name, source, detail type.
+INTERRUPTION_EVENTS: Final = (
+    ("scheduled-change", "aws.health", "AWS Health Event"),
+    ("spot-interruption", "aws.ec2", "EC2 Spot Instance Interruption Warning"),
+    ("rebalance", "aws.ec2", "EC2 Instance Rebalance Recommendation"),
+    ("instance-state", "aws.ec2", "EC2 Instance State-change Notification"),
+    ("reservation-interruption", "aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"),
+)
+
+# What a node needs and no more: nobody logs in to one, so that Session Manager's policy is not among them.
+NODE_ROLE_POLICIES: Final = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
+# The VPC CNI changes network interfaces. Its service account has this policy. The nodes have it only on an existing
+# cluster, where the owner runs the CNI (https://docs.aws.amazon.com/eks/latest/userguide/cni-iam-role.html).
+CNI_POLICY: Final = "AmazonEKS_CNI_Policy"
+CNI_SERVICE_ACCOUNT: Final = "aws-node"
+
+_NODEPOOL: Final = "karpenter.sh/nodepool"
+_NODE_CLASS: Final = "karpenter.k8s.aws/ec2nodeclass"
+_CLUSTER_NAME: Final = "eks:eks-cluster-name"
+_REGION: Final = "topology.kubernetes.io/region"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """The one cluster that the policies are for."""
+
+    partition: str
+    region: str
+    account: str
+    cluster: str
+    node_role_arn: str
+    queue_arn: str
+
+    @property
+    def owned(self) -> str:
+        """The tag that Karpenter puts on what it makes for this cluster."""
+        return f"kubernetes.io/cluster/{self.cluster}"
+
+    @property
+    def cluster_arn(self) -> str:
+        """The cluster's ARN."""
+        return f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{self.cluster}"
+
+    def ec2(self, *kinds: str, account: str = "*") -> list[str]:
+        """ARN patterns of EC2 resources of the given kinds in the region."""
+        return [f"arn:{self.partition}:ec2:{self.region}:{account}:{kind}/*" for kind in kinds]
+
+    @property
+    def profiles(self) -> str:
+        """ARN pattern of the account's instance profiles."""
+        return f"arn:{self.partition}:iam::{self.account}:instance-profile/*"
+
+
+_MADE_IN_A_LAUNCH: Final = (
+    "fleet",
+    "instance",
+    "volume",
+    "network-interface",
+    "launch-template",
+    "spot-instances-request",
+)
+
+
+def node_lifecycle(scope: Scope) -> JsonObject:
+    """Launching machines with this cluster's tags, and ending exactly those."""
+    on_request = {
+        f"aws:RequestTag/{scope.owned}": "owned",
+        f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
+    }
+    request_pool = {f"aws:RequestTag/{_NODEPOOL}": "*"}
+    own = {
+        "StringEquals": {f"aws:ResourceTag/{scope.owned}": "owned"},
+        "StringLike": {f"aws:ResourceTag/{_NODEPOOL}": "*"},
+    }
+    launch = ["ec2:RunInstances", "ec2:CreateFleet"]
+    return document(
+        {
+            "Sid": "AllowScopedEC2InstanceAccessActions",
+            "Effect": "Allow",
+            "Action": launch,
+            "Resource": [
+                *scope.ec2("image", "snapshot", account=""),
+                *scope.ec2("security-group", "subnet", "capacity-reservation", "placement-group"),
+            ],
+        },
+        {
+            "Sid": "AllowScopedEC2LaunchTemplateAccessActions",
+            "Effect": "Allow",
+            "Action": launch,
+            "Resource": scope.ec2("launch-template"),
+            "Condition": own,
+        },
+        {
+            "Sid": "AllowScopedEC2InstanceActionsWithTags",
+            "Effect": "Allow",
+            "Action": [*launch, "ec2:CreateLaunchTemplate"],
+            "Resource": scope.ec2(*_MADE_IN_A_LAUNCH),
+            "Condition": {"StringEquals": on_request, "StringLike": request_pool},
+        },
+        {
+            "Sid": "AllowScopedResourceCreationTagging",
+            "Effect": "Allow",
+            "Action": "ec2:CreateTags",
+            "Resource": scope.ec2(*_MADE_IN_A_LAUNCH),
+            "Condition": {
+                "StringEquals": {
+                    **on_request,
+                    "ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"],
+                },
+                "StringLike": request_pool,
+            },
+        },
+        {
+            "Sid": "AllowScopedResourceTagging",
+            "Effect": "Allow",
+            "Action": "ec2:CreateTags",
+            "Resource": scope.ec2("instance"),
+            "Condition": {
+                **own,
+                "StringEqualsIfExists": {f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster},
+                "ForAllValues:StringEquals": {
+                    "aws:TagKeys": [_CLUSTER_NAME, "karpenter.sh/nodeclaim", "Name"],
+                },
+            },
+        },
+        {
+            "Sid": "AllowScopedDeletion",
+            "Effect": "Allow",
+            "Action": ["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"],
+            "Resource": scope.ec2("instance", "launch-template"),
+            "Condition": own,
+        },
+    )
+
+
+def iam_integration(scope: Scope) -> JsonObject:
+    """Giving the node role to machines, and the instance profiles for that."""
+    request = {
+        f"aws:RequestTag/{scope.owned}": "owned",
+        f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
+        f"aws:RequestTag/{_REGION}": scope.region,
+    }
+    resource = {
+        f"aws:ResourceTag/{scope.owned}": "owned",
+        f"aws:ResourceTag/{_REGION}": scope.region,
+    }
+    return document(
+        {
+            "Sid": "AllowPassingInstanceRole",
+            "Effect": "Allow",
+            "Action": "iam:PassRole",
+            "Resource": scope.node_role_arn,
+            "Condition": {
+                "StringEquals": {"iam:PassedToService": ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]}
+            },
+        },
+        {
+            "Sid": "AllowScopedInstanceProfileCreationActions",
+            "Effect": "Allow",
+            "Action": "iam:CreateInstanceProfile",
+            "Resource": scope.profiles,
+            "Condition": {
+                "StringEquals": request,
+                "StringLike": {f"aws:RequestTag/{_NODE_CLASS}": "*"},
+            },
+        },
+        {
+            "Sid": "AllowScopedInstanceProfileTagActions",
+            "Effect": "Allow",
+            "Action": "iam:TagInstanceProfile",
+            "Resource": scope.profiles,
+            "Condition": {
+                "StringEquals": {**resource, **request},
+                "StringLike": {
+                    f"aws:ResourceTag/{_NODE_CLASS}": "*",
+                    f"aws:RequestTag/{_NODE_CLASS}": "*",
+                },
+            },
+        },
+        {
+            "Sid": "AllowScopedInstanceProfileActions",
+            "Effect": "Allow",
+            "Action": [
+                "iam:AddRoleToInstanceProfile",
+                "iam:RemoveRoleFromInstanceProfile",
+                "iam:DeleteInstanceProfile",
+            ],
+            "Resource": scope.profiles,
+            "Condition": {
+                "StringEquals": resource,
+                "StringLike": {f"aws:ResourceTag/{_NODE_CLASS}": "*"},
+            },
+        },
+    )
+
+
+def eks_integration(scope: Scope) -> JsonObject:
+    """Finding the API server of this cluster."""
+    return document(
+        {
+            "Sid": "AllowAPIServerEndpointDiscovery",
+            "Effect": "Allow",
+            "Action": "eks:DescribeCluster",
+            "Resource": scope.cluster_arn,
+        }
+    )
+
+
+def interruption(scope: Scope) -> JsonObject:
+    """Hearing of machines that are about to go."""
+    return document(
+        {
+            "Sid": "AllowInterruptionQueueActions",
+            "Effect": "Allow",
+            "Action": ["sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"],
+            "Resource": scope.queue_arn,
+        }
+    )
+
+
+def resource_discovery(scope: Scope) -> JsonObject:
+    """Reading what there is to buy. None of these calls can be bound to a resource, so the region binds them.
+
+    `iam:ListInstanceProfiles` is what lets the finalizer of an EC2NodeClass clear.
+    """
+    described = (
+        "CapacityReservations",
+        "Images",
+        "InstanceStatus",
+        "InstanceTypeOfferings",
+        "InstanceTypes",
+        "Instances",
+        "LaunchTemplates",
+        "PlacementGroups",
+        "SecurityGroups",
+        "SpotPriceHistory",
+        "Subnets",
+    )
+    return document(
+        {
+            "Sid": "AllowRegionalReadActions",
+            "Effect": "Allow",
+            "Action": [f"ec2:Describe{name}" for name in described],
+            "Resource": "*",
+            "Condition": {"StringEquals": {"aws:RequestedRegion": scope.region}},
+        },
+        {
+            "Sid": "AllowSSMReadActions",
+            "Effect": "Allow",
+            "Action": "ssm:GetParameter",
+            "Resource": f"arn:{scope.partition}:ssm:{scope.region}::parameter/aws/service/*",
+        },
+        {
+            "Sid": "AllowPricingReadActions",
+            "Effect": "Allow",
+            "Action": "pricing:GetProducts",
+            "Resource": "*",
+        },
+        {
+            "Sid": "AllowUnscopedInstanceProfileListAction",
+            "Effect": "Allow",
+            "Action": "iam:ListInstanceProfiles",
+            "Resource": "*",
+        },
+        {
+            "Sid": "AllowInstanceProfileReadActions",
+            "Effect": "Allow",
+            "Action": "iam:GetInstanceProfile",
+            "Resource": scope.profiles,
+        },
+    )
+
+
+CONTROLLER_POLICIES: Final = {
+    "node-lifecycle": node_lifecycle,
+    "iam-integration": iam_integration,
+    "eks-integration": eks_integration,
+    "interruption": interruption,
+    "resource-discovery": resource_discovery,
+}
+
+
+def queue_policy(queue_arn: str, rule_arns: list[str]) -> JsonObject:
+    """Return the policy of the interruption queue: only EventBridge may write, for the stack's own rules and over TLS.
+
+    Otherwise a rule of any account could send events, and Karpenter would drain nodes
+    (https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-resource-based.html).
+    """
+    return document(
+        {
+            "Sid": "AllowEventDelivery",
+            "Effect": "Allow",
+            "Principal": {"Service": "events.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": queue_arn,
+            "Condition": {"ArnEquals": {"aws:SourceArn": rule_arns}},
+        },
+        {
+            "Sid": "DenyRequestsWithoutTls",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "sqs:*",
+            "Resource": queue_arn,
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        },
+    )

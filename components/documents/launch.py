@@ -1,0 +1,223 @@
+"""The launcher's Job and the request that it is given. Pure: no Pulumi."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from components.documents import contract as c
+from components.documents import restricted
+from components.documents.pool import Pool, off_the_pools, request
+
+JsonObject = dict[str, Any]
+
+# No standard, but what Prometheus' chart goes by as it comes
+# (prometheus-community/helm-charts@005bec2, charts/prometheus/values.yaml, job kubernetes-pods).
+_SCRAPED = {
+    "prometheus.io/scrape": "true",
+    "prometheus.io/port": str(c.METRICS_PORT),
+    "prometheus.io/path": c.METRICS_PATH,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSize:
+    """What one worker takes of its machine; cores and memory are Kubernetes quantities."""
+
+    processes_per_node: int
+    cpu: str
+    memory: str
+    shared_memory: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A pool that a run may get its machines from, and for how many seconds it waits for the minimum there."""
+
+    pool: Pool
+    size: WorkerSize
+    capacity_deadline_seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields.
+
+    `candidates` are asked in their order; there is at least one. `mounts` maps the claims of shared volumes to the
+    directories where workers see them; `writes` are the directories there that all of them may write to. `revision` is
+    the trainer's in git, None where that is its image's to say. `secrets` maps variables of the workers to
+    `<Secret>/<key>` of their namespace.
+    """
+
+    candidates: tuple[Candidate, ...]
+    run_id: str | None
+    min_nodes: int
+    max_nodes: int
+    device: str
+    hold_seconds: int
+    node_start_seconds: int
+    attempts: int
+    retry_seconds: int
+    max_restarts: int
+    shape: str
+    active_deadline_seconds: int | None
+    data: str
+    args: tuple[str, ...]
+    env: dict[str, str]
+    region: str
+    mounts: dict[str, str]
+    writes: tuple[str, ...] = ()
+    revision: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What is known only once images and bucket exist; `checkpoint_uri` None: the run keeps no checkpoints."""
+
+    launcher_image: str
+    trainer_image: str
+    placeholder_image: str
+    model_uri: str
+    checkpoint_uri: str | None
+
+
+def launch_request(run: Run, resolved: Resolved) -> JsonObject:
+    """The value of TRAINYARD_REQUEST."""
+    first, *others = (_candidate(run, resolved, each) for each in run.candidates)
+    return {
+        **first,
+        "fallbacks": others,
+        "runId": run.run_id,
+        "namespace": c.TRAINING_NAMESPACE,
+        "minNodes": run.min_nodes,
+        "maxNodes": run.max_nodes,
+        "holdSeconds": run.hold_seconds,
+        "nodeStartSeconds": run.node_start_seconds,
+        "attempts": run.attempts,
+        "retrySeconds": run.retry_seconds,
+        "maxRestarts": run.max_restarts,
+        "shape": run.shape,
+        "activeDeadlineSeconds": run.active_deadline_seconds,
+        "placeholder": {
+            "image": resolved.placeholder_image,
+            "priorityClassName": c.PLACEHOLDER_PRIORITY_CLASS,
+        },
+    }
+
+
+def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject:
+    size = candidate.size
+    return {
+        "pool": request(candidate.pool),
+        "capacityDeadlineSeconds": candidate.capacity_deadline_seconds,
+        "worker": {
+            "image": resolved.trainer_image,
+            "serviceAccountName": c.TRAINER_SERVICE_ACCOUNT,
+            "priorityClassName": c.WORKER_PRIORITY_CLASS,
+            "processesPerNode": size.processes_per_node,
+            "cpu": size.cpu,
+            "memory": size.memory,
+            "sharedMemory": size.shared_memory,
+            "env": {
+                **run.env,
+                c.ENV_DEVICE: run.device,
+                c.ENV_MODEL_URI: resolved.model_uri,
+                **({c.ENV_CHECKPOINT_URI: resolved.checkpoint_uri} if resolved.checkpoint_uri else {}),
+                c.ENV_DATA: run.data,
+                c.ENV_METRICS_PORT: str(c.TRAINER_METRICS_PORT),
+                c.ENV_REGION: run.region,
+                **({c.ENV_REVISION: run.revision} if run.revision else {}),
+            },
+            **({"secrets": dict(run.secrets)} if run.secrets else {}),
+            "args": list(run.args),
+            "command": None,
+            "mounts": run.mounts,
+            "writes": list(run.writes),
+        },
+    }
+
+
+def job_spec(run: Run, resolved: Resolved) -> JsonObject:
+    """The `spec` of the launcher's Job. No TTL: the Job is the record of its run."""
+    environment = [
+        {"name": c.ENV_MIN_NODES, "value": str(run.min_nodes)},
+        {"name": c.ENV_MAX_NODES, "value": str(run.max_nodes)},
+        {"name": c.ENV_REQUEST, "value": json.dumps(launch_request(run, resolved), sort_keys=True)},
+        _field(c.ENV_POD_NAME, "metadata.name"),
+        _field(c.ENV_POD_NAMESPACE, "metadata.namespace"),
+        _field(c.ENV_POD_UID, "metadata.uid"),
+        _field(c.ENV_JOB_NAME, "metadata.labels['batch.kubernetes.io/job-name']"),
+    ]
+    container = {
+        "name": "launcher",
+        "image": resolved.launcher_image,
+        "env": environment,
+        "ports": [{"name": c.METRICS_PORT_NAME, "containerPort": c.METRICS_PORT, "protocol": "TCP"}],
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        "securityContext": restricted.container(),
+    }
+    return {
+        "backoffLimit": c.LAUNCHER_BACKOFF_LIMIT,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": "launcher",
+                        "operator": "In",
+                        "values": list(c.LAUNCHER_FINAL_EXIT_CODES),
+                    },
+                },
+                # A pod that was moved off its node says nothing about the run.
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": {
+            "metadata": {
+                "labels": labels(run.run_id),
+                "annotations": {c.DO_NOT_DISRUPT: "true", **_SCRAPED},
+            },
+            "spec": {
+                "restartPolicy": "Never",
+                "serviceAccountName": c.LAUNCHER_SERVICE_ACCOUNT,
+                # The launcher waits for machines of the pools, so it stays off them.
+                "affinity": off_the_pools(),
+                "securityContext": restricted.pod(),
+                "containers": [container],
+            },
+        },
+    }
+
+
+def labels(run_id: str | None) -> dict[str, str]:
+    """Labels of the launcher's Job and of its pods."""
+    base = {c.LABEL_ROLE: c.ROLE_LAUNCHER}
+    return {**base, c.LABEL_RUN: run_id} if run_id else base
+
+
+def manifest(run: Run, resolved: Resolved) -> str:
+    """A Job to hand to `kubectl create -f -`: each time another run, named after the Job."""
+    nameless = replace(run, run_id=None)
+    return json.dumps(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "generateName": c.LAUNCHER_JOB_PREFIX,
+                "namespace": c.TRAINING_NAMESPACE,
+                "labels": labels(None),
+            },
+            "spec": job_spec(nameless, resolved),
+        },
+        indent=2,
+    )
+
+
+def _field(name: str, path: str) -> JsonObject:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

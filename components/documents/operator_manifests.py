@@ -1,0 +1,185 @@
+"""Which of the training operator's published manifests we deploy, and with what changes. Pure: no Pulumi."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from components.documents import network_policies
+from components.documents.contract import OPERATOR_NAMESPACE, POD_USER
+from components.documents.lookup import TEMPLATE, TEMPLATE_FILE
+
+JsonObject = dict[str, Any]
+
+OPERATOR: Final = "training-operator"
+PYTORCH: Final = "pytorchjob"
+MPI: Final = "mpijob"
+# Several jobs at a time: with its one default thread the operator makes pods one after another.
+THREADS: Final = "--controller-threads=4"
+WEBHOOK: Final = "validator.pytorchjob.training-operator.kubeflow.org"
+LOOKUP: Final = "training-operator-lookup"
+LOOKUP_DIRECTORY: Final = "/etc/config"
+# The port of its webhook, and the label of its pods, as its manifests have them.
+WEBHOOK_PORT: Final = 9443
+LABELS: Final = {"control-plane": "kubeflow-training-operator"}
+# It keeps every pod and Service of the cluster in memory.
+OPERATOR_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+# What the others need: first the namespace, then the rest of these.
+FIRST: Final = ("Namespace",)
+SECOND: Final = (
+    "CustomResourceDefinition",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ConfigMap",
+    "Secret",
+)
+# What the operator's role has for MPIJobs alone: their launcher gets a service account that may enter its workers.
+FOR_MPI: Final = ("configmaps", "serviceaccounts", "pods/exec", "roles", "rolebindings")
+
+
+def definitions(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the CustomResourceDefinitions of these kinds of jobs."""
+    return tuple(f"{kind}s.kubeflow.org" for kind in kinds)
+
+
+def scheme_arguments(kinds: Sequence[str]) -> list[str]:
+    """The operator's arguments for these kinds of jobs."""
+    return [*(f"--enable-scheme={kind}" for kind in kinds), THREADS]
+
+
+def waves(
+    objects: list[JsonObject],
+    image: str | None,
+    *,
+    arguments: Sequence[Any],
+    kinds: Sequence[str] = (PYTORCH,),
+) -> list[list[JsonObject]]:
+    """The objects for these kinds of jobs; those of one wave need only what is in the waves before it.
+
+    `image` replaces the operator's image where it is given. `arguments` are added to the operator's; they may be
+    outputs of other resources.
+
+    Raises:
+        ValueError: the manifests lack the operator, a definition or the webhook of PyTorchJobs.
+    """
+    names_of_kinds = definitions(kinds)
+    wanted = [
+        each
+        for each in objects
+        if each["kind"] != "CustomResourceDefinition" or each["metadata"]["name"] in names_of_kinds
+    ]
+    chosen = [_changed(each, image, arguments, kinds) for each in wanted]
+    names = {(each["kind"], each["metadata"]["name"]) for each in chosen}
+    for kind, name in (("Deployment", OPERATOR), *(("CustomResourceDefinition", d) for d in names_of_kinds)):
+        if (kind, name) not in names:
+            raise ValueError(f"the training operator's manifests hold no {kind} {name}")
+    for each in chosen:
+        if each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]:
+            raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
+    chosen.append(_lookup())
+    chosen.append(network_policies.policy("closed", OPERATOR_NAMESPACE, network_policies.closed()))
+    webhook = network_policies.port_open(LABELS, WEBHOOK_PORT)
+    chosen.append(network_policies.policy("webhook", OPERATOR_NAMESPACE, webhook))
+    last = [each for each in chosen if each["kind"] not in (*FIRST, *SECOND)]
+    return [*([each for each in chosen if each["kind"] in group] for group in (FIRST, SECOND)), last]
+
+
+def token(manifest: JsonObject) -> str:
+    """Pulumi's type token of an object, such as kubernetes:core/v1:Service."""
+    version = manifest["apiVersion"]
+    return f"kubernetes:{version if '/' in version else 'core/' + version}:{manifest['kind']}"
+
+
+def _lookup() -> JsonObject:
+    """The template of the init container that workers get."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": LOOKUP, "namespace": OPERATOR_NAMESPACE},
+        "data": {TEMPLATE_FILE: TEMPLATE},
+    }
+
+
+def _changed(
+    manifest: JsonObject, image: str | None, arguments: Sequence[Any], kinds: Sequence[str]
+) -> JsonObject:
+    result = copy.deepcopy(manifest)
+    # A status belongs to the API server.
+    result.pop("status", None)
+    kind, name = result["kind"], result["metadata"]["name"]
+    if (kind, name) == ("Deployment", OPERATOR):
+        _change_operator(result["spec"]["template"], image, arguments)
+    if kind == "Namespace":
+        # The operator asks for no privileges, so that nothing else in its namespace gets any.
+        result["metadata"].setdefault("labels", {})["pod-security.kubernetes.io/enforce"] = "restricted"
+    if kind == "ValidatingWebhookConfiguration":
+        # MPIJobs have no webhook.
+        result["webhooks"] = [hook for hook in result["webhooks"] if hook["name"] == WEBHOOK]
+    if (kind, name) == ("ClusterRole", OPERATOR):
+        result["rules"] = _needed(result.get("rules") or [], kinds)
+    if kind == "CustomResourceDefinition" and name.startswith(MPI):
+        # Its descriptions are three quarters of its size, and each definition stands in the stack's state twice.
+        result["spec"] = _without_descriptions(result.get("spec", {}))
+    return result
+
+
+def _change_operator(template: JsonObject, image: str | None, arguments: Sequence[Any]) -> None:
+    # The operator reads the template once, at its start: another template is another pod.
+    digest = hashlib.sha256(TEMPLATE.encode()).hexdigest()[:16]
+    template.setdefault("metadata", {}).setdefault("annotations", {})["trainyard.dev/lookup"] = digest
+    spec = template["spec"]
+    for container in spec["containers"]:
+        if container["name"] == OPERATOR:
+            container["args"] = [*(container.get("args") or []), *arguments]
+            container["image"] = image or container["image"]
+            mount = {"name": LOOKUP, "mountPath": LOOKUP_DIRECTORY, "readOnly": True}
+            container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+            # Its manifests say nothing of these. It writes no file: its certificates are those of a Secret.
+            container["securityContext"] = {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+            }
+            container["resources"] = OPERATOR_RESOURCES
+    spec["securityContext"] = {
+        "runAsNonRoot": True,
+        "runAsUser": POD_USER,
+        "runAsGroup": POD_USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": LOOKUP, "configMap": {"name": LOOKUP}}]
+
+
+def _needed(rules: list[JsonObject], kinds: Sequence[str]) -> list[JsonObject]:
+    """The operator's rights without those for kinds of jobs, gang schedulers and pods that are not served here."""
+    kept = []
+    for rule in rules:
+        resources = [each for each in rule.get("resources") or [] if _serves(rule, each, kinds)]
+        if resources:
+            kept.append({**rule, "resources": resources})
+    return kept
+
+
+def _serves(rule: Mapping[str, Any], resource: str, kinds: Sequence[str]) -> bool:
+    groups = rule.get("apiGroups") or []
+    if "kubeflow.org" in groups:
+        return resource.partition("/")[0] in {f"{kind}s" for kind in kinds}
+    if resource == "podgroups":
+        return False
+    return MPI in kinds or resource not in FOR_MPI
+
+
+def _without_descriptions(schema: Any) -> Any:
+    """The same without texts named `description`; a property of that name is no text and stays."""
+    if isinstance(schema, dict):
+        return {
+            key: _without_descriptions(value)
+            for key, value in schema.items()
+            if not (key == "description" and isinstance(value, str))
+        }
+    if isinstance(schema, list):
+        return [_without_descriptions(value) for value in schema]
+    return schema

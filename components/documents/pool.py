@@ -1,0 +1,339 @@
+"""What a pool of worker machines is, and the two Karpenter objects that describe it. Pure: no Pulumi."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from components.documents import addresses as subnet_addresses
+from components.documents import contract as c
+from components.documents import efa as efa_layouts
+from components.documents import lustre_client, user_data
+from components.documents.efa import EFA_RESOURCE
+
+JsonObject = dict[str, Any]
+
+GPU: Final = "nvidia.com/gpu"
+NEURON: Final = "aws.amazon.com/neuron"
+CPU: Final = "cpu"
+
+DISCOVERY_TAG: Final = "karpenter.sh/discovery"
+# EKS puts this tag on the security group that it makes for a cluster, and on nothing else
+# (https://docs.aws.amazon.com/eks/latest/userguide/sec-group-reqs.html).
+CLUSTER_GROUP_TAG: Final = "aws:eks:cluster-name"
+
+# gp3 limits and prices: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
+DISK_IOPS: Final = 6000
+DISK_THROUGHPUT: Final = 600
+# MiB/s at which a snapshot's blocks are fetched, the fastest on offer; else each is fetched when it is first read
+# (https://docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html).
+SNAPSHOT_RATE: Final = 300
+
+ON_DEMAND: Final = "on-demand"
+SPOT: Final = "spot"
+RESERVED: Final = "reserved"
+PURCHASES: Final = (ON_DEMAND, SPOT, RESERVED)
+ODCR: Final = "odcr"
+CAPACITY_BLOCK: Final = "capacity-block"
+RESERVATION_TYPES: Final = (ODCR, CAPACITY_BLOCK)
+# Karpenter ends pods that must not be disrupted by so many seconds after it began to drain a machine, early enough for
+# their own grace periods (sigs.k8s.io/karpenter v1.14.1, DeleteExpiringPods in
+# pkg/controllers/node/termination/terminator/terminator.go). EC2 tells of a spot machine's end two minutes before
+# (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html), and Karpenter hears of
+# it some seconds later; machines of capacity blocks it drains ten minutes before EC2 does (contract.yaml).
+SPOT_GRACE_SECONDS: Final = 90
+BLOCK_GRACE_SECONDS: Final = 540
+# Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
+ULTRASERVER_FAMILIES: Final = ("p6e-gb200", "p6e-gb300", "trn2u")
+
+# The FSx CSI driver takes it off once it can mount there
+# (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/blob/master/docs/install.md).
+LUSTRE_STARTUP_TAINT: Final = {"key": "fsx.csi.aws.com/agent-not-ready", "effect": "NoExecute"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Machines of exactly one instance type in one zone, bought up to a ceiling.
+
+    `purchase` is a value of Karpenter's label `karpenter.sh/capacity-type`: on-demand, spot or reserved.
+    `accelerators` is the number of devices named `resource` per machine (0 for a CPU pool), `memory_gib` and
+    `nvme_gb` are the machine's memory in GiB and local disks in GB. An empty machine is given back after
+    `idle_seconds`.
+
+    `efa` is the number of EFA interfaces per machine, laid out by `efa_policy` (`components.documents.efa`) on the
+    network
+    cards from `first_efa_card` on. With `on_demand_fallback` a machine is bought on demand while the reservations are
+    full. `reservation_begins` and `reservation_ends` are when a reservation begins and ends, RFC 3339.
+    `placement_group` is the name of the group that machines are put into, which the stack makes where
+    `makes_placement_group` says so; `placement_group_of_reservation` is the one that the reservations lie in.
+    `data_snapshot_id` is a snapshot with the container runtime's directory, images in it, which every machine gets on a
+    disk of `data_volume_gib` GiB (None: the snapshot's size). `warm_nodes` machines are kept without a job. The first
+    network card takes `interfaces` interfaces of `addresses_per_interface` addresses each.
+    """
+
+    name: str
+    instance_type: str
+    zone: str
+    max_nodes: int
+    purchase: str
+    capacity_reservation_ids: tuple[str, ...]
+    root_volume_gib: int
+    idle_seconds: int
+    resource: str
+    accelerators: int
+    vcpus: int
+    memory_gib: int
+    nvme_gb: int
+    efa: int = 0
+    efa_policy: str = efa_layouts.NONE
+    cards_per_ip_group: int = 1
+    first_efa_card: int = 0
+    on_demand_fallback: bool = False
+    reservation_type: str = ODCR
+    reservation_begins: str | None = None
+    reservation_ends: str | None = None
+    placement_group: str | None = None
+    makes_placement_group: bool = False
+    placement_group_of_reservation: str | None = None
+    data_snapshot_id: str | None = None
+    data_volume_gib: int | None = None
+    warm_nodes: int = 0
+    interfaces: int = 3
+    addresses_per_interface: int = 10
+
+    def addresses(self, *, own_cni: bool) -> int:
+        """Addresses that one of the machines takes from its subnet; `own_cni`: the stack configures the VPC CNI."""
+        return self._network(own_cni).taken
+
+    def network_interfaces(self, *, own_cni: bool) -> int:
+        """Network interfaces that one of the machines has; `own_cni`: the stack configures the VPC CNI."""
+        return self._network(own_cni).network_interfaces
+
+    def _network(self, own_cni: bool) -> subnet_addresses.Machine:
+        return subnet_addresses.Machine(
+            interfaces=self.interfaces,
+            addresses=self.addresses_per_interface,
+            cards=self.first_efa_card + max(1, self.efa),
+            policy=self.efa_policy,
+            cards_per_ip_group=self.cards_per_ip_group,
+            first_efa_card=self.first_efa_card,
+            own_cni=own_cni,
+        )
+
+    @property
+    def capacity_types(self) -> list[str]:
+        """Values of Karpenter's label `karpenter.sh/capacity-type`; of several it takes reserved ones first."""
+        return [self.purchase, ON_DEMAND] if self.on_demand_fallback else [self.purchase]
+
+    @property
+    def tolerations(self) -> list[JsonObject]:
+        """Return the tolerations of pods for the pool's nodes."""
+        return [{"key": self.taint["key"], "operator": "Exists", "effect": self.taint["effect"]}]
+
+    @property
+    def taint(self) -> dict[str, str]:
+        """Return the taint of the pool's nodes. It keeps other pods away, so that nodes can become empty."""
+        return {"key": self.resource if self.accelerators else c.LABEL_POOL, "effect": "NoSchedule"}
+
+    @property
+    def worker_cpu(self) -> str:
+        """Cores that one worker asks for: the machine's, less what the system and the daemons take."""
+        return str(max(1, int(self.vcpus * 0.85)))
+
+    @property
+    def worker_memory(self) -> str:
+        """Memory that one worker asks for; Karpenter itself takes 7.5 % off for the hypervisor."""
+        return f"{max(1, int(self.memory_gib * 0.75))}Gi"
+
+
+def limits(pool: Pool) -> JsonObject:
+    """The ceiling of a pool.
+
+    It is counted in devices (or in cores), not with `nodes`: that limit is only eventually consistent, and six
+    pending pods were seen to buy six machines under a limit of four, while the same limit in devices held.
+    """
+    if pool.accelerators:
+        return {pool.resource: str(pool.accelerators * pool.max_nodes)}
+    return {CPU: str(pool.vcpus * pool.max_nodes)}
+
+
+def pool_annotations(pool: Pool) -> dict[str, str]:
+    """Return the annotations of the NodePool with the resources of a node, for the launcher's and queues' limits.
+
+    These are the resources of the instance; the kubelet and daemons use a part of the cores and the memory.
+    """
+    disk = max(pool.root_volume_gib * 2**30, pool.nvme_gb * 10**9)
+    resources = {
+        CPU: str(pool.vcpus),
+        "memory": f"{pool.memory_gib}Gi",
+        "ephemeral-storage": str(disk),
+        GPU: "0",
+        EFA_RESOURCE: str(pool.efa),
+        **({pool.resource: str(pool.accelerators)} if pool.accelerators else {}),
+    }
+    return {c.ANNOTATION_NODE_RESOURCES: json.dumps(resources, sort_keys=True)}
+
+
+def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
+    """The `spec` of the NodePool (karpenter.sh/v1, https://karpenter.sh/docs/concepts/nodepools/).
+
+    `lustre`: pods mount FSx for Lustre, so that none starts before a machine can.
+    A machine at work is never consolidated, expired or replaced for drift; only an empty one is given back.
+
+    A `terminationGracePeriod` is what makes Karpenter end workers in spite of their do-not-disrupt. Machines that EC2
+    takes away at a time which it tells before have one: without it a drain waits for workers until EC2 ends them, and
+    nobody tells them to save. It lets drift do the same, too, which the budgets forbid in any case. Others have none.
+    """
+    requirements = [
+        ("node.kubernetes.io/instance-type", [pool.instance_type]),
+        ("topology.kubernetes.io/zone", [pool.zone]),
+        ("karpenter.sh/capacity-type", pool.capacity_types),
+    ]
+    template: JsonObject = {
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
+        "expireAfter": "Never",
+        "requirements": [{"key": key, "operator": "In", "values": values} for key, values in requirements],
+        "taints": [pool.taint],
+    }
+    if grace := _grace_seconds(pool):
+        template["terminationGracePeriod"] = f"{grace}s"
+    if lustre:
+        template["startupTaints"] = [dict(LUSTRE_STARTUP_TAINT)]
+    return {
+        "template": {"metadata": {"labels": {c.LABEL_POOL: pool.name}}, "spec": template},
+        "disruption": {
+            "consolidationPolicy": "WhenEmpty",
+            "consolidateAfter": f"{pool.idle_seconds}s",
+            "budgets": [{"nodes": "0", "reasons": ["Drifted", "Underutilized"]}, {"nodes": "100%"}],
+        },
+        "limits": limits(pool),
+    }
+
+
+def _grace_seconds(pool: Pool) -> int | None:
+    """The longest that workers stay on a machine that is drained; None: until they end."""
+    if pool.purchase == SPOT:
+        return SPOT_GRACE_SECONDS
+    return BLOCK_GRACE_SECONDS if pool.reservation_type == CAPACITY_BLOCK else None
+
+
+def node_class(
+    pool: Pool,
+    *,
+    cluster: str,
+    ami: str,
+    role: Any,
+    subnet_id: Any,
+    tags: dict[str, str],
+    instance_profile: Any = None,
+    worker_group_id: Any = None,
+    cluster_group_id: Any = None,
+    lustre_efa: bool = False,
+    volume_key: str | None = None,
+) -> JsonObject:
+    """The `spec` of the EC2NodeClass (karpenter.k8s.aws/v1, https://karpenter.sh/docs/concepts/nodeclasses/).
+
+    `role`, `subnet_id` and the others of type Any may be outputs of other resources. With an `instance_profile`
+    Karpenter makes none for `role`, which it could not without a way to IAM. Two security groups: the workers', who
+    talk to each other over EFA, and the one that EKS made for the cluster, in which the system nodes and the API server
+    are. Where an id is not given, they are found by their tags. `lustre_efa`: a file system has EFA, too, and machines
+    that can reach it so are set up for it. `volume_key` encrypts the disks; None: the account's default key for EBS.
+    """
+    identity = {"role": role} if instance_profile is None else {"instanceProfile": instance_profile}
+    spec: JsonObject = {
+        "amiSelectorTerms": [{"alias": ami}],
+        **identity,
+        "subnetSelectorTerms": [{"id": subnet_id}],
+        "securityGroupSelectorTerms": [
+            {"tags": {DISCOVERY_TAG: cluster}} if worker_group_id is None else {"id": worker_group_id},
+            {"tags": {CLUSTER_GROUP_TAG: cluster}} if cluster_group_id is None else {"id": cluster_group_id},
+        ],
+        "blockDeviceMappings": _disks(pool, volume_key),
+        # Pods get their identity from their service account, so they need no way to the machine's own (hop limit 1).
+        "metadataOptions": {
+            "httpEndpoint": "enabled",
+            "httpTokens": "required",
+            "httpPutResponseHopLimit": 1,
+        },
+        "tags": tags,
+    }
+    if pool.nvme_gb:
+        spec["instanceStorePolicy"] = "RAID0"
+    if pool.capacity_reservation_ids:
+        spec["capacityReservationSelectorTerms"] = [{"id": i} for i in pool.capacity_reservation_ids]
+    if pool.efa:
+        spec["networkInterfaces"] = efa_layouts.layout(
+            pool.efa, pool.efa_policy, pool.cards_per_ip_group, pool.first_efa_card
+        )
+    if pool.placement_group:
+        spec["placementGroupSelector"] = {"name": pool.placement_group}
+    told = user_data.user_data(
+        vcpus=pool.vcpus,
+        local_disks=pool.nvme_gb > 0,
+        images_from_snapshot=pool.data_snapshot_id is not None,
+        lustre_interfaces=lustre_client.interfaces(pool.instance_type, pool.efa) if lustre_efa else 0,
+    )
+    if told is not None:
+        spec["userData"] = told
+    return spec
+
+
+def _disks(pool: Pool, volume_key: str | None) -> list[JsonObject]:
+    """The disk of the system, and where a snapshot is given the one with the images."""
+    common: JsonObject = {
+        "volumeType": "gp3",
+        "iops": DISK_IOPS,
+        "throughput": DISK_THROUGHPUT,
+        "encrypted": True,
+        "deleteOnTermination": True,
+    }
+    if volume_key is not None:
+        common["kmsKeyID"] = volume_key
+    disks = [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": f"{pool.root_volume_gib}Gi", **common}}]
+    if pool.data_snapshot_id:
+        size = {"volumeSize": f"{pool.data_volume_gib}Gi"} if pool.data_volume_gib else {}
+        source = {"snapshotID": pool.data_snapshot_id, "volumeInitializationRate": SNAPSHOT_RATE}
+        disks.append({"deviceName": user_data.DATA_DEVICE, "ebs": {**size, **source, **common}})
+    return disks
+
+
+def off_the_pools() -> JsonObject:
+    """The `affinity` of a pod that is kept off the machines of all pools."""
+    term = {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def request(pool: Pool) -> JsonObject:
+    """The pool as the launcher is told of it."""
+    return {
+        "name": pool.name,
+        "instanceType": pool.instance_type,
+        "zone": pool.zone,
+        "resource": pool.resource,
+        "perNode": pool.accelerators if pool.accelerators else int(pool.worker_cpu),
+        "maxNodes": pool.max_nodes,
+        "efaPerNode": pool.efa,
+        "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+        "tolerations": pool.tolerations,
+        "block": _block(pool),
+    }
+
+
+def taken_back_seconds(instance_type: str) -> int:
+    """How long before the end of a capacity block of a type a run has to be over."""
+    ultra = instance_type.partition(".")[0] in ULTRASERVER_FAMILIES
+    return c.TAKEN_BACK_SECONDS_ULTRASERVER if ultra else c.TAKEN_BACK_SECONDS
+
+
+def _block(pool: Pool) -> JsonObject | None:
+    """The pool's capacity block. Machines of an on-demand reservation that has ended stay, as on-demand ones."""
+    if pool.reservation_type != CAPACITY_BLOCK:
+        return None
+    begins = {"begins": pool.reservation_begins} if pool.reservation_begins else {}
+    return {
+        **begins,
+        "ends": pool.reservation_ends,
+        "takenBackSeconds": taken_back_seconds(pool.instance_type),
+        "onDemandFallback": pool.on_demand_fallback,
+    }

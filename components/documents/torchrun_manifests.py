@@ -1,0 +1,92 @@
+"""The controller of torchrun jobs as Kubernetes objects: what crd/ and config/ hold, with a stack's changes. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Final
+
+from components.documents import contract as c
+from components.documents.pool import off_the_pools
+
+JsonObject = dict[str, Any]
+
+# The files of the checkout, in the order in which people apply them.
+FILES: Final = (
+    "crd/torchrunqueues.torchrun.ai.yaml",
+    "crd/torchrunjobs.torchrun.ai.yaml",
+    "config/deployment.yaml",
+    "config/admission.yaml",
+    "config/network.yaml",
+)
+JOB_NAMESPACE_FILE: Final = "config/network-jobs.yaml"
+RIGHTS: Final = "config/rbac/role.yaml"
+# As EKS's add-ons and Karpenter have it: it goes from a full node last
+# (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
+PRIORITY_CLASS: Final = "system-cluster-critical"
+# What the others need: first the namespace, then all but what runs.
+FIRST: Final = ("Namespace",)
+LAST: Final = ("Deployment",)
+_SCRAPED: Final = {
+    "prometheus.io/scrape": "true",
+    "prometheus.io/port": str(c.METRICS_PORT),
+    "prometheus.io/path": c.METRICS_PATH,
+}
+
+
+def waves(documents: Iterable[JsonObject], image: Any) -> list[list[JsonObject]]:
+    """The objects; those of one wave need only what is in the waves before it.
+
+    `image` takes the place of the one that the Deployment names; it may be an output of another resource. A disruption
+    budget is not among them: with one replica it would keep every system node from being drained, and the controller
+    that is started elsewhere goes on where the old one was.
+
+    Raises:
+        ValueError: there is no Deployment of the controller, or no definition of queues or of jobs.
+    """
+    objects = [copy.deepcopy(each) for each in documents]
+    names = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    definitions = [f"{plural}.{c.TORCHRUN_GROUP}" for plural in (c.TORCHRUN_QUEUES, c.TORCHRUN_JOBS)]
+    needed = [
+        ("Deployment", c.TORCHRUN_CONTROLLER),
+        *(("CustomResourceDefinition", name) for name in definitions),
+    ]
+    for kind, name in needed:
+        if (kind, name) not in names:
+            raise ValueError(f"the files of the torchrun controller hold no {kind} {name}")
+    changed = [_deployment(each, image) if each["kind"] in LAST else each for each in objects]
+    return [
+        [each for each in changed if each["kind"] in FIRST],
+        [each for each in changed if each["kind"] not in (*FIRST, *LAST)],
+        [each for each in changed if each["kind"] in LAST],
+    ]
+
+
+def with_namespace(documents: Iterable[JsonObject], namespace: str) -> list[JsonObject]:
+    """Return the objects with this namespace."""
+    return [{**each, "metadata": {**each["metadata"], "namespace": namespace}} for each in documents]
+
+
+def _deployment(manifest: JsonObject, image: Any) -> JsonObject:
+    template = manifest["spec"]["template"]
+    pod = template["spec"]
+    published = {container["image"] for container in pod["containers"]}
+    metadata = template.setdefault("metadata", {})
+    metadata["annotations"] = {**_SCRAPED, **(metadata.get("annotations") or {})}
+    # It makes pods that wait for machines of the pools, so it stays off them.
+    pod.setdefault("affinity", off_the_pools())
+    pod.setdefault("priorityClassName", PRIORITY_CLASS)
+    for container in pod["containers"]:
+        # `up` goes on when it answers, not when it was started.
+        container.setdefault("readinessProbe", {**container["livenessProbe"], "initialDelaySeconds": 1})
+    # Also where it is told its own image, which the jobs' tools are in.
+    manifest["spec"]["template"] = _with_image(template, published, image)
+    return manifest
+
+
+def _with_image(value: Any, published: set[str], image: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_image(entry, published, image) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_with_image(entry, published, image) for entry in value]
+    return image if isinstance(value, str) and value in published else value

@@ -1,0 +1,221 @@
+"""A TorchrunQueue out of a pool and what the settings say of it. Pure: no Pulumi.
+
+The names of its fields are those of crd/torchrunqueues.torchrun.ai.yaml; docs/torchrun-fields.md says what each does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from components.documents import contract as c
+from components.documents import lustre_manifests, restricted
+from components.documents.efa import EFA_RESOURCE
+from components.documents.pool import GPU, Pool
+
+JsonObject = dict[str, Any]
+
+WORKSPACE: Final = "workspace"
+DATASETS: Final = "datasets"
+CHECKPOINTS: Final = "checkpoints"
+# The init container that opens the stack's file system to workers.
+OPENING: Final = "open-volumes"
+# Workspaces and logs in a bucket have one prefix per kind, with one prefix per namespace below it.
+BUCKET_PREFIX: Final = "torchrun"
+WORKSPACES_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_ARCHIVES}"
+LOGS_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_LOGS}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """A volume of each job: of `size`, or of `size_per_gpu` for each GPU, or a claim that is there already."""
+
+    size: str | None = None
+    size_per_gpu: str | None = None
+    storage_class: str | None = None
+    existing_claim: str | None = None
+    retain: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDefaults:
+    """What holds for jobs that do not say it themselves. Times are seconds; None: a finished job stays, or no limit."""
+
+    time_to_live: int | None = None
+    deadline: int | None = None
+    restart_policy: str = "OnFailure"
+    max_restarts: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """A queue whose jobs run on machines of one pool.
+
+    `gpus`, `cpus` and `memory` are what a worker may take of a machine, of NVIDIA's GPUs and as Kubernetes quantities.
+    `image` None is the stack's trainer. `service_account` None is the namespace's own. Workspaces go through the
+    stack's bucket with `own_bucket`, else through `bucket`, and where that is None through a pod of the job. `volumes`
+    are by name (`WORKSPACE`, `DATASETS`, `CHECKPOINTS`).
+    """
+
+    name: str
+    namespace: str
+    pool: Pool
+    gpus: int
+    cpus: str
+    memory: str
+    image: str | None
+    service_account: str | None
+    own_bucket: bool
+    bucket: str | None
+    volumes: Mapping[str, Volume]
+    shared_memory_per_gpu: str
+    priority_class: str | None
+    job_defaults: JobDefaults
+
+    @property
+    def fetches(self) -> bool:
+        """Whether its workers get their workspace from a bucket."""
+        return self.own_bucket or self.bucket is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What only the rest of the stack knows; what is of type Any may be an output of another resource.
+
+    `trainer_image` is the stack's, `workspaces` and `model_uri` are where workspaces and models go in its bucket.
+    `mounts` maps claims of shared volumes in the training namespace to the directories where training pods see them,
+    and `writes` are the directories there that all of them may write to. `tools_image` has a shell.
+    """
+
+    trainer_image: Any
+    tools_image: Any
+    workspaces: Any
+    model_uri: Any
+    region: str
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    writes: tuple[str, ...] = ()
+
+
+def spec(queue: Queue, around: Surroundings) -> JsonObject:
+    """The `spec` of the TorchrunQueue."""
+    return {
+        "nodeResources": {"gpus": queue.gpus, "cpus": queue.cpus, "memory": queue.memory},
+        "image": queue.image or around.trainer_image,
+        "podTemplate": _template(queue, around),
+        "storage": _storage(queue, around.workspaces),
+        "scheduling": {
+            "pool": queue.pool.name,
+            "tolerations": queue.pool.tolerations,
+            **({"priorityClassName": queue.priority_class} if queue.priority_class else {}),
+        },
+        "jobDefaults": _job_defaults(queue.job_defaults),
+    }
+
+
+def devices(queue: Queue) -> dict[str, str]:
+    """What a worker asks for beside cores, memory and NVIDIA's GPUs, which the controller itself asks for.
+
+    Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs, or without
+    one, would block the node. A worker gets all other accelerators, which the controller does not divide.
+    """
+    pool, found = queue.pool, {}
+    if pool.accelerators and pool.resource != GPU:
+        found[pool.resource] = str(pool.accelerators)
+    if pool.efa and queue.gpus == (pool.accelerators if pool.resource == GPU else 0):
+        found[EFA_RESOURCE] = str(pool.efa)
+    return found
+
+
+def _template(queue: Queue, around: Surroundings) -> JsonObject:
+    """What every worker has: the restricted security standard, devices, and what training pods of the stack have."""
+    mounts = around.mounts if queue.namespace == c.TRAINING_NAMESPACE else {}
+    own_image = queue.image is None
+    asked = devices(queue)
+    env: JsonObject = {c.ENV_REGION: around.region, **(_for_the_trainer(queue, around) if own_image else {})}
+    if EFA_RESOURCE in asked:
+        # As launchers say it to their workers: no type offers huge pages to Karpenter.
+        env["FI_EFA_USE_HUGE_PAGE"] = "0"
+    container: JsonObject = {
+        "name": c.TORCHRUN_WORKER_CONTAINER,
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        # People's own code writes where it likes: the root file system is not read-only.
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        **({"resources": {"requests": dict(asked), "limits": dict(asked)}} if asked else {}),
+    }
+    volumes: JsonObject = {}
+    if mounts:
+        container["volumeMounts"] = [{"name": claim, "mountPath": path} for claim, path in mounts.items()]
+        volumes = {
+            "initContainers": [_opening(around, mounts, index) for index in range(len(around.writes))],
+            "volumes": [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in mounts],
+        }
+    pod: JsonObject = {
+        "automountServiceAccountToken": False,
+        **({"serviceAccountName": queue.service_account} if queue.service_account else {}),
+        # Volumes that a driver makes belong to root, unless to the pods' group.
+        "securityContext": {**restricted.pod(), "fsGroup": c.POD_USER},
+        "containers": [container],
+        **volumes,
+    }
+    return {**({"metadata": {"annotations": _scraped()}} if own_image else {}), "spec": pod}
+
+
+def _opening(around: Surroundings, mounts: Mapping[str, str], index: int) -> JsonObject:
+    """As launchers do it before their workers: a new file system belongs to root."""
+    place = around.writes[index]
+    claim = next(name for name, path in mounts.items() if f"{place}/".startswith(f"{path}/"))
+    name = f"{OPENING}-{index}" if index else OPENING
+    return lustre_manifests.opening(name, around.tools_image, claim, mounts[claim], place)
+
+
+def _for_the_trainer(queue: Queue, around: Surroundings) -> JsonObject:
+    """What this repository's trainer goes by; the controller adds the run's id and the number of nodes."""
+    return {
+        c.ENV_DEVICE: "cuda" if queue.gpus else "cpu",
+        c.ENV_MODEL_URI: around.model_uri,
+        c.ENV_METRICS_PORT: str(c.TRAINER_METRICS_PORT),
+    }
+
+
+def _scraped() -> dict[str, str]:
+    """By these the controller finds the trainer's metrics, which it takes a job's progress from."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(c.TRAINER_METRICS_PORT),
+        "prometheus.io/path": c.METRICS_PATH,
+    }
+
+
+def workspaces(bucket: str) -> str:
+    """Where the workspaces of jobs are in a bucket."""
+    return f"s3://{bucket}/{BUCKET_PREFIX}"
+
+
+def _storage(queue: Queue, own: Any) -> JsonObject:
+    result: JsonObject = {name: _volume(volume) for name, volume in queue.volumes.items()}
+    if queue.fetches:
+        given = own if queue.bucket is None else workspaces(queue.bucket)
+        result[WORKSPACE] = {**result.get(WORKSPACE, {}), "bucket": given}
+    return {**result, "shmSizePerGPU": queue.shared_memory_per_gpu}
+
+
+def _volume(volume: Volume) -> JsonObject:
+    said = {
+        "size": volume.size,
+        "sizePerGPU": volume.size_per_gpu,
+        "storageClass": volume.storage_class,
+        "existingClaim": volume.existing_claim,
+    }
+    kept = {"retain": True} if volume.retain else {}
+    return {"enabled": True, **{key: value for key, value in said.items() if value is not None}, **kept}
+
+
+def _job_defaults(defaults: JobDefaults) -> JsonObject:
+    said = {
+        "ttlSecondsAfterFinished": defaults.time_to_live,
+        "activeDeadlineSeconds": defaults.deadline,
+        "restartPolicy": defaults.restart_policy,
+        "maxRestarts": defaults.max_restarts,
+    }
+    return {key: value for key, value in said.items() if value is not None}

@@ -1,0 +1,92 @@
+"""Pods that keep machines of a pool without a job. Pure: no Pulumi.
+
+They ask for next to nothing, so that placeholders and workers run beside them. A pod as large as a worker would have
+to be displaced by every job, and its Deployment would at once ask for another machine in place of the one that the
+job took.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from components.documents import contract as c
+from components.documents import restricted
+from components.documents.pool import Pool
+
+JsonObject = dict[str, Any]
+
+# One thousandth of a core: with nothing at all the pod would be the first to be evicted from a full machine.
+REQUESTS: Final = {"cpu": "1m", "memory": "16Mi"}
+SAME_MACHINE: Final = "kubernetes.io/hostname"
+
+
+def name_of(pool: Pool) -> str:
+    """The name of the pool's Deployment, in the training namespace."""
+    return f"warm-{pool.name}"
+
+
+def labels(pool: Pool) -> dict[str, str]:
+    """What tells the pool's warm pods from all others."""
+    return {c.LABEL_ROLE: c.ROLE_WARM, c.LABEL_POOL: pool.name}
+
+
+def beside(pool: Pool) -> JsonObject:
+    """Where a pod runs that is to keep no machine of the pool by itself: beside a warm one, giving way as that does.
+
+    Karpenter calls a machine empty when it has no pods but those of DaemonSets
+    (https://karpenter.sh/docs/concepts/disruption/). A warm pod that is made anew comes back beside that pod: the
+    scheduler likes machines whose pods ask for it (`hardPodAffinityWeight` of
+    https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/). These are parts of a pod's `spec`.
+    """
+    return {
+        "priorityClassName": c.WARM_PRIORITY_CLASS,
+        "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+        "tolerations": pool.tolerations,
+        "affinity": {
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [_on_the_machine_of(labels(pool))]
+            }
+        },
+    }
+
+
+def _on_the_machine_of(pods: dict[str, str]) -> JsonObject:
+    return {"topologyKey": SAME_MACHINE, "labelSelector": {"matchLabels": pods}}
+
+
+def deployment(pool: Pool, image: str) -> JsonObject:
+    """The `spec` of the Deployment: `pool.warm_nodes` pods, one per machine of the pool."""
+    mine = labels(pool)
+    return {
+        "replicas": pool.warm_nodes,
+        "selector": {"matchLabels": mine},
+        # Never more pods than machines are wanted: one more would be one more machine.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
+        # A pod that waits for capacity is no failure of the Deployment; EC2 may lack it for hours.
+        "progressDeadlineSeconds": 86400,
+        "template": {
+            "metadata": {"labels": mine},
+            "spec": {
+                "priorityClassName": c.WARM_PRIORITY_CLASS,
+                "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+                "tolerations": pool.tolerations,
+                "affinity": {
+                    "podAntiAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [_on_the_machine_of(mine)]
+                    }
+                },
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": 1,
+                "securityContext": restricted.pod(),
+                "containers": [
+                    {
+                        "name": "warm",
+                        "image": image,
+                        "resources": {"requests": REQUESTS, "limits": {"memory": REQUESTS["memory"]}},
+                        "securityContext": restricted.container(),
+                    }
+                ],
+            },
+        },
+    }

@@ -1,1 +1,0 @@
-"""What a destroyed stack left in the account: listed by `python -m infra.leftovers --stack NAME`, never deleted."""

@@ -1,1 +1,0 @@
-"""What the account must have before a stack is deployed: asked by `python -m infra.preflight --stack NAME`."""

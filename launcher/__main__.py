@@ -1,0 +1,129 @@
+"""`python -m launcher`: waits for nodes, submits the training, follows it; `--dry-run` only shows the objects.
+
+The request comes from the environment, see launcher/request.py. Exit codes: launcher/contract.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+from launcher import contract as c
+from launcher import manifests
+from launcher.manifests import JsonObject, Owner
+from launcher.progress import begun
+from launcher.request import Request, RequestError, parse_request
+
+log = logging.getLogger(__name__)
+
+# In a pod, network policies say who gets here, and `kubectl port-forward` does; outside of one only this machine.
+_ALL_ADDRESSES, _LOOPBACK = "", "127.0.0.1"
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs one launcher and returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m launcher", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the request and the objects as YAML, create nothing"
+    )
+    parser.add_argument(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="serve metrics on this address (default: on each one of the pod, and outside of a pod on 127.0.0.1)",
+    )
+    options = parser.parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        request = parse_request(environment)
+    except RequestError as error:
+        for problem in error.problems:
+            print(f"launcher: {problem}", file=sys.stderr)
+        return c.EXIT_BAD_REQUEST
+    job = environment.get(c.ENV_JOB_NAME) or f"{c.LAUNCHER_JOB_PREFIX}{request.run_id}"
+    if options.dry_run:
+        print(dry_run(request, job), end="")
+        return c.EXIT_SUCCEEDED
+    pod = environment.get(c.ENV_POD_UID)
+    address = options.metrics_address or (_ALL_ADDRESSES if pod else _LOOPBACK)
+    return run(request, job, pod or str(uuid.uuid4()), address)
+
+
+def run(request: Request, job: str, holder: str, address: str) -> int:
+    """Runs the request against the cluster as this holder of its Lease; SIGTERM and SIGINT end it in order.
+
+    Metrics are served on this address.
+    """
+    from launcher import metrics
+    from launcher.gateway import KubernetesGateway
+    from launcher.loop import Launcher
+    from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
+    from trainyard.k8s.rest import ApiUnavailable
+
+    try:
+        gateway = KubernetesGateway(connect_in_pod_or_outside(), time.time)
+    except ApiUnavailable as error:
+        print(f"launcher: no way to the Kubernetes API: {error}", file=sys.stderr)
+        return c.EXIT_API_ERROR
+    stopping = threading.Event()
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        gateway.wake()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder)
+    metrics.serve(lambda: launcher.tally, address, c.METRICS_PORT)
+    try:
+        return launcher.run()
+    finally:
+        gateway.close()
+
+
+def dry_run(request: Request, job: str) -> str:
+    """The request, and for each candidate every placeholder and the PyTorchJob, as YAML documents.
+
+    They are for MAX nodes, or as many as the candidate's pool may have; none for one that may have fewer than MIN.
+    """
+    import yaml
+
+    owner = Owner(name=job, uid="00000000-0000-0000-0000-000000000000")
+    documents: list[JsonObject] = [{"request": asdict(request)}]
+    for index in range(request.candidates):
+        candidate = request.candidate(index)
+        pool = candidate.pool
+        nodes = min(request.max_nodes, pool.max_nodes)
+        if nodes < request.min_nodes:
+            log.warning(
+                "pool %s may have %d nodes, fewer than MIN (%d): no run starts there",
+                pool.name,
+                nodes,
+                request.min_nodes,
+            )
+            continue
+        wait = replace(begun(0.0), candidate=index).label
+        documents += (manifests.placeholder(candidate, number, owner, wait) for number in range(nodes))
+        reason = f"dry run: as if all nodes of pool {pool.name} were there"
+        documents.append(manifests.training_job(candidate, nodes, reason))
+    return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, and nothing shared, so that the YAML has neither tags nor anchors."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,319 @@
+"""Runs a request: observes, lets the core decide, does what it says, tells of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from launcher import contract as c
+from launcher import machine, manifests, progress, report, tally, waiting
+from launcher.actions import (
+    Action,
+    End,
+    GiveBack,
+    Hold,
+    Memory,
+    Recount,
+    Remove,
+    Report,
+    Retire,
+    Start,
+    batches,
+    placeholders,
+)
+from launcher.gateway import Gateway
+from launcher.lease import Standing
+from launcher.manifests import Owner
+from launcher.observe import Observation
+from launcher.request import Request
+from launcher.tenure import Lost, Tenure
+from trainyard.k8s.rest import ApiError, ApiUnavailable
+
+log = logging.getLogger(__name__)
+
+# A round comes with each change of the cluster, and this often for what only the clock decides. It asks nothing of the
+# API: what the watches have told is in memory.
+POLL_SECONDS = 2.0
+# An API server that is restarted or upgraded is back long before; after this the launcher's Job starts another pod.
+UNAVAILABLE_SECONDS = 600.0
+# A refused request that is no fault of the request: another try of the same step may succeed.
+_PASSING = frozenset({409, 410})
+
+_EVENT_REASONS = {
+    c.STATE_WAITING: ("Normal", "WaitingForNodes"),
+    c.STATE_HOLDING: ("Normal", "HoldingForMoreNodes"),
+    c.STATE_PAUSING: ("Warning", "AttemptFailed"),
+    c.STATE_SUBMITTING: ("Normal", "Submitting"),
+    c.STATE_FOLLOWING: ("Normal", "Following"),
+    c.STATE_SUSPENDED: ("Warning", "Suspended"),
+    c.STATE_RESTARTING: ("Warning", "Restarting"),
+    c.STATE_SUCCEEDED: ("Normal", "TrainingSucceeded"),
+    c.STATE_FAILED: ("Warning", "LaunchFailed"),
+}
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+@dataclass
+class Launcher:
+    """One launcher process of one run. `tally` is what it has counted so far; other threads may read it.
+
+    `stopping` is set by a signal, `holder` is what the run's Lease calls this launcher, and `draw` gives numbers from 0
+    to below 1 by chance.
+    """
+
+    request: Request
+    job: str
+    gateway: Gateway
+    stopping: threading.Event = field(default_factory=threading.Event)
+    say: Callable[[str], None] = _print
+    wall_clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    poll_seconds: float = POLL_SECONDS
+    holder: str = field(default_factory=lambda: str(uuid.uuid4()))
+    draw: Callable[[], float] | None = None
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+        self._memory = Memory()
+        self.tally = tally.nothing(self.request)
+        self._owner: Owner | None = None
+        self._tenure: Tenure | None = None
+        self._told: Report | None = None
+        self._chance = self.draw or random.Random(self.request.run_id).random  # noqa: S311 (jitter)
+
+    def run(self) -> int:
+        """Follows the run to its end and returns the exit code; the Lease is released then."""
+        code = self._follow()
+        if self._tenure is not None:
+            self._tenure.release(self._memory.progress)
+        return code
+
+    def _follow(self) -> int:
+        reachable = self.clock()
+        while True:
+            asked = 0.0
+            try:
+                code = self._round()
+                reachable = self.clock()
+            except Lost:
+                code, reachable = None, self.clock()
+            except ApiError as error:
+                if error.status not in _PASSING:
+                    return self._refused(error)
+                code = None
+            except ApiUnavailable as error:
+                code, asked = self._unreachable(error, self.clock() - reachable), error.retry_after
+            if code is not None:
+                return code
+            if asked > 0:
+                self._leave_alone(asked)
+            else:
+                self.gateway.wait(self._pause())
+
+    def _leave_alone(self, seconds: float) -> None:
+        """As long as the API asked for, whatever changes; not longer than the launcher waits for it at all."""
+        until = self.clock() + min(seconds, UNAVAILABLE_SECONDS)
+        while not self.stopping.is_set() and (left := until - self.clock()) > 0:
+            self.gateway.wait(left)
+
+    def _pause(self) -> float:
+        """Seconds until the next round, if nothing changes before."""
+        now = self.wall_clock()
+        due = waiting.due(self.request, self._memory, now)
+        return self.poll_seconds if due is None else min(self.poll_seconds, due - now)
+
+    def _round(self) -> int | None:
+        """One round, up to the point where nothing is left to do now; an exit code at the end."""
+        if self._owner is None:
+            self._owner = self.gateway.owner(self.request, self.job)
+        if self._tenure is None:
+            self._tenure = Tenure(
+                self.gateway, self.request, self._owner, self.holder, self.clock, self.wall_clock
+            )
+        if not self._tenure.held:
+            code = self._begin(self._tenure)
+            if code is not None or not self._tenure.held:
+                return code
+        fresh = False
+        while True:
+            self._tenure.keep(self._memory.progress)
+            candidate = self._memory.candidate
+            stopping = self.stopping.is_set()
+            seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh or stopping)
+            if stopping:
+                actions = machine.stop(self.request, self._memory, seen)
+                return self._do(actions, seen, self._owner, self._tenure)
+            step = machine.step(self.request, self._memory, seen, self._chance())
+            if step.memory.progress != self._memory.progress:
+                # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
+                self._tenure.write(step.memory.progress)
+            self.tally = tally.stepped(self.tally, self.request, self._memory, step, seen)
+            self._memory = step.memory
+            recount = any(isinstance(action, Recount) for action in step.actions)
+            if not recount:  # what a recount may still change is no news
+                self._tell(step.report)
+            code = self._do(step.actions, seen, self._owner, self._tenure)
+            if code is not None:
+                return code
+            fresh = recount
+            moved = self._memory.candidate != candidate
+            if moved and step.report.state != c.STATE_PAUSING:
+                self._record("Warning", "PoolGivenUp", step.report.reason)
+            elif not recount and not any(isinstance(action, Start) for action in step.actions):
+                return None
+
+    def _begin(self, tenure: Tenure) -> int | None:
+        """Takes the Lease if it can be had; an exit code where the run is another's or can't be."""
+        if self.stopping.is_set():
+            return self._end(End(code=c.EXIT_STOPPED, reason="stopped by a signal"))
+        before = tenure.other
+        standing = tenure.take()
+        if standing is Standing.TAKEN:
+            return self._leave(tenure)
+        if standing is not Standing.OURS:
+            if tenure.other != before:
+                log.info(
+                    "Lease %s is held by %s; it is taken over if it is not renewed for %d s",
+                    self.request.lease,
+                    tenure.other,
+                    c.LEASE_SECONDS,
+                )
+            return None
+        noted = tenure.progress()
+        if noted is not None and noted != self._memory.progress:
+            self._memory = Memory(progress=noted, training_uid=self._memory.training_uid)
+        lacking = {
+            lack: None
+            for index in range(self.request.candidates)
+            for lack in self.gateway.lacking(self.request.candidate(index))
+        }
+        if lacking:
+            return self._end(
+                End(code=c.EXIT_IMPOSSIBLE, reason=f"the cluster has no {' and no '.join(lacking)}")
+            )
+        return None
+
+    def _leave(self, tenure: Tenure) -> int:
+        """Ends beside a launcher that lives. The Job may be that one's, too, so that no Event is recorded on it."""
+        reason = (
+            f"another launcher, {tenure.other}, launches run {self.request.run_id}: it holds and renews Lease"
+            f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
+        )
+        news = Report(state=c.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
+        self.say(report.line(news, self.clock() - self._began))
+        return c.EXIT_ALREADY_RUNNING
+
+    def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner, tenure: Tenure) -> int | None:
+        request = self.request.candidate(self._memory.candidate)
+        for some in batches(actions):
+            tenure.keep(self._memory.progress)
+            match some[0]:
+                case Hold():
+                    wanted = [each for each in some if isinstance(each, Hold)]
+                    pods = [manifests.placeholder(request, each.index, owner, each.wait) for each in wanted]
+                    self.gateway.create_pods(request, pods)
+                case Remove():
+                    gone = [(each.name, each.uid) for each in some if isinstance(each, Remove)]
+                    self.gateway.delete_pods(request, gone)
+                case GiveBack(claim=claim, uid=uid, reason=reason, late=late):
+                    self.gateway.give_back(claim, uid)
+                    self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
+                case Start(nodes=nodes, reason=reason):
+                    made = self._submit(nodes, reason)
+                    self.tally = tally.decided(self.tally, self.wall_clock() - seen.now)
+                    word = "created" if made else "found"
+                    log.info(
+                        "%s PyTorchJob %s for %d nodes, %.3f s after the lists were read",
+                        word,
+                        self.request.training_job,
+                        nodes,
+                        self.tally.decision_seconds,
+                    )
+                case Retire(uid=uid):
+                    self.gateway.delete_training(request, uid)
+                case End() as end:
+                    return self._end(end)
+                case Recount():
+                    pass  # the caller's business
+        return None
+
+    def _submit(self, nodes: int, reason: str) -> bool:
+        """Makes the PyTorchJob, with what is left of the run's time to train; False if there is one already."""
+        now = self._memory.progress or progress.begun(self.wall_clock())
+        request = progress.asked(self.request, now)
+        job = manifests.training_job(request, nodes, reason, restart=now.trainings)
+        return self.gateway.create_training(request, job)
+
+    def _end(self, end: End) -> int:
+        succeeded = end.code == c.EXIT_SUCCEEDED
+        last = self._told or Report(state="", nodes=0, of=self.request.max_nodes, claims=0, reason="")
+        self._tell(
+            Report(
+                state=c.STATE_SUCCEEDED if succeeded else c.STATE_FAILED,
+                nodes=last.nodes,
+                of=last.of,
+                claims=last.claims,
+                reason=end.reason,
+            )
+        )
+        return end.code
+
+    def _tell(self, news: Report) -> None:
+        """Prints a report that differs from the last one, and records an Event when the state does."""
+        last, self._told = self._told, news
+        if news == last:
+            return
+        self.say(report.line(news, self.clock() - self._began))
+        if self._owner is None or (last is not None and last.state == news.state):
+            return
+        kind, reason = _EVENT_REASONS[news.state]
+        self._record(kind, reason, f"{news.nodes} of {news.of} nodes: {news.reason}")
+
+    def _record(self, kind: str, reason: str, message: str) -> None:
+        """An Event on the launcher's Job."""
+        if self._owner is None:
+            return
+        event = manifests.event(
+            self.request, self._owner, now=self.wall_clock(), kind=kind, reason=reason, message=message
+        )
+        try:
+            self.gateway.record(self.request, event)
+        except (ApiError, ApiUnavailable) as error:
+            log.warning("no Event recorded: %s", error)  # it only tells of the run; the run goes on
+
+    def _refused(self, error: ApiError) -> int:
+        log.error("the Kubernetes API refused: %s", error)
+        self._release()
+        return self._end(End(code=c.EXIT_API_ERROR, reason=f"the API refused: {error}"))
+
+    def _release(self) -> None:
+        """Removes the placeholders after a refusal, as far as the API lets it; those of another launcher stay."""
+        if self._tenure is None or not self._tenure.held:
+            return
+        try:
+            seen = self.gateway.observe(self.request, fresh=True)
+            left = [(pod.name, pod.uid) for pod in placeholders(self.request, seen)]
+            self.gateway.delete_pods(self.request, left)
+        except (ApiError, ApiUnavailable) as error:
+            log.warning("placeholders may be left: %s", error)
+
+    def _unreachable(self, error: ApiUnavailable, silent: float) -> int | None:
+        log.warning("the Kubernetes API does not answer: %s", error)
+        if self.stopping.is_set() or silent > UNAVAILABLE_SECONDS:
+            # The Lease runs out by itself. To ask for its release would outlast the pod's time to end.
+            self._tenure = None
+        if self.stopping.is_set():
+            return self._end(End(code=c.EXIT_STOPPED, reason="stopped by a signal; placeholders may be left"))
+        if silent > UNAVAILABLE_SECONDS:
+            return self._end(
+                End(code=c.EXIT_API_ERROR, reason=f"the API did not answer for {silent:.0f} s: {error}")
+            )
+        return None

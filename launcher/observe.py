@@ -1,0 +1,473 @@
+"""What the launcher sees of the cluster: Kubernetes objects cut down to what decisions need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from launcher import contract as c
+from launcher.claim_mark import read_marks
+from launcher.held import held_up
+from trainyard.k8s import quantity
+from trainyard.k8s.quantity import Amount
+
+Object = Mapping[str, Any]
+
+# Why a NodePool is not ready where no node class can become so (sigs.k8s.io/karpenter v1.14.1,
+# pkg/controllers/nodepool/readiness/controller.go).
+_ALL = 2**63
+_RESERVED = "reserved"
+NODE_CLASS_GROUP = "karpenter.k8s.aws"
+# Kubernetes' own Events have at most 1,024 characters (k8s.io/client-go, tools/events: maxNoteLength).
+_LONGEST_MESSAGE = 1024
+_CLASS_LOST = frozenset({"NodeClassNotFound", "NodeClassTerminating"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node. `allocatable` is in units of each resource."""
+
+    name: str
+    labels: Mapping[str, str]
+    ready: bool
+    cordoned: bool
+    deleting: bool
+    taints: tuple[tuple[str, str], ...]
+    """(key, effect) of every taint."""
+    allocatable: Mapping[str, Amount]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one.
+
+    `problem` is why it could not be launched so far, in Karpenter's words; empty where it was, or not tried yet.
+    `marks` are those of the runs whose placeholders it was created for (launcher/claim_mark.py).
+    """
+
+    name: str
+    node: str
+    launched: bool
+    initialized: bool
+    deleting: bool
+    age: float
+    uid: str = ""
+    instance: str = ""
+    problem: str = ""
+    marks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePool:
+    """The NodePool of the run; `ready` is false with `problem` when its node class is not usable.
+
+    `offers` are the values that its machines may have of a label, for each label whose values it names. `lost_at` is
+    since when it has no node class, in seconds since the epoch; None where it has one. `taints` are (key, value,
+    effect) of those that its machines keep. `node` are the resources of one of its nodes, {} if they are not known;
+    `declared` says whether its stack declares them, as those of the instance. `reservations` is the number of active
+    capacity reservations; None if it also launches other instances, or if the number is not known.
+    """
+
+    limits: Mapping[str, Amount]
+    ready: bool
+    problem: str
+    offers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lost_at: float | None = None
+    taints: tuple[tuple[str, str, str], ...] = ()
+    node: Mapping[str, Amount] = field(default_factory=dict)
+    declared: bool = False
+    reservations: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """A container that ended with another code than 0.
+
+    `at` is the time in seconds since the epoch, `reason` that of the kubelet, and `lines` its termination message,
+    which is the end of its output.
+    """
+
+    container: str
+    code: int
+    reason: str
+    at: float
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
+
+    `selector` are the labels of the nodes that it may run on, as far as that is said by labels alone. `owner` is the
+    kind of the object that controls it, empty without one. `created`, `placed_at` and `started_at` are when it was
+    made, got its machine and its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
+    ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
+    is the first of its containers that failed, and `held` why it does not start (launcher/held.py). `tolerations`
+    are those of pods without a node. Labels, annotations and owners are not trusted. `priority_class` is: the API
+    server sets a pod's priority by its class
+    (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    node: str
+    phase: str
+    deleting: bool
+    requests: Mapping[str, Amount]
+    selector: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    placed_at: float = 0.0
+    started_at: float = 0.0
+    taken: str = ""
+    exit: Exit | None = None
+    held: str = ""
+    created: float = 0.0
+    priority_class: str = ""
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned:
+    """A Warning event about a NodeClaim, a NodePool or a pod; `at` is seconds since the epoch.
+
+    `uid` is the Event's own: one that is told again, by a watch that began anew, has the same.
+    """
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+    at: float
+    uid: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The PyTorchJob of the run. `outcome` is "" until it is "Succeeded" or "Failed".
+
+    `created` is when it was submitted, in seconds since the epoch; 0 where that is not known. `restart` is how many
+    trainings of the run came before it, and `suspended` says that somebody wants it to have no pods.
+    """
+
+    uid: str
+    ours: bool
+    nodes: int
+    outcome: str
+    message: str
+    created: float = 0.0
+    deleting: bool = False
+    suspended: bool = False
+    restart: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """Everything at one moment. `now` is seconds since the epoch.
+
+    `fresh` says that the lists were read from the store itself rather than from the API server's cache, which may lag.
+    """
+
+    now: float
+    fresh: bool
+    nodes: tuple[Node, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    pool: NodePool | None = None
+    pods: tuple[Pod, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    training: Training | None = None
+
+
+def seconds(stamp: str | None) -> float:
+    """Return a Kubernetes timestamp in seconds since the epoch; 0 for a missing or invalid one.
+
+    The time stamps of Events are not trusted: Go accepts the years 0 and 10000, Python does not.
+    """
+    try:
+        return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _amounts(values: Mapping[str, Any] | None) -> dict[str, Amount]:
+    return {name: quantity.parse(value) for name, value in (values or {}).items()}
+
+
+def _condition(item: Object, kind: str) -> Mapping[str, Any]:
+    for condition in item.get("status", {}).get("conditions") or ():
+        if condition.get("type") == kind:
+            return dict(condition)
+    return {}
+
+
+def _holds(item: Object, kind: str) -> bool:
+    return _condition(item, kind).get("status") == "True"
+
+
+def node(item: Object) -> Node:
+    """A v1 Node."""
+    meta, spec = item["metadata"], item.get("spec", {})
+    return Node(
+        name=meta["name"],
+        labels=meta.get("labels") or {},
+        ready=_holds(item, "Ready"),
+        cordoned=bool(spec.get("unschedulable")),
+        deleting="deletionTimestamp" in meta,
+        taints=tuple((taint["key"], taint["effect"]) for taint in spec.get("taints") or ()),
+        allocatable=_amounts(item.get("status", {}).get("allocatable")),
+    )
+
+
+def claim(item: Object, now: float) -> Claim:
+    """A karpenter.sh/v1 NodeClaim."""
+    meta = item["metadata"]
+    return Claim(
+        name=meta["name"],
+        node=item.get("status", {}).get("nodeName") or "",
+        launched=_holds(item, "Launched"),
+        initialized=_holds(item, "Initialized"),
+        deleting="deletionTimestamp" in meta,
+        age=max(0.0, now - seconds(meta.get("creationTimestamp"))),
+        uid=meta.get("uid", ""),
+        # aws:///<zone>/<instance id>
+        instance=(item.get("status", {}).get("providerID") or "").rpartition("/")[2],
+        problem=_launch_problem(item),
+        marks=read_marks(item),
+    )
+
+
+def _launch_problem(item: Object) -> str:
+    """Why Karpenter could not launch this NodeClaim at its last try.
+
+    What EC2 lacks is told by an Event, and the NodeClaim goes; everything else (rights, throttling, an image that is
+    not there) stands in this condition, and Karpenter tries again (sigs.k8s.io/karpenter v1.14.1, launchNodeClaim in
+    pkg/controllers/nodeclaim/lifecycle/launch.go).
+    """
+    condition = _condition(item, "Launched")
+    reason = str(condition.get("reason") or "")
+    if condition.get("status") in (None, "True") or reason in ("", "AwaitingReconciliation"):
+        return ""
+    return ": ".join(part for part in (reason, str(condition.get("message") or "")) if part)
+
+
+def reserved_class(item: Object) -> str:
+    """Return the EC2NodeClass of a NodePool that buys nodes of capacity reservations alone; "" for any other."""
+    template = item.get("spec", {}).get("template", {}).get("spec", {})
+    named = template.get("nodeClassRef") or {}
+    bought = [
+        tuple(each.get("values") or ())
+        for each in template.get("requirements") or ()
+        if each["key"] == c.LABEL_CAPACITY_TYPE and each.get("operator") == "In"
+    ]
+    alone = bought == [(_RESERVED,)] and named.get("group") == NODE_CLASS_GROUP
+    return str(named.get("name") or "") if alone else ""
+
+
+def reservations(node_class: Object | None) -> int | None:
+    """Return how many of an EC2NodeClass's capacity reservations nodes can be bought of now; None if not known.
+
+    Karpenter lists the active ones in the status, and takes none that is about to end (karpenter-provider-aws v1.14.1,
+    pkg/apis/v1/ec2nodeclass_status.go and pkg/providers/instancetype/offering/reserved_capacity_resolver.go). It says
+    nothing of their size.
+    """
+    if node_class is None or not _holds(node_class, "CapacityReservationsReady"):
+        return None
+    states = [each.get("state") for each in node_class["status"].get("capacityReservations") or ()]
+    return len(states) - states.count("expiring")
+
+
+def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
+    """Convert a karpenter.sh/v1 NodePool. `node_class` is its EC2NodeClass if it only uses reservations."""
+    # Of an unready node class the pool's own condition only says that there is one.
+    found = {kind: _condition(item, kind) for kind in ("NodeClassReady", "Ready")}
+    failing = {kind: condition for kind, condition in found.items() if condition.get("status") == "False"}
+    ready = "Ready" not in failing
+    cause = failing.get("NodeClassReady") or failing.get("Ready") or {}
+    template = item.get("spec", {}).get("template", {}).get("spec", {})
+    resources = _node_resources(item.get("metadata", {}).get("annotations") or {})
+    return NodePool(
+        limits=_amounts(item.get("spec", {}).get("limits")),
+        ready=ready,
+        problem="" if ready else str(cause.get("message") or cause.get("reason") or ""),
+        offers={
+            each["key"]: tuple(each.get("values") or ())
+            for each in template.get("requirements") or ()
+            if each.get("operator") == "In"
+        },
+        lost_at=seconds(cause.get("lastTransitionTime")) if cause.get("reason") in _CLASS_LOST else None,
+        taints=tuple(
+            (each["key"], each.get("value") or "", each["effect"]) for each in template.get("taints") or ()
+        ),
+        node=resources,
+        declared=bool(resources),
+        reservations=reservations(node_class),
+    )
+
+
+def _node_resources(annotations: Mapping[str, Any]) -> dict[str, Amount]:
+    """Return the resources of a node that the stack declares (components/documents/pool.py)."""
+    try:
+        return _amounts(json.loads(annotations.get(c.ANNOTATION_NODE_RESOURCES, "{}")))
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
+    """What the scheduler reserves for a pod with this `spec`.
+
+    Containers and sidecars (init containers that restart always) add up; every other init container runs alone, beside
+    the sidecars before it. https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+    """
+
+    def asked(container: Mapping[str, Any]) -> dict[str, Amount]:
+        resources = container.get("resources") or {}
+        return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
+
+    def plus(one: dict[str, Amount], other: dict[str, Amount]) -> dict[str, Amount]:
+        if not one or not other:  # of a pod with one container, as most are
+            return one or other
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
+
+    total: dict[str, Amount] = {}
+    for container in spec.get("containers") or ():
+        total = plus(total, asked(container))
+    sidecars: dict[str, Amount] = {}
+    peak: dict[str, Amount] = {}
+    for container in spec.get("initContainers") or ():
+        together = plus(sidecars, asked(container))
+        if container.get("restartPolicy") == "Always":
+            sidecars = together
+        peak = {name: max(peak.get(name, 0), together.get(name, 0)) for name in {*peak, *together}}
+    total = plus(total, sidecars)
+    if peak:
+        total = {name: max(total.get(name, 0), peak.get(name, 0)) for name in {*total, *peak}}
+    return plus(total, _amounts(spec.get("overhead")))
+
+
+def _requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
+    """Return the requests of a pod. A pod with invalid quantities counts as using its whole node."""
+    try:
+        return effective_requests(spec)
+    except (ValueError, TypeError, AttributeError):
+        return {"cpu": _ALL}
+
+
+def pod(item: Object) -> Pod:
+    """A v1 Pod."""
+    meta, spec = item["metadata"], item.get("spec", {})
+    return Pod(
+        name=meta["name"],
+        namespace=meta.get("namespace", ""),
+        uid=meta.get("uid", ""),
+        labels=meta.get("labels") or {},
+        annotations=meta.get("annotations") or {},
+        node=spec.get("nodeName") or "",
+        phase=item.get("status", {}).get("phase") or "Pending",
+        deleting="deletionTimestamp" in meta,
+        requests=_requests(spec),
+        selector=spec.get("nodeSelector") or {},
+        owner=next(
+            (owner["kind"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), ""
+        ),
+        placed_at=seconds(_condition(item, "PodScheduled").get("lastTransitionTime"))
+        if _holds(item, "PodScheduled")
+        else 0.0,
+        started_at=_first_start(item),
+        taken=taken_by(item),
+        exit=_first_exit(item),
+        held=held_up(item),
+        created=seconds(meta.get("creationTimestamp")),
+        priority_class=spec.get("priorityClassName") or "",
+        tolerations=() if spec.get("nodeName") else tuple(spec.get("tolerations") or ()),
+    )
+
+
+def _first_start(item: Object) -> float:
+    """When the first of a pod's containers began, those that run before the others among them."""
+    status = item.get("status", {})
+    began = [
+        seconds((each.get("state", {}).get(state) or {}).get("startedAt"))
+        for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+        for state in ("running", "terminated")
+    ]
+    return min((moment for moment in began if moment), default=0.0)
+
+
+def taken_by(item: Object) -> str:
+    """Why a pod was ended, or refused, by another than its own program.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions; the kubelet's reasons for
+    a failed pod (Evicted, NodeShutdown, Preempting, UnexpectedAdmissionError ...) stand in `status.reason`.
+    """
+    if _holds(item, "DisruptionTarget"):
+        return str(_condition(item, "DisruptionTarget").get("reason") or "DisruptionTarget")
+    status = item.get("status", {})
+    return str(status.get("reason") or "") if status.get("phase") == "Failed" else ""
+
+
+def _first_exit(item: Object) -> Exit | None:
+    """The container that failed first, those that run before the others among them."""
+    status = item.get("status", {})
+    found = []
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        ended = each.get("state", {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            at = seconds(ended.get("finishedAt"))
+            reason = str(ended.get("reason") or "")
+            lines = tuple(str(ended.get("message") or "").splitlines())
+            found.append(
+                Exit(
+                    container=each.get("name", ""),
+                    code=int(ended["exitCode"]),
+                    reason=reason,
+                    at=at,
+                    lines=lines,
+                )
+            )
+    return min(found, key=lambda exit_: exit_.at, default=None)
+
+
+def warned(item: Object) -> Warned:
+    """A v1 Event. Who writes one may make it as long as an object of the API can be."""
+    about = item.get("involvedObject", {})
+    stamp = item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp")
+    return Warned(
+        kind=about.get("kind", ""),
+        name=about.get("name", ""),
+        reason=str(item.get("reason") or "")[:_LONGEST_MESSAGE],
+        message=str(item.get("message") or "")[:_LONGEST_MESSAGE],
+        at=seconds(stamp),
+        uid=item["metadata"].get("uid", ""),
+    )
+
+
+def training(item: Object, run_id: str) -> Training:
+    """A kubeflow.org/v1 PyTorchJob."""
+    meta = item["metadata"]
+    labels = meta.get("labels") or {}
+    outcome, message = "", ""
+    for kind in ("Succeeded", "Failed"):
+        if _holds(item, kind):
+            outcome, message = kind, str(_condition(item, kind).get("message") or "")
+    replicas: Iterable[Mapping[str, Any]] = item.get("spec", {}).get("pytorchReplicaSpecs", {}).values()
+    return Training(
+        uid=meta.get("uid", ""),
+        ours=labels.get(c.LABEL_RUN) == run_id and labels.get(c.LABEL_MANAGED_BY) == c.MANAGED_BY,
+        nodes=sum(int(replica.get("replicas") or 0) for replica in replicas),
+        outcome=outcome,
+        message=message,
+        created=seconds(meta.get("creationTimestamp")),
+        deleting="deletionTimestamp" in meta,
+        suspended=bool((item.get("spec", {}).get("runPolicy") or {}).get("suspend")),
+        restart=_number((meta.get("annotations") or {}).get(c.ANNOTATION_RESTART)),
+    )
+
+
+def _number(text: str | None) -> int:
+    """The whole number that this annotation says; 0 where there is none."""
+    return int(text) if text and len(text) < 10 and text.isascii() and text.isdecimal() else 0

@@ -1,0 +1,97 @@
+"""What EC2 refuses to a pool, as Karpenter tells it, and whether more can be hoped for. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from launcher import contract as c
+from launcher.observe import Observation, Warned
+from launcher.request import LEAST_RETRY_SECONDS, Request
+
+# Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), and
+# what a person can do about those that waiting does not heal.
+_CODES = {
+    "InsufficientInstanceCapacity": "",
+    "InsufficientCapacityOnHost": "",
+    "UnfulfillableCapacity": "",
+    "Unsupported": "the zone does not offer this type",
+    "MaxSpotInstanceCountExceeded": "raise the account's spot quota",
+    "VcpuLimitExceeded": "raise the account's vCPU quota",
+    "InsufficientFreeAddressesInSubnet": "the subnet has no free addresses",
+    "MaxFleetCountExceeded": "raise the account's fleet quota",
+    "ReservationCapacityExceeded": "the capacity reservation is full",
+    "RequestLimitExceeded": "AWS throttles the account",
+}
+_CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
+# The reason of Karpenter's Event where its message has none of these codes.
+_WITHOUT_CODE = "InsufficientCapacityError"
+
+
+# Events of Karpenter on a NodeClaim whose instance EC2 terminated, and Events with the reason
+# (karpenter-provider-aws, pkg/controllers/interruption/events).
+_ENDED = "TerminatingOnInterruption"
+_EXPLAINED = ("SpotInterrupted", "InstanceUnhealthy")
+
+
+def describe_ended_instances(request: Request, warnings: Iterable[Warned], since: float) -> str:
+    """Return a message about instances of the pool that EC2 terminated since this time; "" if there are none.
+
+    The cluster does not know the reason. At launch, it is usually a KMS key that Karpenter may not use
+    (https://karpenter.sh/docs/troubleshooting/, "Node terminates before ready on failed encrypted EBS volume").
+    """
+    about = [each for each in warnings if _concerns_pool(request, each) and each.at >= since]
+    explained = {each.name for each in about if each.reason in _EXPLAINED}
+    ended = {each.name for each in about if each.reason == _ENDED} - explained
+    if not ended:
+        return ""
+    pool = request.pool
+    return (
+        f"EC2 terminated {len(ended)} instance{'s' if len(ended) > 1 else ''} of pool {pool.name} ({pool.instance_type}"
+        f" in {pool.zone}); at launch, the usual cause is the KMS key of the disks (cluster.volumeKey)."
+        " To see the reason: aws ec2 describe-instances --filters"
+        f" Name=tag:karpenter.sh/nodepool,Values={pool.name} --query"
+        " 'Reservations[].Instances[].StateReason.Message'"
+    )
+
+
+def _concerns_pool(request: Request, warning: Warned) -> bool:
+    """Return whether a warning is about a NodeClaim of the pool: <pool>-<five characters>."""
+    # Compare the whole name: the name of another pool may begin with this one's.
+    return warning.kind == "NodeClaim" and warning.name.rpartition("-")[0] == request.pool.name
+
+
+def refusals(request: Request, warnings: Iterable[Warned], since: float) -> Iterator[tuple[Warned, str]]:
+    """What EC2 refused to the pool since this moment: each Event, and the error code in it."""
+    for warning in warnings:
+        if not _concerns_pool(request, warning) or warning.at < since:
+            continue
+        found = _CODE.search(warning.message)
+        if found or warning.reason == _WITHOUT_CODE:
+            yield warning, found.group(1) if found else warning.reason
+
+
+def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: float) -> str:
+    """What EC2 refused since this moment, counted by error code; empty without a refusal."""
+    codes = Counter(code for _, code in refusals(request, warnings, since))
+    where = f"{request.pool.instance_type} in {request.pool.zone}"
+    parts = []
+    for code, times in sorted(codes.items()):
+        advice = _CODES.get(code, "")
+        parts.append(f"{code} for {where} ({times}x{'; ' + advice if advice else ''})")
+    return ", ".join(parts)
+
+
+def closed(request: Request, seen: Observation, since: float, until: float) -> bool:
+    """Whether no machine can come until this moment, after a refusal since that one.
+
+    Karpenter leaves an offering out for three minutes after EC2 refused it. That says all only where the pool has one
+    offering: of several ways to pay it tries the next at once.
+    """
+    if len((seen.pool.offers if seen.pool else {}).get(c.LABEL_CAPACITY_TYPE, ())) != 1:
+        return False
+    if any(not (claim.initialized or claim.deleting or claim.problem) for claim in seen.claims):
+        return False
+    last = max((warning.at for warning, _ in refusals(request, seen.warnings, since)), default=None)
+    return last is not None and until <= last + LEAST_RETRY_SECONDS

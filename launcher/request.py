@@ -1,0 +1,397 @@
+"""What a launcher is asked to do: TRAINYARD_REQUEST, MIN_NODES and MAX_NODES, checked and frozen."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from launcher import contract as c
+from launcher import forms, volumes
+from launcher.reader import Reader
+from trainyard.k8s import quantity
+
+_SHAPE = re.compile(f"{c.SHAPE_STATIC}|{c.SHAPE_ELASTIC}")
+
+# Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
+# (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
+LEAST_RETRY_SECONDS = 180
+LEAST_NODE_START_SECONDS = 60
+GPU_RESOURCE = "nvidia.com/gpu"
+
+
+class RequestError(ValueError):
+    """A request that is wrong; the message has one line per mistake, each with its place."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A capacity block: when it ends and from when its machines are taken back, in seconds since the epoch.
+
+    `begins` is when its first machine can be had, None where that is not said. Karpenter takes machines back by a
+    drain, before EC2 ends them (contract.yaml, `capacityBlocks`). With `on_demand_fallback` machines are bought on
+    demand while it can't be used.
+    """
+
+    ends: float
+    taken_back: float
+    on_demand_fallback: bool
+    begins: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The nodes that a run may use: all of one instance type, in one zone.
+
+    `per_node` is the full number of `resource` on such a node, `max_nodes` the ceiling that the settings give. `block`
+    is the capacity block that they are of, if any.
+    """
+
+    name: str
+    instance_type: str
+    zone: str
+    resource: str
+    per_node: int
+    max_nodes: int
+    efa_per_node: int
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    block: Block | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placeholder:
+    """The pod that holds a node until a worker takes its place."""
+
+    image: str
+    priority_class: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """The pod that trains.
+
+    `cpu`, `memory` and `shared_memory` are Kubernetes quantities. `mounts` maps the claim of a shared volume to the
+    directory where the pod sees it; `writes` are the directories there that are made, where they are missing, for every
+    pod to write to.
+    """
+
+    image: str
+    service_account: str
+    priority_class: str
+    processes_per_node: int
+    cpu: str
+    memory: str
+    shared_memory: str
+    env: Mapping[str, str]
+    args: tuple[str, ...]
+    command: tuple[str, ...] | None
+    mounts: Mapping[str, str]
+    writes: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallback:
+    """The pool to try when those before it can't give MIN nodes, the worker for its machines, and how long to wait."""
+
+    pool: Pool
+    worker: Worker
+    deadline_seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One run. Durations are in seconds.
+
+    `pool`, `worker` and `deadline_seconds` are the first candidate's, `fallbacks` the candidates after it. An attempt
+    tries each of them once; there are up to `attempts`, with at least `retry_seconds` between them. A machine that can
+    take no worker after `node_start_seconds` is given back. A training that fails is begun anew up to `max_restarts`
+    times; `active_deadline_seconds` is for all of its trainings together. `shape` is that of the world, static or
+    elastic.
+    """
+
+    run_id: str
+    namespace: str
+    pool: Pool
+    min_nodes: int
+    max_nodes: int
+    deadline_seconds: int
+    hold_seconds: int
+    node_start_seconds: int
+    attempts: int
+    retry_seconds: int
+    max_restarts: int
+    shape: str
+    active_deadline_seconds: int | None
+    placeholder: Placeholder
+    worker: Worker
+    fallbacks: tuple[Fallback, ...]
+
+    @property
+    def candidates(self) -> int:
+        """How many pools there are to try."""
+        return 1 + len(self.fallbacks)
+
+    def candidate(self, index: int) -> Request:
+        """This request with pool, worker and deadline of the candidate `index`, from 0 to below `candidates`."""
+        if index == 0:
+            return self
+        fallback = self.fallbacks[index - 1]
+        return replace(
+            self,
+            pool=fallback.pool,
+            worker=fallback.worker,
+            deadline_seconds=fallback.deadline_seconds,
+        )
+
+    @property
+    def lease(self) -> str:
+        """Name of the Lease that the launcher of this run holds."""
+        return f"{c.LAUNCHER_JOB_PREFIX}{self.run_id}"
+
+    @property
+    def training_job(self) -> str:
+        """Name of the PyTorchJob."""
+        return f"{c.TRAINING_JOB_PREFIX}{self.run_id}"
+
+    def placeholder_name(self, index: int) -> str:
+        """Name of the placeholder pod with this index, from 0 to below `max_nodes`."""
+        return f"{c.PLACEHOLDER_PREFIX}{self.run_id}-{index}"
+
+    @property
+    def resources(self) -> dict[str, str]:
+        """What a worker, and so its placeholder, asks of a node."""
+        wanted = {"cpu": self.worker.cpu, "memory": self.worker.memory}
+        wanted[self.pool.resource] = str(self.pool.per_node)
+        if self.pool.efa_per_node:
+            wanted[c.EFA_RESOURCE] = str(self.pool.efa_per_node)
+        return wanted
+
+
+def parse_request(environment: Mapping[str, str]) -> Request:
+    """The request in this process environment. Raises RequestError with every mistake at once."""
+    problems: list[str] = []
+    text = environment.get(c.ENV_REQUEST)
+    if not text:
+        raise RequestError([f"{c.ENV_REQUEST} is not set; it must be the request of a run as JSON"])
+    try:
+        document = json.loads(text)
+    # Also of a number or of lists in lists without end.
+    except (ValueError, RecursionError) as error:
+        raise RequestError([f"{c.ENV_REQUEST} is no JSON: {error}"]) from None
+    top = Reader(document, c.ENV_REQUEST, problems)
+    lowest, highest = top.number("minNodes", 1), top.number("maxNodes", 1)
+    lowest = _override(environment, c.ENV_MIN_NODES, lowest, problems)
+    highest = _override(environment, c.ENV_MAX_NODES, highest, problems)
+    if lowest > highest:
+        problems.append(
+            f"{c.ENV_MIN_NODES} is {lowest} and {c.ENV_MAX_NODES} is {highest}; it must be MIN <= MAX"
+        )
+    active = top.raw("activeDeadlineSeconds")
+    request = Request(
+        run_id=_run_id(top, environment, problems),
+        namespace=top.text("namespace", "a DNS label", forms.LABEL, forms.LABEL_LENGTH),
+        pool=_pool(top.section("pool")),
+        min_nodes=lowest,
+        max_nodes=highest,
+        deadline_seconds=top.number("capacityDeadlineSeconds", 1),
+        hold_seconds=top.number("holdSeconds", 0),
+        node_start_seconds=top.number("nodeStartSeconds", LEAST_NODE_START_SECONDS),
+        attempts=top.number("attempts", 1),
+        retry_seconds=top.number("retrySeconds", LEAST_RETRY_SECONDS),
+        max_restarts=top.number("maxRestarts", 0),
+        shape=top.text("shape", f"{c.SHAPE_STATIC} or {c.SHAPE_ELASTIC}", _SHAPE),
+        active_deadline_seconds=None if active is None else top.number("activeDeadlineSeconds", 1),
+        placeholder=_placeholder(top.section("placeholder")),
+        worker=_worker(top.section("worker")),
+        fallbacks=tuple(_fallback(reader) for reader in top.items("fallbacks")),
+    )
+    top.finish()
+    problems += _contradictions(request, top.place, problems)
+    if problems:
+        raise RequestError(problems)
+    return request
+
+
+def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
+    """What each value alone does not show, but for values that are `told` of already."""
+    found: list[str] = []
+    names: list[str] = []
+    for index in range(request.candidates):
+        candidate = request.candidate(index)
+        place = top if index == 0 else f"{top}.fallbacks[{index - 1}]"
+        pool = candidate.pool
+        if pool.resource == "cpu" and quantity.parse(candidate.worker.cpu) != pool.per_node:
+            found.append(
+                f"{place}.worker.cpu is {candidate.worker.cpu}; it must be pool.perNode "
+                f"({pool.per_node}) in a pool that is counted by its CPUs"
+            )
+        processes = candidate.worker.processes_per_node
+        on_gpus = candidate.worker.env.get(c.ENV_DEVICE) == "cuda"
+        known = not any(problem.startswith(f"{place}.pool.perNode is ") for problem in told)
+        if on_gpus and known and pool.resource == GPU_RESOURCE and processes > pool.per_node:
+            found.append(
+                f"{place}.worker.processesPerNode is {processes}; it must be at most pool.perNode "
+                f"({pool.per_node}), which is how many GPUs {pool.instance_type} has"
+            )
+        worker = candidate.worker
+        if quantity.parse(worker.shared_memory) > quantity.parse(worker.memory):
+            found.append(
+                f"{place}.worker.sharedMemory is {worker.shared_memory}; it must be at most memory"
+                f" ({worker.memory}), of which it is a part"
+            )
+        if pool.name and pool.name in names:
+            found.append(
+                f"{place}.pool.name is {json.dumps(pool.name)}; it must be a pool that no candidate before names"
+            )
+        names.append(pool.name)
+    return found
+
+
+def _override(environment: Mapping[str, str], name: str, value: int, problems: list[str]) -> int:
+    text = environment.get(name, "").strip()
+    if not text:
+        return value
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
+        problems.append(f"{name} is {_short(text)}; it must be a whole number from 1 to 999999")
+        return value
+    return int(text)
+
+
+def _short(text: str) -> str:
+    """A value as it is told: of one without end, its beginning."""
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
+def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) -> str:
+    value, place, prefix = top.raw("runId"), f"{top.place}.runId", ""
+    told = value
+    if value is None:
+        job, place = environment.get(c.ENV_JOB_NAME, ""), c.ENV_JOB_NAME
+        if not job.startswith(c.LAUNCHER_JOB_PREFIX):
+            problems.append(
+                f"{place} is {job!r}; it must be {c.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
+            )
+            return ""
+        value, told, prefix = job.removeprefix(c.LAUNCHER_JOB_PREFIX), job, f"{c.LAUNCHER_JOB_PREFIX} and "
+    if not isinstance(value, str) or not forms.LABEL.fullmatch(value) or len(value) > c.RUN_ID_MAX_LENGTH:
+        problems.append(
+            f"{place} is {told!r}; it must be {prefix}at most {c.RUN_ID_MAX_LENGTH} lower-case letters, digits "
+            "and dashes, beginning and ending with a letter or digit"
+        )
+        return ""
+    return value
+
+
+def _pool(reader: Reader) -> Pool:
+    tolerations = reader.raw("tolerations")
+    if not isinstance(tolerations, list) or not all(map(forms.is_toleration, tolerations)):
+        reader.wrong(
+            "tolerations",
+            "a list of tolerations, each with texts for key, operator, value and effect as a pod may have them",
+        )
+        tolerations = []
+    pool = Pool(
+        name=reader.text("name", "a DNS label", forms.LABEL, forms.LABEL_LENGTH),
+        instance_type=reader.text("instanceType", "the value of a label", forms.LABEL_VALUE),
+        zone=reader.text("zone", "the value of a label", forms.LABEL_VALUE),
+        resource=reader.text(
+            "resource", "the name of a resource, for instance nvidia.com/gpu", forms.RESOURCE
+        ),
+        per_node=reader.number("perNode", 1),
+        max_nodes=reader.number("maxNodes", 1),
+        efa_per_node=reader.number("efaPerNode", 0),
+        node_selector=reader.table("nodeSelector"),
+        tolerations=tuple(tolerations),
+        block=None if reader.raw("block") is None else _block(reader.section("block")),
+    )
+    if pool.node_selector.get(c.LABEL_NODEPOOL) != pool.name:
+        reader.wrong("nodeSelector", f"one with {c.LABEL_NODEPOOL}: {pool.name}")
+    elif not forms.is_selector(pool.node_selector):
+        reader.wrong("nodeSelector", "labels of nodes, with keys and values of up to 63 characters")
+    reader.finish()
+    return pool
+
+
+def _block(reader: Reader) -> Block:
+    ends = reader.moment("ends")
+    begins = reader.moment("begins") if reader.raw("begins") is not None else None
+    if begins is not None and begins >= ends > 0:
+        reader.wrong("begins", "a time before the block's end")
+    block = Block(
+        begins=begins,
+        ends=ends,
+        taken_back=ends - reader.number("takenBackSeconds", 0),
+        on_demand_fallback=reader.flag("onDemandFallback"),
+    )
+    reader.finish()
+    return block
+
+
+def _fallback(reader: Reader) -> Fallback:
+    fallback = Fallback(
+        pool=_pool(reader.section("pool")),
+        worker=_worker(reader.section("worker")),
+        deadline_seconds=reader.number("capacityDeadlineSeconds", 1),
+    )
+    reader.finish()
+    return fallback
+
+
+def _placeholder(reader: Reader) -> Placeholder:
+    placeholder = Placeholder(
+        image=reader.image("image"),
+        priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
+    )
+    reader.finish()
+    return placeholder
+
+
+def _worker(reader: Reader) -> Worker:
+    command = reader.raw("command")
+    env = reader.table("env")
+    for name in env:
+        if not forms.ENV_NAME.fullmatch(name):
+            reader.problems.append(f"{reader.place}.env has {name!r}; it must be letters, digits and _")
+    stops = env.get(c.SHUTDOWN_VARIABLE, "1")
+    if not (re.fullmatch(r"[0-9]{1,6}", stops) and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
+        reader.problems.append(
+            f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {_short(stops)}; "
+            f"it must be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
+        )
+    secrets = reader.table("secrets") if "secrets" in reader.values else {}
+    for name, place in secrets.items():
+        secret, _, key = place.partition("/")
+        if not forms.ENV_NAME.fullmatch(name) or name in env:
+            reader.problems.append(
+                f"{reader.place}.secrets has {name!r}; it must be letters, digits and _, and no name of env"
+            )
+        if not (forms.NAME.fullmatch(secret) and re.fullmatch(r"[-._A-Za-z0-9]+", key)):
+            reader.problems.append(
+                f"{reader.place}.secrets.{name} is {_short(place)}; it must be the name of a Secret, / and its key"
+            )
+    mounts = volumes.read_mounts(reader)
+    worker = Worker(
+        image=reader.image("image"),
+        service_account=reader.text("serviceAccountName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
+        priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
+        processes_per_node=reader.number("processesPerNode", 1),
+        cpu=reader.amount("cpu"),
+        memory=reader.amount("memory"),
+        shared_memory=reader.amount("sharedMemory"),
+        env=env,
+        args=reader.texts("args"),
+        command=None if command is None else reader.texts("command"),
+        mounts=mounts,
+        writes=volumes.read_writes(reader, mounts),
+        secrets=secrets,
+    )
+    reader.finish()
+    return worker

@@ -1,0 +1,300 @@
+"""One EKS cluster: a Kubernetes control plane of its own, started and stopped as a whole."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import http.client
+import json
+import os
+import shutil
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local.cluster import commands, kubeconfig
+from local.cluster.commands import Plan
+from local.cluster.network import Claim, claim_number
+from local.cluster.pki import Authority, Pair, signing_key, write_private
+from local.cluster.processes import Command, Processes, last_line
+from local.cluster.record import Process, read_stat
+from local.cluster.usage import descendants
+from local.home import Home, write_atomically
+from local.ports import free_ports
+from local.tools import TOOLS
+
+READY_PATHS = ("/readyz", "/api/v1/namespaces/default")
+READY_SECONDS = 60.0
+# etcd reserves this for its log of writes before it starts (SegmentSizeBytes in etcd's server/storage/wal/wal.go).
+ETCD_BYTES = 64 * 1000 * 1000
+POLL_SECONDS = 0.1
+REQUEST_SECONDS = 10.0
+# Deaths of one process before its start counts as failed.
+TRIES = 4
+# Machines end their pods first, each with its own grace.
+MACHINES_GRACE = 20.0
+SERVED_VERSION = TOOLS["kubernetes"].number
+GROUPS = {"eks:cluster-admin": "cluster-admin", "eks:admin": "admin", "eks:edit": "edit", "eks:view": "view"}
+
+
+class ControlPlaneError(Exception):
+    """A control plane that did not come up; one line with the log's path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the emulator knows of a new cluster."""
+
+    name: str
+    version: str
+    issuer: str
+    region: str
+    arn: str
+
+
+class ControlPlane:
+    """The processes of one cluster and the files they need."""
+
+    def __init__(self, home: Home, processes: Processes, request: Request, aws_endpoint: str) -> None:
+        self._home = home
+        self._processes = processes
+        self._request = request
+        self._claim: Claim = claim_number()
+        api, etcd, peer = free_ports(3)
+        self.plan = Plan(
+            name=request.name,
+            directory=home.cluster(request.name),
+            programs=home.bin,
+            number=self._claim.number,
+            api_port=api,
+            etcd_port=etcd,
+            peer_port=peer,
+            issuer=request.issuer,
+            # The API server drops the query of a webhook's address, so the name stands in the path.
+            authenticate=f"{aws_endpoint}/_trainyard/authenticate/{request.name}",
+        )
+        self.administrator: kubeconfig.Document = {}
+
+    def start(self, environment: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Any]:
+        """Start everything and wait until the API server is ready; returns what the emulator needs to know.
+
+        Raises:
+            ControlPlaneError: it is not ready after a minute, or a process dies again and again.
+            OSError: files could not be written.
+        """
+        started = time.monotonic()
+        if self._request.version.split(".")[:2] != SERVED_VERSION.split(".")[:2]:
+            say(
+                f"cluster {self.plan.name}: version {self._request.version} was asked for, {SERVED_VERSION} runs"
+            )
+        authority, administrator, client = self.start_api(environment)
+        for group, role in GROUPS.items():
+            client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", _binding(group, role))
+        keys = client.get("/openid/v1/jwks")
+        self._start("controller-manager", commands.controller_manager(self.plan), environment)
+        self._start("scheduler", commands.scheduler(self.plan), environment)
+        machines = [
+            sys.executable,
+            "-m",
+            "local.nodes",
+            "--cluster",
+            self.plan.name,
+            "--home",
+            str(self._home.root),
+        ]
+        self._start("machines", machines, environment, grace=MACHINES_GRACE)
+        self.administrator = kubeconfig.document(self.plan.name, self.plan.endpoint, authority, administrator)
+        say(
+            f"cluster {self.plan.name} is ready after {time.monotonic() - started:.1f} s at {self.plan.endpoint}"
+        )
+        return {
+            "endpoint": self.plan.endpoint,
+            "certificateAuthority": base64.b64encode(authority).decode(),
+            "jwks": keys,
+            "number": self.plan.number.value,
+            "servedVersion": SERVED_VERSION,
+        }
+
+    def start_api(self, environment: Mapping[str, str]) -> tuple[bytes, Pair, Client]:
+        """Start the store and the API server alone; returns the authority, the administrator and their client.
+
+        Raises as `start` does.
+        """
+        authority, administrator = self._write_files()
+        self._start("etcd", commands.etcd(self.plan), environment)
+        self._start("apiserver", commands.api_server(self.plan), environment)
+        client = Client(self.plan.api_port, self.plan.directory)
+        self._wait_ready(client)
+        return authority, administrator, client
+
+    def stop(self) -> None:
+        """End everything, machines first with what they leave of their pods, and remove the cluster's directory."""
+        pods = self._pod_processes()
+        for name in ("machines", "scheduler", "controller-manager", "apiserver", "etcd"):
+            self._processes.stop(f"{self.plan.name}-{name}")
+            if name == "machines":
+                kill_remaining(pods)
+        self._claim.close()
+        shutil.rmtree(self.plan.directory, ignore_errors=True)
+
+    def _pod_processes(self) -> list[Process]:
+        root = self._processes.pid(f"{self.plan.name}-machines")
+        if root is None:
+            return []
+        return [Process(pid, start) for pid in descendants(root) if (start := read_stat(pid)) is not None]
+
+    def facts(self) -> dict[str, Any]:
+        """What `cluster.json` holds."""
+        return {
+            "name": self.plan.name,
+            "number": self.plan.number.value,
+            "serviceCidr": self.plan.number.service_cidr,
+            "podCidr": self.plan.number.pod_cidr,
+            "apiPort": self.plan.api_port,
+            "region": self._request.region,
+            "issuer": self._request.issuer,
+            "arn": self._request.arn,
+            "version": self._request.version,
+            "servedVersion": SERVED_VERSION,
+        }
+
+    def _start(
+        self, name: str, arguments: list[str], environment: Mapping[str, str], grace: float = 5.0
+    ) -> None:
+        full = f"{self.plan.name}-{name}"
+        log = self._home.logs / f"{full}.log"
+        self._processes.start(
+            Command(name=full, arguments=arguments, environment=environment, log=log, grace=grace)
+        )
+
+    def _write_files(self) -> tuple[bytes, Pair]:
+        """Certificates, kubeconfigs and `cluster.json`; returns the authority and the administrator."""
+        plan = self.plan
+        shutil.rmtree(plan.directory, ignore_errors=True)
+        plan.pki.mkdir(parents=True, mode=0o700)
+        authority = Authority(f"trainyard {plan.name}")
+        (plan.pki / "ca.crt").write_bytes(authority.certificate)
+        service = "kubernetes.default.svc"
+        names = ["localhost", "kubernetes", "kubernetes.default", service, f"{service}.cluster.local"]
+        authority.issue(
+            "kube-apiserver", hosts=names, addresses=["127.0.0.1", plan.number.api_service]
+        ).write(plan.pki, "api-server")
+        authority.issue("etcd", hosts=["localhost"], addresses=["127.0.0.1"]).write(plan.pki, "etcd")
+        authority.issue("kube-apiserver").write(plan.pki, "etcd-client")
+        authority.issue("kube-apiserver-kubelet-client").write(plan.pki, "kubelet-client")
+        authority.issue("kubelet", hosts=["localhost"], addresses=["127.0.0.1"]).write(plan.pki, "kubelet")
+        write_private(plan.pki / "service-accounts.key", signing_key())
+        administrator = authority.issue("kubernetes-admin", group="system:masters")
+        for user, pair in (
+            ("admin", administrator),
+            ("controller-manager", authority.issue("system:kube-controller-manager")),
+            ("scheduler", authority.issue("system:kube-scheduler")),
+        ):
+            content = kubeconfig.document(plan.name, plan.endpoint, authority.certificate, pair)
+            kubeconfig.write(plan.directory / f"{user}.kubeconfig", content)
+        administrator.write(plan.pki, "admin")
+        kubeconfig.write(plan.directory / "token-webhook.yaml", kubeconfig.token_webhook(plan.authenticate))
+        write_atomically(plan.directory / "cluster.json", json.dumps(self.facts(), indent=2) + "\n")
+        return authority.certificate, administrator
+
+    def _wait_ready(self, client: Client) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not client.is_ready():
+            for part in ("etcd", "apiserver"):
+                name = f"{self.plan.name}-{part}"
+                if self._processes.restarts(name) >= TRIES:
+                    if shutil.disk_usage(self._home.root).free < ETCD_BYTES:
+                        raise ControlPlaneError(f"{os.strerror(errno.ENOSPC)}: {self._home.root}")
+                    raise ControlPlaneError(f"{name} dies again and again: {self._last_words(part)}")
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(
+                    f"the API server of cluster {self.plan.name} is not ready after {READY_SECONDS:.0f} s: "
+                    f"{self._last_words('apiserver')}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _last_words(self, part: str) -> str:
+        log = self._home.logs / f"{self.plan.name}-{part}.log"
+        return f"{last_line(log)} (log: {log})"
+
+
+def kill_remaining(processes: list[Process]) -> None:
+    """SIGKILL for those that still run."""
+    for process in processes:
+        if process.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def _binding(group: str, role: str) -> dict[str, Any]:
+    """The ClusterRoleBinding that gives an EKS access policy its meaning."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": group},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
+    }
+
+
+class Client:
+    """The few requests of the administrator that a start needs; the full client library is not worth its memory."""
+
+    def __init__(self, port: int, directory: Path) -> None:
+        self._port = port
+        self._context = ssl.create_default_context(cafile=str(directory / "pki" / "ca.crt"))
+        self._context.load_cert_chain(directory / "pki" / "admin.crt", directory / "pki" / "admin.key")
+
+    def is_ready(self) -> bool:
+        """Whether the API server says so and has made the namespace `default`; who does not answer is not ready.
+
+        The API server makes its own namespaces a moment after /readyz says yes; an EKS cluster that is ACTIVE has them.
+        """
+        try:
+            return all(self._request("GET", path)[0] == 200 for path in READY_PATHS)
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def get(self, path: str) -> Any:
+        """Read an object.
+
+        Raises:
+            ControlPlaneError: the API server refused.
+        """
+        return self._checked("GET", path, None, (200,))
+
+    def create(self, path: str, body: dict[str, Any]) -> None:
+        """Create an object that may be there already.
+
+        Raises:
+            ControlPlaneError: the API server refused.
+        """
+        self._checked("POST", path, body, (201, 409))
+
+    def _checked(self, method: str, path: str, body: dict[str, Any] | None, good: tuple[int, ...]) -> Any:
+        try:
+            status, text = self._request(method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            raise ControlPlaneError(f"{method} {path} on the new API server failed: {error}") from error
+        if status not in good:
+            raise ControlPlaneError(f"{method} {path} on the new API server: {status} {text[:300]}")
+        return json.loads(text)
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self._port, timeout=REQUEST_SECONDS, context=self._context
+        )
+        try:
+            connection.request(
+                method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"}
+            )
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()

@@ -1,0 +1,277 @@
+"""Start and end a local cloud from the outside."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from local.cluster import namespaces
+from local.cluster.control import ControlError, JsonObject, request
+from local.cluster.network import is_free
+from local.cluster.processes import last_line
+from local.cluster.record import Process, port_holder, read_stat, recorded, remove_records, running
+from local.cluster.supervisor import child_environment
+from local.home import CHECKOUT, Home, write_atomically
+from local.ports import free_ports
+
+READY_SECONDS = 90.0
+# Pods get up to 20 s to end, then the control planes and the emulator.
+DOWN_SECONDS = 45.0
+POLL_SECONDS = 0.05
+# What clusters, pods and logs of a run take, with room.
+FREE_BYTES = 1_000_000_000
+ERROR = re.compile(r"\berror: (.+)")
+# The shell's own line of /proc/<pid>/stat goes to the supervisor, which in its PID namespace can't read it; exec keeps
+# id and start time.
+START = 'exec "$@" --outer "$(cat /proc/$$/stat)"'
+
+Say = Callable[[str], None]
+
+
+class CloudError(Exception):
+    """The local cloud can't be started, reached or ended; one line."""
+
+
+def up(
+    home: Home, say: Say, boot_seconds: float | None = None, gpu_delay_seconds: float | None = None
+) -> None:
+    """Start the local cloud unless it is running; returns when the emulator answers.
+
+    Raises:
+        CloudError: it does not start; what went wrong and where its log is.
+    """
+    try:
+        home.make()
+        _store_settings(home, boot_seconds, gpu_delay_seconds)
+        with _one_at_a_time(home):
+            _up(home, say)
+    except namespaces.NamespaceError as error:
+        raise CloudError(str(error)) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise CloudError(f"the disk of {home.root} is full: free some space and start again") from error
+        raise CloudError(f"{error.strerror or error}: {error.filename or home.root}") from error
+
+
+def _up(home: Home, say: Say) -> None:
+    process = running(home)
+    started = time.monotonic()
+    if process is not None and home.cloud_file.exists():
+        record = home.cloud() or {}
+        say(f"local cloud: already running at {record.get('awsEndpoint')} (process {process.pid})")
+        return
+    if process is None:
+        _tell_stale(home, say)
+        remove_records(home)
+        _check_disk(home)
+        process = _start(home)
+    else:
+        say(f"local cloud: process {process.pid} runs but is not ready yet; waiting")
+    _wait_ready(home, process)
+    record = home.cloud() or {}
+    say(f"local cloud: ready after {time.monotonic() - started:.1f} s at {record.get('awsEndpoint')}")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(home: Home) -> Iterator[None]:
+    """Two commands that start the same cloud take turns; the second finds it running."""
+    descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def down(home: Home, say: Say) -> None:
+    """End the local cloud and wait until every process is gone; one that does not run is no error."""
+    process = running(home)
+    if process is None:
+        _tell_stale(home, say)
+        remove_records(home)
+        say("local cloud: not running")
+        return
+    started = time.monotonic()
+    try:
+        request(home.control_socket, "POST", "/shutdown", timeout=5.0)
+    except (OSError, http.client.HTTPException, ControlError) as error:
+        say(f"local cloud: process {process.pid} does not answer ({error}); killing it")
+        _kill(process)
+    if not _gone(process, DOWN_SECONDS):
+        say(f"local cloud: still there after {DOWN_SECONDS:.0f} s; killing it")
+        _kill(process)
+        _gone(process, DOWN_SECONDS)
+    remove_records(home)
+    say(f"local cloud: stopped after {time.monotonic() - started:.1f} s")
+
+
+def reset(home: Home, say: Say) -> None:
+    """End the local cloud and delete all of its state; built tools are kept.
+
+    Raises:
+        CloudError: the directory is none of ours.
+    """
+    if home.root.exists() and any(home.root.iterdir()) and not home.marker.exists():
+        raise CloudError(
+            f"{home.root} is not deleted: it holds no {home.marker.name}, so it is no local cloud's"
+        )
+    down(home, say)
+    for directory in (home.control_socket.parent, home.root):
+        shutil.rmtree(directory, ignore_errors=True)
+    say(f"local cloud: {home.root} deleted")
+
+
+def status(home: Home) -> JsonObject | None:
+    """What runs, or None when nothing does.
+
+    Raises:
+        CloudError: it runs but does not answer.
+    """
+    process = running(home)
+    if process is None:
+        return None
+    try:
+        answer = request(home.control_socket, "GET", "/status", timeout=10.0)
+    except (OSError, http.client.HTTPException, ControlError) as error:
+        raise CloudError(
+            f"process {process.pid} does not answer ({error}); `python -m local down` ends it"
+        ) from error
+    return {
+        **process.as_json(),
+        **answer,
+        "home": str(home.root),
+        "kubeconfig": str(home.kubeconfig),
+        "logs": str(home.logs),
+    }
+
+
+def _store_settings(home: Home, boot_seconds: float | None, gpu_delay_seconds: float | None) -> None:
+    given = {"bootSeconds": boot_seconds, "gpuDelaySeconds": gpu_delay_seconds}
+    changed = {name: value for name, value in given.items() if value is not None}
+    if changed or not home.settings_file.exists():
+        write_atomically(home.settings_file, json.dumps({**home.settings(), **changed}) + "\n")
+
+
+def _tell_stale(home: Home, say: Say) -> None:
+    old = recorded(home)
+    if old is not None:
+        say(f"local cloud: the last one (process {old.pid}) ended without `down`; its record is removed")
+
+
+def _check_disk(home: Home) -> None:
+    free = shutil.disk_usage(home.root).free
+    if free < FREE_BYTES:
+        raise CloudError(
+            f"the disk of {home.root} is full: {free / 1e6:.0f} MB free, {FREE_BYTES / 1e6:.0f} MB are needed; "
+            "free some space and start again"
+        )
+
+
+def _start(home: Home) -> Process:
+    chosen = namespaces.options()
+    port = _port(private=namespaces.is_private(chosen))
+    command = [
+        "unshare",
+        *chosen,
+        sys.executable,
+        "-m",
+        "local.cluster",
+        "--home",
+        str(home.root),
+        "--port",
+        str(port),
+    ]
+    if namespaces.is_private(chosen):
+        command.append("--private-network")
+    _put_logs_aside(home)
+    log = home.logs / "supervisor.log"
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", START, "sh", *command],
+            cwd=CHECKOUT,
+            env=child_environment(home, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            # A session of its own: it outlives the terminal and the command that started it.
+            start_new_session=True,
+        )
+    start = read_stat(process.pid)
+    if start is None:
+        raise CloudError(_reason(home))
+    return Process(process.pid, start)
+
+
+def _put_logs_aside(home: Home) -> None:
+    """The last cloud's logs go to `logs/previous`, in place of those before them."""
+    previous = home.logs / "previous"
+    old = list(home.logs.glob("*.log"))
+    if old:
+        shutil.rmtree(previous, ignore_errors=True)
+        previous.mkdir()
+        for file in old:
+            os.rename(file, previous / file.name)
+
+
+def _port(*, private: bool) -> int:
+    """The emulator's port: `$TRAINYARD_AWS_PORT`, else a free one."""
+    text = os.environ.get("TRAINYARD_AWS_PORT")
+    if not text:
+        return free_ports(1)[0]
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise CloudError(f"TRAINYARD_AWS_PORT={text} is no port: it must be a number from 1 to 65535")
+    port = int(text)
+    if not private and not is_free(port):
+        raise CloudError(
+            f"port {port} (TRAINYARD_AWS_PORT) is in use by {port_holder(port)}: end it, or choose another port"
+        )
+    return port
+
+
+def _wait_ready(home: Home, process: Process) -> None:
+    log = home.logs / "supervisor.log"
+    deadline = time.monotonic() + READY_SECONDS
+    while not home.cloud_file.exists():
+        if not process.alive:
+            raise CloudError(_reason(home))
+        if time.monotonic() > deadline:
+            raise CloudError(
+                f"the local cloud is not ready after {READY_SECONDS:.0f} s: {last_line(log)} (log: {log})"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _reason(home: Home) -> str:
+    """Why the supervisor ended: its error line, else its last one."""
+    log = home.logs / "supervisor.log"
+    for line in reversed(log.read_text(errors="replace").splitlines()):
+        match = ERROR.search(line)
+        if match:
+            return match.group(1)
+    return f"the supervisor ended: {last_line(log)} (log: {log})"
+
+
+def _kill(process: Process) -> None:
+    """SIGKILL for unshare, which takes the whole namespace with it."""
+    if process.alive:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def _gone(process: Process, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while process.alive:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

@@ -1,0 +1,348 @@
+"""One container of a pod: started, watched, restarted with back-off, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from local.nodes import environment, images, logs, node, probes, status
+from local.nodes.environment import MissingReference
+from local.nodes.images import PullError
+from local.nodes.pod_site import PodSite
+from local.nodes.pod_volumes import PodVolumes
+from local.nodes.process import Ended, Entry, NotRunningError, Process
+from local.nodes.status import ContainerState
+
+Object = dict[str, Any]
+CONFIG_RETRY_SECONDS = 2.0
+STOP_POLL_SECONDS = 0.1
+STEADY_SECONDS = 600.0  # a run of this length resets the back-off, as in the kubelet
+# https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
+MESSAGE_PATH = "/dev/termination-log"
+MESSAGE_BYTES = 4096
+LOGGED_MESSAGE_BYTES = 2048
+
+
+def read_end(file: Path, size: int) -> str:
+    """Return the last bytes of a file, of any length, as text.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+    """
+    with file.open("rb") as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - size))
+        return opened.read(size).decode(errors="replace")
+
+
+class Container:
+    """Runs one container of a pod to its end. `once` marks an init container that has to succeed."""
+
+    def __init__(
+        self, pod: PodSite, volumes: PodVolumes, spec: Object, state: ContainerState, *, once: bool
+    ) -> None:
+        self.pod = pod
+        self._volumes = volumes
+        self.spec = spec
+        self.state = state
+        self.once = once
+        self.name: str = spec["name"]
+        self.simulated = images.simulated(spec, pod.context.images)
+        self.running = asyncio.Event()  # set while there is a process: `kubectl logs -f` follows that long
+        self.begun = asyncio.Event()  # set once it has started for the first time, or never will
+        self.clock = logs.Clock(self.log_path(state.restarts))
+        self.process: Process | None = None
+        self._failures = 0
+
+    @property
+    def directory(self) -> Path:
+        """Where its plan and its process record are."""
+        return self.pod.directory / "containers" / self.name
+
+    def log_path(self, run: int) -> Path:
+        """The output of its n-th run."""
+        return self.pod.log_directory / self.name / f"{run}.log"
+
+    @property
+    def policy(self) -> str:
+        """Its restart policy: its own (sidecars), else the pod's; an init container never repeats a success."""
+        policy = self.spec.get("restartPolicy") or self.pod.item["spec"].get("restartPolicy", "Always")
+        return "OnFailure" if self.once and policy == "Always" else str(policy)
+
+    async def run(self) -> None:
+        """Run until it has ended for good, or until the pod stops and its process with it."""
+        try:
+            await self.pod.persist(self._live, f"container {self.name}")
+        finally:
+            self.begun.set()
+
+    async def _live(self) -> None:
+        await self._take_over()
+        while not self.pod.stopping.is_set():
+            if self.state.stage == "terminated":
+                if not status.restarts_after(self.policy, self.state.exit_code):
+                    return
+                if not await self._back_off():
+                    return
+            if await self._start():
+                await self._follow()
+
+    async def _take_over(self) -> None:
+        """Go on with a process that was started before this stand-in was."""
+        found = None if self.simulated else self.process or Process.found(self.directory)
+        if self.state.stage != "running" and found is not None and found.alive:
+            # It was started, but the API server was not told any more.
+            self.state.restarts += self.state.stage == "terminated"
+            self.state.run(time.time())
+        if self.state.stage != "running":
+            return
+        if found is None and not self.simulated:
+            self._ended(
+                Ended(status.KILLED, time.time(), "no record of the process"), "ContainerStatusUnknown"
+            )
+            return
+        self.process = found
+        self.clock = logs.Clock(self.log_path(self.state.restarts))
+        self.clock.look(self.state.started_at)
+        await self._follow()
+
+    async def _back_off(self) -> bool:
+        """Wait before a restart. False if the pod stops meanwhile."""
+        if self.state.finished_at - self.state.started_at >= STEADY_SECONDS:
+            self._failures = 0
+        delay = status.back_off(self._failures, self.pod.context.settings.backoff_seconds)
+        self._failures += 1
+        if delay:
+            message = f"back-off {delay:g}s restarting failed container={self.name} pod={self.pod.label}"
+            self.state.wait("CrashLoopBackOff", message)
+            self.pod.event("Warning", "BackOff", message)
+            self.pod.publish()
+        stopped = await self.pod.sleep(delay)
+        if not stopped:
+            if self.state.stage == "terminated":
+                self.state.last = self.state.terminated()
+            self.state.restarts += 1
+        return not stopped
+
+    async def _start(self) -> bool:
+        """Start its process. False, after a pause, where something that it needs is missing."""
+        try:
+            if not self.simulated:
+                self.process = await self._launch()
+        except MissingReference as error:
+            return await self._postpone("CreateContainerConfigError", str(error))
+        except PullError as error:
+            return await self._postpone("ErrImagePull", str(error))
+        except (OSError, ValueError, RuntimeError) as error:
+            return await self._postpone("CreateContainerError", f"container {self.name}: {error}")
+        self.state.image, self.state.image_id = self.spec["image"], self.spec["image"]
+        self.state.run(time.time())
+        self.pod.event("Normal", "Started", f"Started container {self.name}")
+        return True
+
+    async def _postpone(self, reason: str, message: str) -> bool:
+        if self.state.reason != reason:
+            self.pod.event("Warning", "Failed", f"Error: {message}")
+        self.state.wait(reason, message)
+        self.pod.publish()
+        await self.pod.sleep(CONFIG_RETRY_SECONDS)
+        return False
+
+    async def _launch(self) -> Process:
+        """Work out command, environment and mounts, and start the process."""
+        facts, context = self.pod.facts(), self.pod.context
+        declared = environment.declared(facts, self.spec)
+        program = context.images.find(self.spec, self.pod.ip, declared, self.pod.port_for)
+        self.pod.save_ports()
+        user, group = environment.user_and_group(self.pod.item, self.spec, program.user, program.users)
+        variables = environment.complete(
+            declared | program.forced,
+            program.environment,
+            self.pod.injected(),
+            self.pod.hostname,
+            context.settings.service_ip,
+            user,
+            program.users,
+        )
+        variables.setdefault("PATH", images.SYSTEM_PATH)
+        plan = self._volumes.plan(self.spec, program) | {
+            "hostname": self.pod.hostname,
+            "user": user,
+            "group": group,
+            "users": program.users,
+            "argv": list(program.argv),
+            "env": variables,
+            "niceness": node.pod_niceness(context.instances.get(self.pod.item["spec"]["nodeName"])),
+        }
+        plan["mounts"].append(self._message_mount())
+        self.clock = logs.Clock(self.log_path(self.state.restarts))
+        self.pod.event(
+            "Normal", "Pulled", f'Container image "{self.spec["image"]}" already present on machine'
+        )
+        return Process.start(self.directory, plan, self.clock.path)
+
+    async def _follow(self) -> None:
+        """Wait for the end of the present run, probing it."""
+        self.running.set()
+        self.begun.set()
+        probing = asyncio.create_task(self._probe())
+        self.pod.publish()
+        try:
+            if self.process is None:
+                if not self.once:
+                    await self.pod.stopping.wait()
+                ended, reason = Ended(0, time.time()), ""
+            else:
+                ended = await self.process.wait()
+                reason = "StartError" if ended.code == 128 and ended.message else ""
+        finally:
+            probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await probing
+            self.running.clear()
+        self._ended(ended, reason)
+
+    def _ended(self, ended: Ended, reason: str) -> None:
+        message = ended.message or self._own_message()
+        if (
+            not message
+            and ended.code
+            and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        ):
+            message = self._last_output()
+        self.clock.look(time.time())
+        self.state.end(ended.code, ended.at, reason, message)
+        self.process = None
+        if ended.code and not self.pod.stopping.is_set():
+            self.pod.event("Warning", "Failed", f"container {self.name} ended with exit code {ended.code}")
+        self.pod.publish()
+
+    def _message_mount(self) -> Object:
+        """Create the file for the termination message, which all users in the container may write."""
+        file = self.directory / "termination-log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+        file.chmod(0o666)
+        return {"source": str(file), "target": self.spec.get("terminationMessagePath") or MESSAGE_PATH}
+
+    def _own_message(self) -> str:
+        """Return the termination message that the container wrote."""
+        try:
+            return read_end(self.directory / "termination-log", MESSAGE_BYTES)
+        except FileNotFoundError:
+            return ""
+
+    def _last_output(self) -> str:
+        """The end of its output, as the termination message."""
+        try:
+            return read_end(self.clock.path, LOGGED_MESSAGE_BYTES)
+        except FileNotFoundError:
+            return ""
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, and SIGKILL to all that is left after `grace` seconds; returns once it is gone.
+
+        A process that an earlier stand-in started and that was not taken over yet is ended too.
+        """
+        process = self.process or (None if self.simulated else Process.found(self.directory))
+        if process is None or not process.alive:
+            return
+        process.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
+        deadline = time.monotonic() + grace
+        while process.alive:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+            if time.monotonic() >= deadline:
+                process.signal(signal.SIGKILL)
+
+    async def finish(self, grace: float) -> None:
+        """End a sidecar once the others have ended; its task must not run any more."""
+        process = self.process
+        await self.stop(grace)
+        if self.state.stage == "running":
+            self._ended(process.ended() if process else Ended(0, time.time()), "")
+
+    async def entry(self) -> Entry:
+        """How to run a command inside of it. Raises NotRunningError that says why none can."""
+        if self.simulated:
+            raise NotRunningError("its image has no program on the local machines")
+        if self.process is None:
+            raise NotRunningError("it does not run")
+        return await self.process.entry()
+
+    async def execute(self, argv: list[str], timeout: float) -> int:
+        """Run a command inside the container; its exit code, 124 if it takes longer than `timeout` seconds."""
+        null = asyncio.subprocess.DEVNULL
+        try:
+            entry = await self.entry()
+            child = await asyncio.create_subprocess_exec(
+                *entry.command(argv), env=entry.variables, stdin=null, stdout=null, stderr=null
+            )
+        except (NotRunningError, OSError):  # a machine without memory for it: the next probe may succeed
+            return 1
+        try:
+            async with asyncio.timeout(timeout):
+                return await child.wait()
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+            return 124
+
+    async def _probe(self) -> None:
+        """Startup probe, then readiness and liveness side by side; without a probe it is ready at once."""
+        if self.spec.get("startupProbe") and not self.simulated and not self.state.started:
+            await self._repeat("startupProbe", self._startup)
+        self.state.started = True
+        work: list[Coroutine[Any, Any, None]] = []
+        if self.spec.get("readinessProbe") and not self.simulated:
+            work.append(self._repeat("readinessProbe", self._readiness))
+        elif not self.once:
+            self.state.ready = True
+        if self.spec.get("livenessProbe") and not self.simulated:
+            work.append(self._repeat("livenessProbe", self._liveness))
+        self.pod.publish()
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each)
+
+    async def _repeat(self, kind: str, changed: Any) -> None:
+        probe = self.spec[kind]
+
+        async def attempt() -> str:
+            return await probes.once(probe, self.pod.ip, self._port, self.execute)
+
+        await probes.repeat(probe, attempt, changed)
+
+    def _port(self, port: int | str) -> int | None:
+        return self.pod.port(port)
+
+    async def _startup(self, good: bool, message: str) -> bool:
+        if not good:
+            await self._unhealthy("Startup", message)
+        return True
+
+    async def _readiness(self, good: bool, message: str) -> bool:
+        if self.state.ready != good:
+            self.state.ready = good
+            if not good:
+                self.pod.event("Warning", "Unhealthy", f"Readiness probe failed: {message}")
+            self.pod.publish()
+        return False
+
+    async def _liveness(self, good: bool, message: str) -> bool:
+        if not good:
+            await self._unhealthy("Liveness", message)
+        return not good
+
+    async def _unhealthy(self, kind: str, message: str) -> None:
+        self.pod.event("Warning", "Unhealthy", f"{kind} probe failed: {message}")
+        self.pod.event(
+            "Normal", "Killing", f"Container {self.name} failed {kind.lower()} probe, will be restarted"
+        )
+        grace = float(self.pod.item["spec"].get("terminationGracePeriodSeconds", 30))
+        # In a task of its own: ending the process cancels the probes, this one among them.
+        self.pod.context.tasks.start(self.stop(grace), f"stop {self.name}")

@@ -1,0 +1,183 @@
+"""Which program of this machine an image name stands for."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from local.nodes import dockerfile
+from local.nodes.environment import expand
+
+Object = dict[str, Any]
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KARPENTER = re.compile(r"(^|/)karpenter/controller(:|@|$)")
+OPERATOR = re.compile(r"(^|/)(kubeflow/)?(training-v1/)?training-operator(:|@|$)")
+# Network tools: what the image of the debug pod (components/debug_pod.py) has and this machine too, or we do.
+NETWORK_TOOLS = re.compile(r"(^|/)agnhost(:|@|$)")
+LOOKUP_CONTAINER = "init-pytorch"
+
+
+class PullError(Exception):
+    """The image can't be had; the message says why, as a kubelet's ErrImagePull would."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """How a container runs here. `simulated` ones have no process.
+
+    `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead;
+    `user` is the image's USER, and `users` are those that it creates.
+    """
+
+    kind: Literal["process", "simulated"]
+    argv: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    forced: dict[str, str] = field(default_factory=dict)
+    context: str = ""
+    workdir: str = "/"
+    user: str = ""
+    users: dict[str, int] = field(default_factory=dict)
+    ports: dict[int, int] = field(default_factory=dict)
+
+
+def image_environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """PATH with this project's interpreter first, then what the image sets.
+
+    An image's own PATH is left out: its directories are not on this machine.
+    """
+    path = f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}"
+    return {"PYTHONUNBUFFERED": "1"} | (extra or {}) | {"PATH": path}
+
+
+def command_line(container: Object, entrypoint: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    """`command` replaces the image's entry point and drops its default arguments; `args` replaces those alone."""
+    given, arguments = container.get("command"), container.get("args")
+    if given:
+        return (*given, *(arguments or ()))
+    return (*entrypoint, *(arguments if arguments is not None else command))
+
+
+def built(container: Object, entry: Object) -> Program:
+    """An image that the docker-build plugin recorded: its Dockerfile's entry point, run from its context."""
+    file = Path(entry["dockerfile"])
+    try:
+        image = dockerfile.parse(file.read_text(), entry.get("target"))
+    except (OSError, ValueError) as error:
+        raise PullError(f"image {container['image']}: {file}: {error}") from error
+    argv = command_line(container, image.entrypoint, image.command)
+    if not argv:
+        raise PullError(
+            f"image {container['image']}: {file} has no ENTRYPOINT and no CMD, and no command is given"
+        )
+    return Program(
+        "process",
+        argv,
+        image_environment(image.environment),
+        context=str(entry["context"]),
+        workdir=image.workdir,
+        user=image.user,
+        users=image.users,
+    )
+
+
+def flag(arguments: tuple[str, ...], name: str, default: int) -> int:
+    """The value of a Go flag `--name=value` or `--name value`."""
+    for index, word in enumerate(arguments):
+        if word.startswith(f"--{name}="):
+            return int(word.partition("=")[2])
+        if word == f"--{name}" and index + 1 < len(arguments):
+            return int(arguments[index + 1])
+    return default
+
+
+def karpenter(
+    container: Object, binary: Path, environment: dict[str, str], free_port: Callable[[int], int]
+) -> Program:
+    """Karpenter listens on all addresses, ports from its environment: each pod gets ports of its own."""
+    argv = (str(binary), *(container.get("args") or ()))
+    names = {"METRICS_PORT": 8080, "HEALTH_PROBE_PORT": 8081}
+    ports, changed = {}, {}
+    for name, default in names.items():
+        wanted = int(environment.get(name, default))
+        ports[wanted] = free_port(wanted)
+        changed[name] = str(ports[wanted])
+    return Program("process", argv, image_environment(), forced=changed, ports=ports)
+
+
+def operator(container: Object, binary: Path, pod_ip: str, free_port: Callable[[int], int]) -> Program:
+    """The training operator: two of its listeners take an address; its webhook's port has to move."""
+    given = tuple(container.get("command") or ())[1:] + tuple(container.get("args") or ())
+    webhook = flag(given, "webhook-server-port", 9443)
+    ports = {webhook: free_port(webhook)}
+    listeners = (
+        f"--metrics-bind-address={pod_ip}:8080",
+        f"--health-probe-bind-address={pod_ip}:8081",
+        f"--webhook-server-port={ports[webhook]}",
+    )
+    return Program("process", (str(binary), *given, *listeners), image_environment(), ports=ports)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Finds programs. `file` is images.json, `tools` the directory of the tools' links, `helpers` of our own."""
+
+    file: Path
+    tools: Path
+    helpers: Path
+    account: str
+
+    def find(
+        self, container: Object, pod_ip: str, environment: dict[str, str], free_port: Callable[[int], int]
+    ) -> Program:
+        """The program of a container. Raises PullError for an image of our own registry that nobody built.
+
+        `environment` is what the pod declares; `free_port` gives a free port to use in place of another.
+        """
+        image = container["image"]
+        container = container | {
+            key: [expand(word, environment) for word in container[key]]
+            for key in ("command", "args")
+            if container.get(key)
+        }
+        entry = self.recorded(image)
+        if entry is not None:
+            return built(container, entry)
+        bare = image.split("@")[0]
+        if KARPENTER.search(bare):
+            return karpenter(container, self.tools / "karpenter", environment, free_port)
+        if OPERATOR.search(bare):
+            return operator(container, self.tools / "training-operator", pod_ip, free_port)
+        looks_up = container["name"] == LOOKUP_CONTAINER or NETWORK_TOOLS.search(bare)
+        if looks_up and container.get("command"):
+            # `nslookup` in the operator's script and in the debug pod is ours and reads the pod's hosts file.
+            found = image_environment()
+            path = {"PATH": f"{self.helpers}:{found['PATH']}"}
+            return Program("process", command_line(container, (), ()), found | path)
+        if image.startswith(f"{self.account}.dkr.ecr."):
+            raise PullError(f"image {image}: not in {self.file}; no build of this stack made it")
+        return Program("simulated")
+
+    def recorded(self, image: str) -> Object | None:
+        """What the docker-build plugin recorded for a reference: `repo:tag`, `repo@digest` or both together."""
+        try:
+            known: Object = json.loads(self.file.read_text())
+        except FileNotFoundError:
+            return None
+        repository, at, digest = image.partition("@")
+        untagged = re.sub(r":[^/:]+$", "", repository)
+        names = [image, f"{untagged}{at}{digest}"] if at else [image]
+        return next((known[name] for name in names if name in known), None)
+
+
+def simulated(container: Object, images: Images) -> bool:
+    """Whether a container surely has no process, without looking at its environment."""
+    try:
+        program = images.find(container, "127.0.0.1", {}, lambda port: port)
+    except (PullError, OSError, ValueError):  # its start will tell
+        return False
+    return program.kind == "simulated"

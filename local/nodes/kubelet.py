@@ -1,0 +1,166 @@
+"""The kubelets' HTTPS server: container logs, commands in containers, and a clear word on what it does not do."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from local.nodes import logs, remote
+from local.nodes.container import Container
+from local.nodes.pods import Pods
+from local.nodes.process import NotRunningError
+from local.nodes.quantity import epoch
+
+# What kubectl calls what its requests ask for.
+COMMANDS: Final = {"portForward": "port-forward"}
+
+
+def serving_tls(pki: Path) -> ssl.SSLContext:
+    """TLS with the kubelets' certificate, for clients that have one of the cluster: the API server is one.
+
+    Logs are closed to other users of the machine (`Home.make`), so they must be here, too.
+    """
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pki / "kubelet.crt", pki / "kubelet.key")
+    tls.load_verify_locations(pki / "ca.crt")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    return tls
+
+
+def log_request(query: dict[str, str], now: float) -> logs.Request:
+    """The PodLogOptions of a request. Raises ValueError for a number or time that is none."""
+    since = None
+    if "sinceSeconds" in query:
+        since = now - float(query["sinceSeconds"])
+    elif "sinceTime" in query:
+        since = epoch(query["sinceTime"])
+    return logs.Request(
+        follow=query.get("follow", "").lower() in ("true", "1"),
+        tail=int(query["tailLines"]) if "tailLines" in query else None,
+        since=since,
+        timestamps=query.get("timestamps", "").lower() in ("true", "1"),
+        limit=int(query["limitBytes"]) if "limitBytes" in query else None,
+    )
+
+
+def _told(kind: type[web.HTTPError], message: str) -> web.HTTPError:
+    """A refusal as a metav1.Status.
+
+    kubectl reads a plain text as YAML, and shows nothing of one with a colon in it
+    (k8s.io/apimachinery@v0.35.4 pkg/util/httpstream/spdy/roundtripper.go).
+    """
+    return kind(text=remote.refused(kind.status_code, message), content_type="application/json")
+
+
+class Kubelet:
+    """Serves the logs of all machines' pods, and runs commands in them, on one port of the loopback address.
+
+    `state` keeps the port, `pki` holds the cluster's certificates.
+    """
+
+    def __init__(self, pods: Pods, state: Path, pki: Path) -> None:
+        self.pods = pods
+        self.state = state
+        self.pki = pki
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> int:
+        """Listen, on the port of the last time if it is free; the port."""
+        app = web.Application()
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_route("*", "/{other:.*}", self._other)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        tls = serving_tls(self.pki)
+        port_file = self.state / "kubelet.port"
+        before = int(port_file.read_text()) if port_file.exists() else 0
+        try:
+            await web.TCPSite(self._runner, "127.0.0.1", before, ssl_context=tls).start()
+        except OSError:
+            await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=tls).start()
+        port = int(self._runner.addresses[0][1])
+        port_file.write_text(str(port))
+        return port
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _other(self, request: web.Request) -> web.Response:
+        path = request.path.split("/")[1]
+        what = COMMANDS.get(path, path)
+        raise _told(
+            web.HTTPNotImplemented, f"{what} is not there on the local machines; logs, exec and cp are"
+        )
+
+    def _container(self, request: web.Request) -> Container:
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        pod = self.pods.find(namespace, name)
+        if pod is None:
+            raise web.HTTPNotFound(text=f"pod {namespace}/{name} is not on these machines\n")
+        wanted = request.match_info["container"]
+        for container in pod.every:
+            if container.name == wanted:
+                return container
+        raise web.HTTPNotFound(text=f"pod {namespace}/{name} has no container {wanted!r}\n")
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        container = self._container(request)
+        query = dict(request.query)
+        try:
+            wanted = log_request(query, time.time())
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        clock, running = container.clock, container.running
+        if query.get("previous", "").lower() in ("true", "1"):
+            clock = logs.Clock(container.log_path(container.state.restarts - 1))
+            if not clock.path.exists():
+                raise web.HTTPBadRequest(text=f"previous terminated container {container.name!r} not found\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):  # the reader has enough
+            if container.simulated:
+                await response.write(b"(simulated: this image has no program on the local machines)\n")
+            else:
+                async for data in logs.read(clock, wanted, running):
+                    await response.write(data)
+            await response.write_eof()
+        return response
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        container = self._container(request)
+        socket = web.WebSocketResponse(protocols=remote.PROTOCOLS, compress=False, max_msg_size=0)
+        try:
+            streams = remote.wanted(request.query)
+            entry = await container.entry()
+            # After what else may be wrong: kubectl repeats a refused request by SPDY and shows that one's answer.
+            offer = socket.can_prepare(request)
+            if not offer.ok or offer.protocol is None:
+                raise ValueError(
+                    f"exec: send a WebSocket of {' or '.join(remote.PROTOCOLS)}, as kubectl does since 1.31; "
+                    "the local machines do not speak SPDY"
+                )
+            command = await remote.Command.start(entry, streams)
+        except ValueError as error:
+            raise _told(web.HTTPBadRequest, str(error)) from error
+        except NotRunningError as error:
+            raise _told(web.HTTPConflict, f"container {container.name!r}: {error}") from error
+        except OSError as error:
+            raise _told(web.HTTPInternalServerError, f"container {container.name!r}: {error}") from error
+        try:
+            await socket.prepare(request)
+            await remote.serve(socket, command)
+        finally:
+            await command.end()
+        return socket

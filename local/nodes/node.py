@@ -1,0 +1,262 @@
+"""The Node object that a machine registers, computed from what the EC2 instance says. Pure.
+
+Memory overhead, reserved amounts and labels follow the EKS bootstrap and Karpenter's instance type provider
+(karpenter.sh, "Concepts > NodeClasses > kubeReserved"; awslabs/amazon-eks-ami, nodeadm).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from local.nodes.devices import NONE, Devices, amounts
+from local.nodes.quantity import timestamp
+
+Object = dict[str, Any]
+
+VM_MEMORY_OVERHEAD = 0.075
+EVICTION_MIB = 100
+ROOT_VOLUME_GIB = 20
+# On AWS a training has machines of its own. Here it shares them with the control plane, the controllers and the
+# emulator. A process of this niceness leaves them three quarters of a processor (sched(7)).
+POOL_NICENESS = 5
+UNREGISTERED = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
+HARDWARE = "AcceleratedHardwareReady"
+# Temporary taints: after a node joined, or before it is removed.
+PASSING_TAINTS = (
+    "karpenter.sh/",
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "fsx.csi.aws.com/",
+)
+NODEGROUP_EFFECTS = {
+    "NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule",
+}  # fmt: skip
+
+
+def name_of(instance: Object) -> str:
+    """The node's name: the private DNS name, as on EKS."""
+    return str(instance["privateDns"])
+
+
+def architecture(instance: Object) -> str:
+    """`arm64` for the families with a g after the generation (m7g, c8gn), else `amd64`."""
+    family = instance["instanceType"].split(".")[0]
+    letters = family.lstrip("abcdefghijklmnopqrstuvwxyz").lstrip("0123456789")
+    return "arm64" if letters.startswith("g") or family == "a1" else "amd64"
+
+
+def max_pods(vcpus: int) -> int:
+    """How many pods the network interfaces of a size carry; a step function of the common families."""
+    for most, pods in ((2, 29), (8, 58), (48, 234)):
+        if vcpus <= most:
+            return pods
+    return 737
+
+
+def reserved_cpu(vcpus: int) -> int:
+    """Millicores that EKS keeps for the kubelet: 6 % of the first core, 1 %, 0.5 %, then 0.25 % of each further."""
+    shares = [60, 10, 5, 5] + [2.5] * max(0, vcpus - 4)
+    return math.floor(sum(shares[:vcpus]))
+
+
+def resources(instance: Object, devices: Devices) -> tuple[Object, Object]:
+    """Capacity and allocatable. Devices (GPUs, EFA, Neuron) come later than the node, once their plugins run."""
+    vcpus = instance["vcpus"]
+    pods = instance.get("maxPods") or max_pods(vcpus)
+    memory = math.floor(instance["memoryMiB"] * (1 - VM_MEMORY_OVERHEAD))
+    kept = 255 + 11 * pods + EVICTION_MIB
+    disk = instance.get("nvmeGiB") or ROOT_VOLUME_GIB
+    capacity: Object = {
+        "cpu": str(vcpus),
+        "memory": f"{memory}Mi",
+        "pods": str(pods),
+        "ephemeral-storage": f"{disk}Gi",
+        "hugepages-2Mi": "0",
+    }
+    allocatable = capacity | {
+        "cpu": f"{vcpus * 1000 - reserved_cpu(vcpus)}m",
+        "memory": f"{max(memory - kept, 64)}Mi",
+        "ephemeral-storage": f"{math.floor(disk * 0.9) - 1}Gi",
+    }
+    there, usable = amounts(instance, devices)
+    return capacity | there, allocatable | usable
+
+
+def labels(instance: Object, region: str) -> dict[str, str]:
+    """Labels that a kubelet on EKS sets itself, plus those of the node group."""
+    found = {
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture(instance),
+        "kubernetes.io/hostname": name_of(instance),
+        "node.kubernetes.io/instance-type": instance["instanceType"],
+        "topology.kubernetes.io/zone": instance["zone"],
+        "topology.kubernetes.io/region": region,
+    }
+    group = instance.get("nodegroup")
+    if group:
+        kind = "SPOT" if instance.get("capacityType") == "spot" else "ON_DEMAND"
+        found |= {"eks.amazonaws.com/nodegroup": group["name"], "eks.amazonaws.com/capacityType": kind}
+        found |= group.get("labels") or {}
+    return found
+
+
+def taints(instance: Object) -> list[Object]:
+    """Taints at registration: the node group's own, or the one Karpenter removes when it has seen the node."""
+    group = instance.get("nodegroup")
+    if group is None:
+        return [UNREGISTERED]
+    return [
+        {
+            "key": t["key"],
+            "value": t.get("value") or "",
+            "effect": NODEGROUP_EFFECTS.get(t["effect"], t["effect"]),
+        }
+        for t in group.get("taints") or []
+    ]
+
+
+def conditions(
+    instance: Object, now: float, before: list[Object], node_taints: list[Object] | None = None
+) -> list[Object]:
+    """Return the four conditions of a healthy kubelet, and those of EKS's node monitoring agent.
+
+    Args:
+        instance: what the cloud says of the instance.
+        now: seconds since the epoch.
+        before: the conditions that the Node shows; a status keeps the time of its last change.
+        node_taints: the taints that the Node has.
+    """
+    since = {(each["type"], each["status"]): each.get("lastTransitionTime") for each in before}
+    error = _dcgm_error(instance, node_taints or [])
+    found = []
+    for each in instance.get("conditions") or []:
+        if each["type"] == HARDWARE and each["status"] == "True" and error is not None:
+            first = since.get((HARDWARE, "False")) or timestamp(now)
+            found.append({**_found({**each, **error}, now), "lastTransitionTime": first})
+        else:
+            found.append(_found(each, now))
+    return [*_kubelet(now, since), *found]
+
+
+def _dcgm_error(instance: Object, node_taints: list[Object]) -> Object | None:
+    """Return the agent's condition of NVIDIA GPUs if dcgm-server does not run on the node; None if it runs.
+
+    The DaemonSet has only the tolerations of the add-on's configuration
+    (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.yaml, dcgmAgent.tolerations).
+    """
+    tolerations = instance.get("dcgmTolerations")
+    if tolerations is None:
+        return None
+    refused = [
+        taint["key"]
+        for taint in node_taints
+        if taint["effect"] != "PreferNoSchedule"
+        and not taint["key"].startswith(PASSING_TAINTS)
+        and not any(_tolerates(each, taint) for each in tolerations)
+    ]
+    if not refused:
+        return None
+    message = f"no DCGM host engine: dcgm-server does not tolerate the taint {', '.join(refused)}"
+    return {"status": "False", "reason": "DCGMError", "message": message}
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    if (toleration.get("key") or taint["key"]) != taint["key"]:
+        return False
+    if (toleration.get("effect") or taint["effect"]) != taint["effect"]:
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def _found(condition: Object, now: float) -> Object:
+    return {
+        "type": condition["type"],
+        "status": condition["status"],
+        "reason": condition["reason"],
+        "message": condition["message"],
+        "lastHeartbeatTime": timestamp(now),
+        "lastTransitionTime": timestamp(condition["since"]),
+    }
+
+
+def _kubelet(now: float, since: dict[tuple[str, str], str | None]) -> list[Object]:
+    healthy = [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("Ready", "True", "KubeletReady", "the machine's process is running"),
+    ]
+    return [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": timestamp(now),
+            "lastTransitionTime": since.get((kind, status)) or timestamp(now),
+        }
+        for kind, status, reason, message in healthy
+    ]
+
+
+def pod_niceness(instance: Object | None) -> int:
+    """Return the niceness of a pod's processes on this instance: above 0 on those that Karpenter has launched."""
+    return POOL_NICENESS if instance and not instance["nodegroup"] else 0
+
+
+def status(
+    instance: Object,
+    kubelet_port: int,
+    version: str,
+    now: float,
+    devices: Devices,
+    before: list[Object],
+    node_taints: list[Object],
+) -> Object:
+    """Return the Node's status. `before` are its present conditions, `node_taints` its taints.
+
+    The API server dials its address for logs: the loopback address.
+    """
+    capacity, allocatable = resources(instance, devices)
+    return {
+        "capacity": capacity,
+        "allocatable": allocatable,
+        "conditions": conditions(instance, now, before, node_taints),
+        # No Hostname and no InternalDNS: the API server would try those first, and nothing here resolves them.
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+        "nodeInfo": {
+            "architecture": architecture(instance),
+            "bootID": instance["instanceId"],
+            "containerRuntimeVersion": "trainyard://1",
+            "kernelVersion": "local",
+            "kubeProxyVersion": "",
+            "kubeletVersion": version,
+            "machineID": instance["instanceId"],
+            "operatingSystem": "linux",
+            "osImage": "Trainyard local machine",
+            "systemUUID": instance["instanceId"],
+        },
+    }
+
+
+def build(instance: Object, region: str, kubelet_port: int, version: str, now: float) -> Object:
+    """The Node as first registered, before its devices show.
+
+    The attach annotation (volumes.kubernetes.io/controller-managed-attach-detach) is left out on purpose:
+    nothing here would ever detach, and Karpenter waits for attachments when it drains.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name_of(instance), "labels": labels(instance, region)},
+        "spec": {
+            "providerID": f"aws:///{instance['zone']}/{instance['instanceId']}",
+            "taints": taints(instance),
+        },
+        "status": status(instance, kubelet_port, version, now, NONE, [], taints(instance)),
+    }

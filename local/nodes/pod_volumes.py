@@ -1,0 +1,221 @@
+"""The directories of a pod's volumes, its tokens, and the mounts of its containers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from local.nodes import drivers, volumes
+from local.nodes.environment import MissingReference
+from local.nodes.images import Program
+from local.nodes.pod_site import PodSite
+from local.nodes.provisioner import directory_of
+from local.nodes.quantity import epoch
+from local.nodes.volumes import Token
+
+Object = dict[str, Any]
+TOKEN_LIFE_USED = 0.8  # kubelets renew a token once it has used this part of its life
+# Directories of the host that no image has: home directories, keys, and data of services.
+HIDDEN = ("/root", "/home", "/etc/ssh", "/var/log", "/var/spool")
+# No image has the host's files here that are for root or a group alone.
+PRIVATE_PARTS = ("/etc", "/opt", "/srv", "/var")
+SHARED_MEMORY = "size=64m"  # what container runtimes give /dev/shm when the pod brings no volume for it
+
+
+class Unreadable(NamedTuple):
+    """Paths that other users can't read, without those below others."""
+
+    directories: list[str]
+    files: list[str]
+
+
+@functools.cache
+def find_unreadable(parts: tuple[str, ...] = PRIVATE_PARTS) -> Unreadable:
+    """Find what only the owner or a group can read. To a container's user it may belong (`drop_privileges`)."""
+    found = Unreadable([], [])
+    waiting = list(parts)
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:  # it is gone, or this user can't read it either
+            continue
+        for entry in entries:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode) and mode & stat.S_IROTH and mode & stat.S_IXOTH:
+                waiting.append(entry.path)
+            elif stat.S_ISDIR(mode):
+                found.directories.append(entry.path)
+            elif stat.S_ISREG(mode) and not mode & stat.S_IROTH:
+                found.files.append(entry.path)
+    return found
+
+
+class PodVolumes:
+    """Makes and refreshes the volumes of one pod. Persistent ones are directories shared by the whole cluster."""
+
+    holders: dict[str, dict[str, str]] = {}  # noqa: RUF012 one per process: volume -> pod uid -> node
+
+    def __init__(self, pod: PodSite) -> None:
+        self.pod = pod
+        self.directories: dict[str, Path] = {}
+        self.by_name: dict[str, Object] = {v["name"]: v for v in pod.item["spec"].get("volumes") or []}
+        self._tokens: dict[tuple[str, Token], tuple[bytes, float]] = {}
+        self._memory: list[Path] = []
+
+    async def prepare(self) -> None:
+        """Make all of them. Raises MissingReference or ApiError where something is not there yet."""
+        if self.pod.role:
+            self.by_name[volumes.IDENTITY_VOLUME] = volumes.identity_volume()
+        for name, volume in self.by_name.items():
+            directory = self.pod.directory / "volumes" / name
+            if "hostPath" in volume:
+                raise MissingReference(
+                    f"volume {name!r}: hostPath volumes are not given on the local machines"
+                )
+            if "persistentVolumeClaim" in volume:
+                directory = await self._persistent(volume["persistentVolumeClaim"]["claimName"])
+            directory.mkdir(parents=True, exist_ok=True)
+            if (volume.get("emptyDir") or {}).get("medium") == "Memory":
+                self._mount_memory(directory, volumes.size_limit(volume))
+            self.directories[name] = directory
+        await self.refresh()
+
+    def _mount_memory(self, directory: Path, size: int) -> None:
+        self._memory.append(directory)
+        if not directory.is_mount():
+            options = f"size={size}" if size else "size=50%"
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)],
+                check=True,
+                capture_output=True,
+            )
+
+    async def _persistent(self, claim_name: str) -> Path:
+        """The directory of a bound claim's volume; a ReadWriteOnce volume is given to one node at a time."""
+        pod = self.pod
+        path = f"/api/v1/namespaces/{pod.namespace}/persistentvolumeclaims/{claim_name}"
+        claim = await pod.context.api.get(path)
+        volume = str(claim["spec"].get("volumeName") or "")
+        if not volume:
+            raise MissingReference(f"persistentvolumeclaim {claim_name!r} is not bound")
+        node = pod.item["spec"]["nodeName"]
+        holders = self.holders.setdefault(volume, {})
+        elsewhere = sorted(set(holders.values()) - {node})
+        shared = {"ReadWriteMany", "ReadOnlyMany"} & set(claim["spec"]["accessModes"])
+        if elsewhere and not shared:
+            raise MissingReference(f"Multi-Attach error for volume {volume!r}: in use on node {elsewhere[0]}")
+        found = await pod.context.api.get(f"/api/v1/persistentvolumes/{volume}")
+        if "csi" in found["spec"]:
+            await self._require_driver(found["spec"]["csi"], pod.context.instances.get(node))
+        holders[pod.uid] = node
+        directory: Path = directory_of(pod.context.settings, found)
+        return directory
+
+    async def _require_driver(self, csi: Object, instance: Object | None) -> None:
+        """Raise MissingReference where the node has no such driver, or its Lustre client would not get through."""
+        if csi["driver"] not in drivers.of(instance):
+            raise MissingReference(
+                f"driver name {csi['driver']} not found in the list of registered CSI drivers"
+            )
+        if instance is None or csi["driver"] != "fsx.csi.aws.com":
+            return
+        attributes = csi.get("volumeAttributes") or {}
+        query = {
+            "fileSystem": csi["volumeHandle"],
+            "dnsName": attributes.get("dnsname", ""),
+            "mountName": attributes.get("mountname", "fsx"),
+            "instance": instance["instanceId"],
+        }
+        address = f"{self.pod.context.settings.aws_endpoint}/_trainyard/mount"
+        timeout = aiohttp.ClientTimeout(total=10)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(address, params=query, headers=self.pod.context.settings.aws_headers) as answer,
+        ):
+            refusal = (await answer.json(content_type=None)).get("refusal")
+        if refusal:
+            raise MissingReference(f"mount of {csi['volumeHandle']} failed: {refusal}")
+
+    async def refresh(self) -> None:
+        """Bring the volumes made of API objects up to date, tokens included."""
+        facts = self.pod.facts()
+        for name in list(self.directories):
+            found = volumes.content(facts, self.by_name[name])
+            if found is None:
+                continue
+            tokens = {token.path: await self._token(name, token) for token in found.tokens}
+            volumes.write(self.directories[name], found.files | tokens)
+
+    async def _token(self, volume: str, token: Token) -> bytes:
+        """A token bound to the pod; the one at hand until most of its life is over."""
+        held = self._tokens.get((volume, token))
+        if held and time.time() < held[1]:
+            return held[0]
+        pod = self.pod
+        reference = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
+        audiences = {"audiences": [token.audience]} if token.audience else {}
+        account = pod.item["spec"].get("serviceAccountName", "default")
+        answer = await pod.context.api.create(
+            f"/api/v1/namespaces/{pod.namespace}/serviceaccounts/{account}/token",
+            {"spec": {"boundObjectRef": reference, "expirationSeconds": token.seconds} | audiences},
+        )
+        ends = epoch(answer["status"]["expirationTimestamp"])
+        renew = time.time() + TOKEN_LIFE_USED * (ends - time.time())
+        self._tokens[volume, token] = (answer["status"]["token"].encode(), renew)
+        return self._tokens[volume, token][0]
+
+    def plan(self, spec: Object, program: Program) -> Object:
+        """Mounts, working directory and kept paths of one container."""
+        pod = self.pod
+        mounted = list(spec.get("volumeMounts") or [])
+        if pod.role:
+            mounted.append(volumes.identity_mount())
+        mounts = volumes.mounts({"volumeMounts": mounted}, self.directories, self.by_name)
+        mounts.append({"source": str(pod.hosts_file), "target": "/etc/hosts"})
+        if all(m["target"].rstrip("/") != "/dev/shm" for m in mounts):  # noqa: S108 the container's own
+            mounts.append({"tmpfs": SHARED_MEMORY, "target": "/dev/shm"})  # noqa: S108
+        temporary = pod.directory / "tmp" / spec["name"]
+        temporary.mkdir(parents=True, exist_ok=True)
+        temporary.chmod(0o1777)
+        workdir = spec.get("workingDir") or program.workdir
+        if program.context and program.workdir != "/" and not Path(program.workdir).exists():
+            # What the image has there, below a volume of the same place. Its user could not write there either.
+            image = {"source": program.context, "target": program.workdir, "readOnly": True, "inside": True}
+            mounts.insert(0, image)
+        elif program.context and not spec.get("workingDir"):
+            workdir = program.context
+        settings = pod.context.settings
+        keep = [sys.prefix, sys.base_prefix, program.context, program.argv[0]]
+        keep += [str(path) for path in (pod.context.preload, pod.context.helpers)]
+        return {
+            "mounts": mounts,
+            "cwd": workdir,
+            "tmp": str(temporary),
+            "keep": [path for path in keep if path.startswith("/")],
+            "packages": os.path.realpath(sys.prefix),
+            "hidden": [*HIDDEN, *find_unreadable().directories, str(Path.home()), str(settings.home.root)],
+            "secrets": find_unreadable().files,
+        }
+
+    @staticmethod
+    def release_left(directory: Path) -> None:
+        """Unmount the memory of a pod that was removed while no stand-in was there."""
+        for left in (directory / "volumes").glob("*"):
+            if left.is_mount():
+                subprocess.run(["umount", "--lazy", str(left)], check=False, capture_output=True)
+
+    def release(self) -> None:
+        """Give up what outlives a directory: memory and persistent volumes."""
+        for directory in self._memory:
+            subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True)
+        self._memory = []
+        for holders in self.holders.values():
+            holders.pop(self.pod.uid, None)

@@ -1,0 +1,242 @@
+"""One process of a container: started in its sandbox, waited for, told to end, and found again after a restart.
+
+A small shell stays beside it and writes the exit code to a file, so that the code is known even when the machines'
+own process was not there to see the end. The process id and start time are on disk (proc(5): field 22 of stat).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local.nodes.sandbox import CAPABILITIES
+
+SANDBOX = Path(__file__).with_name("sandbox.py")
+# `unshare --pid` without --fork: the shell stays outside, its first child is process 1 of the new namespace. After that
+# child no other can be started, so the exit code is written by a builtin. (`unshare --fork` reports 1 for a SIGKILL.)
+KEEPER = '"$0" -I -S "$1" "$2/plan.json"; echo $? > "$2/exit"'
+LOST = 137
+SETUP_SECONDS = 10.0
+SETUP_POLL_SECONDS = 0.02
+_UNLOCK_TERMINAL, _OTHER_END = 0x40045431, 0x5441
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its exit code (128 + n for signal n), when, and a message where it never ran."""
+
+    code: int
+    at: float
+    message: str = ""
+
+
+class NotRunningError(Exception):
+    """A container has no program that a command could run beside; the message says why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A running program's namespaces, root and working directory, and the environment that it was started with."""
+
+    pid: int
+    variables: dict[str, str]
+    user: int = 0
+
+    def command(self, argv: Sequence[str], terminal: bool = False) -> list[str]:
+        """`argv` run there, in a session of its own. It is killed when the process that this starts is.
+
+        Programs are named by their paths: the container's PATH need not have them. Raises FileNotFoundError.
+        """
+        enter = [_program("nsenter"), f"--target={self.pid}", "--mount", "--uts", "--ipc", "--pid"]
+        # The privileges of the sandbox. A user namespace has none outside of it; root keeps those of containers.
+        rights = [f"--bounding-set=-all,{','.join(f'+{name}' for name in CAPABILITIES)}"]
+        if self.user:
+            enter += ["--user", "--preserve-credentials"]
+            rights = []
+        enter += ["--root", "--wd"]
+        bound = [_program("setpriv"), *rights, "--pdeathsig=KILL", "--", _program("setsid")]
+        return [*enter, "--", *bound, *(["--ctty"] if terminal else []), "--", *argv]
+
+    def open_terminal(self) -> tuple[int, int]:
+        """Open a terminal in the container's /dev/pts, as container runtimes do. Return its two ends, ours first.
+
+        Source: ioctl_tty(2), TIOCSPTLCK and TIOCGPTPEER (Linux 4.13).
+
+        Raises:
+            OSError: The terminal can't be opened.
+        """
+        ours = os.open(f"/proc/{self.pid}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_NOFOLLOW)
+        try:
+            fcntl.ioctl(ours, _UNLOCK_TERMINAL, struct.pack("i", 0))
+            return ours, fcntl.ioctl(ours, _OTHER_END, os.O_RDWR | os.O_NOCTTY)
+        except OSError:
+            os.close(ours)
+            raise
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise FileNotFoundError(f"{name} is missing: install util-linux")
+    return path
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def _in_set_up(pid: int) -> bool:
+    """Whether it is still the sandbox, which becomes the program."""
+    return str(SANDBOX).encode() in _command_line(pid)
+
+
+def start_time(pid: int) -> str | None:
+    """Field 22 of /proc/<pid>/stat, or None where there is no such process or it is a zombie."""
+    try:
+        # A program's name is any bytes, and is cut after the 15th.
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]
+
+
+class Process:
+    """A started process. `directory` holds its plan, its record and its exit code; one run each."""
+
+    def __init__(self, directory: Path, keeper: int, child: subprocess.Popen[bytes] | None) -> None:
+        self.directory = directory
+        self.keeper = keeper
+        self._child = child
+
+    @classmethod
+    def start(cls, directory: Path, plan: dict[str, Any], log: Path) -> Process:
+        """Start the plan's program. Raises OSError where files can't be written or nothing can be started."""
+        directory.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        for stale in ("exit", "error", "process", "keeper"):
+            (directory / stale).unlink(missing_ok=True)
+        (directory / "plan.json").write_text(json.dumps(plan | {"state": str(directory)}))
+        os.chmod(directory / "plan.json", 0o600)
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                ["unshare", "--pid", "/bin/sh", "-c", KEEPER, sys.executable, str(SANDBOX), str(directory)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+            )
+        try:
+            (directory / "keeper").write_text(f"{child.pid} {start_time(child.pid)}")
+        except OSError:
+            # Nobody could find it by what is on disk, nor end it.
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+        return cls(directory, child.pid, child)
+
+    @classmethod
+    def found(cls, directory: Path) -> Process | None:
+        """The run that was started here before, alive or ended; None where none was."""
+        try:
+            keeper = int((directory / "keeper").read_text().split()[0])
+        except (FileNotFoundError, IndexError, ValueError):
+            return None
+        return cls(directory, keeper, None)
+
+    def _alive(self, record: str) -> int | None:
+        """The process of a record file if it is still the same one."""
+        try:
+            pid, started = (self.directory / record).read_text().split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(pid) if start_time(int(pid)) == started else None
+
+    @property
+    def pid(self) -> int | None:
+        """The program's process id on this machine (it is 1 in its own namespace), None once it has ended."""
+        return self._alive("process")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or is being set up, or its exit code is being written."""
+        return self._alive("keeper") is not None
+
+    async def entry(self) -> Entry:
+        """How to run a command beside the program, once that runs. Raises NotRunningError where it does not."""
+        deadline = time.monotonic() + SETUP_SECONDS
+        while self.alive:
+            # Until the sandbox becomes the program it may still have the machine's own root.
+            if (pid := self.pid) is not None and not _in_set_up(pid):
+                plan = json.loads((self.directory / "plan.json").read_text())
+                return Entry(pid, plan["env"], plan["user"])
+            if time.monotonic() > deadline:
+                raise NotRunningError(f"its sandbox is not ready after {SETUP_SECONDS:g} s")
+            await asyncio.sleep(SETUP_POLL_SECONDS)
+        raise NotRunningError("it does not run")
+
+    async def wait(self) -> Ended:
+        """Wait for the end."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                await wait_for_pid(self.keeper)
+        if self._child is not None:
+            self._child.wait()  # it has ended: this only takes its entry off the process table
+        return self.ended()
+
+    def ended(self) -> Ended:
+        """Exit code and time as the keeper wrote them; LOST where it could not."""
+        exit_file, error_file = self.directory / "exit", self.directory / "error"
+        message = error_file.read_text(errors="replace") if error_file.exists() else ""
+        try:
+            return Ended(int(exit_file.read_text()), exit_file.stat().st_mtime, message)
+        except (FileNotFoundError, ValueError):
+            return Ended(LOST, time.time(), message or "the process is gone and left no exit code")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the program; SIGKILL ends everything in its process namespace with it.
+
+        A process that is still being set up has not run yet: it is ended with its whole group, and by SIGKILL, as
+        the sandbox is process 1 of its namespace and would go on without its keeper after any other signal.
+        """
+        pid = self.pid
+        with contextlib.suppress(ProcessLookupError):
+            if pid is not None and not _in_set_up(pid):
+                os.kill(pid, number)
+            elif self.alive:
+                os.killpg(self.keeper, signal.SIGKILL)
+
+
+async def wait_for_pid(pid: int) -> None:
+    """Wait until any process, child or not, has ended. Raises ProcessLookupError where there is none."""
+    descriptor = os.pidfd_open(pid)
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(descriptor, finish)
+    try:
+        await done
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

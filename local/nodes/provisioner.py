@@ -1,0 +1,275 @@
+"""Volumes by claim, as the EBS CSI driver's controller makes them: a disk in EC2, its PersistentVolume, a directory.
+
+It calls EC2 as the role of its service account, and so has exactly the rights that the stack gave it. Protocol:
+https://github.com/kubernetes-csi/external-provisioner and sig-storage-lib-external-provisioner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import shutil
+import time
+from typing import Any, Final
+
+from local.nodes.api import UNREACHABLE, Api, ApiError, Informer, Object, key_of
+from local.nodes.drivers import ACCOUNTS, DRIVERS
+from local.nodes.quantity import parse, timestamp
+from local.nodes.settings import Settings
+
+log = logging.getLogger(__name__)
+
+ADDON: Final = "aws-ebs-csi-driver"
+DRIVER: Final = DRIVERS[ADDON]
+CLAIMS: Final = "/api/v1/persistentvolumeclaims"
+VOLUMES: Final = "/api/v1/persistentvolumes"
+CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
+PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
+ZONE: Final = "topology.kubernetes.io/zone"
+LOOK_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 10.0
+
+
+class Refused(Exception):
+    """A volume can't be made or deleted (yet); the message says why."""
+
+
+class Provisioner:
+    """Makes volumes for claims, and removes those whose claims are gone."""
+
+    def __init__(self, settings: Settings, api: Api, instances: dict[str, Object]) -> None:
+        self.settings = settings
+        self.api = api
+        self.instances = instances
+        self.claims = Informer(api, CLAIMS, lambda *_: None)
+        self.volumes = Informer(api, VOLUMES, lambda *_: None)
+        self._rest: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+
+    async def keep(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if not any(ADDON in (i.get("addons") or {}) for i in self.instances.values()):
+                continue
+            for claim in list(self.claims.objects.values()):
+                if wants_volume(claim):
+                    await self._try(claim, self._make(claim))
+            for volume in list(self.volumes.objects.values()):
+                if is_left(volume):
+                    await self._try(volume, self._remove(volume))
+
+    async def _try(self, item: Object, work: Any) -> None:
+        uid = item["metadata"]["uid"]
+        if time.monotonic() < self._rest.get(uid, 0):
+            work.close()
+            return
+        # Done or not: what is done shows in the informers a moment later.
+        self._rest[uid] = time.monotonic() + RETRY_SECONDS
+        try:
+            await work
+        except (*UNREACHABLE, ApiError, Refused) as error:
+            log.info("volume for %s: %s", "/".join(key_of(item)), error)
+            if self._told.get(uid) != str(error):
+                self._told[uid] = str(error)
+                await self._tell(item, str(error))
+
+    async def _make(self, claim: Object) -> None:
+        metadata, spec = claim["metadata"], claim["spec"]
+        chosen = await self.api.get(f"{CLASSES}/{spec['storageClassName']}")
+        zone = self._zone(metadata["annotations"].get(SELECTED_NODE))
+        name, size = f"pvc-{metadata['uid']}", gibibytes(spec)
+        ec2 = await self._ec2()
+        volume_id = await asyncio.to_thread(
+            make_disk, ec2, chosen.get("parameters") or {}, name, size, zone, self._tags(claim, name)
+        )
+        reference = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        }
+        term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}
+        volume = {
+            "metadata": {"name": name, "annotations": {PROVISIONED_BY: DRIVER.name}},
+            "spec": {
+                "capacity": {"storage": f"{size}Gi"},
+                "accessModes": spec["accessModes"],
+                "persistentVolumeReclaimPolicy": chosen.get("reclaimPolicy", "Delete"),
+                "storageClassName": spec["storageClassName"],
+                "volumeMode": spec.get("volumeMode", "Filesystem"),
+                "claimRef": reference,
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+                "csi": {"driver": DRIVER.name, "fsType": "ext4", "volumeHandle": volume_id},
+            },
+        }
+        try:
+            await self.api.create(VOLUMES, volume)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+    async def _remove(self, volume: Object) -> None:
+        name, handle = volume["metadata"]["name"], volume["spec"]["csi"]["volumeHandle"]
+        await asyncio.to_thread(delete_disk, await self._ec2(), handle)
+        shutil.rmtree(directory_of(self.settings, volume), ignore_errors=True)
+        try:
+            await self.api.delete(f"{VOLUMES}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _zone(self, node: str | None) -> str:
+        """The zone of the node that the scheduler chose; any of the cluster's where the class does not wait for it."""
+        if node is not None and node not in self.instances:
+            raise Refused(f"node {node!r} not found")
+        zones = sorted(i["zone"] for name, i in self.instances.items() if node in (None, name))
+        return str(zones[0])
+
+    def _tags(self, claim: Object, name: str) -> dict[str, str]:
+        """The driver's own tags, and those that the add-on was told to add."""
+        metadata = claim["metadata"]
+        extra: dict[str, str] = next(
+            (i["volumeTags"] for i in self.instances.values() if i.get("volumeTags")), {}
+        )
+        return {
+            **extra,
+            "CSIVolumeName": name,
+            "ebs.csi.aws.com/cluster": "true",
+            "kubernetes.io/created-for/pv/name": name,
+            "kubernetes.io/created-for/pvc/name": metadata["name"],
+            "kubernetes.io/created-for/pvc/namespace": metadata["namespace"],
+        }
+
+    async def _ec2(self) -> Any:
+        """A client of EC2 as the role of the driver's service account."""
+        role = next(
+            (i["addons"][ADDON] for i in self.instances.values() if ADDON in (i.get("addons") or {})), ""
+        )
+        if not role:
+            raise Refused("the driver has no AWS credentials: add-on aws-ebs-csi-driver was given no role")
+        body = {"spec": {"audiences": ["sts.amazonaws.com"], "expirationSeconds": 3600}}
+        answer = await self.api.create(f"{ACCOUNTS}/{DRIVER.account}/token", body)
+        return await asyncio.to_thread(client_as, self.settings, role, answer["status"]["token"])
+
+    async def _tell(self, item: Object, message: str) -> None:
+        """An event about a claim or volume, as the provisioner posts it."""
+        metadata, now = item["metadata"], timestamp(time.time())
+        namespace = metadata.get("namespace", "default")
+        kind = "PersistentVolumeClaim" if "namespace" in metadata else "PersistentVolume"
+        involved = {"apiVersion": "v1", "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}
+        event = {
+            "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
+            "involvedObject": {**involved, "namespace": namespace},
+            "type": "Warning",
+            "reason": "ProvisioningFailed" if kind == "PersistentVolumeClaim" else "VolumeFailedDelete",
+            "message": message[:1000],
+            "source": {"component": DRIVER.name},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self.api.create(f"/api/v1/namespaces/{namespace}/events", event)
+        except (*UNREACHABLE, ApiError) as error:
+            log.debug("event of %s: %s", metadata["name"], error)
+
+
+def wants_volume(claim: Object) -> bool:
+    """Whether a claim waits for a volume of this driver, and no longer for its pod's node."""
+    annotations = claim["metadata"].get("annotations") or {}
+    return (
+        annotations.get(PROVISIONER) == DRIVER.name
+        and not claim["spec"].get("volumeName")
+        and "deletionTimestamp" not in claim["metadata"]
+    )
+
+
+def is_left(volume: Object) -> bool:
+    """Whether a volume of this driver lost its claim and goes with it."""
+    annotations = volume["metadata"].get("annotations") or {}
+    return (
+        annotations.get(PROVISIONED_BY) == DRIVER.name
+        and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete"
+        and (volume.get("status") or {}).get("phase") == "Released"
+        and "deletionTimestamp" not in volume["metadata"]
+    )
+
+
+def gibibytes(spec: Object) -> int:
+    """The size that a claim asks for, in whole GiB and at least one."""
+    return max(1, math.ceil(parse(spec["resources"]["requests"]["storage"]) / 2**30))
+
+
+def directory_of(settings: Settings, volume: Object) -> Any:
+    """Where a volume's files are. Those of a file system are shared by all clusters of the home."""
+    csi = volume["spec"].get("csi") or {}
+    if csi.get("driver") == "fsx.csi.aws.com":
+        return settings.home.volumes / "fsx" / csi["volumeHandle"]
+    return settings.home.volumes / settings.cluster / volume["metadata"]["name"]
+
+
+def client_as(settings: Settings, role: str, token: str) -> Any:
+    """A client of EC2 with the credentials of a web identity. Raises Refused where STS gives none."""
+    from botocore.config import Config
+    from botocore.exceptions import ClientError
+    from botocore.session import Session
+
+    config = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30)
+    common = {"region_name": settings.region, "endpoint_url": settings.aws_endpoint, "config": config}
+    session = Session()
+    unsigned = {"aws_access_key_id": "none", "aws_secret_access_key": "none"}
+    try:
+        given = session.create_client("sts", **common, **unsigned).assume_role_with_web_identity(
+            RoleArn=role, RoleSessionName="ebs-csi", WebIdentityToken=token
+        )["Credentials"]
+    except ClientError as error:
+        raise Refused(str(error)) from None
+    return session.create_client(
+        "ec2",
+        **common,
+        aws_access_key_id=given["AccessKeyId"],
+        aws_secret_access_key=given["SecretAccessKey"],
+        aws_session_token=given["SessionToken"],
+    )
+
+
+def make_disk(
+    ec2: Any, parameters: dict[str, str], name: str, size: int, zone: str, tags: dict[str, str]
+) -> str:
+    """The id of the disk of this name, which is made where it is not there yet. Raises Refused."""
+    from botocore.exceptions import ClientError
+
+    try:
+        found = ec2.describe_volumes(Filters=[{"Name": "tag:CSIVolumeName", "Values": [name]}])["Volumes"]
+        if found:
+            return str(found[0]["VolumeId"])
+        more = {"KmsKeyId": parameters["kmsKeyId"]} if parameters.get("kmsKeyId") else {}
+        made = ec2.create_volume(
+            AvailabilityZone=zone,
+            Size=size,
+            VolumeType=parameters.get("type", "gp3"),
+            Encrypted=parameters.get("encrypted", "false").lower() == "true",
+            TagSpecifications=[
+                {"ResourceType": "volume", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+            ],
+            **more,
+        )
+    except ClientError as error:
+        raise Refused(str(error)) from None
+    return str(made["VolumeId"])
+
+
+def delete_disk(ec2: Any, volume_id: str) -> None:
+    """Delete a disk; one that is gone is fine. Raises Refused."""
+    from botocore.exceptions import ClientError
+
+    try:
+        ec2.delete_volume(VolumeId=volume_id)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "InvalidVolume.NotFound":
+            raise Refused(str(error)) from None

@@ -1,0 +1,229 @@
+"""`kubectl exec`: a command inside of a container, its streams on one WebSocket.
+
+A message's first byte is its channel, as in versions 4 and 5 of Kubernetes' remote command protocol
+(k8s.io/apimachinery, pkg/util/remotecommand/constants.go). The API server passes its client's WebSocket through,
+because `local/cluster/commands.py` turns off its translation to SPDY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import struct
+import termios
+from dataclasses import dataclass, field
+
+from aiohttp import WSMsgType, web
+from multidict import MultiMapping
+
+from local.nodes.process import Entry
+
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+CHUNK = 1 << 15
+SIGNALLED = 128
+# How long a command whose client has gone may take to end by itself.
+_TIDY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A command, and which of its streams the client wants. A terminal carries both outputs in one."""
+
+    command: tuple[str, ...]
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    terminal: bool = False
+
+
+def wanted(query: MultiMapping[str]) -> Wanted:
+    """What the API server asks for. Raises ValueError that says what is missing."""
+
+    def on(name: str) -> bool:
+        return query.get(name, "") in ("1", "true")
+
+    found = Wanted(
+        tuple(query.getall("command", [])), on("input"), on("output"), on("error"), terminal=on("tty")
+    )
+    if not found.command:
+        raise ValueError("exec: parameter `command` is missing; give the program and its arguments")
+    if not (found.stdin or found.stdout or found.stderr):
+        raise ValueError("exec: none of `input`, `output` and `error` is asked for; at least one must be")
+    return found
+
+
+def ended(code: int) -> bytes:
+    """The message on the status channel for an exit code, a metav1.Status."""
+    if code == 0:
+        return json.dumps({"metadata": {}, "status": "Success"}).encode()
+    status = {
+        "metadata": {},
+        "status": "Failure",
+        "reason": "NonZeroExitCode",
+        "message": f"command terminated with exit code {code}",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+    return json.dumps(status).encode()
+
+
+def refused(code: int, message: str) -> str:
+    """The answer to a request that is refused with an HTTP code, a metav1.Status."""
+    kind = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+    return json.dumps({**kind, "status": "Failure", "message": message, "code": code})
+
+
+class _UntilGone(asyncio.StreamReaderProtocol):
+    """A terminal that nobody holds any more answers EIO: that is its end, and what it said before still counts."""
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        super().connection_lost(None)
+
+
+@dataclass
+class _Ends:
+    """Descriptors made for a command: its own three, and ours to read by channel and to write to (-1: none)."""
+
+    its: list[int]
+    reading: dict[int, int]
+    writing: int
+
+    def close_its(self) -> None:
+        for each in set(self.its) - {asyncio.subprocess.DEVNULL}:
+            os.close(each)
+
+    def close_ours(self) -> None:
+        for each in {*self.reading.values(), self.writing} - {-1}:
+            os.close(each)
+
+
+def _terminal(ours: int, its: int) -> _Ends:
+    # Two descriptors, as the one for reading is closed as soon as nobody holds the other side.
+    return _Ends([its] * 3, {STDOUT: ours}, os.dup(ours))
+
+
+def _pipes(streams: Wanted) -> _Ends:
+    ends = _Ends([asyncio.subprocess.DEVNULL] * 3, {}, -1)
+    if streams.stdin:
+        ends.its[STDIN], ends.writing = os.pipe()
+    for channel, on in ((STDOUT, streams.stdout), (STDERR, streams.stderr)):
+        if on:
+            ends.reading[channel], ends.its[channel] = os.pipe()
+    return ends
+
+
+@dataclass
+class Command:
+    """A started command. `outputs` are by channel; `terminal` is the descriptor to set a size on."""
+
+    process: asyncio.subprocess.Process
+    outputs: dict[int, asyncio.StreamReader] = field(default_factory=dict)
+    input: asyncio.StreamWriter | None = None
+    terminal: int | None = None
+    _transports: list[asyncio.BaseTransport] = field(default_factory=list)
+
+    @classmethod
+    async def start(cls, entry: Entry, streams: Wanted) -> Command:
+        """Start the command in the container. Raises OSError if it can't be started."""
+        argv = entry.command(streams.command, streams.terminal)
+        ends = _terminal(*entry.open_terminal()) if streams.terminal else _pipes(streams)
+        defaults = {"TERM": "xterm"} if streams.terminal else {}
+        stdin, stdout, stderr = ends.its
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv, env=defaults | entry.variables, stdin=stdin, stdout=stdout, stderr=stderr
+            )
+        except OSError:
+            ends.close_ours()
+            raise
+        finally:
+            ends.close_its()
+        command = cls(process, terminal=ends.writing if streams.terminal else None)
+        for channel, descriptor in ends.reading.items():
+            await command._read(channel, descriptor)
+        if ends.writing >= 0:
+            await command._write(ends.writing)
+        return command
+
+    async def _read(self, channel: int, descriptor: int) -> None:
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: _UntilGone(reader), os.fdopen(descriptor, "rb", 0)
+        )
+        self._transports.append(transport)
+        self.outputs[channel] = reader
+
+    async def _write(self, descriptor: int) -> None:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(descriptor, "wb", 0)
+        )
+        self._transports.append(transport)
+        self.input = asyncio.StreamWriter(transport, protocol, None, loop)
+
+    async def take(self, message: bytes) -> None:
+        """What the client sent: input, the end of it, or the size of its terminal."""
+        channel, data = message[0], message[1:]
+        if channel == STDIN and self.input is not None and data:
+            with contextlib.suppress(ConnectionError):  # it reads no more
+                self.input.write(data)
+                await self.input.drain()
+        elif channel == CLOSE and data == bytes([STDIN]) and self.input is not None:
+            self.input.close()
+        elif channel == RESIZE and self.terminal is not None:
+            with contextlib.suppress(ValueError, KeyError, TypeError, struct.error):
+                size = json.loads(data)
+                cells = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+                fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, cells)
+
+    async def wait(self) -> int:
+        """Its exit code, 128 and more for a signal."""
+        code = await self.process.wait()
+        return SIGNALLED - code if code < 0 else code
+
+    async def end(self) -> None:
+        """Let go of its streams, and kill it if that does not end it."""
+        self.terminal = None
+        for transport in self._transports:
+            transport.close()
+        # Nobody kills it on a real machine: what reads to its end tidies up after itself.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TIDY_SECONDS):
+                await self.process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+
+async def _send(socket: web.WebSocketResponse, channel: int, output: asyncio.StreamReader) -> None:
+    while data := await output.read(CHUNK):
+        await socket.send_bytes(bytes([channel]) + data)
+
+
+async def _receive(socket: web.WebSocketResponse, command: Command) -> None:
+    """Until the client has gone."""
+    async for message in socket:
+        if message.type == WSMsgType.BINARY and message.data:
+            await command.take(message.data)
+
+
+async def _carry(socket: web.WebSocketResponse, command: Command) -> None:
+    """Everything that it says, and then how it ended."""
+    await asyncio.gather(*(_send(socket, *each) for each in command.outputs.items()))
+    await socket.send_bytes(bytes([STATUS]) + ended(await command.wait()))
+
+
+async def serve(socket: web.WebSocketResponse, command: Command) -> None:
+    """Join client and command until the command has ended; a client that leaves takes its command with it."""
+    carrying = asyncio.ensure_future(_carry(socket, command))
+    receiving = asyncio.ensure_future(_receive(socket, command))
+    try:
+        await asyncio.wait((carrying, receiving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (carrying, receiving):
+            task.cancel()
+        await asyncio.gather(carrying, receiving, return_exceptions=True)
+    await socket.close()

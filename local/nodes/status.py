@@ -1,0 +1,220 @@
+"""A pod's status from the states of its containers, as a kubelet reports it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from local.nodes.quantity import epoch, timestamp
+
+Object = dict[str, Any]
+Stage = Literal["waiting", "running", "terminated"]
+KILLED = 137
+
+
+@dataclass
+class ContainerState:
+    """What is known of one container. Times are seconds since 1970; `last` is the previous run's `terminated`."""
+
+    name: str
+    image: str = ""
+    image_id: str = ""
+    stage: Stage = "waiting"
+    reason: str = "ContainerCreating"
+    message: str = ""
+    exit_code: int = 0
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    restarts: int = 0
+    last: Object | None = None
+    ready: bool = False
+    started: bool = False
+
+    def run(self, now: float) -> None:
+        """The process has been started."""
+        self.stage, self.reason, self.message, self.started_at = "running", "", "", now
+        self.ready = self.started = False
+
+    def wait(self, reason: str, message: str) -> None:
+        """Not running, for a reason; an ended run is kept as the last state."""
+        if self.stage == "terminated":
+            self.last = self.terminated()
+        self.stage, self.reason, self.message = "waiting", reason, message
+        self.ready = self.started = False
+
+    def end(self, exit_code: int, now: float, reason: str = "", message: str = "") -> None:
+        """The process has ended."""
+        self.stage, self.exit_code, self.finished_at = "terminated", exit_code, now
+        self.reason = reason or ("Completed" if exit_code == 0 else "Error")
+        self.message = message
+        self.ready = self.started = False
+
+    def terminated(self) -> Object:
+        """The ended run as ContainerStateTerminated."""
+        found: Object = {
+            "exitCode": self.exit_code,
+            "reason": self.reason,
+            "startedAt": timestamp(self.started_at or self.finished_at),
+            "finishedAt": timestamp(self.finished_at),
+            "containerID": f"trainyard://{self.name}-{self.restarts}",
+        }
+        return found | ({"message": self.message} if self.message else {})
+
+    def state(self) -> Object:
+        """The present ContainerState."""
+        if self.stage == "running":
+            return {"running": {"startedAt": timestamp(self.started_at)}}
+        if self.stage == "terminated":
+            return {"terminated": self.terminated()}
+        return {"waiting": {"reason": self.reason} | ({"message": self.message} if self.message else {})}
+
+    def report(self, init: bool = False) -> Object:
+        """The ContainerStatus. An init container is ready once it has succeeded."""
+        done = init and self.stage == "terminated" and self.exit_code == 0
+        return {
+            "name": self.name,
+            "image": self.image,
+            "imageID": self.image_id or self.image,
+            "containerID": "" if self.stage == "waiting" else f"trainyard://{self.name}-{self.restarts}",
+            "ready": self.ready or done,
+            "started": self.started,
+            "restartCount": self.restarts,
+            "state": self.state(),
+            "lastState": {"terminated": self.last} if self.last else {},
+        }
+
+    @classmethod
+    def of(cls, report: Object) -> ContainerState:
+        """The state that a ContainerStatus describes: what a restarted stand-in goes on from."""
+        found = cls(
+            name=report["name"],
+            image=report.get("image", ""),
+            image_id=report.get("imageID", ""),
+            restarts=report.get("restartCount", 0),
+            last=report.get("lastState", {}).get("terminated"),
+            ready=report.get("ready", False),
+            started=report.get("started") or False,
+        )
+        state = report.get("state", {})
+        if "running" in state:
+            found.stage, found.reason = "running", ""
+            found.started_at = epoch(state["running"]["startedAt"])
+        elif "terminated" in state:
+            ended = state["terminated"]
+            found.stage, found.exit_code = "terminated", ended["exitCode"]
+            found.reason, found.message = ended.get("reason", ""), ended.get("message", "")
+            found.started_at = epoch(ended["startedAt"]) if ended.get("startedAt") else 0.0
+            found.finished_at = epoch(ended["finishedAt"]) if ended.get("finishedAt") else 0.0
+        elif "waiting" in state:
+            found.reason = state["waiting"].get("reason", "")
+            found.message = state["waiting"].get("message", "")
+        return found
+
+
+def restarts_after(policy: str, exit_code: int) -> bool:
+    """Whether a container with this restartPolicy runs again after this exit code."""
+    return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
+
+
+def back_off(restarts: int, base: float) -> float:
+    """Seconds to wait before a restart: none before the first, then `base` doubling up to 30 times it."""
+    return 0.0 if restarts == 0 else min(base * 2 ** (restarts - 1), base * 30)
+
+
+def phase(policy: str, init: list[ContainerState], containers: list[ContainerState]) -> str:
+    """The pod's phase. Containers that will be restarted keep the pod Running: only final ends fail it.
+
+    `init` holds run-once init containers only (no sidecars).
+    """
+    for state in init:
+        if state.stage != "terminated" or state.exit_code != 0:
+            final = state.stage == "terminated" and policy == "Never"
+            return "Failed" if final else "Pending"
+    if all(s.stage == "terminated" and not restarts_after(policy, s.exit_code) for s in containers):
+        return "Succeeded" if all(s.exit_code == 0 for s in containers) else "Failed"
+    begun = all(s.stage != "waiting" or s.restarts or s.last for s in containers)
+    return "Running" if begun else "Pending"
+
+
+def condition(kind: str, holds: bool, now: float, before: list[Object], reason: str, message: str) -> Object:
+    """One pod condition; the time of the last transition is kept while the status stays the same."""
+    value = "True" if holds else "False"
+    old = next((c for c in before if c["type"] == kind and c["status"] == value), None)
+    since = old.get("lastTransitionTime") if old else None
+    found = {
+        "type": kind,
+        "status": value,
+        "lastProbeTime": None,
+        "lastTransitionTime": since or timestamp(now),
+    }
+    # Explicit nulls: a strategic merge patch keeps what is left out.
+    return found | {"reason": reason if not holds else None, "message": message if not holds else None}
+
+
+def conditions(
+    pod_phase: str,
+    init: list[ContainerState],
+    containers: list[ContainerState],
+    before: list[Object],
+    now: float,
+) -> list[Object]:
+    """The conditions that a kubelet owns; those of others (DisruptionTarget ...) are not touched."""
+    initialized = all(s.stage == "terminated" and s.exit_code == 0 for s in init)
+    unready = [s.name for s in containers if not s.ready]
+    completed = pod_phase in ("Succeeded", "Failed")
+    reason = (
+        "PodCompleted" if pod_phase == "Succeeded" else "PodFailed" if completed else "ContainersNotReady"
+    )
+    message = "" if completed else f"containers with unready status: [{' '.join(unready)}]"
+    ready = not unready and initialized and not completed
+    waiting = (
+        f"containers with incomplete status: [{' '.join(s.name for s in init if s.stage != 'terminated')}]"
+    )
+    return [
+        condition("PodReadyToStartContainers", not completed, now, before, "", ""),
+        condition("Initialized", initialized, now, before, "ContainersNotInitialized", waiting),
+        condition("Ready", ready, now, before, reason, message),
+        condition("ContainersReady", ready, now, before, reason, message),
+        condition("PodScheduled", True, now, before, "", ""),
+    ]
+
+
+def pod_status(
+    pod: Object,
+    init: list[ContainerState],
+    sidecars: list[ContainerState],
+    containers: list[ContainerState],
+    ip: str,
+    host_ip: str,
+    now: float,
+    forced_phase: str = "",
+) -> Object:
+    """The whole status to patch. `sidecars` are init containers with restartPolicy Always.
+
+    `forced_phase` ends a pod that is being removed while its containers would otherwise be restarted.
+    """
+    policy = pod["spec"].get("restartPolicy", "Always")
+    before = pod.get("status", {})
+    pod_phase = forced_phase or phase(policy, init, containers)
+    found: Object = {
+        "phase": pod_phase,
+        "conditions": conditions(pod_phase, init, containers, before.get("conditions", []), now),
+        "hostIP": host_ip,
+        "hostIPs": [{"ip": host_ip}],
+        "podIP": ip,
+        "podIPs": [{"ip": ip}],
+        "startTime": before.get("startTime") or timestamp(now),
+        "containerStatuses": [state.report() for state in containers],
+    }
+    if init or sidecars:
+        once = {state.name: state.report(init=True) for state in init}
+        always = {state.name: state.report() for state in sidecars}
+        names = [c["name"] for c in pod["spec"].get("initContainers", [])]
+        found["initContainerStatuses"] = [(once | always)[name] for name in names]
+    return found
+
+
+def end_phase(containers: list[ContainerState]) -> str:
+    """Phase of a pod that was told to go: Succeeded only if every container ended with 0."""
+    good = all(s.stage == "terminated" and s.exit_code == 0 for s in containers)
+    return "Succeeded" if good else "Failed"

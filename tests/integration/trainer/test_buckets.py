@@ -1,0 +1,275 @@
+"""A bucket as a store, behind a proxy that plays S3's bad days: 503, slow, expired credentials, broken transfers."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from trainer.checkpoint.owner import Owner
+from trainer.contract import Exit, TrainerError
+from trainer.save import probe, save
+from trainer.stores import Bucket, StoreError
+from trainer.stores import bucket as module
+
+pytestmark = pytest.mark.trainer
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    with emulated("of-stores") as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    with S3Proxy(s3.meta.endpoint_url) as proxy:
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy: S3Proxy, request: pytest.FixtureRequest) -> Bucket:
+    return Bucket("of-stores", f"runs/{request.node.name[:60]}")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are sent in parts from 5 MiB on, the least that S3 takes."""
+    monkeypatch.setattr(module, "PART_BYTES", 5 * 2**20)
+
+
+def test_what_was_put_is_listed_and_read_back(store: Bucket) -> None:
+    assert store.list() == {}
+    store.put("step-1/a", b"four", notes={"run-id": "r1"})
+    store.put("step-1/.metadata", b"x")
+    assert store.list("step-") == {"step-1/a": 4, "step-1/.metadata": 1}
+    assert store.read("step-1/a") == b"four"
+    store.delete(["step-1/a", "step-1/none"])
+    assert store.list() == {"step-1/.metadata": 1}
+
+
+def test_more_objects_than_one_answer_holds_are_all_listed_and_deleted(
+    store: Bucket, proxy: S3Proxy, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "5")
+    monkeypatch.setattr(module, "MOST_KEYS", 5)
+    names = [f"{number:05}" for number in range(12)]
+    for name in names:
+        s3.put_object(Bucket="of-stores", Key=f"{store.prefix}/{name}", Body=b"")
+    assert list(store.list()) == names
+    assert proxy.count("GET") == 3
+    store.delete(names)
+    assert proxy.count("POST") == 3
+    assert store.list() == {}
+
+
+def test_a_large_file_goes_in_parts_with_checksums_and_comes_back(
+    store: Bucket, proxy: S3Proxy, s3: Any, tmp_path: Path, parts: None
+) -> None:
+    body = os.urandom(12 * 2**20 + 1)
+    (tmp_path / "in").write_bytes(body)
+    store.send(tmp_path / "in", "large")
+    assert proxy.count("PUT .*partNumber") == 3
+    store.fetch("large", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == body
+    assert "ChecksumSHA256" in s3.head_object(
+        Bucket="of-stores", Key=f"{store.prefix}/large", ChecksumMode="ENABLED"
+    )
+
+
+@pytest.mark.parametrize("stage", ["partNumber=2", r"POST .*uploadId", r"POST .*\?uploads"])
+def test_an_upload_that_breaks_off_leaves_nothing_neither_seen_nor_unseen(
+    store: Bucket, proxy: S3Proxy, s3: Any, tmp_path: Path, parts: None, stage: str
+) -> None:
+    (tmp_path / "in").write_bytes(bytes(11 * 2**20))
+    proxy.faults.append(Fault(stage, times=99, status=403, code="AccessDenied"))
+    with pytest.raises(StoreError, match=r"cannot save s3://of-stores/.*/large: .*AccessDenied") as caught:
+        store.send(tmp_path / "in", "large")
+    assert caught.value.why == "refused"
+    assert store.list() == {}
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="of-stores", Prefix=store.prefix)
+
+
+def test_a_busy_s3_is_asked_again(store: Bucket, proxy: S3Proxy) -> None:
+    proxy.faults.append(Fault("PUT", times=2, status=503, code="SlowDown"))
+    store.put("a", b"x")
+    assert proxy.count("PUT") == 3
+    proxy.faults.append(Fault("GET", times=2, status=503, code="SlowDown"))
+    assert store.list() == {"a": 1}
+
+
+def test_a_s3_that_stays_busy_fails_after_bounded_tries_and_is_no_empty_listing(
+    store: Bucket, proxy: S3Proxy
+) -> None:
+    proxy.faults.append(Fault("GET", times=99, status=503, code="SlowDown"))
+    with pytest.raises(StoreError, match=r"cannot list s3://of-stores/runs/.*SlowDown") as caught:
+        store.list()
+    assert caught.value.why == "failed"
+    assert proxy.count("GET") == module.ATTEMPTS
+
+
+def test_credentials_that_expired_are_told_at_once(store: Bucket, proxy: S3Proxy) -> None:
+    proxy.faults.append(Fault(".", times=99, status=400, code="ExpiredToken"))
+    for act in (lambda: store.list(), lambda: store.read("a"), lambda: store.put("a", b"")):
+        with pytest.raises(StoreError, match="ExpiredToken") as caught:
+            act()
+        assert caught.value.why == "refused"
+
+
+def test_no_credentials_at_all_are_told(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(StoreError, match="Unable to locate credentials") as caught:
+        store.list()
+    assert caught.value.why == "refused"
+
+
+def test_a_bucket_that_is_not_there_is_missing(proxy: S3Proxy) -> None:
+    for act in (lambda: Bucket("absent", "x").list(), lambda: Bucket("absent", "x").put("a", b"")):
+        with pytest.raises(StoreError, match=r"s3://absent/x.*NoSuchBucket") as caught:
+            act()
+        assert caught.value.why == "missing"
+
+
+def test_a_download_that_breaks_off_is_begun_again(store: Bucket, proxy: S3Proxy, tmp_path: Path) -> None:
+    body = os.urandom(2**20)
+    store.put("a", body)
+    proxy.faults.append(Fault("GET", cut=1000))
+    store.fetch("a", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == body
+    proxy.faults.append(Fault("GET", times=99, cut=1000))
+    with pytest.raises(StoreError, match=r"cannot read s3://of-stores/.*/a"):
+        store.read("a")
+
+
+def test_a_slow_s3_is_given_up_after_its_time(
+    store: Bucket, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
+    proxy.faults.append(Fault("GET", times=99, delay=1.0))
+    with pytest.raises(StoreError, match=r"[Tt]ime"):
+        store.list()
+
+
+def test_of_several_only_the_first_puts_and_a_lost_answer_is_known_again(
+    store: Bucket, proxy: S3Proxy
+) -> None:
+    assert store.put_if_absent("owners/1", b"one")
+    assert not store.put_if_absent("owners/1", b"two")
+    assert store.read("owners/1") == b"one"
+    proxy.faults.append(Fault("PUT", lose=True))
+    own = Owner(Bucket(store.name, f"{store.prefix}/other"), "token", "r1")
+    own.claim()
+    assert own.held.generation == 1
+
+
+METADATA = {
+    "createdAt": "2026-08-05T12:00:00+00:00",
+    "worldSize": 2,
+    "steps": 7,
+    "data": {"sha256": "d" * 64},
+}
+
+
+def test_a_model_of_several_parts_is_whole_and_described_before_the_pointer_names_it(
+    store: Bucket, proxy: S3Proxy, s3: Any, parts: None, tmp_path: Path
+) -> None:
+    weights = {"w": torch.randn(3 * 2**20), "b": torch.randn(10)}  # 12 MiB
+    saved = save(store.uri(""), "r1", weights, {**METADATA, "revision": "0123abc"}, tmp_path)
+    assert saved == store.uri("r1/model.pt")
+    assert proxy.count(r"PUT .*/r1/model\.pt\?.*partNumber=") == 3
+    assert proxy.count(r"PUT .*/r1/model\.pt$") == 0
+    assert proxy.seen[-1].endswith("/latest.json")
+    assert "metadata.json" in proxy.seen[-2]
+    pointer = json.loads(store.read("latest.json"))
+    assert pointer["runId"] == "r1"
+    body = store.read(pointer["model"]["path"])
+    digest = hashlib.sha256(body).hexdigest()
+    assert pointer["model"] == {"path": "r1/model.pt", "uri": saved, "bytes": len(body), "sha256": digest}
+    head = s3.head_object(Bucket=store.name, Key=f"{store.prefix}/r1/model.pt", ChecksumMode="ENABLED")
+    assert head["Metadata"] == {
+        "run-id": "r1",
+        "world-size": "2",
+        "steps": "7",
+        "data-sha256": "d" * 64,
+        "revision": "0123abc",
+        "sha256": digest,
+    }
+    assert head["ContentType"] == "application/octet-stream"
+    back = torch.load(io.BytesIO(body), weights_only=True)
+    assert all(torch.equal(back[name], each) for name, each in weights.items())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("on", ["PUT .*partNumber=2", "PUT .*metadata.json", "PUT .*latest.json"])
+def test_a_model_that_s3_does_not_take_leaves_the_pointer_and_no_parts(
+    store: Bucket, proxy: S3Proxy, s3: Any, parts: None, tmp_path: Path, on: str
+) -> None:
+    place = Bucket(store.name, f"{store.prefix}/{len(on)}")
+    save(place.uri(""), "r1", {"w": torch.zeros(3)}, METADATA, tmp_path)
+    before = place.read("latest.json")
+    proxy.faults.append(Fault(on, times=99, status=403, code="AccessDenied"))
+    with pytest.raises(TrainerError, match=r"^cannot save s3://of-stores/.*AccessDenied") as caught:
+        save(place.uri(""), "r2", {"w": torch.randn(3 * 2**20)}, METADATA, tmp_path)
+    assert caught.value.code == Exit.SAVE
+    assert "\n" not in str(caught.value)
+    assert place.read("latest.json") == before
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=store.name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def left(s3: Any, bucket: str) -> list[str]:
+    """Uploads in parts that nobody ended."""
+    return [each["Key"] for each in s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
+
+
+def test_a_place_is_probed_without_an_object_or_an_upload_that_stays(
+    store: Bucket, proxy: S3Proxy, s3: Any
+) -> None:
+    assert probe(store.uri(""), "r1") == store.uri("r1/model.pt")
+    assert [each.split()[0] for each in proxy.seen] == ["POST", "DELETE"]
+    proxy.faults.append(Fault("DELETE", lose=True))
+    probe(store.uri(""), "r1")
+    assert proxy.count("DELETE") == 3
+    assert store.list() == {}
+    assert left(s3, store.name) == []
+
+
+@pytest.mark.parametrize(
+    ("bucket", "on", "code"),
+    [
+        ("absent", "", "NoSuchBucket"),
+        ("of-stores", "POST .*uploads", "AccessDenied"),
+        ("of-stores", "DELETE .*uploadId", "AccessDenied"),
+        ("of-stores", ".", "ExpiredToken"),
+    ],
+)
+def test_a_bucket_that_is_not_there_or_refuses_is_told_in_one_line_before_the_training(
+    proxy: S3Proxy, s3: Any, bucket: str, on: str, code: str
+) -> None:
+    if on:
+        proxy.faults.append(Fault(on, times=99, status=403, code=code))
+    told = rf"^model_uri: cannot save s3://{bucket}/probed/r1/model\.pt: .*{code}.*; expected a place that .* can write"
+    with pytest.raises(TrainerError, match=told) as caught:
+        probe(f"s3://{bucket}/probed", "r1")
+    assert caught.value.code == Exit.SAVE
+    assert "\n" not in str(caught.value)
+    assert proxy.count("PUT") == 0
+    for key in left(s3, "of-stores"):  # by the fault that keeps the probe from ending its own
+        assert on.startswith("DELETE")
+        for each in s3.list_multipart_uploads(Bucket="of-stores")["Uploads"]:
+            s3.abort_multipart_upload(Bucket="of-stores", Key=key, UploadId=each["UploadId"])

@@ -1,0 +1,67 @@
+"""What torchrun's last lines say of how a command ended, as a kubelet keeps them, is its exit code."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.trainer.forks import ForkedProgram
+from trainyard.operator.core import command
+from trainyard.operator.core.child_exit import exit_code
+from trainyard.operator.core.job_spec import C10D
+
+pytestmark = pytest.mark.trainer
+
+KEPT_BYTES = 2048
+ENDS = "import os, signal, sys; own = sys.argv[1 + int(os.environ['RANK'])]; "
+LEAVES = ENDS + "sys.exit(int(own))"
+KILLED = ENDS + "int(own) and os.kill(os.getpid(), int(own))"
+RAISES = "open('/none/of/it')"
+COMMANDS = [
+    ("python", ("-c", LEAVES, "0", "3"), 3),
+    ("python", ("-c", KILLED, "0", "9"), 137),
+    ("python", ("-c", RAISES), 1),
+    ("pyhton", ("train.py",), 127),
+    ("./unset.sh", (), 126),
+    ("no-such-program | cat; exit 5", (), 5),
+    # torchrun puts words of its own for these.
+    ("for local_rank in 4; do exit $local_rank; done", (), 4),
+    ("kill -9 $$", (), 137),
+]
+
+
+def programs() -> str:
+    """A PATH with torchrun."""
+    return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(("typed", "args", "code"), COMMANDS, ids=[f"{c[0]}-{c[2]}" for c in COMMANDS])
+def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    script = tmp_path / "unset.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(stat.S_IRUSR)
+    meeting = command.Meeting(
+        backend=C10D, endpoint="localhost:0", id="one", nodes=1, least=1, processes=2, given=False
+    )
+    built = command.build(typed, args, meeting, "torchrun")
+    program, *words = [each.replace("$$", "$") for each in built.words]  # as the kubelet does
+    assert program == "torchrun"
+    environ = {**os.environ, **built.environment, "PATH": programs()}
+    # Files that may not be run are refused to root, too.
+    torchrun = ForkedProgram(["-m", "torch.distributed.run", *words], environ, directory=tmp_path)
+    output, _ = torchrun.communicate(timeout=120)
+    message = output.encode()[-KEPT_BYTES:].decode(errors="replace")
+    assert torchrun.returncode == 1, message
+    assert exit_code(1, message) == code, message
+
+
+def test_what_torchrun_does_not_tell_is_the_containers_own() -> None:
+    for own in (None, 0, 1, 7, 137):
+        assert exit_code(own, "") == own
+    assert exit_code(143, "Root Cause (first observed failure):\n  exitcode  : 3 (pid: 1) \n") == 143
+    said = "[default0]:  File \"/x/subprocess_handler.py\", line 1\nFileNotFoundError: [Errno 2] 'data'\n"
+    assert exit_code(1, said) == 1, "the command's own traceback"

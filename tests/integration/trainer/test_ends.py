@@ -1,0 +1,132 @@
+"""How a pod ends when something is wrong: one clear line and the code that contract.yaml gives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.trainer.conftest import ROOT, Start
+from trainer.contract import Exit
+
+pytestmark = pytest.mark.trainer
+
+Operator = Callable[[int], list[dict[str, str]]]
+
+
+def test_world_that_differs_from_the_promise_ends_with_20(start: Start, operator: Operator) -> None:
+    ended = start(**operator(1)[0], TRAINYARD_EXPECTED_NODES="4", TRAINYARD_PROCESSES_PER_NODE="1").end()
+    assert ended.code == Exit.WORLD_SIZE, ended.output
+    said = "expected 4 nodes x 1 processes, found 1 nodes x 1 processes, 1 in all"
+    lines = ended.output.splitlines()
+    assert f"world: {said}" in lines
+    assert f"error: the world differs from the promise: {said}" in lines
+    assert "Traceback" not in ended.output
+
+
+def test_cuda_without_a_gpu_ends_with_21_and_never_trains(start: Start) -> None:
+    ended = start.fork(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
+    assert ended.code == Exit.NO_CUDA, ended.output
+    assert ended.output.splitlines() == [
+        "error: device: told cuda, and this machine has 0 CUDA devices for 1 processes; expected one per process"
+    ]
+
+
+def test_unreadable_data_on_one_node_end_all_nodes_with_22(
+    start: Start, operator: Operator, tmp_path: Path
+) -> None:
+    sources = ("digits", str(tmp_path / "none"))
+    nodes = [
+        start.fork(**environ, TRAINYARD_DATA=data) for environ, data in zip(operator(2), sources, strict=True)
+    ]
+    ended = [node.end() for node in nodes]
+    assert [node.code for node in ended] == [Exit.DATA, Exit.DATA], [node.output for node in ended]
+    assert "error: process 1 could not go on; its log says why" in ended[0].output
+    assert f"error: data: {tmp_path / 'none'} is not a directory" in ended[1].output
+    assert not any("Traceback" in node.output for node in ended)
+
+
+def test_nodes_with_different_settings_end_with_2_and_name_them(start: Start, operator: Operator) -> None:
+    words = (("--seed", "3"), ("--seed", "4", "--batch-size", "32", "--notice-file", "/none/of/its/own"))
+    nodes = [start.fork(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
+    ended = [node.end() for node in nodes]
+    assert [node.code for node in ended] == [Exit.CONFIGURATION] * 2, [node.output for node in ended]
+    said = (
+        "error: the processes differ in their settings: batch_size: 64 in process 0, 32 in process 1; "
+        "seed: 3 in process 0, 4 in process 1; expected the same in all"
+    )
+    assert said in ended[0].output.splitlines()
+    assert "the processes differ" not in ended[1].output, "it is said once"
+    assert "error: process 0 could not go on; its log says why" in ended[1].output.splitlines()
+    assert not any("Traceback" in node.output for node in ended)
+
+
+def test_nodes_with_different_data_end_with_22(start: Start, operator: Operator, tmp_path: Path) -> None:
+    for machine, seed in enumerate((b"one book ", b"another book ")):
+        (tmp_path / str(machine)).mkdir()
+        (tmp_path / str(machine) / "meta.json").write_text('{"dtype": "uint8", "vocabulary": 256}')
+        for name in ("train.bin", "val.bin"):
+            (tmp_path / str(machine) / name).write_bytes(seed * 60)
+    nodes = [
+        start.fork("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(machine)))
+        for machine, environ in enumerate(operator(2))
+    ]
+    ended = [node.end() for node in nodes]
+    assert [node.code for node in ended] == [Exit.DATA] * 2, [node.output for node in ended]
+    assert "error: the processes differ in their data: sha256: " in ended[0].output
+    assert "train_samples: 8 in process 0, 12 in process 1" in ended[0].output
+    assert "the processes differ" not in ended[1].output, "it is said once"
+
+
+def test_unwritable_model_place_ends_with_23_before_a_step(
+    start: Start, operator: Operator, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    words = ("--epochs", "1", "--device", "cpu")
+    nodes = [
+        start.fork(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)
+    ]
+    first, second = (node.end() for node in nodes)
+    assert (first.code, second.code) == (Exit.SAVE, Exit.SAVE), first.output + second.output
+    told = (
+        f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory; expected a place that"
+    )
+    assert sum(line.startswith(told) for line in first.output.splitlines()) == 1
+    assert "error: process 0 could not go on; its log says why" in second.output.splitlines()
+    rest = [line for line in second.output.splitlines() if not line.startswith("log: can't write the copy ")]
+    assert str(tmp_path) not in "\n".join(rest), "it is said once"
+    for ended in (first, second):
+        assert "model=" not in ended.output
+        assert "Traceback" not in ended.output
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_abort_at_interpreter_exit_leaves_the_run_succeeded(start: Start, tmp_path: Path) -> None:
+    """Threads of torch may abort an interpreter that ends; here something else does, each time."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
+    )
+    words = ("--steps", "1", "--device", "cpu")
+    ended = start.fork(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
+    assert ended.code == Exit.SUCCEEDED, ended.output
+    assert "result=succeeded" in ended.output
+
+
+def test_stopped_pod_ends_soon_with_24_and_its_step(start: Start) -> None:
+    node = start.fork("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
+    assert node.process.stdout is not None
+    while not node.process.stdout.readline().startswith("step="):
+        assert node.process.poll() is None
+    began = time.monotonic()
+    node.process.send_signal(signal.SIGTERM)
+    ended = node.end()  # returns only when no process holds the output open any more
+    assert ended.code == Exit.STOPPED, ended.output
+    assert re.search(
+        r"^result=stopped reason=SIGTERM steps=\d+ position=\d+ checkpoint=none$", ended.output, re.M
+    )
+    assert time.monotonic() - began < 25

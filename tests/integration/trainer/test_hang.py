@@ -1,0 +1,162 @@
+"""A process that does not come on: who notices, what is written down, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from tests.integration.trainer.test_stopping import wait_for
+from trainer.contract import Exit
+from trainer.hang import Stillness, Watch, prepare, timed_out, write_dumps
+
+pytestmark = pytest.mark.trainer
+
+
+def test_stillness_counts_only_the_time_that_was_watched() -> None:
+    stillness = Stillness(longest_gap=2.0)
+    assert [stillness.look(7, now) for now in (0.0, 1.0, 2.5)] == [0.0, 1.0, 2.5]
+    assert stillness.look(7, 1000.0) == 4.5, "the process itself was stopped for the rest"
+    assert stillness.look(8, 1001.0) == 0.0
+    assert stillness.look(8, 1002.0) == 1.0
+
+
+@pytest.fixture
+def watched() -> Any:
+    """`watched(limit)`: a Watch that has begun, and the ends that it would have made."""
+    watches: list[Watch] = []
+
+    def make(limit: float = 0.2, directory: Path | None = None) -> tuple[Watch, list[tuple[Any, ...]]]:
+        ends: list[tuple[Any, ...]] = []
+        watch = Watch(
+            limit=limit,
+            long_limit=60,
+            rank=3,
+            directory=directory,
+            leave=lambda *words, **more: ends.append((*words, more)),
+            last=lambda: ends.append(("last",)),
+        )
+        watches.append(watch)
+        watch.start()
+        return watch, ends
+
+    yield make
+    for watch in watches:
+        watch.close()
+
+
+def test_a_long_phase_has_time_and_a_short_one_that_stands_still_ends_the_process(
+    watched: Callable[..., tuple[Watch, list[tuple[Any, ...]]]], tmp_path: Path
+) -> None:
+    watch, ends = watched(directory=tmp_path / "dumps")
+    watch.enter("first step", long=True)
+    time.sleep(0.8)
+    assert not ends
+    assert not watch.hung
+    watch.enter("step")
+    code, line, work, more = wait_for(lambda: ends)[0]
+    assert watch.hung
+    assert code == Exit.HUNG
+    expected = "error: rank 3 hung: nothing came on for 0 s in this phase: step; stacks: "
+    assert line == expected + str(tmp_path / "dumps")
+    assert more == {"linger": 5.0}
+    assert len(ends) == 1
+    work()
+    assert "most recent call first" in (tmp_path / "dumps" / "stacks_3").read_text()
+    assert ends[1:] == [("last",)]
+
+
+def test_a_loop_that_comes_on_is_left_alone(
+    watched: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
+) -> None:
+    watch, ends = watched(limit=2.0)
+    watch.enter("step")
+    for _ in range(30):
+        time.sleep(0.1)
+        watch.beat()
+    assert ends == []
+    assert watch.phase == "step"
+
+
+def test_a_watch_that_is_closed_ends_nothing(
+    watched: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
+) -> None:
+    watch, ends = watched()
+    watch.enter("step")
+    watch.close()
+    time.sleep(0.6)
+    assert ends == []
+
+
+@pytest.mark.parametrize("directory", [None, "in the way"])
+def test_without_a_directory_the_stacks_are_told_on_stderr(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], directory: str | None
+) -> None:
+    if directory is not None:
+        (tmp_path / directory).write_text("a file")
+    write_dumps(tmp_path / directory if directory else None, 1)
+    told = capfd.readouterr().err
+    assert "most recent call first" in told
+    assert ("rank 1 can't write to" in told) == (directory is not None)
+
+
+def test_a_recorder_that_cannot_be_asked_is_told_in_one_line_and_the_others_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another version of torch knows other words: pybind11 says then, on several lines, which ones."""
+
+    def dump(backend: str, **_: object) -> bytes:
+        if backend == "gloo":
+            raise TypeError(
+                "_dump_fr_trace(): incompatible function arguments. Supported are:\n    1. others"
+            )
+        return pickle.dumps({"entries": ["one"]})
+
+    monkeypatch.setattr(c10d, "_dump_fr_trace", dump)
+    monkeypatch.delattr(c10d, "_dump_nccl_trace", raising=False)
+    write_dumps(tmp_path, 3)
+    said = "_dump_fr_trace(): incompatible function arguments. Supported are:"
+    expected = f"warning: rank 3: no flight recorder of gloo: TypeError: {said}"
+    assert capfd.readouterr().err.splitlines() == [expected]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["flight_nccl_3", "stacks_3"]
+    monkeypatch.delattr(c10d, "_dump_fr_trace")
+    write_dumps(tmp_path, 3)
+    assert capfd.readouterr().err.count("AttributeError") == 2
+
+
+def test_nccls_own_dumps_go_where_these_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    prepare(tmp_path / "hang")
+    assert os.environ["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "hang" / "flight_watchdog_")
+    assert (tmp_path / "hang").is_dir()
+    (tmp_path / "file").write_text("")
+    prepare(tmp_path / "file")
+    assert "a hang can't be written down in" in capfd.readouterr().err
+    assert os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == str(tmp_path / "hang" / "flight_watchdog_")
+
+
+def test_torchs_own_timeouts_are_told_from_other_errors() -> None:
+    """The store's words as torch says them; gloo's were seen by a collective that one process did not enter."""
+    store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=1))
+    with pytest.raises(RuntimeError) as waiting:
+        store.get("nobody sets this")
+    assert timed_out(waiting.value)
+    with pytest.raises(RuntimeError) as joining:
+        dist.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=1))
+    assert timed_out(joining.value)
+    gloo = "[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"
+    assert timed_out(RuntimeError(gloo))
+    assert not timed_out(RuntimeError("Connection closed by peer [127.0.0.1]:4242"))
+    assert not timed_out(ValueError("Timed out waiting"))

@@ -1,0 +1,225 @@
+"""Digits, IDX files and the network for them, and what is said about files that are missing or damaged."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.integration.trainer.conftest import ROOT
+from trainer.contract import Exit, TrainerError
+from trainer.cursor import micro_batches
+from trainer.workloads.images import MNIST_FILES, ImageClassification, load, stratified_split
+
+pytestmark = pytest.mark.trainer
+
+LAYERS = ("features.0", "features.3", "classifier.1", "classifier.3")
+FIRST_WEIGHTS = [-0.33049100637435913, -0.2629537582397461]
+DIGEST = "adf5a90f6611629ddfa29d3efd099a3bd60bdf0c8c753bd9756513a9ff401bd5"
+
+
+def idx(array: np.ndarray) -> bytes:
+    header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    """Thirty images to learn from and ten for the test, of random pixels, in MNIST's form."""
+    random = np.random.default_rng(0)
+    for count, (images, labels) in ((30, MNIST_FILES[:2]), (10, MNIST_FILES[2:])):
+        (tmp_path / images).write_bytes(idx(random.integers(0, 256, (count, 28, 28))))
+        (tmp_path / labels).write_bytes(idx(np.arange(count) % 10))
+    return tmp_path
+
+
+def refused(source: str) -> str:
+    with pytest.raises(TrainerError) as caught:
+        load(source)
+    assert caught.value.code == Exit.DATA
+    return str(caught.value)
+
+
+def test_digits_are_all_there_and_split_by_class() -> None:
+    data = load("digits")
+    assert len(data.train) + len(data.test) == 1797
+    assert data.image_size == 8
+    assert data.train.pixels.max() == data.train.white == 16
+    for label in range(10):
+        train, test = (data.train.labels == label).sum(), (data.test.labels == label).sum()
+        assert test / (train + test) == pytest.approx(0.2, abs=0.01)
+
+
+def test_digits_are_the_ones_that_scikit_learn_loads() -> None:
+    data = load("digits")
+    # Known facts of the set: sum of all values and images per class (the set's own description).
+    labels = np.concatenate([data.train.labels, data.test.labels])
+    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_the_same_split_every_time() -> None:
+    assert load("digits").digest == DIGEST
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=200), st.integers(0, 2**32))
+def test_a_split_puts_every_index_on_exactly_one_side(labels: list[int], seed: int) -> None:
+    train, test = stratified_split(np.array(labels, np.uint8), 0.2, seed)
+    assert sorted([*train.tolist(), *test.tolist()]) == list(range(len(labels)))
+
+
+def test_mnist_files_are_read_plain_and_gzipped_alike(mnist: Path) -> None:
+    plain = load(str(mnist))
+    assert (len(plain.train), len(plain.test), plain.image_size, plain.train.white) == (30, 10, 28, 255)
+    assert plain.train.labels.tolist() == [index % 10 for index in range(30)]
+    for name in MNIST_FILES:
+        (mnist / f"{name}.gz").write_bytes(gzip.compress((mnist / name).read_bytes()))
+        (mnist / name).unlink()
+    assert load(str(mnist)).digest == plain.digest
+
+
+def test_a_changed_pixel_changes_the_digest(mnist: Path) -> None:
+    before = load(str(mnist)).digest
+    raw = bytearray((mnist / MNIST_FILES[2]).read_bytes())
+    raw[-1] ^= 1
+    (mnist / MNIST_FILES[2]).write_bytes(raw)
+    assert load(str(mnist)).digest != before
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert f"{tmp_path / 'none'} is not a directory" in refused(str(tmp_path / "none"))
+
+
+def test_a_missing_file_is_named(mnist: Path) -> None:
+    (mnist / MNIST_FILES[3]).unlink()
+    assert f"{mnist / MNIST_FILES[3]} is missing, and so is {MNIST_FILES[3]}.gz" in refused(str(mnist))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "said"),
+    [
+        (0, lambda raw: b"", "begins with nothing; expected 00000803"),
+        (0, lambda raw: raw[:10], "expected 00000803"),
+        (0, lambda raw: raw[:-1], "is damaged: 23519 bytes of values; its header promises 30 x 28 x 28"),
+        (1, lambda raw: raw + b"\0", "is damaged: 31 bytes of values; its header promises 30"),
+        (1, lambda raw: b"\0\0\x0d\x01" + raw[4:], "begins with 00000d01; expected 00000801"),
+        (0, lambda raw: idx(np.zeros((30, 28, 27))), "holds images of 28 x 27; expected squares"),
+        (0, lambda raw: idx(np.zeros((29, 28, 28))), "holds 29 images and"),
+        (0, lambda raw: idx(np.zeros((30, 12, 12))), "hold images of different sizes"),
+        (1, lambda raw: raw[:-1] + b"\x0a", "holds the label 10; expected 0 to 9"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_was_found_and_expected(
+    mnist: Path, file: int, damage: Callable[[bytes], bytes], said: str
+) -> None:
+    path = mnist / MNIST_FILES[file]
+    path.write_bytes(damage(path.read_bytes()))
+    message = refused(str(mnist))
+    assert str(path) in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:-9], lambda raw: b"no gzip", lambda raw: raw[:20] + b"\xff" * 20]
+)
+def test_a_damaged_gzip_file_is_named(mnist: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = mnist / f"{MNIST_FILES[0]}.gz"
+    path.write_bytes(damage(gzip.compress((mnist / MNIST_FILES[0]).read_bytes())))
+    (mnist / MNIST_FILES[0]).unlink()
+    assert f"{path} is damaged" in refused(str(mnist))
+
+
+@pytest.fixture(scope="module")
+def digits() -> ImageClassification:
+    return ImageClassification(load("digits"))
+
+
+def test_a_batch_holds_the_pixels_and_labels_of_its_indices(digits: ImageClassification) -> None:
+    for split, part in (("train", digits.data.train), ("test", digits.data.test)):
+        pixels, labels = digits.batch(np.array([5, 3, 5]), split)  # type: ignore[arg-type]
+        assert pixels.dtype == torch.uint8
+        assert torch.equal(pixels, torch.from_numpy(part.pixels[[5, 3, 5]]))
+        assert labels.tolist() == part.labels[[5, 3, 5]].tolist()
+    pixels.zero_()  # a batch's memory is its own
+    assert digits.batch(np.array([5]), "test")[0].any()
+
+
+def test_the_weights_are_those_of_the_first_release_bit_by_bit(digits: ImageClassification) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    ImageClassification(digits.data)  # draws nothing
+    assert torch.equal(torch.get_rng_state(), before)
+    ours = digits.model().state_dict()
+    assert list(ours) == [f"{part}.{end}" for part in LAYERS for end in ("weight", "bias")]
+    # What the first release drew with this seed.
+    assert ours["features.0.weight"].flatten()[:2].tolist() == FIRST_WEIGHTS
+    assert digits.parameters == sum(each.numel() for each in ours.values())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_loss_and_sums_are_those_of_the_scores(digits: ImageClassification, training: bool) -> None:
+    network = digits.model().train(training)
+    pixels, labels = digits.batch(np.arange(40), "train")
+    loss, sums = network(pixels, labels)
+    scores = network.scores(pixels[:, None].float() / 16)  # the digits' white
+    assert torch.equal(loss, F.cross_entropy(scores, labels, reduction="sum"))
+    assert sums.dtype == torch.float64
+    assert sums.tolist() == [loss.item(), int((scores.argmax(1) == labels).sum()), 40]
+    assert not sums.requires_grad
+
+
+def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(
+    digits: ImageClassification,
+) -> None:
+    network = digits.model().double()
+    indices = np.arange(7)
+
+    def gradient(parts: list[np.ndarray]) -> torch.Tensor:
+        network.zero_grad()
+        for part in parts:
+            network(*digits.batch(part, "train"))[0].backward()
+        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+    whole = gradient([indices])
+    for world in (3, 9):
+        parts = [p for rank in range(world) for p in micro_batches(indices, rank, world, 2)]
+        assert torch.allclose(gradient(parts), whole, rtol=1e-12, atol=1e-13)
+    assert not gradient([indices[:0]]).any()
+
+
+def test_a_loss_is_summed_in_32_bits_whatever_the_weights_are(digits: ImageClassification) -> None:
+    network, batch = digits.model(), digits.batch(np.arange(40), "train")
+    exact = network(*batch)[0]
+    half = network.bfloat16()(*batch)[0]
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(exact.item(), rel=0.02)
+
+
+def test_the_network_compiles_whole(digits: ImageClassification) -> None:
+    network, batch = digits.model(), digits.batch(np.arange(9), "train")
+    compiled = torch.compile(network, fullgraph=True, backend="eager")
+    assert torch.allclose(compiled(*batch)[1], network(*batch)[1])
+
+
+def test_operations_are_counted_as_torch_counts_them_and_weights_as_the_page_says(mnist: Path) -> None:
+    page = (ROOT / "docs" / "workloads.md").read_text()
+    for data in (load("digits"), load(str(mnist))):
+        workload = ImageClassification(data)
+        assert f" {workload.parameters:,} " in page
+        with FlopCounterMode(display=False) as counter:
+            workload.model()(*workload.batch(np.arange(1), "train"))
+        assert workload.flops_per_sample == 3 * counter.get_total_flops()
+
+
+def test_the_description_tells_source_digest_and_sizes(digits: ImageClassification) -> None:
+    sizes = {"train": 1438, "test": 359, "imageSize": 8}
+    assert digits.describe() == {"source": "digits", "sha256": DIGEST, **sizes}
+    assert (digits.train_samples, digits.test_samples, digits.units_per_sample) == (1438, 359, 1)

@@ -1,0 +1,56 @@
+"""Steps that take longer than there is time to stop: the stop is agreed between two of a step's micro-batches."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.trainer.conftest import Start
+from tests.integration.trainer.trained import Trained, read_until, stopped_at
+from trainer.contract import Exit
+
+pytestmark = pytest.mark.trainer
+
+# A share of 32 samples in as many micro-batches. From the second step on each takes 0.4 s in one C call, which makes
+# 13 s of a step.
+WORDS = ("--batch-size", "64", "--micro-batch-size", "1", "--steps", "3", "--log-every", "1")
+SLOWED = """
+import os
+if "RANK" in os.environ:
+    import time
+    from trainer import training
+    from trainer.say import say
+    accumulating = training.accumulating
+    passes = 0
+    def slowed(model, last):
+        global passes
+        passes += 1
+        if passes > 32:
+            time.sleep(float(os.environ["SLOW_SECONDS"]))
+        if passes == 32 + 3:
+            say(f"rank {os.environ['RANK']} is in its second step")
+        return accumulating(model, last)
+    training.accumulating = slowed
+"""
+MOST_SECONDS = 10.0
+
+
+def test_stop_in_a_slow_step_ends_soon_with_the_step_before(start: Start, tmp_path: Path) -> None:
+    trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
+    node = trained.begin(SLOW_SECONDS="0.4")
+    read_until(node, "rank 0 is in its second step")
+    began = time.monotonic()
+    node.process.send_signal(signal.SIGTERM)
+    ended = node.end()
+    seconds = time.monotonic() - began
+    assert ended.code == Exit.STOPPED, ended.output
+    assert seconds <= MOST_SECONDS
+    assert stopped_at(ended, "SIGTERM") == 1, "the half of a step is dropped"
+    assert "without another checkpoint" not in ended.output
+    again = trained.end(processes=1, SLOW_SECONDS="0")
+    assert re.search(r"^checkpoint=loaded step=1 position=64 ", again.output, re.M), again.output
+    assert "steps=3" in again.output

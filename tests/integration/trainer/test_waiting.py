@@ -1,0 +1,64 @@
+"""A step gives the GPU its work and never waits for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+
+from tests.integration.trainer.test_steps import Quiet
+from trainer.config import Config
+from trainer.hang import Watch
+from trainer.precision import prepare
+from trainer.stopping import Stop
+from trainer.training import Observer, Training
+from trainer.workloads import load
+from trainer.world import World
+
+pytestmark = pytest.mark.trainer
+
+
+def steps_that_may_not_wait(rank: int, size: int, folder: str, data: str, precision: str) -> None:
+    """One process with one GPU: steps in which whatever waits for the device raises."""
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    config = Config(
+        data=data,
+        steps=100,
+        evaluate_every=1000,
+        log_every=1000,
+        batch_size=16,
+        micro_batch_size=8,
+        device="cuda",
+        precision=precision,
+        compile="no",
+    )
+    stop = Stop(patience=20, phase=lambda: "")
+    world = World(rank, size, rank, size, 1)
+    own = Training(config, world, device, prepare(precision, device), load(data), stop, cast(Watch, Quiet()))
+    assert own.run(Observer(), 3)  # libraries are loaded and memory is taken: these may wait
+    torch.cuda.synchronize(device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert own.run(Observer(), 5)
+        with pytest.raises(RuntimeError, match="synchronizing"):
+            torch.ones(1, device=device).item()  # and it would have been seen
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert own.step == 8
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="needs an NVIDIA GPU: torch.cuda.set_sync_debug_mode watches what waits for CUDA, and nothing else",
+)
+@pytest.mark.parametrize("precision", ["auto", "fp16"])
+@pytest.mark.parametrize("data", ["digits", "corpus"])
+def test_no_step_waits_for_the_gpu(tmp_path: Path, data: str, precision: str) -> None:
+    processes.spawn(steps_that_may_not_wait, (1, str(tmp_path), data, precision), nprocs=1)

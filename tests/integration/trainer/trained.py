@@ -1,0 +1,116 @@
+"""Trainings, mostly of two processes, one after another in one place, which tests stop, kill and compare."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tests.integration.trainer.conftest import ROOT, Ended, Node, Start
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+class Trained:
+    """Trainings of one run under `folder`; `patch` is Python that each of its processes runs before anything else."""
+
+    def __init__(self, start: Start, folder: Path, *words: str, patch: str = "") -> None:
+        self._start, self._words, self._patch, self.folder = start, words, patch, folder
+        if patch:
+            (folder / "sitecustomize.py").write_text(patch)
+
+    def begin(
+        self,
+        *more: str,
+        entry: tuple[str, ...] = ("-m", "trainer.entrypoint"),
+        processes: int = 2,
+        has_own_group: bool = False,
+        **environ: str,
+    ) -> Node:
+        """One training under torchrun's agent, which saves checkpoints and at its end the model."""
+        paths = {
+            "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",
+            "TRAINYARD_PROCESSES_PER_NODE": str(processes),
+        }
+        words = self._all_words(more)
+        return self._start.fork(*words, entry=entry, has_own_group=has_own_group, **paths, **environ)
+
+    def gang(self, *more: str, processes: int = 2, **environ: str) -> Node:
+        """The same without torchrun."""
+        return self._start.gang(*self._all_words(more), processes=processes, patch=self._patch, **environ)
+
+    def _all_words(self, more: tuple[str, ...]) -> tuple[str, ...]:
+        places = ("--checkpoint-uri", str(self.folder / "checkpoints"), "--model-uri", str(self.folder))
+        return ("--device", "cpu", "--owner", "test", *places, *self._words, *more)
+
+    def end(self, *more: str, processes: int = 2, **environ: str) -> Ended:
+        """One training without torchrun that comes to its end."""
+        ended = self.gang(*more, processes=processes, **environ).end()
+        assert ended.code == 0, ended.output
+        return ended
+
+    def model(self) -> dict[str, Tensor]:
+        """The model that was saved at the end."""
+        found: dict[str, Tensor] = torch.load(self.folder / "run" / "model.pt", weights_only=True)
+        return found
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Bit by bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def read_until(node: Node, beginning: str) -> list[str]:
+    """The lines of its log up to the first one that begins so."""
+    assert node.process.stdout is not None
+    lines = []
+    for line in node.process.stdout:
+        lines.append(line)
+        if line.startswith(beginning):
+            return lines
+    raise AssertionError(f"it ended without a line that begins with {beginning!r}:\n{''.join(lines)}")
+
+
+def stopped_at(ended: Ended, reason: str) -> int:
+    """The step of a stop, which is that of its checkpoint."""
+    found = re.search(
+        rf"^result=stopped reason={reason} steps=(\d+) position=\d+ checkpoint=(\d+)$", ended.output, re.M
+    )
+    assert found, ended.output
+    assert found[1] == found[2]
+    return int(found[1])
+
+
+# A patch: the process RANK kills itself after the step that KILL="STEP RANK" names, once in torchrun's restarts.
+KILLED = """
+import os
+if "RANK" in os.environ:
+    import signal
+    from trainer.training import Training
+    learn = Training._learn
+    def killed(self, step, observer):
+        found = learn(self, step, observer)
+        here = os.environ.get("KILL") == f"{self.step} {self.world.rank}"
+        if here and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    Training._learn = killed
+"""
+
+# A patch: each step after SLOW_STEP takes half a second more, so that a test that stops the training finds it training.
+SLOWED = """
+import os
+if "RANK" in os.environ and "SLOW_STEP" in os.environ:
+    import time
+    from trainer.training import Training
+    learn = Training._learn
+    def slowed(self, step, observer):
+        found = learn(self, step, observer)
+        if self.step >= int(os.environ["SLOW_STEP"]):
+            time.sleep(0.5)
+        return found
+    Training._learn = slowed
+"""

@@ -1,0 +1,59 @@
+"""`make preflight` and `make verify-clean` with CLOUD=local: which stack file is asked for, and of which cloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from local.home import Home
+from trainyard.cli import account
+from trainyard.cli.stack_file import Sources, StackFileError
+
+pytestmark = pytest.mark.unit
+CLOUD = {"generation": "g1", "deployerArn": "arn:aws:iam::123456789012:user/deployer"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
+    monkeypatch.setattr(account, "pinned_sources", lambda: sources)
+    monkeypatch.setattr(account, "with_given", lambda document, _say: document)
+    return Home(tmp_path)
+
+
+def deployed(home: Home, generation: str) -> Path:
+    file = home.root / "stacks" / "Pulumi.dev.yaml"
+    file.parent.mkdir()
+    file.write_text("config: {}")
+    file.with_suffix(".generation").write_text(generation)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("question", "generation", "folder"),
+    [("leftovers", "g1", "stacks"), ("leftovers", "g0", "asked"), ("preflight", "g1", "asked")],
+)
+def test_leftovers_are_asked_of_the_deployed_file_and_preflight_of_the_new(
+    home: Home, question: str, generation: str, folder: str
+) -> None:
+    deployed(home, generation)
+    file = account.settings_file(question, home, "dev", CLOUD)
+    assert file == home.root / folder / "Pulumi.dev.yaml"
+    if folder == "asked":
+        cluster: dict[str, Any] = yaml.safe_load(file.read_text())["config"]["trainyard:cluster"]
+        assert CLOUD["deployerArn"] in cluster["administrators"]
+
+
+def test_nothing_is_left_of_a_cloud_that_has_ended(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert account.ask("leftovers", "dev", home) == 0
+    assert "nothing is left" in capsys.readouterr().out
+
+
+def test_an_unknown_stack_is_refused_before_anything_is_started(home: Home) -> None:
+    with pytest.raises(StackFileError, match="does not exist"):
+        account.ask("preflight", "none", home)
+    with pytest.raises(StackFileError, match="is no stack name"):
+        account.ask("preflight", "../dev", home)

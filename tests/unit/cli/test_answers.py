@@ -1,0 +1,87 @@
+"""What a person may write in a variable of make, and that it reaches the command as one word."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trainyard.cli.__main__ import EXPECTED, parser
+from trainyard.cli.answers import AnswerError, is_yes, nodes
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
+
+
+def commanded(target: str, *variables: str) -> list[str]:
+    """The arguments with which a target of the Makefile starts its command."""
+    words = ["make", "--no-print-directory", "--dry-run", target, *variables]
+    answer = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    line = next(each for each in answer.stdout.splitlines() if "-m trainyard.cli" in each)
+    return shlex.split(line)[4:]
+
+
+@pytest.mark.parametrize("text", ["1", "yes", "YES", "true", "on", " yes "])
+def test_these_say_yes(text: str) -> None:
+    assert is_yes("A", text) is True
+    assert parser().parse_args(["down", f"--keep-data={text}"]).keep_data is True
+
+
+@pytest.mark.parametrize("text", ["0", "no", "No", "false", "off"])
+def test_these_say_no(text: str) -> None:
+    assert is_yes("A", text) is False
+    assert parser().parse_args(["down", f"--keep-data={text}"]).keep_data is False
+
+
+@pytest.mark.parametrize("text", ["maybe", "2", "", "nein", "yes no"])
+def test_another_word_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AnswerError) as refused:
+        is_yes("PREFLIGHT", text)
+    assert str(refused.value) == (
+        f"PREFLIGHT is {text!r}; it must be 1, yes, true or on, or 0, no, false or off"
+    )
+    assert AnswerError in EXPECTED
+    with pytest.raises(SystemExit):
+        parser().parse_args(["down", f"--keep-data={text}"])
+    assert f"KEEP_DATA is {text!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0664", "+4", "-1", "4.0", " 4", "", "four"])
+def test_what_is_no_number_of_nodes_is_refused_by_the_variables_name(text: str) -> None:
+    with pytest.raises(AnswerError) as refused:
+        nodes("MIN", text)
+    assert str(refused.value) == f"MIN={text!r} is no number of nodes; it must be one such as 4"
+
+
+def test_numbers_of_nodes_are_numbers() -> None:
+    assert nodes("MIN", "16") == 16
+
+
+@pytest.mark.parametrize("value", ["2 --cloud local", "$(touch x)", "2; touch x", "it's", '"', "`x`"])
+def test_a_variable_of_make_is_one_word_of_the_command(value: str) -> None:
+    # Make itself reads a dollar sign.
+    given = value.replace("$", "$$")
+    submit = commanded("submit", "STACK=dev", "MIN=1", f"MAX={given}")
+    assert submit == ["submit", "--stack", "dev", "--cloud", "aws", "--min=1", f"--max={value}"]
+    submit = commanded("submit", "STACK=dev", f"MIN={given}", "MAX=2")
+    assert submit[-2:] == [f"--min={value}", "--max=2"]
+    assert commanded("up", f"STACK={given}")[:3] == ["up", "--stack", value]
+    assert commanded("check-nodes", "STACK=dev", f"POOL={given}")[-1] == f"--pool={value}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "keeps"),
+    [
+        ([], False),
+        (["KEEP_DATA=1"], True),
+        (["KEEP_DATA=yes"], True),
+        (["KEEP_DATA=0"], False),
+        (["KEEP_DATA=no"], False),
+    ],
+)
+def test_down_keeps_data_only_where_it_is_told_to(variables: list[str], keeps: bool) -> None:
+    assert parser().parse_args(commanded("down", "STACK=dev", *variables)).keep_data is keeps

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from infra.stack_file import load
+from tests.unit.emulator import SESSION, Cloud
+from tests.unit.preflight.accounts import OF_NETWORK, checks
+from tests.unit.preflight.accounts import account as preflights_account
+from trainyard.cli import given as local_given
+from trainyard.cli.engine import ROOT
+from trainyard.cli.given import GivenError, with_given
+from trainyard.cli.stack_file import read, write
+from trainyard.preflight.account import Account
+from trainyard.preflight.mapping import wanted_of
+from trainyard.preflight.run import examine
+
+pytestmark = pytest.mark.unit
+
+STACK: dict[str, Any] = {
+    "config": {
+        "aws:region": "us-west-2",
+        "trainyard:network": {
+            "vpcId": "vpc-0123456789abcdef0",
+            "privateSubnetIds": {"us-west-2a": "subnet-0a", "us-west-2b": "subnet-0b"},
+            "workerSecurityGroupId": "sg-0123456789abcdef0",
+        },
+        "trainyard:pools": [
+            {
+                "name": "reserved",
+                "instanceType": "p4de.24xlarge",
+                "zone": "us-west-2b",
+                "maxNodes": 2,
+                "capacityReservationIds": ["cr-0123456789abcdef0"],
+                "dataSnapshotId": "snap-0123456789abcdef0",
+                "dataVolumeGiB": 30,
+            }
+        ],
+    }
+}
+
+
+@pytest.fixture
+def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
+    return deployer
+
+
+def test_a_given_vpc_has_the_subnets_of_the_settings_in_their_zones_and_a_way_out(account: Cloud) -> None:
+    network = with_given(STACK, print)["config"]["trainyard:network"]
+    ec2 = account.client("ec2")
+    ids = list(network["privateSubnetIds"].values())
+    subnets = ec2.describe_subnets(SubnetIds=ids)["Subnets"]
+    assert {s["AvailabilityZone"]: s["SubnetId"] for s in subnets} == network["privateSubnetIds"]
+    assert {s["VpcId"] for s in subnets} == {network["vpcId"]}
+    tables = ec2.describe_route_tables(Filters=[{"Name": "association.subnet-id", "Values": ids}])
+    assert any(route.get("NatGatewayId") for t in tables["RouteTables"] for route in t["Routes"])
+    group = ec2.describe_security_groups(GroupIds=[network["workerSecurityGroupId"]])["SecurityGroups"][0]
+    for rules in (group["IpPermissions"], group["IpPermissionsEgress"]):
+        assert any(p["GroupId"] == group["GroupId"] for r in rules for p in r.get("UserIdGroupPairs", [])), (
+            "its members do not reach each other"
+        )
+
+
+def test_a_given_reservation_is_for_the_pools_type_zone_and_ceiling(account: Cloud) -> None:
+    (pool,) = with_given(STACK, print)["config"]["trainyard:pools"]
+    found = account.client("ec2").describe_capacity_reservations(
+        CapacityReservationIds=pool["capacityReservationIds"]
+    )["CapacityReservations"][0]
+    assert (found["InstanceType"], found["AvailabilityZone"]) == ("p4de.24xlarge", "us-west-2b")
+    assert found["TotalInstanceCount"] == 2
+    assert found["InstanceMatchCriteria"] == "targeted"
+
+
+@pytest.mark.parametrize(
+    ("ends", "days", "state"), [(None, 14, "active"), (30, 30, "active"), (230, 182, "scheduled")]
+)
+def test_a_given_block_has_begun_unless_none_could_last_so_long(
+    account: Cloud, ends: int | None, days: int, state: str
+) -> None:
+    stack = copy.deepcopy(STACK)
+    (pool,) = stack["config"]["trainyard:pools"]
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=ends or 14)
+    pool |= {"instanceType": "p5.48xlarge", "reservationType": "capacity-block"}
+    pool |= {"reservationEnds": end.isoformat()} if ends else {}
+    (made,) = with_given(stack, print)["config"]["trainyard:pools"]
+    found = account.client("ec2").describe_capacity_reservations(
+        CapacityReservationIds=made["capacityReservationIds"]
+    )["CapacityReservations"][0]
+    assert (found["ReservationType"], found["State"]) == ("capacity-block", state)
+    assert abs(found["EndDate"] - end) < timedelta(minutes=1)
+    assert round((found["EndDate"] - found["StartDate"]) / timedelta(days=1)) == days
+    begins = f"{found['StartDate'].astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    assert made.get("reservationBegins") == (begins if state == "scheduled" else None)
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(1, 4), (-2, 3), (1, None)])
+def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_it(
+    account: Cloud, tmp_path: Path, begins: int, ends: int | None
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    times = {"reservationBegins": (now + timedelta(days=begins)).isoformat()}
+    times |= {"reservationEnds": (now + timedelta(days=ends)).isoformat()} if ends else {}
+    document = read(ROOT / "Pulumi.p5.yaml")
+    document["config"]["trainyard:pools"][0] |= times
+    copied = with_given(document, print)
+    write(copied, tmp_path / "Pulumi.p5.yaml")
+    (pool,) = copied["config"]["trainyard:pools"]
+    found = account.client("ec2").describe_capacity_reservations(
+        CapacityReservationIds=pool["capacityReservationIds"]
+    )["CapacityReservations"][0]
+    assert found["StartDate"] == now + timedelta(days=begins)
+    assert found["EndDate"] == now + timedelta(days=ends or begins + 14)
+    wanted = wanted_of(load("p5", tmp_path / "Pulumi.p5.yaml"))
+    report = examine(preflights_account(account), wanted, datetime.now(UTC), checks("capacity reservations"))
+    assert report.problems == []
+    assert len(report.cautions) == (begins > 0)
+
+
+def test_of_several_given_blocks_of_which_none_has_begun_the_first_begin_is_the_pools(account: Cloud) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    for name, days in (("cr-late", 9), ("cr-soon", 3)):
+        with_given(with_blocks(name, reservationBegins=(now + timedelta(days=days)).isoformat()), print)
+    (pool,) = with_given(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+    assert pool["reservationBegins"] == f"{now + timedelta(days=3):%Y-%m-%dT%H:%M:%SZ}"
+    with_given(with_blocks("cr-now"), print)
+    (pool,) = with_given(with_blocks("cr-late", "cr-now"), print)["config"]["trainyard:pools"]
+    assert "reservationBegins" not in pool
+
+
+def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, tmp_path: Path) -> None:
+    """Each time: an `up` that finds the block, too, must know when it ends."""
+    for up in ("first", "second"):
+        copied = with_given(read(ROOT / "Pulumi.p5.yaml"), print)
+        write(copied, tmp_path / "Pulumi.p5.yaml")
+        settings = load("p5", tmp_path / "Pulumi.p5.yaml")
+        assert settings.pools[0].reservation_ends is not None
+        machines = checks("instance types", "capacity reservations", "placement groups")
+        report = examine(preflights_account(account), wanted_of(settings), datetime.now(UTC), machines)
+        assert (report.problems, report.not_checked) == ([], []), f"{up} up"
+
+
+@pytest.mark.parametrize(
+    "stack",
+    sorted(
+        path.name.split(".")[1]
+        for path in ROOT.glob("Pulumi.*.yaml")
+        if "vpcId: " in path.read_text() or "capacity-block" in path.read_text()
+    ),
+)
+def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
+    account: Cloud, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        local_given, "_cluster", lambda *_, **__: None
+    )  # it needs machines: tests/integration/local
+    write(with_given(read(ROOT / f"Pulumi.{stack}.yaml"), print), tmp_path / f"Pulumi.{stack}.yaml")
+    settings = load(stack, tmp_path / f"Pulumi.{stack}.yaml")
+    of = {
+        **OF_NETWORK,
+        **checks(
+            "given file system",
+            "service quotas",
+            "network interfaces",
+            "capacity reservations",
+            "placement groups",
+        ),
+    }
+    report = examine(Account(settings.region, SESSION), wanted_of(settings), datetime.now(UTC), of)
+    assert [str(each) for each in report.problems if " is CREATING" not in each.message] == []
+    assert (report.cautions, report.not_checked, report.failed, report.unasked) == ([], [], [], [])
+
+
+def with_blocks(*ids: str, **changes: Any) -> dict[str, Any]:
+    stack = copy.deepcopy(STACK)
+    stack["config"]["trainyard:pools"][0] |= {
+        "instanceType": "p5.48xlarge",
+        "reservationType": "capacity-block",
+        "capacityReservationIds": [*ids],
+        **changes,
+    }
+    return stack
+
+
+def test_of_several_given_blocks_the_first_end_is_the_pools(account: Cloud) -> None:
+    soon, late = (datetime.now(UTC).replace(microsecond=0) + timedelta(days=days) for days in (3, 9))
+    for name, end in (("cr-late", late), ("cr-soon", soon)):
+        with_given(with_blocks(name, reservationEnds=end.isoformat()), print)
+    (pool,) = with_given(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+    assert pool["reservationEnds"] == f"{soon:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_the_end_that_the_stack_file_says_stays_and_an_odcr_gets_none(account: Cloud) -> None:
+    with_given(with_blocks("cr-1"), print)
+    other = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+    (pool,) = with_given(with_blocks("cr-1", reservationEnds=other), print)["config"]["trainyard:pools"]
+    assert pool["reservationEnds"] == other, "that it isn't the block's is for the preflight to tell"
+    with_given(with_blocks("cr-2", reservationType="odcr", reservationEnds=other), print)
+    (pool,) = with_given(with_blocks("cr-2", reservationType="odcr"), print)["config"]["trainyard:pools"]
+    assert "reservationEnds" not in pool, "its machines outlive it"
+
+
+def test_a_block_that_has_ended_is_left_for_the_preflight_to_tell(account: Cloud) -> None:
+    ended = (datetime.now(UTC) - timedelta(days=3)).isoformat()
+    with_given(with_blocks("cr-1", reservationEnds=ended), print)
+    (pool,) = with_given(with_blocks("cr-1"), print)["config"]["trainyard:pools"]
+    assert "reservationEnds" not in pool
+
+
+@pytest.mark.parametrize("ends", ["next year", "2027-01-31T11:30:00", 12])
+def test_an_end_that_is_none_is_left_for_the_program_to_refuse(account: Cloud, ends: Any) -> None:
+    (pool,) = with_given(with_blocks("cr-1", reservationEnds=ends), print)["config"]["trainyard:pools"]
+    assert (pool["capacityReservationIds"], pool["reservationEnds"]) == (["cr-1"], ends)
+    (pool,) = with_given(with_blocks("cr-1", reservationBegins=ends), print)["config"]["trainyard:pools"]
+    assert (pool["capacityReservationIds"], pool["reservationBegins"]) == (["cr-1"], ends)
+
+
+def test_a_given_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> None:
+    (pool,) = with_given(STACK, print)["config"]["trainyard:pools"]
+    ec2 = account.client("ec2")
+    (found,) = ec2.describe_snapshots(SnapshotIds=[pool["dataSnapshotId"]])["Snapshots"]
+    assert (found["VolumeSize"], found["Encrypted"], found["State"]) == (30, True, "completed")
+    assert not ec2.describe_volumes(Filters=[{"Name": "snapshot-id", "Values": [pool["dataSnapshotId"]]}])[
+        "Volumes"
+    ]
+
+
+def test_the_next_up_finds_what_the_last_one_made_and_the_given_document_stays(account: Cloud) -> None:
+    before = copy.deepcopy(STACK)
+    said: list[str] = []
+    first = with_given(STACK, said.append)
+    assert len(said) == 6
+    assert with_given(STACK, said.append) == first
+    assert len(said) == 6
+    assert before == STACK
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"aws:region": "us-west-2", "trainyard:pools": "none"},
+        {"aws:region": "us-west-2", "trainyard:pools": [{"capacityReservationIds": ["cr-1"]}]},
+        {"aws:region": "us-west-2", "trainyard:network": {"vpcId": "vpc-1", "privateSubnetIds": 3}},
+        {"aws:region": ["nowhere"], "trainyard:network": {"vpcId": "vpc-1"}},
+        {},
+    ],
+)
+def test_what_is_written_wrongly_is_left_for_the_program_to_refuse(
+    account: Cloud, config: dict[str, Any]
+) -> None:
+    pools = with_given({"config": config}, print)["config"].get("trainyard:pools")
+    assert pools == config.get("trainyard:pools")
+
+
+def test_what_the_account_refuses_is_one_line(account: Cloud) -> None:
+    wrong = copy.deepcopy(STACK)
+    wrong["config"]["trainyard:network"]["privateSubnetIds"] = {"eu-north-9z": "subnet-0a"}
+    with pytest.raises(GivenError, match="eu-north-9z"):
+        with_given(wrong, print)

@@ -1,0 +1,156 @@
+"""A cluster that a stack file says is given, made on the local cloud."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import boto3
+import pytest
+
+from tests.unit.emulator import REGION, SESSION, Cloud
+from tests.unit.infra.changing import GIVEN_CLUSTER, settings
+from trainyard.cli.given import GivenError, gives_cluster, with_given
+from trainyard.cli.stack_file import Sources, for_local_cloud
+
+pytestmark = pytest.mark.unit
+
+STACK: dict[str, Any] = {
+    "config": {
+        "aws:region": REGION,
+        "trainyard:network": {
+            "vpcId": "vpc-0123456789abcdef0",
+            "privateSubnetIds": {"us-west-2a": "subnet-0a", "us-west-2b": "subnet-0b"},
+        },
+        "trainyard:cluster": {"existing": GIVEN_CLUSTER},
+        "trainyard:pools": [
+            {"name": "small", "instanceType": "g5.12xlarge", "zone": "us-west-2b", "maxNodes": 2}
+        ],
+    }
+}
+
+
+@pytest.fixture
+def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
+    return deployer
+
+
+def changed(**cluster: Any) -> dict[str, Any]:
+    stack = copy.deepcopy(STACK)
+    stack["config"]["trainyard:cluster"]["existing"].update(cluster)
+    return stack
+
+
+def given(stack: dict[str, Any], said: list[str] | None = None) -> dict[str, Any]:
+    lines: list[str] = [] if said is None else said
+    config: dict[str, Any] = with_given(stack, lines.append)["config"]
+    return config
+
+
+def test_the_settings_get_what_describe_cluster_tells(account: Cloud) -> None:
+    config = given(STACK)
+    existing = config["trainyard:cluster"]["existing"]
+    found = account.client("eks").describe_cluster(name="research")["cluster"]
+    assert found["status"] == "ACTIVE"
+    assert existing == {
+        "name": "research",
+        "endpoint": found["endpoint"],
+        "certificateAuthority": found["certificateAuthority"]["data"],
+        "oidcIssuer": found["identity"]["oidc"]["issuer"],
+        "oidcProviderArn": existing["oidcProviderArn"],
+        "securityGroupId": found["resourcesVpcConfig"]["clusterSecurityGroupId"],
+    }
+    network = config["trainyard:network"]
+    assert found["resourcesVpcConfig"]["vpcId"] == network["vpcId"]
+    assert found["resourcesVpcConfig"]["subnetIds"] == list(network["privateSubnetIds"].values())
+
+
+def test_the_program_takes_what_was_made_for_a_given_cluster(account: Cloud) -> None:
+    existing = settings(given(STACK)).cluster.existing
+    assert existing is not None
+    assert existing.endpoint == "https://127.0.0.1:6443"
+
+
+def test_its_owner_made_all_that_the_program_does_not(account: Cloud) -> None:
+    """System nodes in two zones, add-ons, rights of whoever deploys, roles for service accounts."""
+    existing = given(STACK)["trainyard:cluster"]["existing"]
+    eks, iam = account.client("eks"), account.client("iam")
+    assert eks.describe_cluster(name="research")["cluster"]["accessConfig"]["authenticationMode"] == "API"
+    machines = account.call("GET", "instances?cluster=research")[0]
+    assert sorted(each["zone"] for each in machines) == ["us-west-2a", "us-west-2b"]
+    assert [each["joinError"] for each in machines] == [None, None]
+    assert {"vpc-cni", "kube-proxy", "coredns"} <= set(eks.list_addons(clusterName="research")["addons"])
+    caller = account.client("sts").get_caller_identity()["Arn"]
+    assert caller in eks.list_access_entries(clusterName="research")["accessEntries"]
+    provider = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=existing["oidcProviderArn"])
+    assert f"https://{provider['Url']}" == existing["oidcIssuer"]
+    assert provider["ClientIDList"] == ["sts.amazonaws.com"]
+
+
+def test_a_cluster_for_a_file_system_has_its_driver(account: Cloud) -> None:
+    stack = copy.deepcopy(STACK)
+    stack["config"]["trainyard:storage"] = {"lustre": {"capacityGiB": 1200}}
+    given(stack)
+    assert "aws-fsx-csi-driver" in account.client("eks").list_addons(clusterName="research")["addons"]
+
+
+def test_the_next_up_finds_it_and_makes_what_an_interrupted_one_had_not(account: Cloud) -> None:
+    said: list[str] = []
+    first, eks = given(STACK, said), account.client("eks")
+    assert sum("is there already: cluster research" in line for line in said) == 1
+    eks.delete_nodegroup(clusterName="research", nodegroupName="system")
+    eks.delete_addon(clusterName="research", addonName="coredns")
+    assert given(STACK, said) == first
+    assert eks.list_nodegroups(clusterName="research")["nodegroups"] == ["system"]
+    assert "coredns" in eks.list_addons(clusterName="research")["addons"]
+    assert len(account.supervisor.started) == 1
+    assert sum("already: cluster" in line for line in said) == 1
+
+
+def test_where_all_pools_are_in_one_zone_the_control_plane_still_has_two(account: Cloud) -> None:
+    stack = copy.deepcopy(STACK)
+    stack["config"]["trainyard:network"]["privateSubnetIds"] = {"us-west-2b": "subnet-0b"}
+    given(stack)
+    found = account.client("eks").describe_cluster(name="research")["cluster"]["resourcesVpcConfig"]
+    subnets = account.client("ec2").describe_subnets(SubnetIds=found["subnetIds"])["Subnets"]
+    assert len({each["AvailabilityZone"] for each in subnets}) == 2
+
+
+def test_another_stacks_cluster_is_not_taken_for_a_given_one(account: Cloud) -> None:
+    account.cluster("research")
+    with pytest.raises(GivenError, match=r"existing\.name: 'research' is the cluster of a stack"):
+        given(STACK)
+
+
+def test_a_control_plane_that_does_not_start_is_told_with_its_reason(account: Cloud) -> None:
+    account.supervisor.refuse = "etcd: no space left on device"
+    with pytest.raises(GivenError, match=r"research is FAILED: .*no space left"):
+        given(STACK)
+
+
+@pytest.mark.parametrize("name", [None, 3, "no name", ""])
+def test_a_wrong_name_is_left_for_the_program_to_refuse(account: Cloud, name: Any) -> None:
+    assert given(changed(name=name))["trainyard:cluster"]["existing"]["name"] == name
+    assert account.client("eks").list_clusters()["clusters"] == []
+
+
+def test_administrators_of_a_given_cluster_are_not_the_stacks_to_name(account: Cloud, tmp_path: Any) -> None:
+    sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
+    document = for_local_cloud({"config": given(STACK)}, sources, "arn:aws:iam::123456789012:user/me")
+    assert "administrators" not in document["config"]["trainyard:cluster"]
+    document["config"].pop("trainyard:sources")
+    assert settings(document["config"]).cluster.administrators == ()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_given"),
+    [
+        ({"existing": GIVEN_CLUSTER}, True),
+        ({"version": "1.35"}, False),
+        ({"existing": None}, False),
+        (None, False),
+    ],
+)
+def test_whether_settings_give_a_cluster(cluster: Any, is_given: bool) -> None:
+    assert gives_cluster({"trainyard:cluster": cluster}) is is_given

@@ -1,0 +1,64 @@
+"""Administrators that a stack file names, made on the local cloud so that EKS lets them in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import boto3
+import pytest
+
+from tests.unit.emulator import REGION, SESSION, Cloud
+from tests.unit.infra.changing import ROOT, stack_file
+from trainyard.cli.given import with_given
+
+pytestmark = pytest.mark.unit
+
+OURS = "arn:aws:iam::123456789012"
+DEPLOYER = f"{OURS}:user/deployer"
+
+
+@pytest.fixture
+def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
+    return deployer
+
+
+def given(cluster: Any) -> list[str]:
+    said: list[str] = []
+    with_given({"config": {"aws:region": REGION, "trainyard:cluster": cluster}}, said.append)
+    return said
+
+
+def test_users_and_roles_are_made_with_their_paths_and_found_the_next_time(account: Cloud) -> None:
+    people = [f"{OURS}:role/platform", f"{OURS}:role/team/a/ops", f"{OURS}:user/ada", DEPLOYER]
+    said = given({"administrators": people})
+    there = "made here what the stack file says is there already"
+    assert said == [f"{there}: {arn.split(':')[5].split('/')[0]} {arn}" for arn in people[:3]]
+    account.cluster()
+    eks = account.client("eks")
+    for arn in people[:3]:
+        eks.create_access_entry(clusterName="main", principalArn=arn)
+    assert given({"administrators": people}) == []
+
+
+def test_people_of_another_account_are_not_made(account: Cloud) -> None:
+    before = len(account.client("iam").list_roles()["Roles"])
+    assert given({"administrators": ["arn:aws:iam::999999999999:role/platform"]}) == []
+    assert len(account.client("iam").list_roles()["Roles"]) == before
+
+
+@pytest.mark.parametrize("named", ["platform", [3], ["platform"], [f"{OURS}:role/"], None])
+def test_what_is_written_wrongly_is_left_for_the_program_to_refuse(account: Cloud, named: Any) -> None:
+    assert given({"administrators": named}) == []
+
+
+@pytest.mark.parametrize("stack", sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml")))
+def test_every_shipped_stack_files_administrators_exist_once_they_are_given(
+    account: Cloud, stack: str
+) -> None:
+    cluster = stack_file(stack)["trainyard:cluster"]
+    given(cluster)
+    account.cluster()
+    for arn in cluster["administrators"]:
+        if arn != DEPLOYER:
+            account.client("eks").create_access_entry(clusterName="main", principalArn=arn)

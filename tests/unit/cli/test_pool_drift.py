@@ -1,0 +1,64 @@
+"""Pools whose NodePool is deleted while the stack file has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from tests.unit.cli.test_up_messages import Answers, queue
+from trainyard.cli import pool_drift, up_messages
+from trainyard.cli.engine import EngineError
+from trainyard.cli.pool_drift import PoolDeletingError, check_pools, find_missing
+from trainyard.cli.up_messages import NODE_POOL
+
+pytestmark = pytest.mark.unit
+CONFIG = {"trainyard:pools": [{"name": "small"}, {"name": "new"}]}
+STATE = {
+    "resources": [
+        {"type": "pulumi:pulumi:Stack", "urn": "stack"},
+        {"type": NODE_POOL, "urn": "urn-small", "inputs": {"metadata": {"name": "small"}}},
+        {"type": NODE_POOL, "urn": "urn-removed", "inputs": {"metadata": {"name": "removed"}}},
+    ]
+}
+
+
+def node_pool(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **more}}
+
+
+def test_pool_that_is_in_state_and_not_in_cluster_is_missing() -> None:
+    assert find_missing(STATE, CONFIG, []) == {"small": "urn-small"}
+    assert find_missing(STATE, CONFIG, [node_pool("small")]) == {}
+    assert find_missing({}, CONFIG, []) == {}
+
+
+def test_pool_that_is_being_deleted_is_refused() -> None:
+    with pytest.raises(PoolDeletingError, match="pool small: is being deleted"):
+        find_missing(STATE, CONFIG, [node_pool("small", deletionTimestamp="2027-01-15T08:00:00Z")])
+    removed = node_pool("removed", deletionTimestamp="2027-01-15T08:00:00Z")
+    assert find_missing(STATE, CONFIG, [node_pool("small"), removed]) == {}
+
+
+def test_all_of_the_pools_is_read_with_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CoreV1Api", "CustomObjectsApi"):
+        monkeypatch.setattr(up_messages.client, name, lambda api: api)
+    api, clients, lines = Answers(queue("theirs", "removed")), [], list[str]()
+    monkeypatch.setattr(pool_drift, "read_node_pools", lambda _api: [])
+
+    def connect() -> Any:
+        clients.append(api)
+        return api
+
+    assert check_pools(connect, STATE, CONFIG, lines.append) == {"small": "urn-small"}
+    assert len(clients) == 1
+    assert [line.split(":")[0] for line in lines] == ["pool removed", "pool small"]
+
+
+@pytest.mark.parametrize("error", [OSError(), ApiException(status=403), EngineError("no AWS CLI")])
+def test_pools_of_an_unreachable_cluster_are_not_reported(error: Exception) -> None:
+    def connect() -> Any:
+        raise error
+
+    assert check_pools(connect, STATE, CONFIG, pytest.fail) == {}

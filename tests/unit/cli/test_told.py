@@ -1,0 +1,117 @@
+"""What a person is told to type is right for the very stack and cluster, whatever else is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local.home import CHECKOUT, Home
+from trainyard.cli import commands, official
+from trainyard.cli.follow import Follower
+from trainyard.cli.told import make, places
+from trainyard.cli.watched import Interrupted
+
+pytestmark = pytest.mark.unit
+
+OUTPUTS: dict[str, Any] = {
+    "clusterName": "trainyard-dev",
+    "region": "us-west-2",
+    "trainingNamespace": "training",
+    "launcherJobName": "launch-r1",
+    "runId": "r1",
+}
+
+
+@pytest.mark.parametrize(
+    ("stack", "cloud", "command"),
+    [
+        ("local", "local", "make up"),
+        ("dev", "local", "make up STACK=dev CLOUD=local"),
+        ("dev", "aws", "make up STACK=dev"),
+    ],
+)
+def test_a_target_is_named_with_what_it_needs(stack: str, cloud: str, command: str) -> None:
+    assert make("up", stack, cloud) == command
+
+
+@pytest.mark.parametrize(
+    ("current", "note"),
+    [
+        ("trainyard-dev", ""),
+        ("trainyard-local", " (the current context is trainyard-local: give --context)"),
+        ("", " (the current context is not set: give --context)"),
+    ],
+)
+def test_where_things_are_names_the_stacks_own_cluster(
+    monkeypatch: pytest.MonkeyPatch, current: str, note: str
+) -> None:
+    monkeypatch.setattr("trainyard.cli.told.current_context", lambda _file: current)
+    assert places(Home(CHECKOUT / ".local"), "trainyard-dev", "training") == [
+        "logs:       .local/logs/, or KUBECONFIG=.local/kubeconfig .local/bin/kubectl --context trainyard-dev logs "
+        "-n training <pod>",
+        f"kubeconfig: .local/kubeconfig, context trainyard-dev{note}",
+    ]
+
+
+class Stack:
+    """An engine whose stack is up."""
+
+    stack = "dev"
+    environment: dict[str, str] = {}  # noqa: RUF012
+
+    def outputs(self) -> dict[str, Any]:
+        return OUTPUTS
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands._Session:
+    """A stack that is up, whose runs a person stops watching at once."""
+
+    def follow(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Follower, "__init__", lambda *_arguments: None)
+    monkeypatch.setattr(Follower, "follow", follow)
+    session = commands._Session(home=Home(tmp_path), cloud={}, engine=Stack())  # type: ignore[arg-type]
+    monkeypatch.setattr(commands, "_running", lambda _stack: session)
+    monkeypatch.setattr(commands, "start_run", lambda *_arguments: "launch-r2")
+    monkeypatch.setattr("trainyard.cli.sign_in.check", lambda _stack: None)
+    monkeypatch.setattr(official, "start_run", lambda *_arguments: "launch-r2")
+    monkeypatch.setattr(official, "_outputs", lambda _stack: OUTPUTS)
+    monkeypatch.setattr(official, "_kubeconfig", lambda _outputs, folder: folder / "kubeconfig")
+    return session
+
+
+def test_a_run_that_nobody_watches_any_more_is_shown_by_its_stacks_own_up(stopped: commands._Session) -> None:
+    again = make("up", "dev", "local")
+    with pytest.raises(Interrupted) as told:
+        stopped.follow(OUTPUTS, "launch-r1", "r1", again)
+    assert str(told.value) == (
+        "stopped watching; run r1 goes on: `make up STACK=dev CLOUD=local` shows it, "
+        "`make down STACK=dev CLOUD=local` ends it"
+    )
+
+
+def test_a_submitted_run_is_shown_by_its_launchers_log(stopped: commands._Session) -> None:
+    with pytest.raises(Interrupted) as told:
+        commands.submit("dev", "local", 1, 2)
+    home = stopped.home
+    assert (
+        f"run r2 goes on: `KUBECONFIG={home.kubeconfig} {home.bin / 'kubectl'} --context trainyard-dev logs"
+        in str(told.value)
+    )
+    assert " logs -n training -f job/launch-r2` shows it, `make down STACK=dev CLOUD=local` ends it" in str(
+        told.value
+    )
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_submitted_run_on_aws_is_shown_by_its_launchers_log() -> None:
+    with pytest.raises(Interrupted) as told:
+        official.submit("dev", 1, 2)
+    assert str(told.value) == (
+        "stopped watching; run r2 goes on: `kubectl logs -n training -f job/launch-r2` shows it, "
+        "`make down STACK=dev` ends it"
+    )

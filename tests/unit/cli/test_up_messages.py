@@ -1,0 +1,149 @@
+"""What `up` says besides the engine: pools that a run holds, settings that reach nobody, a run without its Job."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from trainyard.cli import follow, official, up_messages
+from trainyard.cli.follow import Follower, FollowError, JobGoneError, Run
+from trainyard.cli.up_messages import (
+    DO_NOT_DISRUPT,
+    NODE_POOL,
+    POOL_LABEL,
+    STARTED_RUN,
+    deleted_job_message,
+    read_changed_settings,
+    read_removal_waits,
+    removal_waits,
+    removed_pools,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def pool(name: str) -> dict[str, Any]:
+    return {"type": NODE_POOL, "inputs": {"metadata": {"name": name}}}
+
+
+def test_pool_of_the_state_that_the_stack_file_lacks_is_removed() -> None:
+    state = {"resources": [{"type": "pulumi:pulumi:Stack"}, pool("small"), pool("large")]}
+    assert removed_pools(state, {"trainyard:pools": [{"name": "large"}, {"name": "new"}]}) == ["small"]
+    assert removed_pools({}, {"trainyard:pools": [{"name": "large"}]}) == []
+
+
+def node(name: str, of: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {POOL_LABEL: of}}}
+
+
+def pod(name: str, on: str, *, held: bool = True, phase: str = "Running") -> dict[str, Any]:
+    annotations = {DO_NOT_DISRUPT: "true"} if held else None
+    return {
+        "metadata": {"name": name, "namespace": "training", "annotations": annotations},
+        "spec": {"nodeName": on},
+        "status": {"phase": phase},
+    }
+
+
+def test_removed_pool_names_the_pods_that_hold_its_nodes() -> None:
+    nodes = [node("a", "small"), node("b", "small"), node("c", "large")]
+    pods = [pod(f"train-r1-worker-{index}", "a") for index in range(5)]
+    pods += [pod("other", "c"), pod("agent", "b", held=False), pod("ended", "b", phase="Succeeded")]
+    (said,) = removal_waits("small", nodes, pods)
+    assert "training/train-r1-worker-0" in said
+    assert "and 2 more" in said
+    assert "other" not in said
+    assert removal_waits("large", [node("c", "large")], [pod("agent", "c", held=False)]) == []
+
+
+def test_removed_pool_names_the_pods_that_wait_for_its_nodes() -> None:
+    """Placeholders of a run or a TorchrunJob that has no node yet."""
+    waiting = {**pod("vit-hold-0", ""), "status": {"phase": "Pending"}}
+    waiting["spec"] = {"nodeSelector": {POOL_LABEL: "small"}}
+    elsewhere = {**waiting, "metadata": {"name": "other", "namespace": "training"}}
+    elsewhere["spec"] = {"nodeSelector": {POOL_LABEL: "large"}}
+    (said,) = removal_waits("small", [], [waiting, elsewhere])
+    assert "training/vit-hold-0 wait" in said
+    assert "other" not in said
+
+
+def queue(name: str, of: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "ml"}, "spec": {"scheduling": {"pool": of}}}
+
+
+class Answers:
+    """The API of a cluster, as the client's classes ask it."""
+
+    def __init__(self, *queues: dict[str, Any], known: bool = True) -> None:
+        self.queues, self.known = list(queues), known
+
+    def list_node(self) -> Any:
+        return {"items": []}
+
+    def list_pod_for_all_namespaces(self) -> Any:
+        return {"items": []}
+
+    def list_cluster_custom_object(self, *_kind: str) -> Any:
+        if not self.known:
+            raise ApiException(status=404)
+        return {"items": self.queues}
+
+    def sanitize_for_serialization(self, thing: Any) -> Any:
+        return thing
+
+
+def test_removed_pool_names_queues_that_are_not_of_the_stack_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CoreV1Api", "CustomObjectsApi"):
+        monkeypatch.setattr(up_messages.client, name, lambda api: api)
+    metadata = {"name": "own", "namespace": "ml"}
+    state = {"resources": [{"type": up_messages.QUEUE_TYPE, "inputs": {"metadata": metadata}}]}
+    there = Answers(queue("own", "small"), queue("theirs", "small"), queue("else", "large"))
+    (said,) = read_removal_waits(there, ["small"], state)
+    assert "TorchrunQueue ml/theirs" in said
+    assert read_removal_waits(Answers(known=False), ["small"], state) == []
+
+
+def test_changed_settings_are_read_from_state() -> None:
+    def state(late: str) -> dict[str, Any]:
+        return {"resources": [{"type": STARTED_RUN, "inputs": {"runId": "r1", "late": late}}]}
+
+    assert read_changed_settings(state("run r1: message")) == "run r1: message"
+    assert read_changed_settings(state("")) is None
+    assert read_changed_settings({}) is None
+
+
+def test_run_whose_job_was_deleted_is_told_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_words: Any) -> None:
+        raise ApiException(status=404)
+
+    monkeypatch.setattr(follow.config, "new_client_from_config", lambda **_more: SimpleNamespace())
+    follower = Follower(None, None, print)
+    follower._batch = SimpleNamespace(read_namespaced_job=missing)
+    with pytest.raises(JobGoneError):
+        follower.follow(Run(namespace="training", launcher_job="launch-r2", run_id="r2"))
+    assert issubclass(JobGoneError, FollowError)
+
+
+def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = {"launcherJobName": "launch-r2", "runId": "r2", "trainingNamespace": "training"}
+
+    def gone(*_words: Any) -> int:
+        raise JobGoneError("gone")
+
+    for name in ("use_profile", "_deployment", "_check_pools", "_pulumi"):
+        monkeypatch.setattr(official, name, lambda *_words, **_more: None)
+    monkeypatch.setattr(official.program, "check", lambda *_words: None)
+    monkeypatch.setattr(official.program, "preflight", lambda *_words: None)
+    monkeypatch.setattr(official.sign_in, "check", lambda *_words: None)
+    monkeypatch.setattr(official, "_outputs", lambda _stack: outputs)
+    monkeypatch.setattr(official, "_kubeconfig", lambda *_words: None)
+    monkeypatch.setattr(official, "_follow", gone)
+    assert official.up("dev") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == deleted_job_message("r2", "launch-r2", "training")
+    assert "trainyard:training.runId" in line

@@ -1,0 +1,391 @@
+"""`cp` over real WebSockets, with real tars."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.unit.kubectl.exec_api import Pods, rest
+from tests.unit.workspace.archives import until
+from trainyard.k8s.execute import Execution
+from trainyard.kubectl import copying, download
+from trainyard.kubectl.cluster import Cluster
+from trainyard.kubectl.exits import PluginError
+from trainyard.kubectl.words import parser
+from trainyard.operator.core import names as n
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def cluster(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    pod = {"metadata": {"name": "pod"}}
+    monkeypatch.setattr(copying, "worker", lambda _cluster, _job, rank: pod if rank == 0 else None)
+    monkeypatch.setattr(Cluster, "job", lambda _self, _name: {"status": {"phase": "Pending"}})
+    return Cluster(rest(pods), "team")
+
+
+def cp(cluster: Cluster, source: object, target: object, *more: str) -> int:
+    return copying.copy(parser().parse_args(["cp", str(source), str(target), *more]), cluster)
+
+
+def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "in").mkdir(parents=True)
+    (here / "in" / "a").write_bytes(os.urandom(200_000))
+    (pods.root / "to").mkdir()
+    assert cp(cluster, here / "in", "job:to/copy") == 0
+    assert (pods.root / "to" / "copy" / "a").read_bytes() == (here / "in" / "a").read_bytes()
+    assert cp(cluster, here / "in" / "a", "job:to/") == 0
+    assert (pods.root / "to" / "a").exists()
+    assert cp(cluster, "job:to/copy", here / "back") == 0
+    assert (here / "back" / "a").read_bytes() == (here / "in" / "a").read_bytes()
+    assert cp(cluster, f"job:{pods.root}/to/a", here) == 0
+    assert (here / "a").read_bytes() == (here / "in" / "a").read_bytes()
+    assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
+    (pods.root / "to" / "empty").mkdir()
+    with pytest.raises(PluginError, match=r"^cp: to/empty of pod is a directory; it must be to") as told:
+        cp(cluster, here / "a", "job:to/empty")
+    assert (told.value.code, list((pods.root / "to" / "empty").iterdir())) == (65, [])
+    assert cp(cluster, here / "a", "job:to/empty/") == 0
+    assert (pods.root / "to" / "empty" / "a").read_bytes() == (here / "a").read_bytes()
+
+
+def test_what_is_in_the_pod_stays_until_all_has_come(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, tree = tmp_path / "new", tmp_path / "tree"
+    new.write_bytes(os.urandom(3_000_000))
+    tree.mkdir()
+    (tree / "model").write_bytes(new.read_bytes())
+    (pods.root / "model").write_text("old")
+    (pods.root / "tree").mkdir()
+    (pods.root / "tree" / "model").write_text("old")
+    (pods.root / "tree" / "mine").write_text("mine")
+    pods.cut = 20
+    for source, target in ((new, "job:model"), (tree, "job:tree")):
+        with pytest.raises(PluginError, match="the connection broke"):
+            cp(cluster, source, target)
+    pods.cut = -1
+    whole, written = Execution.write, []
+
+    def interrupted(running: Execution, data: bytes) -> None:
+        whole(running, data)
+        written.append(len(data))
+        if sum(written) > 1_000_000:
+            until(lambda: list(pods.root.glob(".kubectl-torchrun-*/**/model")))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Execution, "write", interrupted)
+    for source, target in ((new, "job:model"), (tree, "job:tree")):
+        written.clear()
+        with pytest.raises(KeyboardInterrupt):
+            cp(cluster, source, target)
+    monkeypatch.setattr(Execution, "write", whole)
+    assert (pods.root / "model").read_text() == (pods.root / "tree" / "model").read_text() == "old"
+    until(lambda: not list(pods.root.glob(".kubectl-torchrun-*")))
+    assert (cp(cluster, new, "job:model"), cp(cluster, tree, "job:tree")) == (0, 0)
+    assert (
+        (pods.root / "model").read_bytes() == (pods.root / "tree" / "model").read_bytes() == new.read_bytes()
+    )
+    assert (pods.root / "tree" / "mine").read_text() == "mine"
+    assert sorted(path.name for path in pods.root.iterdir()) == ["model", "tree"]
+
+
+def test_a_directory_comes_with_all_of_its_files_or_not_at_all(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tar that ends between two of its files looks whole."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for index in range(40):
+        (tree / str(index)).write_text("x" * 400)
+    whole, file_and_head = Execution.write, 1024
+    monkeypatch.setattr(copying, "_CHUNK", file_and_head)
+    for most in (10, 39):
+        left = [most]
+
+        def interrupted(running: Execution, data: bytes, left: list[int] = left) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            whole(running, data)
+
+        monkeypatch.setattr(Execution, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cp(cluster, tree, "job:new")
+        until(lambda: not list(pods.root.iterdir()))
+    monkeypatch.setattr(Execution, "write", whole)
+    for name in ("new", ".last"):
+        assert cp(cluster, tree, f"job:{name}") == 0
+        assert sorted(each.name for each in (pods.root / name).iterdir()) == sorted(map(str, range(40)))
+    assert sorted(each.name for each in pods.root.iterdir()) == [".last", "new"]
+
+
+def test_directories_that_cant_be_written_are_copied_by_who_is_not_root(
+    cluster: Cluster, pods: Pods, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    (tree / "in").mkdir(parents=True)
+    (tree / "in" / "a").write_text("1")
+    for each in (tree / "in", tree):
+        each.chmod(0o555)
+    if os.geteuid() == 0:
+        os.chown(pods.root, 65534, 65534)
+        pods.before = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    assert cp(cluster, tree, "job:new") == 0
+    assert (pods.root / "new" / "in" / "a").read_text() == "1"
+    assert [(pods.root / name).stat().st_mode & 0o777 for name in ("new", "new/in")] == [0o555, 0o555]
+    (pods.root / "there").mkdir()
+    os.chown(pods.root / "there", pods.root.stat().st_uid, -1)
+    assert cp(cluster, tree, "job:there") == 0
+    assert (pods.root / "there" / "in" / "a").read_text() == "1"
+    assert sorted(each.name for each in pods.root.iterdir()) == ["new", "there"]
+
+
+def test_what_is_no_file_in_the_pod_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("new")
+    os.mkfifo(pods.root / "pipe")
+    (pods.root / "link").symlink_to("/dev/null")
+    for name in ("pipe", "link"):
+        with pytest.raises(PluginError, match=rf"^cp: {name} of pod is no file; it must be the name of a"):
+            cp(cluster, tmp_path / "new", f"job:{name}")
+    assert (pods.root / "pipe").is_fifo()
+    assert (pods.root / "link").is_symlink()
+
+
+def test_the_size_of_what_was_copied_is_that_of_its_files(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here"
+    (here / "in").mkdir(parents=True)
+    (here / "note.txt").write_text("five\n")
+    (here / "in" / "more").write_bytes(bytes(2048 - 5))
+    assert cp(cluster, here / "note.txt", "job:./") == 0
+    assert capfd.readouterr().err == f"5 B of {here}/note.txt are at ./ of pod\n"
+    assert cp(cluster, here, "job:all") == 0
+    assert capfd.readouterr().err == f"2.0 KiB of {here} are at all of pod\n"
+
+
+@pytest.mark.parametrize("is_gnu", [True, False])
+def test_a_backslash_is_a_letter_of_a_name(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gnu: bool
+) -> None:
+    """Another tar than GNU's takes names as they are, and refuses its option: here GNU's plays one."""
+    if not is_gnu:
+        other = """#!/bin/sh
+        case "$*" in *--help*) echo usage; exit;; *--no-unquote*) echo unknown option >&2; exit 1;; esac
+        words=$1 file=$2; shift 2; exec /bin/tar "-$words" "$file" --no-unquote "$@"
+        """
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "tar").write_text(other.replace("        ", ""))
+        (tmp_path / "bin" / "tar").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (pods.root / "a\\b").mkdir()
+    (pods.root / "a\\b" / "c\\n").write_text("x")
+    assert cp(cluster, "job:a\\b/c\\n", tmp_path) == 0
+    assert (tmp_path / "c\\n").read_text() == "x"
+    assert cp(cluster, "job:a\\b", tmp_path / "all") == 0
+    assert (tmp_path / "all" / "c\\n").read_text() == "x"
+    assert cp(cluster, tmp_path / "c\\n", "job:a\\b/d\\n") == 0
+    assert (pods.root / "a\\b" / "d\\n").read_text() == "x"
+    (tmp_path / "t\\a").mkdir()
+    (tmp_path / "t\\a" / "f").write_text("x")
+    (pods.root / "t\\a").mkdir()
+    assert cp(cluster, tmp_path / "t\\a", "job:./") == 0
+    assert (pods.root / "t\\a" / "f").read_text() == "x"
+
+
+def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "runs").mkdir()
+    (pods.root / "runs" / "7").write_text("seven")
+    (pods.root / "runs" / "best").symlink_to("../latest")
+    (pods.root / "latest").symlink_to(pods.root / "runs" / "7")
+    assert cp(cluster, "job:runs/best", tmp_path) == 0
+    assert (tmp_path / "best").read_text() == "seven"
+    assert not (tmp_path / "best").is_symlink()
+    (tmp_path / "link").symlink_to("best")
+    assert cp(cluster, tmp_path / "link", "job:./") == 0
+    assert cp(cluster, tmp_path / "link", "job:runs/..") == 0
+    assert (pods.root / "link").read_text() == "seven"
+    assert not (pods.root / "link").is_symlink()
+    (pods.root / "ring").symlink_to("ring")
+    with pytest.raises(PluginError, match="cp: ring of pod: is a link, as are the 40 that follow"):
+        cp(cluster, "job:ring", tmp_path / "x")
+
+
+def test_what_is_no_file_of_a_directory_is_left_out_and_named(
+    cluster: Cluster, pods: Pods, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (pods.root / "in" / "deep").mkdir(parents=True)
+    (pods.root / "in" / "a").write_text("1")
+    (pods.root / "in" / "b").symlink_to("a")
+    (pods.root / "in" / "deep" / "out").symlink_to("/etc/passwd")
+    os.mkfifo(pods.root / "in" / "deep" / "pipe")
+    assert cp(cluster, "job:in", tmp_path / "got") == 65
+    assert sorted(str(path.relative_to(tmp_path / "got")) for path in (tmp_path / "got").rglob("*")) == [
+        "a",
+        "b",
+        "deep",
+    ]
+    said = capfd.readouterr().err
+    assert "cp: left out: in/deep/out is a link that may lead out of it, to /etc/passwd\n" in said
+    assert "cp: left out: in/deep/pipe is neither a file, a directory nor a link\n" in said
+    assert said.endswith("got, but for 2 in it\n")
+    with pytest.raises(PluginError, match="cp: in/deep/pipe of pod: is neither a file nor a directory"):
+        cp(cluster, "job:in/deep/pipe", tmp_path / "x")
+
+
+def test_a_pod_whose_tar_is_not_its_own_writes_nothing_elsewhere(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = "#!/bin/sh\nmkdir -p in && touch ../victim && exec /bin/tar cPf - in ../victim\n"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tar").write_text(bad)
+    (tmp_path / "bin" / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (tmp_path / "to").mkdir()
+    with pytest.raises(PluginError, match=r"what came of in is broken: member '\.\./victim': ") as told:
+        cp(cluster, "job:in", tmp_path / "to")
+    assert told.value.code == 69
+    assert not list((tmp_path / "to").iterdir())
+
+
+def test_a_link_to_beside_the_directory_is_left_out(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "in").mkdir()
+    (pods.root / "in" / "a").symlink_to("../secret")
+    (tmp_path / "secret").write_text("mine")
+    assert cp(cluster, "job:in", tmp_path / "got") == 65
+    assert not list((tmp_path / "got").iterdir())
+
+
+def test_the_place_here_is_looked_at_first(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pods.root / "in").mkdir()
+    for name in ("file", "file2"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "to" / "in").mkdir(parents=True)
+    asked: list[object] = []
+    real = download.Execution
+    monkeypatch.setattr(download, "Execution", lambda *words: asked.append(words) or real(*words))
+    for source, target, code, said in (
+        ("job:in", tmp_path / "to", 65, "to/in is there already; name another place"),
+        ("job:..", tmp_path / "x", 64, r"cp: \.\. of pod: should end with the name"),
+        ("job:in/..", tmp_path / "x", 64, r"cp: \. of pod: should end with the name"),
+        ("job:/", tmp_path / "x", 64, "cp: / of pod: should end with the name"),
+        ("job:in", "/proc/x", 65, "cp: can't write /proc/x: "),
+        ("job:in", tmp_path / "file", 65, "file is a file here, and in of pod a directory"),
+    ):
+        with pytest.raises(PluginError, match=said) as told:
+            cp(cluster, source, target)
+        assert told.value.code == code
+    assert len(asked) == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_full_disk_and_a_broken_tar_are_told(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pods.root / "data").write_bytes(bytes(10_000_000))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
+        with pytest.raises(PluginError, match=r"cp: can't write .*/x: File too large") as told:
+            cp(cluster, "job:data", tmp_path / "x")
+        with pytest.raises(PluginError, match=r"cp: can't pack .*/data: File too large"):
+            cp(cluster, pods.root / "data", "job:x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert told.value.code == 65
+    assert [path.name for path in tmp_path.iterdir()] == ["pod"]
+    bad = "#!/bin/sh\nexec head -c 700 /dev/urandom\n"
+    (tmp_path / "bin").mkdir()
+    stopped = "#!/bin/sh\nexit 137\n"  # with its pod
+    gone = "echo 'tar: data/x: No such file or directory' >&2; exit 1"  # as busybox says it of a part
+    gone = f'#!/bin/sh\n{shutil.which("tar")} "$@"; {gone}\n'
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for tar, said, code in (
+        (bad, "pod pod: what came of data is broken: ", 69),
+        (stopped, "pod pod: tar was ended with 137", 69),
+        (gone, "cp: data of pod: tar: data/x: No such file or directory$", 65),
+    ):
+        (tmp_path / "bin" / "tar").write_text(tar)
+        (tmp_path / "bin" / "tar").chmod(0o755)
+        with pytest.raises(PluginError, match=said) as told:
+            cp(cluster, "job:data", tmp_path / "x")
+        assert told.value.code == code
+
+
+def test_what_is_no_file_here_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "a").write_text("a")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(PluginError, match=rf"^cp: \S+/{name} is no file; it must be") as told:
+            cp(cluster, "job:a", tmp_path / name)
+        assert told.value.code == 65
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_worker_that_has_ended_has_nothing_to_copy_from(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
+    for status in ({"phase": "Succeeded"}, {"phase": "Running", "containerStatuses": [over]}):
+        pod = {"metadata": {"name": "pod"}, "status": status}
+        monkeypatch.setattr(copying, "worker", lambda _cluster, _job, _rank, pod=pod: pod)
+        with pytest.raises(PluginError, match=r"^job one: its worker 0 has ended, and cp needs one") as told:
+            cp(cluster, "one:/checkpoints/last.pt", tmp_path / "x")
+        assert told.value.code == 66
+
+
+def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "file").touch()
+    (tmp_path / "ring").symlink_to("ring")
+    for source, target, more, code, said in (
+        ("job:none", tmp_path / "x", (), 65, "^cp: none is not in worker pod$"),
+        ("job:no/where", tmp_path / "x", (), 65, "^cp: no/where is not in worker pod$"),
+        (tmp_path / "none", "job:x", (), 65, "none does not exist here"),
+        (tmp_path / "ring", "job:x", (), 65, r"^cp: can't read \S+/ring: Too many levels of symbolic links$"),
+        (tmp_path / "pod", "job:none/x", (), 65, "^cp: none is not in worker pod$"),
+        (tmp_path / "pod", "job:file/x", (), 65, "^cp: file of pod: mktemp: .*: Not a directory"),
+        ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
+        ("job:a", "x" * 300, (), 65, f"cp: can't write {'x' * 300}: File name too long"),
+        ("job:a", tmp_path / "none" / "x", (), 65, "none is not a directory here"),
+        (
+            "job:a",
+            tmp_path / "x",
+            ("--node-rank", "7"),
+            66,
+            "job job: has no worker 7 now; its phase is Pending",
+        ),
+    ):
+        with pytest.raises(PluginError) as told:
+            cp(cluster, source, target, *more)
+        assert told.value.code == code, told.value
+        assert re.search(said, str(told.value)), told.value
+    assert not (tmp_path / "x").exists()
+    (pods.root / "bytes").symlink_to("\udcff")
+    with pytest.raises(PluginError, match=r"is a link, whose target '\\udcff' should be UTF-8") as told:
+        cp(cluster, "job:bytes", tmp_path / "x")
+    assert told.value.code == 65
+    for source, target in (("job:\udcff", tmp_path / "x"), (tmp_path / "pod", "job:\udcff")):
+        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' should be UTF-8") as told:
+            cp(cluster, source, target)
+        assert told.value.code == 64
+    (pods.root / "data").write_bytes(bytes(10_000))
+    pods.cut = 0
+    with pytest.raises(PluginError, match="connection broke") as told:
+        cp(cluster, "job:data", tmp_path / "x")
+    assert told.value.code == 69
+    assert not (tmp_path / "x").exists()

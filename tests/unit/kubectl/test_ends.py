@@ -1,0 +1,251 @@
+"""How the plugin ends when it is interrupted, when its output is full, and when it can't clean up."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from tests.unit.kubectl.plugin_api import JOBS, PODS, TorchrunApi, sent
+from tests.unit.launcher.api_server import serving
+from trainyard.kubectl import upload
+from trainyard.kubectl.__main__ import main
+from trainyard.operator.core import names as n
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
+SUBMIT = ("submit", "--queue", "q", "--gpus", "8", "--name", "one", "x")
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchrunApi]:
+    with serving(TorchrunApi()) as served:
+        assert isinstance(served, TorchrunApi)
+        monkeypatch.setenv("KUBECONFIG", str(served.kubeconfig(tmp_path / "kubeconfig")))
+        yield served
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path / "code")
+    return tmp_path / "code"
+
+
+def started(*words: str, **more: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainyard.kubectl", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stderr=subprocess.PIPE,
+        preexec_fn=_listen,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+def _listen() -> None:
+    """To all signals, also where the tests themselves are run by nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
+def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
+    api: TorchrunApi, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    api.queue("q")
+    process = started(*SUBMIT)
+    end = time.monotonic() + 60
+    # Before that, it waits for the answer that the job was made (test_making.py).
+    while f"{PODS}/{n.sync_pod('one')}" not in sent(api, "GET"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "job one is deleted again: its workspace could not be sent\n" in said
+    assert said.endswith("kubectl torchrun: interrupted\n")
+    assert f"{JOBS}/one" not in api.objects
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["trainyard.kubectl.words", "zstandard", "trainyard.kubectl.verbs"])
+def test_an_interrupt_is_one_line_from_the_first_import_on(code: Path, module: str) -> None:
+    interrupting = f"""
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = {[*SUBMIT, "--dry-run"]!r}
+from trainyard.kubectl.__main__ import entry
+entry()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", interrupting],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    # Python ends itself with the signal where an import was interrupted.
+    assert (done.returncode in (130, -signal.SIGINT), done.stdout) == (True, "")
+    assert done.stderr == "kubectl torchrun: interrupted\n"
+
+
+def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    api.refused.add(("DELETE", f"{JOBS}/one"))
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
+    assert main(SUBMIT, {}) == 69
+    *_, left, cause = capfd.readouterr().err.splitlines()
+    assert left.startswith("job one is left, without its workspace: namespace team: you may not delete ")
+    assert left.endswith("; remove it: kubectl torchrun cancel one")
+    assert cause.startswith(f"kubectl torchrun: pod {n.sync_pod('one')}: is not there after 0 s")
+
+
+def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.kubectl.cluster import Cluster
+
+    def interrupted(_self: Cluster, job: dict[str, object], *, dry_run: bool = False) -> dict[str, object]:
+        if not dry_run:
+            raise KeyboardInterrupt
+        return job
+
+    api.queue("q")
+    monkeypatch.setattr(Cluster, "create", interrupted)
+    assert main(SUBMIT, {}) == 130
+    assert "job one may be there by now: kubectl torchrun cancel one\n" in capfd.readouterr().err
+
+
+NO_SPACE = "kubectl torchrun: standard output: No space left on device\n"
+
+
+@pytest.mark.long
+def test_process_with_a_full_output_prints_one_line(api: TorchrunApi, code: Path) -> None:
+    api.job("one")
+    with open("/dev/full", "w") as full:
+        process = started("list", stdout=full)
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said) == (74, NO_SPACE)
+
+
+def main_into(output: str | int, words: tuple[str, ...]) -> int:
+    """Run the plugin with this standard output, which takes no more when it is closed; return the exit code."""
+    with open(output, "w") as stream, redirect_stdout(stream):
+        return main(words, {})
+
+
+@pytest.mark.parametrize("words", [("status", "one"), ("list", "-o", "json"), (*SUBMIT, "--dry-run")])
+def test_main_with_a_full_output_prints_one_line(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    api.job("one")
+    assert main_into("/dev/full", words) == 74
+    assert capfd.readouterr().err.endswith(NO_SPACE)
+
+
+@pytest.fixture
+def long_log(api: TorchrunApi) -> list[str]:
+    """Job `one` runs and has printed more than a pipe takes; the pods whose log was asked for."""
+    asked: list[str] = []
+    lines = [
+        b"2026-01-01T00:00:00.%09dZ step %d%s\n" % (each, each, b" loss" * 100 * bool(each))
+        for each in range(400)
+    ]
+
+    def answer(pod: str) -> None:
+        asked.append(pod)
+        api.logs[pod] = list(lines)
+
+    api.job("one", phase="Running")
+    api.worker("one-0-0")
+    api.on_log = answer
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("words", "code_of_us", "told"),
+    [
+        (("logs", "one"), 0, ""),
+        (
+            ("logs", "-f", "one"),
+            74,
+            "one: Running\n"
+            "kubectl torchrun: standard output: nobody reads it any more; how the job ends is not known\n",
+        ),
+    ],
+)
+def test_logs_that_nobody_reads_any_more_end(
+    api: TorchrunApi,
+    code: Path,
+    long_log: list[str],
+    capfd: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    code_of_us: int,
+    told: str,
+) -> None:
+    reader, writer = os.pipe()
+    first: list[str] = []
+
+    def read_one() -> None:
+        with open(reader) as output:
+            first.append(output.readline())
+
+    thread = threading.Thread(target=read_one)
+    thread.start()
+    assert main_into(writer, words) == code_of_us
+    thread.join()
+    assert first[0].endswith("step 0\n")
+    assert (capfd.readouterr().err, long_log) == (told, ["one-0-0"])
+
+
+@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
+def test_logs_to_a_full_disk_end(
+    api: TorchrunApi,
+    code: Path,
+    long_log: list[str],
+    capfd: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    assert main_into("/dev/full", words) == 74
+    assert capfd.readouterr().err.endswith(NO_SPACE)
+    assert long_log == ["one-0-0"]
+
+
+def test_a_current_directory_that_was_removed_is_told(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (code / "train.py").unlink()
+    code.rmdir()
+    assert main(SUBMIT, {}) == 65
+    said = capfd.readouterr().err.splitlines()[-1]  # gRPC of other tests may say that it is not forked with
+    assert re.fullmatch(r"kubectl torchrun: workspace: \.: .*; go to a directory that exists", said)
+    assert sent(api, "POST") == []

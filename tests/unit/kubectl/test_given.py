@@ -1,0 +1,53 @@
+"""Flags of kubectl's own that are given empty, as by a variable that is not set: kubectl takes them as not given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.kubectl.plugin_api import Run, TorchrunApi
+from trainyard.kubectl import complete
+from trainyard.kubectl.__main__ import main
+from trainyard.kubectl.words import parser
+
+pytestmark = pytest.mark.unit
+FLAGS = ("-n", "--namespace", "--context", "--kubeconfig")
+
+
+@pytest.mark.parametrize("form", ["two words", "one word"])
+@pytest.mark.parametrize("flag", FLAGS)
+def test_an_empty_one_is_as_none(
+    api: TorchrunApi,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    form: str,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+    words = [f"{flag}="] if form == "one word" and flag != "-n" else [flag, ""]
+    assert main(["list", *words], {}) == 0
+    assert capfd.readouterr() == ("", "No jobs in namespace team.\n")
+
+
+def test_the_last_one_holds_as_with_kubectl(api: TorchrunApi, run: Run) -> None:
+    assert run("list", "-n", "other", "-n", "")[2] == "No jobs in namespace team.\n"
+    assert run("list", "--context", "none", "--context", "") == (0, "", "No jobs in namespace team.\n")
+
+
+def test_completion_takes_them_so_too(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.job("mine")
+    file = str(api.kubeconfig(tmp_path / "kubeconfig"))
+    assert complete.main(["logs", "--kubeconfig", file, "--context", "", "-n", "", ""]) == 0
+    assert capfd.readouterr().out == "mine\n:4\n"
+
+
+@pytest.mark.parametrize("verb", ["logs", "cp"])
+def test_the_help_says_whose_rank_it_is(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args([verb, "-h"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "number of its node, from 0 (default 0); not the rank of one of its processes" in told

@@ -1,0 +1,146 @@
+"""What `submit` and `sync` decide about the launcher of a command, with the scripts of the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.torchrun_manifests import manifest
+from tests.unit.kubectl.plugin_api import Run, TorchrunApi
+from trainyard.kubectl.__main__ import main
+from trainyard.kubectl.launcher_choice import Scripts
+from trainyard.workspace.store import Store
+
+pytestmark = pytest.mark.unit
+DIGEST = "sha256:" + "0" * 64
+Dry = Callable[..., tuple[int, dict[str, object], str]]
+
+
+@pytest.fixture
+def dry(code: Path, capfd: pytest.CaptureFixture[str]) -> Dry:
+    """Submits without a cluster: exit code, spec, and all of standard error."""
+    (code / "train.sh").write_text(
+        "#!/bin/bash\nset -e\n# --nnodes=1 is for a laptop\ntorchrun $A train.py\n"
+    )
+    (code / "one.sh").write_text("set -e\n# --standalone\ntorchrun \\\n  --standalone train.py\n")
+    (code / "plain.sh").write_text("set -e\npython train.py | tee log\n")
+    (code / "tune.sh").write_text("tune run x\n")
+
+    def call(*words: str) -> tuple[int, dict[str, object], str]:
+        capfd.readouterr()
+        result = main(["submit", "--queue", "q", "--name", "one", "--dry-run", *words], {})
+        out, err = capfd.readouterr()
+        return result, yaml.safe_load(out)["spec"] if out else {}, err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("typed", "said", "launcher"),
+    [
+        ("python train.py", "torchrun starts train.py once for each GPU", None),
+        ("cd src && python -u -m own.train --lr 1", "torchrun starts python -m own.train once", None),
+        ("nvidia-smi; uv run src/a.py b.txt", "torchrun starts src/a.py once", None),
+        ("nvidia-smi", "torchrun starts it once", None),
+        ("bash plain.sh", "torchrun starts plain.sh once for each GPU", "torchrun"),
+        ("bash train.sh", "train.sh starts torchrun, so it runs once on each node", "none"),
+        ("torchrun train.py", "starts torchrun, so it runs once on each node", None),
+        ("tune run x", "runs once on each node, without torchrun: tune run is not known", None),
+        ("bash tune.sh", "without torchrun: tune run, which tune.sh runs, is not known", "none"),
+        ("bash /opt/train.sh", "/opt/train.sh is not in the workspace and can't be read", None),
+        ("make train", "without torchrun: make train is not known to be a plain program", None),
+    ],
+)
+def test_submit_says_what_starts_the_processes(dry: Dry, typed: str, said: str, launcher: str | None) -> None:
+    code, spec, err = dry("--gpus", "8", typed)
+    assert code == 0
+    assert said in err
+    assert spec.get("launcher") == launcher
+    assert ("--launcher" in err) == ("starts torchrun" not in err)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "none"])
+def test_launcher_that_a_person_says_is_sent(dry: Dry, launcher: str) -> None:
+    code, spec, err = dry("--gpus", "8", "--launcher", launcher, "tune run x")
+    assert (code, spec["launcher"]) == (0, launcher)
+    assert f"(--launcher {launcher})" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--gpus", "16", "--nodes", "2", "torchrun --standalone train.py"),
+            "command: torchrun has --standalone",
+        ),
+        (("--gpus", "16", "--nodes", "2", "bash one.sh"), "one.sh, line 4: torchrun has --standalone"),
+        (("--gpus", "16", "--min", "1", "--max", "2", "bash one.sh"), "the job has 1:2 nodes"),
+        (("--gpus", "16", "--nodes", "2", "accelerate launch train.py"), "command: starts accelerate launch"),
+        (
+            ("--gpus", "16", "--nodes", "2", "--env", "PET_NNODES=1", "torchrun train.py"),
+            "--env: has PET_NNODES=1",
+        ),
+        (
+            ("--gpus", "8", "--launcher", "torchrun", "bash train.sh"),
+            "--launcher: is torchrun, but train.sh starts",
+        ),
+    ],
+)
+def test_launcher_that_contradicts_the_job_is_refused(dry: Dry, words: tuple[str, ...], said: str) -> None:
+    code, spec, err = dry(*words)
+    assert (code, spec) == (64, {})
+    assert said in err
+
+
+def test_the_size_is_what_the_queue_makes_of_it(api: TorchrunApi, run: Run) -> None:
+    queue = manifest("TorchrunQueue", "q", {"nodeResources.gpus": 4})
+    api.queue("q", **queue["spec"])
+    words = ("submit", "--queue", "q", "--name", "one", "--no-workspace", "torchrun --nnodes=1 train.py")
+    assert run(*words[:-1], "--gpus", "4", words[-1])[0] == 0
+    result, _, err = run(*words[:-1], "--gpus", "8", words[-1])
+    assert result == 64
+    assert "torchrun has --nnodes=1, but the job has 2 nodes. It must be 2" in err
+
+
+def test_sync_of_a_script_that_starts_torchrun_now_is_refused(
+    api: TorchrunApi, run: Run, pod: Store, code: Path
+) -> None:
+    api.job(
+        "one",
+        command="bash train.sh",
+        launcher="torchrun",
+        workspace={"digest": DIGEST, "sizeBytes": 1},
+    )
+    (code / "train.sh").write_text("torchrun train.py\n")
+    result, _, err = run("sync", "one")
+    assert result == 64
+    assert "train.sh starts torchrun now" in err
+
+
+def test_sync_of_a_script_that_starts_no_launcher_now_says_so(
+    api: TorchrunApi, run: Run, pod: Store, code: Path
+) -> None:
+    (code / "train.sh").write_text("python train.py\n")
+    api.pod("one-sync-0", "sync")
+    api.job("one", command="bash train.sh", launcher="none", workspace={"digest": DIGEST, "sizeBytes": 1})
+    _, _, err = run("sync", "one")
+    assert "job one: runs its command once on each node, but train.sh starts no launcher now" in err
+
+
+def test_only_text_files_of_the_workspace_are_read(tmp_path: Path) -> None:
+    root = tmp_path / "code"
+    root.mkdir()
+    (root / "a.sh").write_text("a")
+    (root / "binary").write_bytes(b"\x7fELF\0")
+    (tmp_path / "out.sh").write_text("out")
+    (root / "link.sh").symlink_to("../out.sh")
+    (root / "inner.sh").symlink_to("a.sh")
+    (root / "directory.sh").mkdir()
+    scripts = Scripts(root)
+    assert [scripts.read(each) for each in ("a.sh", "/app/a.sh", "x/../a.sh", "inner.sh")] == ["a"] * 4
+    for other in ("binary", "link.sh", "../out.sh", "/opt/a.sh", "directory.sh", "none.sh", "a\0b"):
+        assert scripts.read(other) is None
+    assert Scripts(None).read("a.sh") is None

@@ -1,0 +1,372 @@
+"""Every verb of `kubectl torchrun` that changes something, against an API server."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.kubectl.conftest import Receiving
+from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line
+from trainyard.kubectl import upload
+from trainyard.kubectl.cluster import Cluster
+from trainyard.operator.core import names as n
+from trainyard.workspace.bucket import parse_url
+from trainyard.workspace.store import Store
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
+
+
+def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run, pod: Store) -> None:
+    api.queue("q")
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    result, out, err = run(
+        *SUBMIT, "--env", "A=1", "--env", "HERE", "python train.py --epochs 10", HERE="x $(y) $$"
+    )
+    assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
+    spec = api.objects[f"{JOBS}/one"]["spec"]
+    digest = spec["workspace"]["digest"]
+    assert spec == {
+        "jobQueue": "q",
+        "numGPUs": 8,
+        "command": "python train.py --epochs 10",
+        "env": [{"name": "A", "value": "1"}, {"name": "HERE", "value": "x $$(y) $$$$"}],
+        "workspace": {"digest": digest, "sizeBytes": pod.archive(digest).stat().st_size},
+    }
+    assert only_line(err).endswith(" sent")
+    result, _, err = run("sync", "one")
+    assert "unchanged, its " in only_line(err)
+
+
+@pytest.mark.usefixtures("clock")
+def test_submit_with_a_broken_upload_resumes_it(
+    api: TorchrunApi, run: Run, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / "data").write_bytes(os.urandom(300_000))
+    api.queue("q")
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    cuts = [0, -1]
+    monkeypatch.setattr(
+        upload.to_sync_pod,
+        "__defaults__",
+        (lambda _c, _p, _n, command: Receiving(tmp_path / "store", command, cuts.pop(0)), ""),
+    )
+    result, _, err = run(*SUBMIT, "x")
+    assert result == 0, err
+    assert "going on where it broke" in err
+    assert not cuts
+    digest = api.objects[f"{JOBS}/one"]["spec"]["workspace"]["digest"]
+    assert Store(tmp_path / "store").archive(digest).exists()
+
+
+def test_a_job_whose_workspace_cant_be_sent_is_not_left(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (69, "")
+    assert (
+        "pod one-sync-0: is not there after 0 s, and takes the workspace; job one: Pending: the controller "
+        in err
+    )
+    assert "deleted again" in err
+    assert f"{JOBS}/one" not in api.objects
+
+
+@pytest.mark.usefixtures("clock")
+def test_waiting_for_a_sync_pod_prints_the_reason_once(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "PATIENCE_SECONDS", 0.0)
+    cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
+    api.job("one", phase="Pending")["status"]["message"] = "queue q: spec.image: is empty"
+    assert not upload.wait_for_sync_pod(cluster, "one", 2.0)
+    waits = "waiting for pod one-sync-0, which takes the workspace\n"
+    assert capfd.readouterr().err == waits + "one: Pending: queue q: spec.image: is empty\n"
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 no. more"}
+    api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {"conditions": [condition]}
+    assert not upload.wait_for_sync_pod(cluster, "one", 2.0)
+    said = "pod one-sync-0 waits for a node: 0/1 nodes are available: 1 no\n"
+    assert capfd.readouterr().err == waits + said
+
+
+def test_submit_to_an_unknown_queue_is_refused_with_the_one_meant(api: TorchrunApi, run: Run) -> None:
+    def told() -> str:
+        result, _, err = run("submit", "--queue", "cpu", "--gpus", "0", "--no-workspace", "x")
+        assert result == 64
+        return only_line(err)
+
+    assert "--queue: queue cpu does not exist in namespace team; the namespace has none" in told()
+    for name in ("a", "b"):
+        api.queue(name)
+    assert "the namespace has a, b; `kubectl torchrun queues -A" in told()
+    api.queue("cpus")
+    assert "did you mean cpus?" in told()
+    api.put(QUEUES.replace("/team/", "/other/") + "/cpu", {"metadata": {"name": "cpu", "namespace": "other"}})
+    assert "it is in other: submit with -n other" in told()
+    api.refused.add(("GET", f"/apis/{n.API_VERSION}/{n.QUEUE_PLURAL}"))
+    assert "did you mean cpus?" in told()
+    assert not [path for path in api.objects if path.startswith(JOBS)]
+
+
+POOLED: dict[str, Any] = {
+    "image": "i:1",
+    "nodeResources": {"gpus": 1, "cpus": "10", "memory": "40Gi"},
+    "scheduling": {"pool": "g5"},
+}
+NODE = {"nvidia.com/gpu": "4", "cpu": "48", "memory": "192Gi", "vpc.amazonaws.com/efa": "1"}
+HAS = {
+    "name": "g5",
+    "found": True,
+    "declared": True,
+    "limits": {"nvidia.com/gpu": "16"},
+    "nodeResources": NODE,
+}
+
+
+TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes", "pool", "said"),
+    [
+        (
+            "9",
+            {},
+            HAS,
+            "9 nodes are needed, but the limit of NodePool g5 is 16 nvidia.com/gpu, which is 4 nodes",
+        ),
+        ("1", {}, {"name": "g5", "found": False}, "there is no NodePool g5"),
+        ("1", {"memory": "200Gi"}, HAS, "a worker requests 200Gi of memory, but a node of pool g5 has 192Gi"),
+        ("1", {}, {**HAS, "taints": [TAINT]}, "taints that the workers do not tolerate: team=a:NoSchedule"),
+        ("1", {}, {**HAS, "taints": [{**TAINT, "key": "nvidia.com/gpu"}]}, ""),
+        ("0", {}, HAS, "spec.numGPUs is 0, and nodes of pool g5 have GPUs"),
+        ("4", {}, HAS, ""),
+        ("9", {}, {**HAS, "name": "another"}, ""),
+        ("9", {}, {**HAS, "limits": {}}, ""),
+    ],
+)
+def test_submit_refuses_what_the_queues_pool_can_never_give(
+    api: TorchrunApi, run: Run, gpus: str, changes: dict[str, str], pool: dict[str, Any], said: str
+) -> None:
+    spec = {**POOLED, "nodeResources": {**POOLED["nodeResources"], **changes}}
+    queue = api.queue("q", **spec)
+    api.put(f"{QUEUES}/q", {**queue, "status": {"pool": pool}})
+    result, _, err = run("submit", "--queue", "q", "--gpus", gpus, "--name", "one", "--no-workspace", "x")
+    assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if said else (0, True)), err
+    assert said in err
+
+
+GANG: dict[str, Any] = {
+    "image": "i:1",
+    "kaiQueue": "team",
+    "nodeResources": {"gpus": 4, "cpus": "10", "memory": "40Gi"},
+    "scheduling": {"scheduler": n.KAI_SCHEDULER},
+}
+LIMITED = {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
+
+
+@pytest.mark.parametrize(
+    ("words", "kai", "said"),
+    [
+        (("--gpus", "12"), LIMITED, "12 GPUs, and KAI Scheduler's queue org may have 8 GPUs"),
+        (("--gpus", "8"), LIMITED, ""),
+        (("--gpus", "12", "--min", "2", "--max", "3"), LIMITED, ""),
+        (("--gpus", "12"), {**LIMITED, "name": "before"}, ""),
+        (("--gpus", "12"), {}, ""),
+    ],
+)
+def test_submit_refuses_what_kais_queue_never_admits(
+    api: TorchrunApi, run: Run, words: tuple[str, ...], kai: dict[str, Any], said: str
+) -> None:
+    api.put(f"{QUEUES}/q", {**api.queue("q", **GANG), "status": {"kai": kai}})
+    result, _, err = run("submit", "--queue", "q", *words, "--name", "one", "--no-workspace", "x")
+    assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if said else (0, True)), err
+    assert said in err
+
+
+def test_submit_to_a_pool_without_reservation_says_so(api: TorchrunApi, run: Run) -> None:
+    for reservations, said in ((0, True), (1, False)):
+        status = {"pool": {**HAS, "reservations": reservations}}
+        api.put(f"{QUEUES}/q", {**api.queue("q", **POOLED), "status": status})
+        result, _, err = run("submit", "--queue", "q", "--gpus", "1", "--no-workspace", "x")
+        assert (result, "has no active capacity reservation" in err) == (0, said)
+
+
+def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -> None:
+    result, out, err = run(
+        "submit",
+        "--queue",
+        "q",
+        "--gpus",
+        "16",
+        "--min",
+        "1",
+        "--max",
+        "2",
+        "--dry-run",
+        "-o",
+        "yaml",
+        "python",
+        "a b",
+    )
+    assert (result, err) == (0, "")
+    job = yaml.safe_load(out)
+    assert job["metadata"]["namespace"] == "team"
+    assert job["metadata"]["name"].startswith("my-project-")
+    assert job["spec"]["elastic"] == {"minNodes": 1, "maxNodes": 2}
+    assert job["spec"]["command"] == "python 'a b'"
+    assert job["spec"]["workspace"]["digest"].startswith("sha256:")
+    assert not api.requests
+
+
+def test_suspend_resume_and_cancel(api: TorchrunApi, run: Run) -> None:
+    api.job("a", phase="Running")
+    api.job("b", phase="Succeeded")
+    result, out, err = run("suspend", "a", "b")
+    assert (result, out) == (64, "torchrunjob.torchrun.ai/a suspended\n")
+    assert "job b: has succeeded and stays so" in only_line(err)
+    assert api.objects[f"{JOBS}/a"]["spec"]["suspend"] is True
+    assert run("suspend", "a")[1].endswith("suspended already\n")
+    assert run("resume", "a")[:2] == (0, "torchrunjob.torchrun.ai/a resumed\n")
+    assert api.objects[f"{JOBS}/a"]["spec"]["suspend"] is False
+    assert run("resume", "a", "-o", "name")[1] == "torchrunjob.torchrun.ai/a\n"
+    assert run("cancel", "torchrunjob.torchrun.ai/a", "torchrunjob/b")[0] == 0
+    assert api.objects == {}
+
+
+def test_sync_sends_the_change_and_tells_the_job(api: TorchrunApi, run: Run, pod: Store, code: Path) -> None:
+    api.job("one", phase="Running", workspace={"digest": "sha256:" + "0" * 64, "sizeBytes": 1})
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    result, out, _ = run("sync", "one", "--restart")
+    assert (result, out) == (0, "torchrunjob.torchrun.ai/one synced\n")
+    now = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    assert (pod.archive(now["digest"]).exists(), now["restartOnSync"]) == (True, True)
+    (code / "train.py").write_text("print(2)\n")
+    assert run("sync", "one")[0] == 0
+    later = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    assert later["digest"] != now["digest"]
+    assert later["restartOnSync"] is False, "--restart is for one sync"
+    assert pod.archive(now["digest"]).exists(), "the job named it while the other one was sent"
+    api.job("two", phase="Failed", workspace=now)
+    assert "job two: has failed" in run("sync", "two")[2]
+    api.job("three", phase="Running")
+    assert "job three: was submitted without a workspace" in run("sync", "three")[2]
+
+
+def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Store) -> None:
+    sent = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1}
+    there = api.job("one", phase="Suspended", suspend=True, workspace=sent)
+    result, out, err = run("sync", "one")
+    assert (result, out) == (64, "")
+    said = "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume "
+    assert said in only_line(err)
+    assert err.endswith("/kubeconfig one first\n")
+    # Its pod stays while it is suspended; or it was resumed, and its phase is old.
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    assert run("sync", "one")[0] == 0
+    there["spec"]["suspend"] = False
+    assert run("sync", "one")[0] == 0
+
+
+def test_the_bucket_of_a_queue_has_archives_of_its_namespace(
+    deployer: object,
+    cloud,
+    api: TorchrunApi,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    code: Path,  # type: ignore[no-untyped-def]
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    s3 = cloud.client("s3")
+    s3.create_bucket(Bucket="code", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://code/team"}})
+    result, _, err = run(*SUBMIT, "x")
+    assert result == 0, err
+    first = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    digits = first["digest"].removeprefix("sha256:")
+    assert first["url"] == f"s3://code/team/workspaces/team/{digits}.tar.zst"
+    assert only_line(err).endswith(" sent")
+    result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "again", "x")
+    assert "unchanged, its " in only_line(err)
+    assert api.objects[f"{JOBS}/again"]["spec"]["workspace"] == first
+    (code / "train.py").write_text("print(2)\n")
+    assert run("sync", "one")[0] == 0
+    second = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    assert second["digest"] != first["digest"]
+    keys = {each["Key"] for each in s3.list_objects_v2(Bucket="code")["Contents"]}
+    assert keys == {parse_url(each["url"])[1] for each in (first, second)}, (
+        "nothing there says which one runs"
+    )
+    api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://nobodys-bucket"}})
+    (code / "train.py").write_text("print(3)\n")
+    assert run("sync", "one")[0] == 0
+    third = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    assert third["url"].startswith("s3://code/team/workspaces/team/")
+    result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "x")
+    assert result == 65
+    assert "bucket: nobodys-bucket does not exist" in only_line(err)
+    assert f"{JOBS}/two" not in api.objects
+
+
+def test_a_command_to_paste_has_the_flags_that_were_given(
+    api: TorchrunApi, run: Run, tmp_path: Path, code: Path
+) -> None:
+    odd = tmp_path / "a file"
+    given = ("-n", "team", "--context", "here", "--kubeconfig", str(api.kubeconfig(odd)))
+    (code / "in").mkdir()
+    (code / "in" / "train.py").touch()
+    flags = f"-n team --context here --kubeconfig '{odd}'"
+    assert run(*SUBMIT, *given, "x")[2].endswith(
+        f"`kubectl torchrun queues -A {flags.removeprefix('-n team ')}` shows all\n"
+    )
+    assert run("status", *given, "two")[2].endswith(
+        f"`kubectl torchrun list -A {flags.removeprefix('-n team ')}` shows all\n"
+    )
+
+
+def test_the_cluster_of_a_context(api: TorchrunApi, tmp_path: Path) -> None:
+    file = str(api.kubeconfig(tmp_path / "k"))
+    assert Cluster.connect(file, "here", None).namespace == "team"
+    assert Cluster.connect(file, None, "mine").namespace == "mine"
+
+
+def test_a_context_that_is_not_the_current_one_is_taken_where_it_is_named(
+    api: TorchrunApi, run: Run, tmp_path: Path
+) -> None:
+    file = api.kubeconfig(tmp_path / "kubeconfig")
+    document = yaml.safe_load(file.read_text())
+    document["contexts"].append(
+        {"name": "there", "context": {"cluster": "c", "user": "u", "namespace": "other"}}
+    )
+    file.write_text(yaml.safe_dump(document))
+    assert run("list")[2] == "No jobs in namespace team.\n"
+    assert run("list", "--context", "there")[2] == "No jobs in namespace other.\n"
+    assert run("list", "--context", "there", "-n", "third")[2] == "No jobs in namespace third.\n"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "name"])
+def test_the_job_that_was_made_is_shown_as_asked(api: TorchrunApi, run: Run, form: str) -> None:
+    api.queue("q")
+    result, out, err = run(*SUBMIT, "--no-workspace", "-o", form, "x")
+    assert (result, err) == (0, "")
+    made = api.objects[f"{JOBS}/one"]
+    shown = {"metadata": {"name": out.strip().removeprefix("torchrunjob.torchrun.ai/")}}
+    if form != "name":
+        shown = json.loads(out) if form == "json" else yaml.safe_load(out)
+        assert shown["spec"] == made["spec"]
+    assert shown["metadata"]["name"] == "one"
+
+
+def test_an_elastic_job_has_the_range_that_was_asked_for(api: TorchrunApi, run: Run) -> None:
+    api.queue("q", nodeResources={"gpus": 8})
+    words = ("submit", "--queue", "q", "--gpus", "32", "--min", "2", "--max", "4", "--no-workspace", "x")
+    assert run(*words, "--name", "grows")[0] == 0
+    assert api.objects[f"{JOBS}/grows"]["spec"]["elastic"] == {"minNodes": 2, "maxNodes": 4}

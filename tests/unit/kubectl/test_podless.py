@@ -1,0 +1,193 @@
+"""`sync` to a job that gets no pod which takes its workspace: said at once, with what to do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.unit.kubectl.conftest import Clock
+from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, Run, TorchrunApi, only_line, sent
+from trainyard.kubectl import tables, upload
+from trainyard.operator.core import names as n
+from trainyard.workspace.store import Store
+
+pytestmark = pytest.mark.unit
+WORKSPACE = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1}
+ABSENT = [{"type": n.QUEUE_FOUND, "status": "False", "reason": n.REASON_QUEUE_NOT_FOUND, "message": "gone"}]
+UNKNOWN_TO_ALL = {
+    "reason": n.REASON_QUEUE_NOT_FOUND,
+    "message": "TorchrunQueue q is not in namespace team; the job begins when it is there",
+    "conditions": ABSENT,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(clock: Clock) -> None:
+    """Time that nobody waits for."""
+
+
+@pytest.mark.parametrize(
+    ("phase", "status"),
+    [("Pending", UNKNOWN_TO_ALL), ("", {}), ("Running", {"reason": "Running", "conditions": ABSENT})],
+)
+def test_a_queue_that_is_not_there_is_named_with_those_that_are(
+    api: TorchrunApi, run: Run, phase: str, status: dict[str, Any]
+) -> None:
+    api.job("one", phase=phase, workspace=WORKSPACE)["status"] |= status
+    api.queue("quick")
+    result, out, err = run("sync", "one")
+    assert (result, out) == (69, "")
+    told = only_line(err)
+    assert told.startswith(
+        "kubectl torchrun: job one: has no pod that takes the workspace: queue q: is not in namespace team, which has "
+        "quick; run sync again when it is there; if it was mistyped: kubectl torchrun cancel --kubeconfig "
+    )
+    assert told.endswith(" one, and submit another one")
+
+
+def test_so_is_one_that_is_being_deleted(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= UNKNOWN_TO_ALL
+    api.queue("q")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert "queue q: is being deleted in namespace team; run sync" in only_line(run("sync", "one")[2])
+
+
+def test_who_may_not_see_queues_is_told_what_the_job_says(api: TorchrunApi, run: Run) -> None:
+    job = api.job("one", phase="Pending", workspace=WORKSPACE)
+    job["status"] |= UNKNOWN_TO_ALL
+    for path in (f"{QUEUES}/q", QUEUES, QUEUES.replace("/namespaces/team", "")):
+        api.refused.add(("GET", path))
+    assert "queue q: is not in namespace team; run sync again when it" in only_line(run("sync", "one")[2])
+
+
+def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run, pod: Store) -> None:
+    """The controller may hear of it later than we."""
+    api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= UNKNOWN_TO_ALL
+    api.queue("q")
+
+    def comes(method: str, path: str) -> None:
+        if path == f"{PODS}/one-sync-0" and sent(api, "GET").count(path) > 3:
+            api.pod("one-sync-0", n.SYNC_CONTAINER)
+
+    api.on_request = comes
+    result, out, err = run("sync", "one")
+    assert (result, out) == (0, "torchrunjob.torchrun.ai/one synced\n")
+    assert err.startswith("waiting for pod one-sync-0, which takes the workspace\n")
+
+
+@pytest.mark.parametrize(
+    ("reason", "first"),
+    [
+        (n.REASON_QUEUE_INVALID, "run sync again when the queue is right"),
+        (n.REASON_SCHEDULER_NOT_INSTALLED, "run sync again when it is installed, or submit to a queue"),
+        (n.REASON_CLAIM_NOT_FOUND, "run sync again when the claim is there"),
+        (n.REASON_STORAGE_CLASS_NOT_FOUND, "run sync again when the class is there"),
+        (n.REASON_KAI_QUEUE_NOT_FOUND, "run sync again when KAI's queue is there"),
+        (n.REASON_KAI_QUEUE_LIMIT, "run sync again when the limit is higher, or submit a job of fewer"),
+        (n.REASON_INVALID_SPEC, "put that right, then run sync again"),
+        (n.REASON_REFUSED, "run sync again when the API server takes it"),
+    ],
+)
+def test_what_else_keeps_the_pod_away_is_told_with_what_to_do(
+    api: TorchrunApi, run: Run, reason: str, first: str
+) -> None:
+    api.queue("q")
+    job = api.job("one", phase="Pending", workspace=WORKSPACE)
+    job["status"] |= {"reason": reason, "message": "its own words"}
+    result, out, err = run("sync", "one")
+    assert (result, out) == (69, "")
+    said = f"job one: has no pod that takes the workspace: {reason}: its own words; {first}"
+    assert said in only_line(err)
+    assert "PATCH" not in {method for method, *_ in api.requests}
+
+
+@pytest.mark.parametrize(
+    ("reason", "generation"),
+    [(n.REASON_WAITING_FOR_NODES, 1), (n.REASON_STOPPING, 1), (n.REASON_QUEUE_INVALID, 2)],
+)
+def test_what_does_not_keep_it_away_is_waited_for_and_then_told(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, reason: str, generation: int
+) -> None:
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 0.1)
+    api.queue("q")
+    job = api.job("one", phase="Pending", workspace=WORKSPACE)
+    job["metadata"]["generation"] = generation
+    job["status"] |= {"reason": reason, "message": "its own words", "observedGeneration": 1}
+    result, _, err = run("sync", "one")
+    assert result == 69
+    said = "pod one-sync-0: is not there after 0 s, and takes the workspace; job one: Pending: its own words"
+    assert err.splitlines()[-1] == f"kubectl torchrun: {said}"
+
+
+def test_a_pod_that_is_there_is_used_whatever_the_job_says(api: TorchrunApi, run: Run, pod: Store) -> None:
+    api.queue("q")
+    job = api.job("one", phase="Pending", workspace=WORKSPACE)
+    job["status"] |= {"reason": n.REASON_QUEUE_INVALID, "message": "its pool"}
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    assert run("sync", "one")[0] == 0
+
+
+def test_what_comes_up_while_it_is_waited_for_ends_the_wait(api: TorchrunApi, run: Run) -> None:
+    api.queue("q")
+    api.job("one", phase="Pending", workspace=WORKSPACE)["status"]["reason"] = n.REASON_STOPPING
+
+    def refused(_method: str, path: str) -> None:
+        if path == f"{JOBS}/one" and sent(api, "GET").count(path) > 3:
+            news = {"reason": n.REASON_REFUSED, "message": "quota"}
+            api.objects[path]["status"] |= news
+
+    api.on_request = refused
+    result, _, err = run("sync", "one")
+    assert (result, err.splitlines()[0]) == (69, "waiting for pod one-sync-0, which takes the workspace")
+    assert "has no pod that takes the workspace: Refused: quota; run sync again" in err
+
+
+@pytest.mark.parametrize("url", ["s3://code/mine.tar.zst", "s3://code/workspaces/", "s3://workspaces/a"])
+def test_an_address_that_somebody_wrote_is_refused(api: TorchrunApi, run: Run, url: str) -> None:
+    api.job("one", phase="Running", workspace={**WORKSPACE, "url": url})
+    result, out, err = run("sync", "one")
+    assert (result, out) == (64, "")
+    said = (
+        f"job one: spec.workspace.url is {url!r}, which neither submit nor sync has sent; submit another job"
+    )
+    assert said in only_line(err)
+
+
+def test_sync_to_a_pod_that_is_never_ready_ends_in_time(
+    api: TorchrunApi, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 0.1)
+    api.job("one", phase="Running", workspace=WORKSPACE)
+    api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {}
+    said = "pod one-sync-0: is not ready after 0 s, and takes the workspace; kubectl describe pod "
+    assert said in run("sync", "one")[2]
+    assert clock.now < 1
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "shown"),
+    [
+        ({}, UNKNOWN_TO_ALL, "; not sent yet: sync sends it when queue q is there"),
+        (
+            {},
+            {"conditions": [{"type": n.QUEUE_FOUND, "status": "True"}]},
+            "; not sent yet: sync sends it when queue q is right",
+        ),
+        ({"url": "s3://code/workspaces/0.tar.zst"}, UNKNOWN_TO_ALL, ""),
+        ({}, {"conditions": [*ABSENT, {"type": n.ACCEPTED, "status": "True"}]}, ""),
+        ({}, {**UNKNOWN_TO_ALL, "workspaceDigest": WORKSPACE["digest"]}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_status_does_not_show_a_workspace_as_sent_that_no_pod_could_take(
+    more: dict[str, str], status: dict[str, Any], shown: str
+) -> None:
+    spec = {"jobQueue": "q", "numGPUs": 1, "command": "true", "workspace": {**WORKSPACE, **more}}
+    item = {"metadata": {"name": "one"}, "spec": spec, "status": {"phase": "Pending", **status}}
+    line = next(
+        each
+        for each in tables.status(item, datetime(2026, 1, 1, tzinfo=UTC)).splitlines()
+        if each.startswith("Workspace:")
+    )
+    assert line == f"Workspace:  {WORKSPACE['digest']}, 1 B{shown}"

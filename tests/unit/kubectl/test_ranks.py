@@ -1,0 +1,139 @@
+"""`--node-rank`: a node that the job does not have is refused, and one that is not there yet is waited for aloud."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from launcher.manifests import stamp
+from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
+from trainyard.kubectl import following
+from trainyard.kubectl.cluster import LABEL_INDEX
+from trainyard.kubectl.ranks import beyond
+
+pytestmark = pytest.mark.unit
+WORDS = [
+    ("logs", "one", "--node-rank", "9"),
+    ("logs", "-f", "one", "--node-rank", "9"),
+    ("cp", "one:/a", "a", "--node-rank", "9"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_node_that_the_job_does_not_have_is_refused(
+    api: TorchrunApi, run: Run, words: tuple[str, ...], phase: str
+) -> None:
+    api.job("one", phase=phase)["status"]["nodes"] = 3
+    api.worker("one-0-0")
+    result, out, err = run(*words)
+    assert (result, out) == (66, "")
+    assert err.splitlines()[-1] == (
+        "kubectl torchrun: --node-rank: 9 should be a node of job one, which has 3 nodes, number 0 to 2"
+    )
+
+
+def test_one_of_an_earlier_and_larger_attempt_is_shown(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Running", numNodes=1)["status"]["nodes"] = 1
+    api.worker("one-0-2", "terminated", **{LABEL_INDEX: "2"})
+    api.logs["one-0-2"] = [b"of node 2\n"]
+    assert run("logs", "one", "--node-rank", "2") == (0, "of node 2\n", "")
+    assert "which has 1 node, number 0" in only_line(run("logs", "one", "--node-rank", "1")[2])
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "least", "said"),
+    [
+        ({}, {}, None, ""),
+        ({}, {"nodes": 3}, 3, "3 nodes, number 0 to 2"),
+        ({"numNodes": 2}, {}, 2, "2 nodes, number 0 to 1"),
+        ({"numNodes": 4}, {"nodes": 2}, 4, "4 nodes, number 0 to 3"),
+        ({"numNodes": 2}, {"nodes": 4}, 4, "4 nodes, number 0 to 3"),
+        ({"elastic": {"minNodes": 1, "maxNodes": 4}}, {"nodes": 1}, 4, "at most 4 nodes, number 0 to 3"),
+        ({"elastic": {"minNodes": 1, "maxNodes": 1}}, {}, 1, "at most 1 node, number 0"),
+    ],
+)
+def test_how_many_nodes_a_job_has(
+    spec: dict[str, Any], status: dict[str, Any], least: int | None, said: str
+) -> None:
+    job = {"metadata": {"name": "one"}, "spec": spec, "status": status}
+    if least is None:
+        assert beyond(job, 9999) == ""
+        return
+    assert beyond(job, least - 1) == ""
+    assert beyond(job, least) == f"--node-rank: {least} should be a node of job one, which has {said}"
+
+
+def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_once(
+    api: TorchrunApi, run: Run
+) -> None:
+    api.job("one", phase="Running", elastic={"minNodes": 1, "maxNodes": 4})["status"]["nodes"] = 1
+    looks = 0
+
+    def look(method: str, path: str) -> None:
+        nonlocal looks
+        looks += (method, path) == ("GET", f"{JOBS}/one")
+        if looks == 4:
+            pod = api.worker("one-0-3", "waiting", **{LABEL_INDEX: "3"})
+            why = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+            pod["status"]["conditions"] = [why]
+        if looks == 8:
+            api.objects[f"{PODS}/one-0-3"]["spec"] = {"schedulerName": "gpus"}
+            api.objects[f"{PODS}/one-0-3"]["status"] = {}
+        if looks == 10:
+            # One that is that young is on its way.
+            api.objects[f"{PODS}/one-0-3"]["metadata"]["creationTimestamp"] = stamp(time.time() - 5)
+        if looks == 12:
+            api.objects[f"{JOBS}/one"]["status"]["phase"] = "Succeeded"
+
+    api.on_request = look
+    result, out, err = run("logs", "-f", "one", "--node-rank", "3")
+    assert (result, out) == (0, "")
+    assert err.splitlines() == [
+        "one: Running",
+        "one: waits for a pod of node 3",
+        "one: waits for node 3: pod one-0-3 waits for a node: 0/3 nodes are available",
+        "one: waits for node 3: pod one-0-3 waits for a node: scheduler gpus has said nothing of it",
+        "one: waits for node 3: pod one-0-3 has not begun",
+        "one: Succeeded",
+    ]
+
+
+def test_restarts_between_two_looks_are_told_with_their_causes(api: TorchrunApi, run: Run) -> None:
+    """The first restart has no pause, and is often over before the next look; so may be several."""
+    job, looks = api.job("one", phase="Running"), 0
+
+    def ended(*attempts: int) -> list[dict[str, Any]]:
+        return [{"attempt": each, "reason": "WorkerFailed", "message": f"cause {each}"} for each in attempts]
+
+    job["status"] |= {"attempt": 1, "attempts": ended(0)}
+
+    def look(method: str, path: str) -> None:
+        nonlocal looks
+        looks += (method, path) == ("GET", f"{JOBS}/one")
+        if looks == 4:
+            job["status"] |= {"attempt": 3, "attempts": ended(0, 1, 2)}
+        if looks == 8:
+            job["status"] |= {"phase": "Restarting", "message": "cause 3", "attempts": ended(0, 1, 2, 3)}
+        if looks == 12:
+            job["status"] |= {"phase": "Running", "message": "", "attempts": ended(1, 2, 3)}
+        if looks == 16:
+            job["status"] |= {"phase": "Failed", "message": "cause 4", "attempts": ended(1, 2, 3, 4)}
+
+    api.on_request = look
+    _, _, err = run("logs", "-f", "one")
+    assert [line for line in err.splitlines() if "waits for" not in line] == [
+        "one: Running",
+        "one: Restarting: cause 1",
+        "one: Restarting: cause 2",
+        "one: Restarting: cause 3",
+        "one: Running",
+        "one: Failed: cause 4",
+    ]

@@ -1,0 +1,323 @@
+"""Everything that a person can get wrong: one clear line, and nothing half done."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
+from tests.unit.launcher.api_server import status
+from trainyard.k8s.rest import Patience
+from trainyard.kubectl import upload
+from trainyard.kubectl.__main__ import main
+from trainyard.kubectl.cluster import Cluster
+from trainyard.kubectl.words import VERBS, parser
+from trainyard.operator.core import names as n
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_dry_run_needs_no_kubeconfig(
+    code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main([*SUBMIT, "--dry-run", "x"], {}) == 0
+    assert yaml.safe_load(capfd.readouterr().out)["metadata"]["namespace"] == "default"
+
+
+BAD = [
+    ((*SUBMIT[:-2], "--name", "x" * 300, "c"), 64, r"--name: x{60}\.\.\. has 300 characters; .* at most 40"),
+    ((*SUBMIT[:-2], "--name", "A_b", "c"), 64, "--name: 'A_b' should have a-z"),
+    (
+        (*SUBMIT, "--colour", "c"),
+        64,
+        "unknown flags or words: --colour; a command with words of its own goes in quotes; see .* submit -h",
+    ),
+    ((*SUBMIT, "--colour", "red", "python a.py", "-n", "x"), 64, "unknown flags or words: --colour"),
+    ((*SUBMIT, "python", "a.py", "--nodes", "1"), 64, "--nodes: may be the command's or ours .* in quotes"),
+    ((*SUBMIT, "python", "a.py", "-nother"), 64, "-nother: may be the command's or ours here"),
+    ((*SUBMIT, "-n", "../..", "c"), 64, r"'\.\./\.\.' should be a namespace: a-z, 0-9 and -"),
+    (("submit", "--queue", "", "--gpus", "8", "c"), 64, "--queue: '' should be a name: a-z"),
+    (("submit", "--queue", "q", "--gpus", "9" * 5000, "c"), 64, "--gpus: 9{60} should have at most 9 digits"),
+    (("status", ""), 64, "JOB: '' should be a name: a-z, 0-9, - and ., with a letter or digit at both ends"),
+    (("cancel", "a", "../queues/q"), 64, r"JOB: '\.\./queues/q' should be a name"),
+    (("logs", "a/log?x=1"), 64, r"JOB: 'a/log\?x=1' should be a name"),
+    (("cp", "..:/x", "y"), 64, r"cp: \.\.:/x: job '\.\.' should be a name"),
+    ((*SUBMIT, "python", "a.py", "--epochs", "3"), 64, "words: --epochs.*; a command with .* goes in quotes"),
+    (
+        ("submit", "--queue", "q", "--gpu", "8", "c"),
+        64,
+        r"words: --gpu; did you mean --gpus\?; see .* submit -h",
+    ),
+    (
+        (*SUBMIT, "--dry-run=client", "c"),
+        64,
+        "--dry-run: takes no value; leave 'client' out; see .* submit -h",
+    ),
+    ((*SUBMIT, "--dry-run", "client", "python x"), 64, "--dry-run: takes no value; leave 'client' out"),
+    (
+        (*SUBMIT, "--no-workspace", "--workspace", "big", "c"),
+        64,
+        "--workspace: not allowed with .*--no-workspace",
+    ),
+    (
+        (*SUBMIT, "--workspace", "x/" * 3000, "c"),
+        65,
+        r"workspace: (x/){100}\.\.\. .{1,60}; name the directory",
+    ),
+    (("delete", "one"), 64, r"'delete' is no verb; did you mean cancel\?; see kubectl torchrun -h"),
+    (("frobnicate",), 64, r"'frobnicate' is no verb; it must be one of submit, logs, .*, cp; see"),
+    (("submti",), 64, r"'submti' is no verb; did you mean submit\?; see kubectl torchrun -h"),
+    (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
+    (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --node-rank\?; see .* logs -h"),
+    (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
+    (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
+    (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),
+    (("submit", "--queue", "q", "--gpus", "-1", "c"), 64, "--gpus"),
+    (("submit", "--queue", "q", "--gpus", "eight", "c"), 64, "--gpus: 'eight' should be a whole number"),
+    ((*SUBMIT, "--nodes", "3", "c"), 64, "--nodes: 3 does not divide --gpus 8"),
+    ((*SUBMIT, "--min", "3", "--max", "2", "c"), 64, "--min: 3 is above --max 2"),
+    ((*SUBMIT, "--min", "3", "c"), 64, "--max: is missing beside --min"),
+    ((*SUBMIT, "--min", "1", "--max", "3", "c"), 64, "--max: 3 does not divide --gpus 8"),
+    ((*SUBMIT, "--min", "1", "--max", "2", "--nodes", "2", "c"), 64, "--nodes: excludes --min and --max"),
+    ((*SUBMIT, "--env", "1A=2", "c"), 64, "--env: the name '1A' should have letters .* and no digit, '-' or"),
+    (
+        (*SUBMIT, "--env", "A B=2", "c"),
+        64,
+        r"--env: the name 'A B' should have letters \(A-Z, a-z\), digits, '_'",
+    ),
+    ((*SUBMIT, "--env", "=2", "c"), 64, "--env: a name should stand before the equals sign: NAME=VALUE"),
+    (
+        (*SUBMIT, "--env", "", "c"),
+        64,
+        "--env: a name should stand before the equals sign: NAME=VALUE, or NAME",
+    ),
+    ((*SUBMIT, "--env", f"{'A' * 254}=1", "c"), 64, r"--env: the name A{60}\.\.\. has 254 .* at most 253"),
+    ((*SUBMIT, "--env", "NONE", "c"), 64, "--env: NONE is not set here"),
+    ((*SUBMIT, "--env", "A=\udcff", "c"), 64, r"--env: A: '\\udcff' should be UTF-8"),
+    ((*SUBMIT, "echo \udcff"), 64, r"command: 'echo \\udcff' should be UTF-8"),
+    ((*SUBMIT, "echo", "\udcff"), 64, r"should be UTF-8"),
+    ((*SUBMIT, "--output", "wide", "c"), 64, "--output"),
+    ((*SUBMIT, " "), 64, "command: is empty"),
+    ((*SUBMIT, "x" * 32769), 64, "torchrun: command: has 32769 characters; a command has at most 32768$"),
+    (
+        (*SUBMIT, "--env", "A=" + "x" * 32769, "c"),
+        64,
+        "torchrun: --env: A: has 32769 characters; a value has at most 32768$",
+    ),
+    ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
+    (
+        (*SUBMIT, "--nodes", "2", "accelerate launch a.py"),
+        64,
+        "command: starts accelerate launch, which .* python train.py: torchrun starts",
+    ),
+    (
+        (*SUBMIT, "--nodes", "2", "deepspeed", "a.py"),
+        64,
+        "command: starts deepspeed, which does not know the job's 2 nodes",
+    ),
+    ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
+    ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),
+    ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
+    ((*SUBMIT, "--max-size", "1", "--workspace", "big", "c"), 65, "the largest: weights 2.0 MiB"),
+    (("status", "none"), 66, "job none: is not in namespace team"),
+    (("logs", "none"), 66, "job none: is not in namespace team"),
+    (("suspend", "none"), 66, "job none: is not in namespace team"),
+    (("cancel", "none"), 66, "job none: is not in namespace team"),
+    (("sync", "none"), 66, "job none: is not in namespace team"),
+    (("cp", "", "j:b"), 64, "one of FROM and TO should be JOB:PATH"),
+    (("cp", "a", "b"), 64, "one of FROM and TO should be JOB:PATH"),
+    (("cp", "j:", "b"), 64, "a path should follow the colon"),
+    (
+        ("list", "--context", "none"),
+        78,
+        r"torchrun: --context: none is not in --kubeconfig \S+/kubeconfig; it has here$",
+    ),
+]
+
+
+def test_main_with_bad_words_prints_one_clear_line(api: TorchrunApi, run: Run, code: Path) -> None:
+    api.queue("q")
+    (code / "empty").mkdir()
+    (code / "big").mkdir()
+    (code / "big" / "weights").write_bytes(bytes(2 * 2**20))
+    for words, expected, said in BAD:
+        result, out, err = run(*words)
+        assert (result, out) == (expected, ""), words
+        assert re.search(said, only_line(err)), (words, err)
+        assert err.startswith("kubectl torchrun: "), words
+        assert sent(api, "POST") == [], words
+
+
+def test_a_missing_kubeconfig_is_told(
+    api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list", "--kubeconfig", str(tmp_path / "none")], {}) == 78
+    assert str(tmp_path / "none") in only_line(capfd.readouterr().err)
+    for broken in ("{", "[]", "text", "contexts: [1]"):
+        (tmp_path / "broken").write_text(broken)
+        assert main(["list", "--kubeconfig", str(tmp_path / "broken")], {}) == 78
+        assert f"--kubeconfig {tmp_path / 'broken'}: " in only_line(capfd.readouterr().err)
+    (tmp_path / "broken").write_text(api.kubeconfig(tmp_path / "broken").read_text().replace("team", "../.."))
+    assert main(["list", "--kubeconfig", str(tmp_path / "broken")], {}) == 78
+    assert "namespace: '../..' should be a namespace" in only_line(capfd.readouterr().err)
+    gone = str(tmp_path / "gone")
+    monkeypatch.setenv("KUBECONFIG", gone)
+    assert main(["list"], {}) == 78
+    assert f"KUBECONFIG {gone}: " in only_line(capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("server", ["", "ftp://x", "https://x:99999999", "x:6443", "https://"])
+def test_a_server_that_is_none_is_told(
+    api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, server: str
+) -> None:
+    file = api.kubeconfig(tmp_path / "kubeconfig")
+    whole = yaml.safe_load(file.read_text())
+    whole["clusters"][0]["cluster"]["server"] = server
+    file.write_text(yaml.safe_dump(whole))
+    assert main(["list", "--kubeconfig", str(file)], {}) == 78
+    assert f"server: {server!r} should be an address such as" in only_line(capfd.readouterr().err)
+
+
+def test_a_workspace_that_is_a_link_to_itself_is_told(run: Run, code: Path) -> None:
+    (code / "own").symlink_to("own")
+    result, out, err = run("submit", "--queue", "q", "--gpus", "8", "--workspace", "own", "--dry-run", "x")
+    assert (result, out) == (65, "")
+    assert "workspace: own can't be read: Too many levels of symbolic links" in only_line(err)
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", ">&- 2>&- <&-"])
+def test_without_an_output_nothing_is_done(api: TorchrunApi, tmp_path: Path, code: Path, closed: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KUBECONFIG": str(api.kubeconfig(tmp_path / "k"))}
+    command = f"{sys.executable} -m trainyard.kubectl submit --queue q --gpus 8 --no-workspace x {closed}"
+    ended = subprocess.run(
+        ["bash", "-c", command], env=environment, cwd=code, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 74
+    told = "kubectl torchrun: standard output: is closed; nothing is done\n"
+    assert (ended.stdout, ended.stderr) == ("", told if closed == ">&-" else "")
+    assert not api.requests
+
+
+def test_the_verbs_are_those_that_the_parser_has() -> None:
+    (choices,) = (action.choices for action in parser()._actions if action.dest == "verb")
+    assert tuple(choices or ()) == VERBS
+
+
+def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
+    other = JOBS.replace("/team/", "/other/")
+    api.refused.update({("GET", JOBS), ("POST", other), ("GET", other)})
+    result, _, err = run("list")
+    assert result == 77
+    assert "namespace team: you may not list torchrunjobs there" in only_line(err)
+    api.refused.add(("GET", JOBS.replace("/namespaces/team", "")))
+    assert run("list", "-A")[2].startswith("kubectl torchrun: all namespaces: you may not list torchrunjobs")
+    result, _, err = run(*SUBMIT, "-n", "other", "x")
+    assert result == 77
+    assert "namespace other: you may not create torchrunjobs there" in err
+    assert api.objects == {}
+
+
+def test_a_cluster_without_the_kinds(api: TorchrunApi, run: Run) -> None:
+    api.installed = False
+    for words in (("list",), ("status", "a"), (*SUBMIT, "x")):
+        result, _, err = run(*words)
+        assert result == 69
+        assert "torchrun.ai/v1alpha1 is not installed" in only_line(err)
+
+
+def test_what_the_api_server_refuses_is_told_before_anything_is_sent(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q", storage={"workspace": {"bucket": "s3://code"}})
+    monkeypatch.setattr(upload, "to_bucket", lambda *_: pytest.fail("sent before the job was judged"))
+    api.judge = lambda _job: "spec.numGPUs: Invalid value: 8: too many"
+    result, _, err = run(*SUBMIT, "x")
+    assert result == 64
+    assert only_line(err).endswith("spec.numGPUs: Invalid value: 8: too many")
+    assert api.objects.keys() == {f"{JOBS.rsplit('/', 1)[0]}/{n.QUEUE_PLURAL}/q"}
+
+
+def test_gpus_that_no_node_of_the_queue_has_make_no_job(api: TorchrunApi, run: Run) -> None:
+    node = {"cpus": 8, "memory": "64Gi"}
+    api.queue("q", image="i", nodeResources={**node, "gpus": 8})
+    for gpus, more, said in (
+        (
+            "11",
+            (),
+            "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes",
+        ),
+        ("18", ("--nodes", "2"), "spec.numGPUs is 18 on 2 nodes, 9 on each"),
+    ):
+        result, out, err = run("submit", "--queue", "q", "--gpus", gpus, *more, "--no-workspace", "x")
+        assert (result, out) == (64, "")
+        assert f"queue q: {said}" in only_line(err)
+    assert sent(api, "POST") == []
+    api.queue("q", image="i", nodeResources=node)
+    assert "nodeResources.gpus of queue q is 0" in only_line(run(*SUBMIT, "--no-workspace", "x")[2])
+
+
+def test_a_job_that_ends_before_its_workspace_is_sent_tells_why(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    real = Cluster.pod
+
+    def pod(self: Cluster, name: str) -> dict[str, object] | None:
+        api.objects[f"{JOBS}/one"]["status"] = {"phase": "Failed", "message": "storage: one node alone"}
+        return real(self, name)
+
+    monkeypatch.setattr(Cluster, "pod", pod)
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (64, "")
+    assert err.splitlines() == [
+        "job one is deleted again: it has failed already",
+        "kubectl torchrun: job one: Failed: storage: one node alone",
+    ]
+    assert f"{JOBS}/one" not in api.objects
+
+
+def test_a_namespace_that_is_not_there(api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = api.answer
+    monkeypatch.setattr(
+        api,
+        "answer",
+        lambda method, *words: (
+            status(404, "NotFound", 'namespaces "team" not found')
+            if method == "POST"
+            else real(method, *words)
+        ),
+    )
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (64, "")
+    assert "kubectl torchrun: -n: there is no namespace team; `kubectl get namespaces" in only_line(err)
+
+
+def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:
+    api.queue("q")
+    api.job("one")
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    result, _, err = run(*SUBMIT, "--no-workspace", "x")
+    assert result == 64
+    assert "--name: there is a job one" in only_line(err)
+    assert f"{JOBS}/one" in api.objects
+
+
+def test_an_answer_that_is_no_object_is_told(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (Patience(total=0.1),))
+    for answer in ([], [1], "x", {"items": [1]}, {"items": [[]]}):
+        monkeypatch.setattr(api, "answer", lambda *_, answer=answer: (200, answer))
+        words = ("list",) if isinstance(answer, dict) else ("status", "one")
+        result, _, err = run(*words)
+        assert result == 69
+        assert "no JSON object" in only_line(err)

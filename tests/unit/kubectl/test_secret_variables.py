@@ -1,0 +1,115 @@
+"""`submit --secret`, and what is said of credentials in plain text."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from infra import credential_names
+from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi
+from trainyard.kubectl import secret_variables
+from trainyard.kubectl.secret_variables import parse_reference
+
+pytestmark = pytest.mark.unit
+SECRETS = "/api/v1/namespaces/team/secrets"
+WORDS = (*SUBMIT, "--no-workspace")
+HIDDEN = "c2VjcmV0"
+
+
+def stored(api: TorchrunApi, name: str, key: str) -> None:
+    api.put(f"{SECRETS}/{name}", {"metadata": {"name": name, "namespace": "team"}, "data": {key: HIDDEN}})
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("HF_TOKEN", ("HF_TOKEN", "hf-token", "HF_TOKEN")),
+        ("HF_TOKEN=hub/token.v1", ("HF_TOKEN", "hub", "token.v1")),
+        ("A=b.c/d", ("A", "b.c", "d")),
+    ],
+)
+def test_a_secret_is_named_by_convention_or_by_its_place(given: str, found: tuple[str, str, str]) -> None:
+    assert parse_reference(given) == found
+
+
+def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, run: Run) -> None:
+    api.queue("q")
+    stored(api, "hf-token", "HF_TOKEN")
+    stored(api, "wandb", "key")
+    code, out, err = run(
+        *WORDS, "--env", "A=1", "--secret", "HF_TOKEN", "--secret", "W=wandb/key", "python a.py"
+    )
+    assert code == 0, err
+    assert api.objects[f"{JOBS}/one"]["spec"]["env"] == [
+        {"name": "A", "value": "1"},
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "HF_TOKEN"}}},
+        {"name": "W", "valueFrom": {"secretKeyRef": {"name": "wandb", "key": "key"}}},
+    ]
+    for text in (HIDDEN, base64.b64decode(HIDDEN).decode()):
+        assert text not in out + err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--secret", "HF_TOKEN"),
+            "--secret: HF_TOKEN: Secret hf-token does not exist in namespace team. Create it: kubectl create",
+        ),
+        (("--secret", "K=wandb/other"), "--secret: K: Secret wandb has no key other. It must be one of: key"),
+        (("--secret", "A=Upper/key"), "--secret: 'A=Upper/key': 'Upper' is not the name of a Secret"),
+        (("--secret", "A=x/a b"), "'a b' is not a key of a Secret"),
+        (("--secret", "A=hub"), "'' is not a key of a Secret"),
+        (("--secret", "A="), "is not the name of a Secret"),
+        (("--secret", "1A=x/y"), "--secret: the name '1A' should"),
+        (("--secret", "A=x/y", "--env", "A=1"), "--secret: A is given by --env, too"),
+    ],
+)
+def test_invalid_secret_is_refused_before_the_job_is_created(
+    api: TorchrunApi, run: Run, words: tuple[str, ...], said: str
+) -> None:
+    api.queue("q")
+    stored(api, "wandb", "key")
+    code, _, err = run(*WORDS, *words, "python a.py")
+    assert code == 64
+    assert said in err
+    assert f"{JOBS}/one" not in api.objects
+
+
+def test_submit_without_permission_on_secrets_warns(api: TorchrunApi, run: Run) -> None:
+    api.queue("q")
+    api.refused.add(("GET", f"{SECRETS}/hf-token"))
+    code, _, err = run(*WORDS, "--secret", "HF_TOKEN", "python a.py")
+    assert code == 0, err
+    assert "--secret: HF_TOKEN: not checked, because you may not read Secrets in namespace team" in err
+
+
+def test_credential_in_plain_text_warns(api: TorchrunApi, run: Run) -> None:
+    api.queue("q")
+    code, _, err = run(*WORDS, "--env", "HF_TOKEN=x", "--env", "A=1", "--env", "EMPTY_TOKEN=", "python a.py")
+    assert code == 0
+    assert err.count("plain text") == 1
+    assert "--secret HF_TOKEN (key HF_TOKEN of Secret hf-token)" in err
+
+
+@pytest.mark.parametrize("check", [secret_variables.is_credential_name, credential_names.is_credential_name])
+def test_names_that_look_like_credentials(check: object) -> None:
+    assert callable(check)
+    for name in (
+        *(
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_SESSION_TOKEN",
+            "HF_TOKEN",
+            "WANDB_API_KEY",
+            "DB_PASSWORD",
+            "PGPASSWORD",
+        ),
+        *("GITHUB_PAT", "SSH_PRIVATE_KEY", "OPENAI_APIKEY", "hf_token", "MY_SECRET", "APP_CREDENTIALS"),
+    ):
+        assert check(name), name
+    for name in (
+        *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "NCCL_DEBUG", "AWS_WEB_IDENTITY_TOKEN_FILE", "KEY", "PATH"),
+        *("HF_TOKEN_PATH", "PATTERN", "COMPAT", "KEYS", "SEED"),
+    ):
+        assert not check(name), name

@@ -1,0 +1,252 @@
+"""What jobs, queues and workers' logs look like."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from tests.unit.kubectl.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.launcher.api_history import Object
+from tests.unit.launcher.api_server import status
+from trainyard.kubectl import following, log_stream, tables
+from trainyard.operator.core import names as n
+
+pytestmark = pytest.mark.unit
+
+
+def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
+    assert run("list") == (0, "", "No jobs in namespace team.\n")
+    api.job("b", phase="Running")
+    api.job("a")
+    _, out, _ = run("list", "-A")
+    lines = out.splitlines()
+    assert lines[0].split()[:4] == ["NAMESPACE", "NAME", "QUEUE", "PHASE"]
+    assert [line.split()[1] for line in lines[1:]] == ["a", "b"]
+    assert run("list", "-o", "name")[1] == "torchrunjob.torchrun.ai/a\ntorchrunjob.torchrun.ai/b\n"
+    assert len(json.loads(run("list", "-o", "json")[1])["items"]) == 2
+    api.queue("q", nodeResources={"gpus": 8, "memory": "1Ti"})
+    assert run("queues", "-o", "wide")[1].splitlines()[1].split()[:5] == ["q", "-", "8", "-", "1Ti"]
+    assert yaml.safe_load(run("status", "a", "-o", "yaml")[1])["metadata"]["name"] == "a"
+    api.put(f"{ROOT}/namespaces/other/{n.QUEUE_PLURAL}/p", {"metadata": {"name": "p", "namespace": "other"}})
+    listed = [line.split()[:2] for line in run("queues", "-A")[1].splitlines()]
+    assert listed == [["NAMESPACE", "NAME"], ["other", "p"], ["team", "q"]]
+    assert run("queues", "-o", "name")[1] == "torchrunqueue.torchrun.ai/q\n"
+
+
+def test_the_table_and_the_status_of_a_job() -> None:
+    now = datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
+    item = {
+        "metadata": {"name": "vit", "namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"jobQueue": "h100", "numGPUs": 16, "command": "python train.py"},
+        "status": {
+            "phase": "Running",
+            "nodes": 2,
+            "gpusPerNode": 8,
+            "gpus": 16,
+            "restarts": 1,
+            "attempt": 1,
+            "lastRestart": {
+                "attempt": 0,
+                "time": "2026-01-01T01:00:00Z",
+                "message": "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3",
+            },
+            "workers": {"active": 2, "failed": 0},
+            "progress": {"step": 120, "loss": 0.123456, "throughput": 1000.0, "unit": "tokens/s"},
+            "conditions": [{"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"}],
+        },
+    }
+    header, row = tables.jobs([item], now).splitlines()
+    assert header == "NAME   QUEUE   PHASE     NODES   GPUS   STEP   LOSS     RESTARTS   AGE"
+    assert row == "vit    h100    Running   2       16     120    0.1235   1          90m"
+    shown = tables.status(item, now)
+    assert "Size:       2 nodes, 16 GPUs (8 on each)\n" in shown
+    assert "Workers:    2 active\n" in shown
+    assert "Progress:   step 120, loss 0.1235, 1000 tokens/s\n" in shown
+    lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
+    assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
+    one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
+    assert "Size:       1 node, 1 GPU\n" in tables.status(one, now)
+    assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
+
+
+def test_a_workspace_is_shown_with_the_size_of_the_one_that_the_job_names() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    spec = {"jobQueue": "h100", "numGPUs": 1, "command": "true"}
+    sent = {"digest": "sha256:1", "sizeBytes": 5 * 2**20}
+    item = {"metadata": {"name": "vit"}, "spec": {**spec, "workspace": sent}}
+    assert "Workspace:  sha256:1, 5.0 MiB\n" in tables.status({**item, "status": {"phase": "Running"}}, now)
+    before = {"phase": "Running", "workspaceDigest": "sha256:0"}
+    assert "Workspace:  sha256:0\n" in tables.status({**item, "status": before}, now)
+    assert "Workspace" not in tables.status({**item, "spec": spec}, now)
+
+
+def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
+    name = f"one-{attempt}-0-abcde"
+    api.worker(name, state, **{n.LABEL_ATTEMPT: str(attempt)})
+    return name
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
+    api: TorchrunApi, run: Run, rank: int
+) -> None:
+    api.job("one", phase="Running")
+    for node, name in enumerate(("one-0-0-abcde", "one-0-n1-0-abcde")):
+        api.worker(name, **{n.LABEL_NODE: str(node)})
+        api.logs[name] = [f"of node {node}\n".encode()]
+    assert run("logs", "one", "--node-rank", str(rank)) == (0, f"of node {rank}\n", "")
+
+
+def test_the_log_of_an_attempt_is_shown_and_one_that_is_not_there_is_told(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Running")
+    for attempt in (0, 1):
+        api.logs[worker(api, attempt)] = [f"of attempt {attempt}\n".encode()]
+    assert run("logs", "one", "--attempt", "0") == (0, "of attempt 0\n", "")
+    assert run("logs", "one") == (0, "of attempt 1\n", "")
+    result, out, err = run("logs", "one", "--attempt", "2")
+    assert (result, out) == (66, "")
+    assert "job one: has no worker node 0 of attempt 2 now" in only_line(err)
+    result, _, err = run("logs", "-f", "one", "--attempt", "0")
+    assert result == 64
+    assert "--attempt: excludes --follow" in only_line(err)
+
+
+@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
+def test_a_pod_of_an_earlier_job_of_the_name_is_not_the_jobs(
+    api: TorchrunApi, run: Run, words: tuple[str, ...]
+) -> None:
+    api.job("one", phase="Running")
+    old = worker(api, 3)
+    api.remove(f"{JOBS}/one")
+    api.job("one", phase="Failed")
+    api.logs[old] = [b"2026-01-01T00:00:00Z of the earlier one\n"]
+    result, out, err = run(*words)
+    assert (result, out) == (1 if "-f" in words else 66, "")
+    assert "-f" in words or "job one: has no worker node 0 now; its phase is Failed." in only_line(err)
+    new = worker(api, 0)
+    api.logs[new] = [b"2026-01-01T00:00:00Z of this one\n"]
+    assert run(*words)[1].endswith("of this one\n")
+
+
+def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
+    bad = "\x1b[2Jgone\r\x9b31m\nnext"
+    item = api.job("one", phase="Failed")
+    item["status"] |= {"message": bad, "conditions": [{"type": "T", "status": "False", "message": bad}]}
+    for words in (("status", "one"), ("list", "-o", "wide"), ("logs", "-f", "one")):
+        _, out, err = run(*words)
+        assert not set("\x1b\r\x9b") & set(out + err)
+    assert "Reason:     ?[2Jgone ?31m next\n" in run("status", "one")[1]
+
+
+def test_a_worker_that_has_not_begun_has_no_log(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.job("one", phase="Provisioning")
+    worker(api, 0, "waiting")
+    real = api.answer
+    waits = 'container "torchrun" in pod "one" is waiting to start: ContainerCreating'
+
+    def answer(method: str, target: str, body: Object) -> object:
+        return status(400, "BadRequest", waits) if "/log" in target else real(method, target, body)
+
+    monkeypatch.setattr(api, "answer", answer)
+    result, _, err = run("logs", "one")
+    assert result == 69
+    assert only_line(err).endswith(f"has no log yet: {waits}; logs -f waits for it")
+
+
+def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    api.queue("q")
+    first = "one-0-0-abcde"
+    api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
+
+    def begins(method: str, path: str) -> None:
+        if (method, path) == ("GET", f"{JOBS}/one") and api.logs.get(first):
+            worker(api, 0)
+
+    def next_attempt(pod: str) -> None:
+        if pod == first:
+            second = worker(api, 1)
+            api.logs[second] = [b"2026-01-01T00:00:09Z three\n"]
+        else:
+            item = api.objects[f"{JOBS}/one"]
+            item["status"] = {"phase": "Failed", "exitCode": 7, "message": "worker 0 ended with 7"}
+
+    api.on_request, api.on_log = begins, next_attempt
+    result, out, err = run(*SUBMIT, "--no-workspace", "--follow", "python train.py")
+    assert (result, out) == (7, "torchrunjob.torchrun.ai/one created\none\ntwo\nthree\n")
+    assert "one: Failed: worker 0 ended with 7" in err
+
+
+def test_lines_are_whole_however_they_come() -> None:
+    pieces = [b"a\nb", b"", b"b\n\nc", b"\n", b"d"]
+    assert list(log_stream.split(iter(pieces))) == [b"a", b"bb", b"", b"c", b"d"]
+    assert list(log_stream.split(iter([b"a\n"]))) == [b"a"]
+    long = [bytes(4096)] * 25_600  # 100 MB in one line
+    began = time.process_time()
+    assert [len(line) for line in log_stream.split(iter(long))] == [104_857_600]
+    assert time.process_time() - began < 5
+
+
+def test_what_the_kubelet_says_itself_does_not_end_the_log(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    api.job("one", phase="Running")
+    name = worker(api, 0, "running")
+    said = b"failed to create fsnotify watcher: too many open files"
+    api.logs[name] = [b"2026-01-01T00:00:00.1Z a\n" + said]
+
+    def end(_pod: str) -> None:
+        if len(api.log_queries) == 2:
+            assert api.log_queries[1]["sinceTime"] == "2026-01-01T00:00:00Z"
+            api.logs[name] = [b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:01Z b\n"]
+            worker(api, 0)
+            api.objects[f"{JOBS}/one"]["status"] = {"phase": "Succeeded"}
+
+    api.on_log = end
+    assert run("logs", "-f", "one")[:2] == (0, f"a\n{said.decode()}\nb\n")
+
+
+def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    api.job("one", phase="Running")
+    name = worker(api, 0, "running")
+    # Lines that come in one piece have one time.
+    once = b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n2026-01-01T00:00:00.2Z b2\n"
+    api.logs[name] = [once, None]  # type: ignore[list-item]
+
+    def end(_pod: str) -> None:
+        if len(api.log_queries) == 2:
+            api.logs[name] = [once, b"2026-01-01T00:00:00.20Z b3\n2026-01-01T00:00:00.21Z c\n"]
+            worker(api, 0)
+            api.objects[f"{PODS}/{name}"]["metadata"]["uid"] = "uid-2"
+            api.objects[f"{JOBS}/one"]["status"] = {"phase": "Succeeded"}
+
+    api.on_log = end
+    result, out, _ = run("logs", "-f", "one")
+    assert (result, out) == (0, "a\nb\nb2\nb3\nc\n")
+    assert api.log_queries[1]["sinceTime"] == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ({"phase": "Succeeded", "exitCode": 0}, 0),
+        ({"phase": "Failed", "exitCode": 137}, 137),
+        ({"phase": "Failed"}, 1),
+        ({"phase": "Failed", "exitCode": 0}, 1),
+        ({"phase": "Failed", "exitCode": 256}, 1),
+    ],
+)
+def test_the_exit_code_is_the_jobs(status: dict[str, object], code: int) -> None:
+    assert following.exit_code(status) == code

@@ -1,0 +1,120 @@
+"""The small network programs of the pods, run as a pod runs them."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local.nodes import helpers
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """All of them, as on a machine that has none."""
+    monkeypatch.setattr(helpers, "wanted", lambda: [*helpers.ALWAYS, *helpers.IF_MISSING])
+    return helpers.make(tmp_path / "bin")
+
+
+def run(programs: Path, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    command = [str(programs / words[0]), *words[1:]]
+    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=30, env={})
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    """One page, /here."""
+
+    def do_GET(self) -> None:
+        found = self.path == "/here"
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write(b"a page\n")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of an HTTP server."""
+    with http.server.HTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture
+def closed() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_a_machine_that_has_the_tools_uses_its_own_but_for_names(tmp_path: Path) -> None:
+    (tmp_path / "nc").touch(0o755)
+    assert helpers.wanted(str(tmp_path)) == ["nslookup", "ping", "wget"]
+
+
+def test_they_are_made_again_where_they_are_used(programs: Path) -> None:
+    before = (programs / "nc").stat().st_ino
+    helpers.make(programs)
+    assert (programs / "nc").stat().st_ino == before, "a pod would see the old directory"
+
+
+def test_names_are_looked_up_in_the_hosts_file(programs: Path) -> None:
+    found = run(programs, "nslookup", "localhost")
+    assert (found.returncode, "Address: 127.0.0.1" in found.stdout) == (0, True)
+    unknown = run(programs, "nslookup", "nobody.invalid")
+    assert (unknown.returncode, unknown.stdout) == (1, "** server can't find nobody.invalid: NXDOMAIN\n")
+
+
+def test_an_open_port_and_a_closed_one_differ(programs: Path, port: int, closed: int) -> None:
+    opened = run(programs, "nc", "-zv", "127.0.0.1", str(port))
+    assert (opened.returncode, "succeeded" in opened.stderr) == (0, True)
+    refused = run(programs, "nc", "-zv", "127.0.0.1", str(closed))
+    assert (refused.returncode, "Connection refused" in refused.stderr) == (1, True)
+
+
+def test_what_is_typed_is_sent_and_the_answer_shown(programs: Path, port: int) -> None:
+    answer = run(programs, "nc", "127.0.0.1", str(port), typed="GET /here HTTP/1.0\r\n\r\n")
+    assert answer.stdout.endswith("a page\n")
+
+
+def test_a_page_is_fetched(programs: Path, port: int, closed: int, tmp_path: Path) -> None:
+    page = f"http://127.0.0.1:{port}/here"
+    assert run(programs, "wget", "-qO-", page).stdout == "a page\n"
+    assert run(programs, "wget", "-q", "-O", str(tmp_path / "page"), page).returncode == 0
+    assert (tmp_path / "page").read_text() == "a page\n"
+    missing = run(programs, "wget", "-O-", f"http://127.0.0.1:{port}/nowhere")
+    assert (missing.returncode, "404" in missing.stderr) == (8, True)
+    refused = run(programs, "wget", "-qO-", f"127.0.0.1:{closed}")
+    assert (refused.returncode, refused.stderr) == (4, "")
+
+
+def test_an_address_answers_and_a_name_that_is_none_does_not(programs: Path) -> None:
+    found = run(programs, "ping", "-c", "1", "127.0.0.9")
+    assert (found.returncode, "1 packets received" in found.stdout) == (0, True)
+    assert run(programs, "ping", "-c", "1", "nobody.invalid").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nc", "-zv", ".training", "80"),
+        ("ping", "-c1", ".training"),
+        ("nslookup", ".training"),
+        ("wget", "-O-", "http://.training"),
+    ],
+)
+def test_a_name_with_an_empty_part_is_told_in_one_line(programs: Path, words: tuple[str, ...]) -> None:
+    answer = run(programs, *words)
+    assert answer.returncode != 0
+    (line,) = (answer.stdout + answer.stderr).splitlines()
+    assert ".training" in line

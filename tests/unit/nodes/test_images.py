@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local.nodes.images import Images, Program, PullError, simulated
+
+pytestmark = pytest.mark.unit
+
+REPOSITORY = "123456789012.dkr.ecr.us-west-2.amazonaws.com/trainer"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    (tmp_path / "Dockerfile").write_text(
+        'FROM x\nWORKDIR /app\nENV PATH=/opt/bin A=1\nENTRYPOINT ["python", "-m", "t"]\nCMD ["all"]\n'
+    )
+    entry = {"context": str(tmp_path), "dockerfile": str(tmp_path / "Dockerfile"), "target": None}
+    (tmp_path / "images.json").write_text(
+        json.dumps({f"{REPOSITORY}@sha256:d": entry, f"{REPOSITORY}:v1": entry})
+    )
+    return Images(tmp_path / "images.json", tmp_path / "bin", tmp_path / "helpers", "123456789012")
+
+
+def find(images: Images, image: str, name: str = "c", **container: Any) -> Program:
+    environment = {"WORD": "word", "METRICS_PORT": "9090"}
+    return images.find(
+        {"name": name, "image": image, **container}, "127.96.0.2", environment, lambda port: port + 10000
+    )
+
+
+@pytest.mark.parametrize("suffix", [":v1", "@sha256:d", ":other@sha256:d"])
+def test_a_built_image_runs_its_entry_point_from_its_context(images: Images, suffix: str) -> None:
+    program = find(images, REPOSITORY + suffix)
+    assert program.argv == ("python", "-m", "t", "all")
+    assert (program.workdir, program.context) == ("/app", str(images.file.parent))
+
+
+def test_args_replace_the_default_arguments_and_command_replaces_all(images: Images) -> None:
+    assert find(images, f"{REPOSITORY}:v1", args=["one", "$(WORD)"]).argv == (
+        "python",
+        "-m",
+        "t",
+        "one",
+        "word",
+    )
+    assert find(images, f"{REPOSITORY}:v1", command=["sh"]).argv == ("sh",)
+    assert find(images, f"{REPOSITORY}:v1", command=["sh"], args=["-c"]).argv == ("sh", "-c")
+
+
+def test_the_images_own_path_is_not_used_and_its_other_variables_are(images: Images) -> None:
+    environment = find(images, f"{REPOSITORY}:v1").environment
+    assert environment["A"] == "1"
+    assert "/opt/bin" not in environment["PATH"]
+
+
+def test_karpenter_gets_ports_of_its_own_by_environment(images: Images) -> None:
+    program = find(images, "public.ecr.aws/karpenter/controller:1.14.1@sha256:abc")
+    assert program.argv == (str(images.tools / "karpenter"),)
+    assert program.forced["METRICS_PORT"] == "19090"
+    assert program.forced["HEALTH_PROBE_PORT"] == "18081"
+    assert program.ports == {9090: 19090, 8081: 18081}
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "ghcr.io/kubeflow/training-v1/training-operator:v1-7f2a0a5",
+        "kubeflow/training-operator",
+        "registry.local/training-operator:1@sha256:abc",
+    ],
+)
+def test_the_training_operator_listens_on_the_pods_address_and_moves_its_webhook(
+    images: Images, image: str
+) -> None:
+    program = find(images, image, command=["/manager"], args=["--enable-scheme=pytorchjob"])
+    assert program.argv == (
+        str(images.tools / "training-operator"),
+        "--enable-scheme=pytorchjob",
+        "--metrics-bind-address=127.96.0.2:8080",
+        "--health-probe-bind-address=127.96.0.2:8081",
+        "--webhook-server-port=19443",
+    )
+    assert program.ports == {9443: 19443}
+
+
+def test_the_operators_look_up_runs_with_our_nslookup_first(images: Images) -> None:
+    program = find(images, "alpine:3.10", "init-pytorch", command=["sh", "-c", "nslookup x"])
+    assert program.kind == "process"
+    assert program.environment["PATH"].startswith(f"{images.helpers}:")
+
+
+def test_the_debug_pod_runs_its_command_with_our_nslookup_first(images: Images) -> None:
+    image = "registry.k8s.io/e2e-test-images/agnhost:2.43@sha256:abc"
+    program = find(images, image, "tools", command=["sleep", "60"])
+    assert (program.kind, program.argv) == ("process", ("sleep", "60"))
+    assert program.environment["PATH"].startswith(f"{images.helpers}:")
+    # Its own entry point is not on this machine.
+    assert find(images, image, "tools").kind == "simulated"
+
+
+def test_anything_else_is_simulated(images: Images) -> None:
+    assert find(images, "registry.k8s.io/pause:3.10").kind == "simulated"
+    assert find(images, "602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/coredns:v1").kind == "simulated"
+    assert simulated({"name": "c", "image": "registry.k8s.io/pause:3.10"}, images)
+
+
+def test_an_image_of_our_own_registry_that_was_not_built_is_an_error(images: Images) -> None:
+    with pytest.raises(PullError, match=r"other:v1: not in .*images\.json"):
+        find(images, "123456789012.dkr.ecr.us-west-2.amazonaws.com/other:v1")
+    assert not simulated({"name": "c", "image": f"{REPOSITORY}:unknown"}, images)
+
+
+def test_a_context_that_is_gone_is_an_error_that_names_the_file(images: Images) -> None:
+    (images.file.parent / "Dockerfile").unlink()
+    with pytest.raises(PullError, match="Dockerfile"):
+        find(images, f"{REPOSITORY}:v1")
+
+
+def test_without_any_build_nothing_is_known(images: Images) -> None:
+    images.file.unlink()
+    assert find(images, "anything").kind == "simulated"
+
+
+def test_what_cannot_be_read_of_an_image_is_told_when_it_starts(images: Images) -> None:
+    """Not before: whoever takes the pod over has no pod yet that could tell of it."""
+    wrong = {"name": "c", "image": "kubeflow/training-operator:v1", "args": ["--webhook-server-port=none"]}
+    with pytest.raises(ValueError, match="none"):
+        find(images, wrong["image"], args=wrong["args"])
+    assert not simulated(wrong, images)

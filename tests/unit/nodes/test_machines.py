@@ -1,0 +1,179 @@
+"""Nodes follow the EC2 instances, also while the API server is away."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from local.nodes.api import ApiError
+from local.nodes.context import Tasks
+from local.nodes.machines import NODES, Machines
+
+pytestmark = pytest.mark.unit
+
+INSTANCE = {
+    "instanceId": "i-1",
+    "instanceType": "m6i.large",
+    "privateDns": "node-1",
+    "zone": "us-west-2a",
+    "state": "running",
+    "launchTime": 0,
+    "vcpus": 2,
+    "memoryMiB": 8192,
+}
+
+
+class FakeApi:
+    """Knows Nodes by path. `away` is how many deletions meet no answer; `stuck` never answers a creation.
+
+    `reports` are the statuses that were patched, the newest last, and `shown` the conditions before the first.
+    """
+
+    def __init__(self, away: int = 0, stuck: bool = False, shown: list[dict[str, Any]] | None = None) -> None:
+        self.nodes: set[str] = set()
+        self.reports: list[dict[str, Any]] = []
+        self.away = away
+        self.shown = shown or []
+        self.stuck = stuck
+
+    async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path == NODES:
+            self.nodes.add(body["metadata"]["name"])
+            if self.stuck:
+                await asyncio.Event().wait()
+        return {}
+
+    async def patch(self, path: str, body: dict[str, Any], *_: Any) -> dict[str, Any]:
+        if path.endswith("/status"):
+            self.reports.append(body["status"])
+        return {}
+
+    async def get(self, path: str) -> dict[str, Any]:
+        conditions = self.reports[-1]["conditions"] if self.reports else self.shown
+        return {"metadata": {"name": path.rsplit("/", 1)[1]}, "status": {"conditions": conditions}}
+
+    async def delete(self, path: str) -> dict[str, Any]:
+        if self.away:
+            self.away -= 1
+            raise OSError("connection refused")
+        name = path.rsplit("/", 1)[1]
+        if name not in self.nodes:
+            raise ApiError(404, "NotFound", name)
+        self.nodes.remove(name)
+        return {}
+
+
+async def joined(api: FakeApi, plugins: set[str] | None = None, instance: Any = INSTANCE) -> Machines:
+    """Machines with one instance whose Node the API server has. `plugins` may change: those that run on it."""
+    settings: Any = SimpleNamespace(boot_seconds=0.0, device_seconds=0.0, region="us-west-2", cluster="c")
+
+    async def gone(_: str) -> None: ...
+
+    def running(_: str) -> frozenset[str]:
+        return frozenset(plugins or ())
+
+    machines = Machines(settings, api, Tasks(), 1, lambda *_: None, gone, running)  # type: ignore[arg-type]
+    await machines._apply([instance])
+    while not api.nodes:
+        await asyncio.sleep(0)
+    return machines
+
+
+def test_a_node_goes_with_its_instance_once_the_api_server_answers_again() -> None:
+    async def story() -> None:
+        api = FakeApi(away=1)
+        machines = await joined(api)
+        with pytest.raises(OSError, match="refused"):
+            await machines._apply([])
+        await machines._apply([])
+        assert api.nodes == set()
+        assert machines.by_id == {}
+
+    asyncio.run(story())
+
+
+def test_a_node_whose_creation_was_not_answered_yet_goes_with_its_instance() -> None:
+    async def story() -> None:
+        api = FakeApi(stuck=True)
+        machines = await joined(api)
+        await machines._apply([])
+        assert api.nodes == set()
+
+    asyncio.run(story())
+
+
+GPUS = {**INSTANCE, "gpus": 4}
+
+
+async def told(api: FakeApi, count: int) -> dict[str, Any]:
+    """The newest report, as soon as there are so many."""
+    while len(api.reports) < count:
+        await asyncio.sleep(0)
+    return api.reports[-1]
+
+
+def test_gpus_show_once_their_plugin_runs_and_can_not_be_had_once_it_is_gone() -> None:
+    async def story() -> None:
+        api, plugins = FakeApi(), set[str]()
+        machines = await joined(api, plugins, GPUS)
+        assert "nvidia.com/gpu" not in (await told(api, 1))["capacity"]
+        plugins.add("nvidia.com/gpu")
+        machines.plugin_seen("node-1")
+        assert (await told(api, 2))["allocatable"]["nvidia.com/gpu"] == "4"
+        plugins.clear()
+        machines.plugin_seen("node-1")
+        assert (await told(api, 3))["allocatable"]["nvidia.com/gpu"] == "0"
+        assert api.reports[-1]["capacity"]["nvidia.com/gpu"] == "4"
+        await machines._apply([])
+
+    asyncio.run(story())
+
+
+def test_a_plugin_that_ends_while_it_registers_leaves_no_device() -> None:
+    async def story() -> None:
+        api, plugins = FakeApi(), set[str]()
+        machines = await joined(api, plugins, GPUS)
+        await told(api, 1)
+        plugins.add("nvidia.com/gpu")
+        machines.plugin_seen("node-1")
+        await asyncio.sleep(0)
+        plugins.clear()
+        machines.plugin_seen("node-1")
+        report = await told(api, 2)
+        assert report["allocatable"].get("nvidia.com/gpu", "0") == "0"
+        await machines._apply([])
+
+    asyncio.run(story())
+
+
+def test_a_report_keeps_since_when_the_node_is_what_it_is() -> None:
+    async def story() -> None:
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"}
+        api = FakeApi(shown=[ready])
+        machines = await joined(api)
+        for count in (1, 2):
+            report = await told(api, count)
+            found = {each["type"]: each["lastTransitionTime"] for each in report["conditions"]}
+            assert found["Ready"] == ready["lastTransitionTime"]
+            machines.plugin_seen("node-1")
+        assert found["DiskPressure"] > ready["lastTransitionTime"]
+        await machines._apply([])
+
+    asyncio.run(story())
+
+
+def test_a_condition_that_the_agent_finds_is_reported_at_once() -> None:
+    async def story() -> None:
+        api = FakeApi()
+        machines = await joined(api)
+        await told(api, 1)
+        wrong = {"type": "KernelReady", "status": "False", "reason": "r", "message": "m", "since": 0.0}
+        await machines._apply([{**INSTANCE, "conditions": [wrong]}])
+        conditions = (await told(api, 2))["conditions"]
+        assert [each["status"] for each in conditions if each["type"] == "KernelReady"] == ["False"]
+        await machines._apply([])
+
+    asyncio.run(story())

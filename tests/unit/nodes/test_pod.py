@@ -1,0 +1,362 @@
+"""A pod's life ends whatever fails meanwhile: its start, the API server, or what is done for it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv4Network
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from local.nodes import pod, pod_site
+from local.nodes.api import ApiError
+from local.nodes.container import Container
+from local.nodes.context import Addresses, Tasks
+from local.nodes.images import Images
+from local.nodes.pod import Pod
+from local.nodes.pod_volumes import PodVolumes
+
+pytestmark = pytest.mark.unit
+
+SECONDS = 10
+ACCOUNT = "123456789012"
+NOWHERE = f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/never:built"
+PATH = "/api/v1/namespaces/n/pods/p"
+
+
+class FakeApi:
+    """Knows one pod's uid and its statuses. Each refusal is raised once by the next request of that kind."""
+
+    def __init__(self) -> None:
+        self.uid = "u1"
+        self.statuses: list[dict[str, Any]] = []
+        self.refusals: dict[str, list[Exception]] = {"patch": [], "delete": [], "get": []}
+
+    def _refuse(self, kind: str) -> None:
+        if self.refusals[kind]:
+            raise self.refusals[kind].pop(0)
+
+    def _find(self, uid: str) -> None:
+        if not self.uid:
+            raise ApiError(404, "NotFound", "p")
+        if uid != self.uid:
+            raise ApiError(409, "Conflict", "the UID in the precondition is another")
+
+    async def patch(self, path: str, body: dict[str, Any]) -> None:
+        self._refuse("patch")
+        self._find(body["metadata"]["uid"])
+        self.statuses.append(body["status"])
+
+    async def delete(self, path: str, body: dict[str, Any]) -> None:
+        self._refuse("delete")
+        self._find(body["preconditions"]["uid"])
+        assert (path, body["gracePeriodSeconds"]) == (PATH, 0)
+        self.uid = ""
+
+    async def get(self, path: str) -> dict[str, Any]:
+        self._refuse("get")
+        if path == PATH:
+            self._find(self.uid)
+        return {"metadata": {"uid": self.uid}}
+
+
+class World:
+    """One pod on a machine, and what it said in events."""
+
+    def __init__(self, directory: Path, spec: dict[str, Any]) -> None:
+        self.api = FakeApi()
+        self.events: list[tuple[str, str]] = []
+        nothing = SimpleNamespace(objects={})
+        self.context: Any = SimpleNamespace(
+            settings=SimpleNamespace(
+                pods=directory / "pods", pod_logs=directory / "logs", backoff_seconds=0.01
+            ),
+            api=self.api,
+            images=Images(directory / "images.json", directory, directory, ACCOUNT),
+            addresses=Addresses(IPv4Network("127.96.0.0/24")),
+            tasks=Tasks(),
+            moved_ports={},
+            config_maps=nothing,
+            secrets=nothing,
+            allocatable={},
+            instances={},
+            hosts_text=lambda *_: "",
+            event=lambda _pod, _kind, reason, message: self.events.append((reason, message)),
+        )
+        metadata = {"uid": "u1", "namespace": "n", "name": "p"}
+        self.item: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": "node-1"} | spec}
+        self.pod = Pod(self.context, self.item)
+
+    async def deleted(self, life: asyncio.Task[None]) -> None:
+        """It is told to go, and does."""
+        deletion = {"deletionTimestamp": "2026-01-31T12:00:00Z", "deletionGracePeriodSeconds": 1}
+        self.pod.update(self.item | {"metadata": self.item["metadata"] | deletion})
+        await self.removed(life)
+
+    async def removed(self, life: asyncio.Task[None]) -> None:
+        """Once its life is over nothing of it is left."""
+        await life
+        assert self.context.addresses.taken == set()
+        assert not self.pod.directory.exists()
+
+
+Story = Callable[[World, asyncio.Task[None]], Awaitable[None]]
+
+
+def live(directory: Path, story: Story, **spec: Any) -> World:
+    """The pod's life beside a story, that has to end soon."""
+
+    async def both() -> World:
+        world = World(directory, {"containers": [container("main")]} | spec)
+        life = asyncio.create_task(world.pod.run())
+        async with asyncio.timeout(SECONDS):
+            await story(world, life)
+        return world
+
+    return asyncio.run(both())
+
+
+def container(name: str, image: str = "simulated", **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": image, **more}
+
+
+def sidecar(image: str = "simulated") -> dict[str, Any]:
+    return container("side", image, restartPolicy="Always")
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pod, pod_site):
+        monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+
+
+# Deletion ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_sidecar_could_not_be_started_is_removed(tmp_path: Path) -> None:
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        await until(lambda: world.pod.init[0].state.reason == "ErrImagePull")
+        await world.deleted(life)
+        assert world.api.uid == ""
+
+    live(tmp_path, story, initContainers=[sidecar(NOWHERE)])
+
+
+def test_a_sidecar_whose_start_fails_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = Container._start, [KeyError("unforeseen"), KeyError("unforeseen")]
+
+    async def start(self: Container) -> bool:
+        if self.name == "side" and failures:
+            raise failures.pop()
+        return await real(self)
+
+    monkeypatch.setattr(Container, "_start", start)
+
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        await until(lambda: world.pod.containers[0].state.ready)
+        assert world.pod.init[0].state.stage == "running"
+        await world.deleted(life)
+
+    world = live(tmp_path, story, initContainers=[sidecar()])
+    told = "error syncing pod, container side: KeyError: 'unforeseen'"
+    assert world.events.count(("FailedSync", told)) == 1
+
+
+def test_what_fails_for_ever_does_not_hold_up_the_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Container) -> None:
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(Container, "_live", fail)
+
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        await until(lambda: world.events)
+        await world.deleted(life)
+
+    live(tmp_path, story, initContainers=[sidecar()])
+
+
+def test_sidecars_of_deleted_pod_stop_last_in_reverse_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sidecar of a worker uploads the last lines of its log after the worker has ended."""
+    steps: list[str] = []
+
+    async def stop(self: Container, grace: float) -> None:
+        steps.append(f"{self.name} stops")
+        await asyncio.sleep(0.01)
+        steps.append(f"{self.name} has ended")
+
+    monkeypatch.setattr(Container, "stop", stop)
+
+    async def stopped() -> None:
+        second = container("second", restartPolicy="Always")
+        containers = [container("main"), container("other")]
+        world = World(tmp_path, {"containers": containers, "initContainers": [sidecar(), second]})
+        world.pod.stop(5.0)
+        await asyncio.gather(*world.pod._stops)
+
+    asyncio.run(stopped())
+    assert sorted(steps[:2]) == ["main stops", "other stops"]
+    assert steps[4:] == ["second stops", "second has ended", "side stops", "side has ended"]
+
+
+def test_a_stop_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failures = Container.stop, [OSError(errno.EMFILE, "too many open files")]
+
+    async def stop(self: Container, grace: float) -> None:
+        if failures:
+            raise failures.pop()
+        await real(self, grace)
+
+    monkeypatch.setattr(Container, "stop", stop)
+
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        await until(lambda: world.pod.containers[0].state.ready)
+        await world.deleted(life)
+
+    live(tmp_path, story)
+
+
+# Failures while it lives ---------------------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_preparation_fails_unforeseen_is_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = PodVolumes.prepare, [KeyError("unforeseen")]
+
+    async def prepare(self: PodVolumes) -> None:
+        if failures:
+            raise failures.pop()
+        await real(self)
+
+    monkeypatch.setattr(PodVolumes, "prepare", prepare)
+
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        await until(lambda: world.pod.containers[0].state.reason == "ErrImagePull")
+        await world.deleted(life)
+
+    world = live(tmp_path, story, containers=[container("main", NOWHERE)])
+    assert ("FailedSync", "error syncing pod, containers: KeyError: 'unforeseen'") in world.events
+
+
+def test_a_pod_without_an_address_waits_for_one(tmp_path: Path) -> None:
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        addresses = world.context.addresses
+        others = {str(each) for each in addresses.network}
+        addresses.taken = set(others)
+        await until(lambda: world.events)
+        assert "no free pod address" in world.events[0][1]
+        addresses.taken.clear()
+        await until(lambda: world.pod.containers[0].state.ready)
+        await world.deleted(life)
+
+    live(tmp_path, story)
+
+
+def test_a_machine_that_cannot_start_a_probe_fails_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def entry(_: Container) -> Any:
+        raise OSError(errno.ENOMEM, "cannot allocate memory")
+
+    monkeypatch.setattr(Container, "entry", entry)
+    world = World(tmp_path, {"containers": [container("main")]})
+    assert asyncio.run(world.pod.containers[0].execute(["true"], 1.0)) == 1
+
+
+def test_the_ports_of_a_pod_are_kept_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, {"containers": [container("main")]})
+    world.pod.directory.mkdir(parents=True)
+    world.context.moved_ports["u1"] = {8080: 40001}
+    world.pod.save_ports()
+
+    def full(self: Path, _text: str) -> int:
+        self.open("w").close()
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        world.pod.save_ports()
+    world.context.moved_ports.clear()
+    Pod(world.context, world.item)  # as the next stand-in does
+    assert world.context.moved_ports == {"u1": {8080: 40001}}
+
+
+def test_an_end_of_the_time_does_not_hide_that_the_pod_is_to_stop(tmp_path: Path) -> None:
+    async def story() -> bool:
+        site = World(tmp_path, {"containers": [container("main")]}).pod
+        waiting = asyncio.create_task(site.sleep(0.01))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.011, site.stopping.set)
+        time.sleep(0.05)  # so that both are due in one round of the loop
+        return await waiting
+
+    assert asyncio.run(story())
+
+
+# What the API server says --------------------------------------------------------------------------------------------
+
+BUSY = ApiError(500, "InternalError", "etcdserver: request timed out")
+
+
+def test_an_end_that_the_api_server_could_not_take_is_told_again(tmp_path: Path) -> None:
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        world.api.refusals["patch"] = [BUSY, BUSY, ApiError(409, "Conflict", "the object has been modified")]
+        await world.deleted(life)
+
+    assert [each["phase"] for each in live(tmp_path, story).api.statuses][-1:] == ["Failed"]
+
+
+def test_a_status_that_is_refused_for_good_is_not_repeated(tmp_path: Path) -> None:
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        world.api.refusals["patch"] = [ApiError(422, "Invalid", "wrong")] * SECONDS * 1000
+        await world.deleted(life)
+
+    live(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "refusal", [BUSY, ApiError(403, "Forbidden", "a webhook says no"), OSError("connection refused")]
+)
+def test_a_removal_is_tried_until_the_pod_is_gone(tmp_path: Path, refusal: Exception) -> None:
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        world.api.refusals["delete"] = [refusal, refusal]
+        await world.deleted(life)
+
+    assert live(tmp_path, story).api.uid == ""
+
+
+def test_a_conflict_over_the_pod_itself_does_not_end_its_removal(tmp_path: Path) -> None:
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        world.api.refusals["delete"] = [ApiError(409, "Conflict", "try again")] * 2
+        world.api.refusals["get"] = [OSError("connection refused")]
+        await world.deleted(life)
+
+    assert live(tmp_path, story).api.uid == ""
+
+
+def test_a_pod_that_took_its_name_is_left_alone(tmp_path: Path) -> None:
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        await until(lambda: world.api.statuses)
+        world.api.uid = "u2"
+        world.pod.stop(0)
+        await world.removed(life)
+
+    assert live(tmp_path, story).api.uid == "u2"

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from local.nodes.process import LOST, SANDBOX, Ended, Process, start_time
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_process_is_known_by_its_number_and_its_start(tmp_path: Path) -> None:
+    me = os.getpid()
+    (tmp_path / "keeper").write_text(f"{me} {start_time(me)}")
+    found = Process.found(tmp_path)
+    assert found is not None
+    assert found.alive
+    (tmp_path / "keeper").write_text(f"{me} 1")  # the number was given to another process
+    assert not found.alive
+
+
+def test_without_a_record_there_is_no_process(tmp_path: Path) -> None:
+    assert Process.found(tmp_path) is None
+    (tmp_path / "keeper").write_text("")
+    assert Process.found(tmp_path) is None
+
+
+def test_the_exit_code_is_read_from_disk_and_its_absence_is_an_end_by_force(tmp_path: Path) -> None:
+    (tmp_path / "keeper").write_text("1 1")
+    process = Process.found(tmp_path)
+    assert process is not None
+    assert process.ended().code == LOST
+    (tmp_path / "exit").write_text("7\n")
+    (tmp_path / "error").write_text("")
+    assert (process.ended().code, process.ended().message) == (7, "")
+
+
+def test_there_is_no_start_time_of_a_process_that_is_not_there() -> None:
+    assert start_time(2**22 + 1) is None
+
+
+def test_a_programs_name_may_be_any_bytes() -> None:
+    name = Path("/proc/self/comm")
+    before = name.read_bytes()
+    try:
+        name.write_bytes("fünfzehn zeiche".encode()[:2])  # cut in the middle of a letter
+        assert start_time(os.getpid()) is not None
+    finally:
+        name.write_bytes(before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_still_being_set_up_ends_as_a_whole(
+    tmp_path: Path, number: signal.Signals, recorded: bool
+) -> None:
+    """The sandbox is process 1 of its namespace: it does not even hear of a signal but SIGKILL."""
+    deaf = "trap '' TERM; echo $$ > pid; while :; do sleep 1; done"
+    keeper = subprocess.Popen(
+        ["/bin/sh", "-c", '/bin/sh -c "$0" "$1"; echo $? > exit', deaf, str(SANDBOX)],
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    (tmp_path / "keeper").write_text(f"{keeper.pid} {start_time(keeper.pid)}")
+
+    async def story() -> Ended:
+        async with asyncio.timeout(20):
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+                await asyncio.sleep(0.01)
+            if recorded:
+                pid = int((tmp_path / "pid").read_text())
+                (tmp_path / "process").write_text(f"{pid} {start_time(pid)}")
+            process = Process(tmp_path, keeper.pid, keeper)
+            process.signal(number)
+            ended = await process.wait()
+            while start_time(int((tmp_path / "pid").read_text())) is not None:
+                await asyncio.sleep(0.01)
+            return ended
+
+    try:
+        assert asyncio.run(story()).code == LOST
+    finally:
+        if start_time(int((tmp_path / "pid").read_text())) is not None:
+            os.killpg(keeper.pid, signal.SIGKILL)
+
+
+def test_a_process_of_which_no_record_can_be_kept_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    real, write = subprocess.Popen, Path.write_text
+
+    def start(_command: list[str], **how: object) -> subprocess.Popen[bytes]:
+        started.append(real(["sleep", "60"], **how))  # type: ignore[call-overload]
+        return started[0]
+
+    def full(self: Path, text: str) -> int:
+        if self.name == "keeper":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(self, text)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        Process.start(tmp_path / "c", {}, tmp_path / "log")
+    try:
+        assert start_time(started[0].pid) is None
+    finally:
+        started[0].kill()
+        started[0].wait()

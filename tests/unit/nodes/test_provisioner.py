@@ -1,0 +1,164 @@
+"""Volumes by claim: who gets one, with which rights it is made, and what goes with the claim."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from components.documents import csi_iam
+from local.nodes import provisioner
+from local.nodes.provisioner import Provisioner, Refused
+from tests.unit.emulator import Cloud
+
+pytestmark = pytest.mark.unit
+
+CLASS = {
+    "parameters": {"type": "gp3", "encrypted": "true"},
+    "reclaimPolicy": "Delete",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+EXTRA = {csi_iam.CLUSTER_TAG: "main", "trainyard:stack": "test"}
+
+
+def claim(**annotations: str) -> dict[str, Any]:
+    known = {provisioner.PROVISIONER: "ebs.csi.aws.com", provisioner.SELECTED_NODE: "node-b", **annotations}
+    return {
+        "metadata": {"name": "data", "namespace": "training", "uid": "u1", "annotations": known},
+        "spec": {
+            "storageClassName": "gp3",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1500Mi"}},
+        },
+    }
+
+
+class FakeApi:
+    """Answers what the provisioner asks and keeps what it creates and deletes."""
+
+    def __init__(self) -> None:
+        self.created: dict[str, list[Any]] = {}
+        self.deleted: list[str] = []
+
+    async def get(self, path: str) -> Any:
+        assert path.endswith("/storageclasses/gp3")
+        return CLASS
+
+    async def create(self, path: str, body: Any) -> Any:
+        self.created.setdefault(path, []).append(body)
+        return {"status": {"token": "t"}}
+
+    async def delete(self, path: str) -> Any:
+        self.deleted.append(path)
+        return {}
+
+
+class Site:
+    """A provisioner whose role has the rights that the stack gives it."""
+
+    def __init__(self, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cloud, self.api = cloud, FakeApi()
+        policy = csi_iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
+        role = cloud.client("ec2", cloud.session("csi", *policy["Statement"]))
+        monkeypatch.setattr(provisioner, "client_as", lambda *_: role)
+        settings: Any = SimpleNamespace(
+            home=SimpleNamespace(volumes=tmp_path), cluster="main", region="us-west-2", aws_endpoint=""
+        )
+        facts = {"addons": {"aws-ebs-csi-driver": "arn:role"}, "volumeTags": EXTRA}
+        instances = {
+            "node-a": {**facts, "zone": "us-west-2a"},
+            "node-b": {**facts, "zone": "us-west-2b"},
+        }
+        self.work = Provisioner(settings, self.api, instances)  # type: ignore[arg-type]
+        self.directory = tmp_path
+
+    def disks(self) -> list[Any]:
+        return list(self.cloud.client("ec2").describe_volumes()["Volumes"])
+
+
+@pytest.fixture
+def site(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(cloud, tmp_path, monkeypatch)
+
+
+def test_a_claim_gets_an_encrypted_disk_with_the_stacks_tags_in_the_zone_of_its_pod(site: Site) -> None:
+    asyncio.run(site.work._make(claim()))
+    [disk] = site.disks()
+    assert (disk["AvailabilityZone"], disk["Size"], disk["Encrypted"]) == ("us-west-2b", 2, True)
+    tags = {t["Key"]: t["Value"] for t in disk["Tags"]}
+    assert tags.items() >= {**EXTRA, "ebs.csi.aws.com/cluster": "true", "CSIVolumeName": "pvc-u1"}.items()
+    [volume] = site.api.created[provisioner.VOLUMES]
+    assert volume["spec"]["csi"]["volumeHandle"] == disk["VolumeId"]
+    assert volume["spec"]["claimRef"]["uid"] == "u1"
+    [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["us-west-2b"]
+
+
+def test_a_second_try_finds_the_disk_of_the_first(site: Site) -> None:
+    asyncio.run(site.work._make(claim()))
+    asyncio.run(site.work._make(claim()))
+    assert len(site.disks()) == 1
+
+
+def test_without_the_clusters_tag_the_role_may_not_make_it_and_the_claim_is_told(site: Site) -> None:
+    for instance in site.work.instances.values():
+        instance["volumeTags"] = {}
+    asyncio.run(site.work._try(claim(), site.work._make(claim())))
+    [event] = site.api.created["/api/v1/namespaces/training/events"]
+    assert event["reason"] == "ProvisioningFailed"
+    assert "ec2:CreateVolume" in event["message"]
+    assert site.disks() == []
+
+
+def test_an_add_on_without_a_role_makes_nothing(site: Site) -> None:
+    for instance in site.work.instances.values():
+        instance["addons"] = {"aws-ebs-csi-driver": ""}
+    with pytest.raises(Refused, match="was given no role"):
+        asyncio.run(site.work._make(claim()))
+
+
+def test_disk_directory_and_volume_go_with_the_claim(site: Site) -> None:
+    asyncio.run(site.work._make(claim()))
+    [volume] = site.api.created[provisioner.VOLUMES]
+    files = site.directory / "main" / "pvc-u1"
+    files.mkdir(parents=True)
+    volume["status"] = {"phase": "Released"}
+    assert provisioner.is_left(volume)
+    asyncio.run(site.work._remove(volume))
+    assert site.disks() == []
+    assert not files.exists()
+    assert site.api.deleted == [f"{provisioner.VOLUMES}/pvc-u1"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"persistentVolumeReclaimPolicy": "Retain"}},
+        {"status": {"phase": "Bound"}},
+        {"metadata": {"annotations": {}}},
+    ],
+)
+def test_a_volume_in_use_kept_or_of_somebody_else_stays(change: dict[str, Any]) -> None:
+    volume: dict[str, Any] = {
+        "metadata": {"name": "v", "annotations": {provisioner.PROVISIONED_BY: "ebs.csi.aws.com"}},
+        "spec": {"persistentVolumeReclaimPolicy": "Delete"},
+        "status": {"phase": "Released"},
+    }
+    assert provisioner.is_left(volume)
+    for part, values in change.items():
+        volume[part].update(values)
+    assert not provisioner.is_left(volume)
+
+
+def test_only_unbound_claims_of_this_driver_want_a_volume() -> None:
+    assert provisioner.wants_volume(claim())
+    assert not provisioner.wants_volume(claim(**{provisioner.PROVISIONER: "other"}))
+    bound = claim()
+    bound["spec"]["volumeName"] = "v"
+    assert not provisioner.wants_volume(bound)
+    waiting = claim()
+    del waiting["metadata"]["annotations"][provisioner.PROVISIONER]
+    assert not provisioner.wants_volume(waiting)

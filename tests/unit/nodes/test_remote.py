@@ -1,0 +1,244 @@
+"""`kubectl exec` at the kubelets' server: streams, terminals, exit codes. The commands run on this machine itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from multidict import MultiDict
+
+from local.nodes.kubelet import Kubelet
+from local.nodes.process import Entry, NotRunningError, start_time
+from local.nodes.remote import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT, Wanted, wanted
+
+pytestmark = pytest.mark.unit
+
+SECONDS = 20
+Client = Callable[[aiohttp.ClientWebSocketResponse], Awaitable[None]]
+
+
+class Here(Entry):
+    """Enters nothing, so that no rights are needed."""
+
+    def command(self, argv: Any, terminal: bool = False) -> list[str]:
+        return ["setpriv", "--pdeathsig=KILL", "setsid", *(["--ctty"] if terminal else []), *argv]
+
+
+def container(error: str = "") -> Any:
+    """One that a command can be run in, or not, with the reason."""
+
+    async def entry() -> Entry:
+        if error:
+            raise NotRunningError(error)
+        return Here(os.getpid(), {"PATH": os.environ["PATH"], "WORD": "from the pod"})
+
+    return SimpleNamespace(name="main", entry=entry)
+
+
+class Exec:
+    """What one command said, by channel, and how the server ended it."""
+
+    def __init__(self) -> None:
+        self.said: dict[int, bytes] = {STDOUT: b"", STDERR: b""}
+        self.status: dict[str, Any] = {}
+        self.closed: int | None = None
+
+    @property
+    def code(self) -> int:
+        if self.status["status"] == "Success":
+            return 0
+        (cause,) = self.status["details"]["causes"]
+        assert (self.status["reason"], cause["reason"]) == ("NonZeroExitCode", "ExitCode")
+        return int(cause["message"])
+
+
+def execute(pki: Path, *command: str, streams: str = "output error", client: Client | None = None) -> Exec:
+    """Run a command through the server. `client` sends and reads; without it everything is read to the end."""
+    return asyncio.run(asyncio.wait_for(_execute(pki, command, streams, client), SECONDS))
+
+
+async def _execute(pki: Path, command: tuple[str, ...], streams: str, client: Client | None) -> Exec:
+    found = Exec()
+    pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[container()]))
+    query = MultiDict([("command", word) for word in command] + [(name, "1") for name in streams.split()])
+    kubelet = Kubelet(pods, pki, pki / "ours")
+    port = await kubelet.start()
+    url = f"https://127.0.0.1:{port}/exec/training/one/main"
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url, params=query, protocols=PROTOCOLS, ssl=trusted(pki)) as socket,
+        ):
+            assert socket.protocol == PROTOCOLS[0]
+            if client is not None:
+                await client(socket)
+            async for message in socket:
+                take(found, message.data)
+            found.closed = socket.close_code
+    finally:
+        await kubelet.stop()
+    return found
+
+
+def take(found: Exec, message: bytes) -> None:
+    if message[0] == STATUS:
+        found.status = json.loads(message[1:])
+    else:
+        found.said[message[0]] += message[1:]
+
+
+def trusted(pki: Path) -> ssl.SSLContext:
+    tls = ssl.create_default_context(cafile=str(pki / "ours" / "ca.crt"))
+    tls.load_cert_chain(pki / "ours" / "kubelet-client.crt", pki / "ours" / "kubelet-client.key")
+    return tls
+
+
+def test_outputs_come_apart_with_the_exit_code(pki: Path) -> None:
+    found = execute(pki, "sh", "-c", 'echo "$WORD"; echo trouble >&2; exit 3')
+    assert found.said == {STDOUT: b"from the pod\n", STDERR: b"trouble\n"}
+    assert (found.code, found.closed) == (3, 1000)
+
+
+def test_nothing_is_lost_of_a_large_output(pki: Path) -> None:
+    found = execute(pki, "head", "-c", "3000000", "/dev/zero")
+    assert (len(found.said[STDOUT]), found.code) == (3000000, 0)
+
+
+def test_an_end_by_a_signal_is_told_as_shells_do(pki: Path) -> None:
+    assert execute(pki, "sh", "-c", "kill -9 $$").code == 137
+
+
+def test_a_program_that_is_not_there_is_said_and_ends_with_127(pki: Path) -> None:
+    found = execute(pki, "no-such-program")
+    assert found.code == 127
+    assert b"no-such-program" in found.said[STDERR]
+
+
+def test_input_reaches_the_command_and_so_does_its_end(pki: Path) -> None:
+    async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
+        await socket.send_bytes(bytes([STDIN]) + b"one\n")
+        await socket.send_bytes(bytes([STDIN]) + b"two\n")
+        await socket.send_bytes(bytes([CLOSE, STDIN]))
+
+    found = execute(pki, "wc", "-l", streams="input output", client=client)
+    assert (found.said[STDOUT].strip(), found.code) == (b"2", 0)
+
+
+def test_without_input_the_command_reads_none(pki: Path) -> None:
+    assert execute(pki, "cat").said == {STDOUT: b"", STDERR: b""}
+
+
+def test_a_terminal_has_the_clients_size_and_control_keys(pki: Path) -> None:
+    async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
+        await socket.send_bytes(bytes([RESIZE]) + b'{"Width": 99, "Height": 33}')
+        await socket.send_bytes(bytes([STDIN]) + b"go\n")
+        heard = b""
+        while b"33 99" not in heard or b"/dev/pts/" not in heard:
+            heard += (await socket.receive_bytes())[1:]
+        await socket.send_bytes(bytes([STDIN]) + b"\x03")
+
+    script = 'trap "exit 5" INT; read word; stty size; tty; while :; do sleep 0.1; done'
+    assert execute(pki, "sh", "-c", script, streams="input output tty", client=client).code == 5
+
+
+def test_what_a_terminals_program_said_last_is_not_lost(pki: Path) -> None:
+    found = execute(pki, "seq", "5000", streams="output tty")
+    assert found.said[STDOUT].split() == [str(number).encode() for number in range(1, 5001)]
+    assert found.code == 0
+
+
+def test_exec_whose_client_leaves_ends_its_command(pki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("local.nodes.remote._TIDY_SECONDS", 0.05)
+    pids: list[int] = []
+
+    async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
+        pids.append(int((await socket.receive_bytes())[1:]))
+        await socket.close()
+
+    execute(pki, "sh", "-c", "echo $$; exec sleep 60", client=client)
+    deadline = time.monotonic() + 5
+    while start_time(pids[0]) is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert start_time(pids[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "path", "headers", "status", "said"),
+    [
+        ("it does not run", "", {}, 409, "container 'main': it does not run"),
+        ("", "", {"Upgrade": "SPDY/3.1", "Connection": "Upgrade"}, 400, "do not speak SPDY"),
+        ("", "?output=1", {}, 400, "parameter `command` is missing"),
+    ],
+)
+def test_a_refusal_says_why(
+    pki: Path, inside: str, path: str, headers: dict[str, str], status: int, said: str
+) -> None:
+    answer = refusal(pki, inside, f"exec/training/one/main{path or '?command=true&output=1'}", headers)
+    assert answer["code"] == status
+    assert said in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [("attach/training/one/main", "attach"), ("portForward/training/one", "port-forward")],
+)
+def test_a_command_that_is_not_there_is_told_by_its_name(pki: Path, path: str, command: str) -> None:
+    answer = refusal(pki, "", path, {})
+    assert answer["message"] == f"{command} is not there on the local machines; logs, exec and cp are"
+    assert answer["code"] == 501
+
+
+def refusal(pki: Path, inside: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
+    """The Status that a request is answered with: kubectl shows the message of nothing else."""
+    pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[container(inside)]))
+
+    async def ask() -> dict[str, Any]:
+        kubelet = Kubelet(pods, pki, pki / "ours")
+        port = await kubelet.start()
+        url = f"https://127.0.0.1:{port}/{path}"
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(url, headers=headers, ssl=trusted(pki)) as answer,
+            ):
+                told: dict[str, Any] = await answer.json()
+                assert (told["kind"], told["status"], told["code"]) == ("Status", "Failure", answer.status)
+                return told
+        finally:
+            await kubelet.stop()
+
+    return asyncio.run(asyncio.wait_for(ask(), SECONDS))
+
+
+def test_the_streams_are_those_that_are_asked_for() -> None:
+    query = MultiDict(
+        [("command", "sh"), ("command", "-c"), ("input", "1"), ("output", "true"), ("tty", "1")]
+    )
+    assert wanted(query) == Wanted(("sh", "-c"), stdin=True, stdout=True, terminal=True)
+    with pytest.raises(ValueError, match="at least one"):
+        wanted(MultiDict(command="sh"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter namespaces without having made them")
+def test_a_command_enters_the_programs_root_and_directory() -> None:
+    entry = Entry(os.getpid(), {})
+    argv = entry.command(["sh", "-c", "pwd; echo $$; cut -d' ' -f6 /proc/$$/stat"])
+    assert argv[0] == shutil.which("nsenter")
+
+    async def run() -> list[bytes]:
+        child = await asyncio.create_subprocess_exec(*argv, env={}, stdout=asyncio.subprocess.PIPE)
+        return (await child.communicate())[0].split()
+
+    directory, number, session = asyncio.run(run())
+    assert directory.decode() == os.getcwd()
+    assert number == session, "it has no session of its own"

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from local.nodes import status
+from local.nodes.status import ContainerState
+
+pytestmark = pytest.mark.unit
+
+
+def running(name: str = "c", ready: bool = True) -> ContainerState:
+    state = ContainerState(name, "image")
+    state.run(100.0)
+    state.ready = state.started = ready
+    return state
+
+
+def ended(code: int, name: str = "c") -> ContainerState:
+    state = running(name)
+    state.end(code, 110.0)
+    return state
+
+
+def pod(policy: str = "Always", **extra: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"restartPolicy": policy, "containers": [], **extra},
+        "status": {},
+    }
+
+
+def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next(c for c in found["conditions"] if c["type"] == kind)
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "expected"),
+    [
+        ("Always", 0, "Running"),
+        ("Always", 1, "Running"),
+        ("OnFailure", 1, "Running"),
+        ("OnFailure", 0, "Succeeded"),
+        ("Never", 0, "Succeeded"),
+        ("Never", 3, "Failed"),
+    ],
+)
+def test_only_an_end_that_is_final_ends_the_pod(policy: str, code: int, expected: str) -> None:
+    assert status.phase(policy, [], [ended(code)]) == expected
+
+
+def test_a_container_in_back_off_keeps_the_pod_running() -> None:
+    state = ended(1)
+    state.wait("CrashLoopBackOff", "")
+    assert status.phase("Always", [], [state]) == "Running"
+    assert state.report()["lastState"]["terminated"]["exitCode"] == 1
+
+
+def test_a_pod_with_one_container_still_running_has_not_ended() -> None:
+    assert status.phase("Never", [], [ended(1), running("d")]) == "Running"
+
+
+def test_init_containers_hold_the_pod_pending_and_fail_it_only_where_they_are_not_retried() -> None:
+    waiting = ContainerState("c")
+    assert status.phase("Never", [running("i")], [waiting]) == "Pending"
+    assert status.phase("Never", [ended(1, "i")], [waiting]) == "Failed"
+    assert status.phase("OnFailure", [ended(1, "i")], [waiting]) == "Pending"
+    assert status.phase("Never", [ended(0, "i")], [waiting]) == "Pending"
+
+
+def test_a_ready_container_makes_the_pod_ready_and_names_are_given_otherwise() -> None:
+    good = status.pod_status(pod(), [], [], [running()], "127.96.0.2", "127.0.0.1", 200.0)
+    assert condition(good, "Ready")["status"] == "True"
+    bad = status.pod_status(
+        pod(), [], [], [running(), running("d", ready=False)], "127.96.0.2", "127.0.0.1", 200.0
+    )
+    assert condition(bad, "Ready")["message"] == "containers with unready status: [d]"
+
+
+def test_the_time_of_a_transition_stays_while_the_status_does() -> None:
+    first = status.pod_status(pod(), [], [], [running()], "127.96.0.2", "127.0.0.1", 200.0)
+    again = status.pod_status(
+        pod() | {"status": first}, [], [], [running()], "127.96.0.2", "127.0.0.1", 999.0
+    )
+    assert condition(again, "Ready") == condition(first, "Ready")
+    assert again["startTime"] == first["startTime"]
+    changed = status.pod_status(
+        pod() | {"status": first}, [], [], [running(ready=False)], "127.96.0.2", "127.0.0.1", 999.0
+    )
+    assert condition(changed, "Ready")["lastTransitionTime"] == "1970-01-01T00:16:39Z"
+
+
+def test_init_container_statuses_come_in_the_order_of_the_spec() -> None:
+    spec = pod(initContainers=[{"name": "side"}, {"name": "once"}])
+    found = status.pod_status(
+        spec, [ended(0, "once")], [running("side")], [running()], "127.96.0.2", "h", 1.0
+    )
+    assert [s["name"] for s in found["initContainerStatuses"]] == ["side", "once"]
+    assert found["initContainerStatuses"][1]["ready"] is True
+
+
+def test_a_state_survives_being_reported_and_read_back() -> None:
+    for state in (running(), ended(7), ContainerState("c", "image", reason="ErrImagePull", message="why")):
+        state.restarts = 2
+        again = ContainerState.of(state.report())
+        assert (again.stage, again.exit_code, again.restarts, again.reason, again.message) == (
+            state.stage, state.exit_code, 2, state.reason, state.message,
+        )  # fmt: skip
+
+
+def test_the_first_restart_is_immediate_and_later_ones_wait_twice_as_long_up_to_five_minutes() -> None:
+    assert [status.back_off(n, 10) for n in range(8)] == [0, 10, 20, 40, 80, 160, 300, 300]
+
+
+def test_a_pod_told_to_go_ends_well_only_if_all_its_containers_did() -> None:
+    assert status.end_phase([ended(0)]) == "Succeeded"
+    assert status.end_phase([ended(0), ended(137, "d")]) == "Failed"
+    assert status.end_phase([running()]) == "Failed"

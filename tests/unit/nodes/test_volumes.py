@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from local.nodes import volumes
+from local.nodes.environment import Facts, MissingReference
+from local.nodes.images import Program
+from local.nodes.pod_volumes import PodVolumes
+from local.nodes.volumes import Token
+
+pytestmark = pytest.mark.unit
+
+
+def facts() -> Facts:
+    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": []}}
+    maps = {"conf": {"data": {"a": "1", "b": "2"}}}
+    secrets = {"cert": {"data": {"tls.crt": base64.b64encode(b"pem").decode()}}}
+    return Facts(pod, "127.96.0.2", "127.0.0.1", {}, maps.get, secrets.get)
+
+
+def files(volume: dict[str, Any]) -> dict[str, bytes]:
+    found = volumes.content(facts(), volume)
+    assert found is not None
+    return found.files
+
+
+def test_config_maps_and_secrets_give_a_file_per_key_or_the_chosen_ones() -> None:
+    assert files({"configMap": {"name": "conf"}}) == {"a": b"1", "b": b"2"}
+    assert files({"configMap": {"name": "conf", "items": [{"key": "b", "path": "sub/x"}]}}) == {"sub/x": b"2"}
+    assert files({"secret": {"secretName": "cert"}}) == {"tls.crt": b"pem"}
+
+
+def test_what_is_missing_is_named_unless_it_is_optional() -> None:
+    with pytest.raises(MissingReference, match="secret 'none' not found"):
+        files({"secret": {"secretName": "none"}})
+    with pytest.raises(MissingReference, match="configmap 'conf' has no key 'z'"):
+        files({"configMap": {"name": "conf", "items": [{"key": "z", "path": "z"}]}})
+    assert files({"secret": {"secretName": "none", "optional": True}}) == {}
+
+
+def test_a_projected_volume_joins_its_sources_and_asks_for_its_tokens() -> None:
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "conf", "items": [{"key": "a", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    found = volumes.content(facts(), {"projected": {"sources": sources}})
+    assert found is not None
+    assert found.files == {"ca.crt": b"1", "namespace": b"n"}
+    assert found.tokens == (Token("token", "", 3607),)
+
+
+def test_the_identity_volume_asks_for_the_audience_of_sts_at_the_path_that_is_injected() -> None:
+    found = volumes.content(facts(), volumes.identity_volume())
+    assert found is not None
+    assert found.tokens == (Token("token", "sts.amazonaws.com", 86400),)
+    assert volumes.identity_mount()["mountPath"] == "/var/run/secrets/eks.amazonaws.com/serviceaccount"
+
+
+def test_an_empty_dir_has_no_content_of_its_own() -> None:
+    assert volumes.content(facts(), {"emptyDir": {}}) is None
+
+
+def test_files_are_replaced_all_at_once_and_old_ones_go(tmp_path: Path) -> None:
+    volumes.write(tmp_path, {"a": b"1", "dir/b": b"2"})
+    assert (tmp_path / "a").read_bytes() == b"1"
+    first = (tmp_path / "..data").readlink()
+    volumes.write(tmp_path, {"a": b"1", "dir/b": b"2"})
+    assert (tmp_path / "..data").readlink() == first  # unchanged: not written again
+    volumes.write(tmp_path, {"a": b"3", "c": b"4"})
+    assert (tmp_path / "a").read_bytes() == b"3"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["a", "c"]
+    assert len(list(tmp_path.glob("..[0-9]*"))) == 1
+
+
+def test_an_empty_set_of_files_is_a_set_too(tmp_path: Path) -> None:
+    volumes.write(tmp_path, {})
+    volumes.write(tmp_path, {"a": b"1"})
+    assert (tmp_path / "a").read_bytes() == b"1"
+
+
+def test_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
+    by_name: dict[str, Any] = {"conf": {"configMap": {}}, "data": {"emptyDir": {}}}
+    directories = {name: tmp_path / name for name in by_name}
+    container = {
+        "volumeMounts": [
+            {"name": "conf", "mountPath": "/etc/x", "subPath": "key"},
+            {"name": "data", "mountPath": "/data", "subPath": "inner"},
+            {"name": "data", "mountPath": "/all", "readOnly": True},
+        ]
+    }
+    found = volumes.mounts(container, directories, by_name)
+    assert found == [
+        {
+            "source": str(tmp_path / source),
+            "subPath": path,
+            "create": create,
+            "target": target,
+            "readOnly": read_only,
+        }
+        for source, path, create, target, read_only in (
+            ("conf", "key", False, "/etc/x", True),
+            ("data", "inner", True, "/data", False),
+            ("data", "", True, "/all", True),
+        )
+    ]
+    container["volumeMounts"][0]["subPathExpr"] = "$(POD)"
+    with pytest.raises(volumes.MissingReference, match="subPathExpr"):
+        volumes.mounts(container, directories, by_name)
+
+
+def test_the_size_of_a_memory_volume_is_its_limit() -> None:
+    assert volumes.size_limit({"emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}) == 8 * 2**30
+    assert volumes.size_limit({"emptyDir": {"medium": "Memory"}}) == 0
+
+
+def test_a_volume_hides_what_the_image_has_there_and_nobody_writes_to_that(tmp_path: Path) -> None:
+    """What an image was built from is the checkout, and a workspace's volume is mounted over the image's directory."""
+    settings = SimpleNamespace(home=SimpleNamespace(root=tmp_path))
+    machine = SimpleNamespace(settings=settings, preload=tmp_path, helpers=tmp_path)
+    item = {"spec": {"volumes": [{"name": "workspace", "emptyDir": {}}]}}
+    pod = SimpleNamespace(item=item, role="", hosts_file=tmp_path, directory=tmp_path, context=machine)
+    of_pod = PodVolumes(pod)  # type: ignore[arg-type]
+    of_pod.directories["workspace"] = tmp_path / "volume"
+    program = Program("process", ("python",), context="/checkout", workdir="/the-image-s")
+    mounted = [{"name": "workspace", "mountPath": "/the-image-s"}]
+    plan = of_pod.plan({"name": "torchrun", "volumeMounts": mounted}, program)
+    there = [each for each in plan["mounts"] if each["target"] == "/the-image-s"]
+    assert [each["source"] for each in there] == ["/checkout", str(tmp_path / "volume")], (
+        "the last one is seen"
+    )
+    assert there[0]["readOnly"]
+    assert not there[1].get("readOnly")

@@ -1,0 +1,51 @@
+"""The rights that a request needs, and whether the controller has them (trainyard/operator/rights.py)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from trainyard.operator import rights
+from trainyard.operator.core import names as n
+
+
+class Needed(NamedTuple):
+    """One verb on one resource of an API group; `own` is in the controller's own namespace."""
+
+    group: str
+    resource: str
+    verb: str
+    own: bool = False
+
+
+_PATH = re.compile(
+    r"/(api|apis/(?P<group>[^/]+))/(?P<version>v[0-9a-z]+)(/namespaces/(?P<namespace>[^/]+))?"
+    r"/(?P<plural>[a-z0-9]+)(/(?P<name>[^/]+))?(?P<sub>/status)?"
+)
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def needed(method: str, path: str, query: dict[str, str]) -> Needed | None:
+    """As an authorizer reads it; None for what everybody may ask: which kinds there are, and whether it is ready."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        assert path == "/readyz" or re.fullmatch(r"/apis/[^/]+/v[0-9a-z]+", path), path
+        return None
+    read = "get" if found["name"] else "watch" if "watch" in query else "list"
+    verb = read if method == "GET" else _VERBS[method]
+    own = found["plural"] == "leases" and found["namespace"] == n.CONTROLLER_NAMESPACE
+    if own and verb != "create":
+        assert found["name"] == n.CONTROLLER, path
+    return Needed(found["group"] or "", found["plural"] + (found["sub"] or ""), verb, own)
+
+
+def _all(given: tuple[rights.Right, ...], *, own: bool) -> set[Needed]:
+    return {
+        Needed(each.group, resource, verb, own)
+        for each in given
+        for resource in each.resources
+        for verb in each.verbs
+    }
+
+
+GIVEN = _all(rights.RIGHTS, own=False) | _all(rights.OWN_RIGHTS, own=True)

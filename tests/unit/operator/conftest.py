@@ -1,0 +1,31 @@
+"""A small API server; whatever a test has the controller ask of it, the controller has the right to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.operator.asked_rights import GIVEN, needed
+
+
+@pytest.fixture(autouse=True)
+def within_its_rights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made: list[FakeApi] = []
+    begin = FakeApi.__init__
+
+    def noted(api: FakeApi) -> None:
+        begin(api)
+        made.append(api)
+
+    monkeypatch.setattr(FakeApi, "__init__", noted)
+    yield
+    asked = {needed(*request) for api in made for request in api.requests}
+    assert asked - {None} <= GIVEN
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as api:
+        yield api

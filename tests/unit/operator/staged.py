@@ -1,0 +1,154 @@
+"""A job of two nodes, its queue and its workers on a small API server, and a controller that may die."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from tests.unit.launcher.api_server import FakeApi
+from trainyard.k8s.objects import Objects
+from trainyard.operator import admission
+from trainyard.operator.core import names as n
+from trainyard.operator.facts import Facts
+from trainyard.operator.reconcile import Reconciler
+
+TEAM = "/namespaces/team"
+JOB = f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs/vit"
+QUEUE = f"/apis/{n.API_VERSION}{TEAM}/torchrunqueues/h100"
+SERVICE = f"/api/v1{TEAM}/services/vit"
+ATTEMPT = f"/apis/batch/v1{TEAM}/jobs/vit-0"
+PODS = f"/api/v1{TEAM}/pods"
+NOW = 1_800_000_000.0
+PLURALS = {
+    admission.POLICY: "validatingadmissionpolicies",
+    admission.BINDING: "validatingadmissionpolicybindings",
+}
+GUARDED_SINCE = "2026-11-22T09:00:00Z"
+
+
+class Killed(Exception):
+    """The controller died here."""
+
+
+class Mortal(Objects):
+    """Dies at the write of this number, before or after it was carried out; never with 0."""
+
+    def __init__(self, api: FakeApi, at: int = 0, *, after: bool = False) -> None:
+        super().__init__(api.rest(), n.FIELD_MANAGER)
+        self.at, self.after, self.writes = at, after, 0
+
+    def _write(self, work: Any, *arguments: Any, **options: Any) -> Any:
+        self.writes += 1
+        if self.writes == self.at and not self.after:
+            raise Killed
+        result = work(*arguments, **options)
+        if self.writes == self.at:
+            raise Killed
+        return result
+
+    def create(self, *arguments: Any, **options: Any) -> Any:
+        return self._write(super().create, *arguments, **options)
+
+    def apply(self, *arguments: Any, **options: Any) -> Any:
+        return self._write(super().apply, *arguments, **options)
+
+    def put_finalizers(self, *arguments: Any) -> Any:
+        return self._write(super().put_finalizers, *arguments)
+
+    def put_status(self, *arguments: Any) -> Any:
+        return self._write(super().put_status, *arguments)
+
+    def delete(self, *arguments: Any, **options: Any) -> Any:
+        return self._write(super().delete, *arguments, **options)
+
+
+def stage(api: FakeApi, *, queue: bool = True) -> None:
+    """A job of two nodes, and its queue, where the API server checks the rights of who writes them."""
+    for each in admission.objects():
+        made = {**each, "metadata": {**each["metadata"], "creationTimestamp": GUARDED_SINCE}}
+        api.put(f"/apis/{each['apiVersion']}/{PLURALS[each['kind']]}/{each['metadata']['name']}", made)
+    spec: dict[str, Any] = {"jobQueue": "h100", "numGPUs": 16, "command": "python train.py"}
+    api.put(JOB, thing(n.API_VERSION, n.JOB_KIND, "vit", spec))
+    if queue:
+        of_queue = {"image": "team/pytorch:1", "nodeResources": {"gpus": 8, "cpus": 96, "memory": "512Gi"}}
+        api.put(QUEUE, thing(n.API_VERSION, n.QUEUE_KIND, "h100", of_queue))
+
+
+def thing(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "team", "generation": 1, "creationTimestamp": "2026-11-22T10:00:00Z"}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+
+
+def settle(objects: Objects) -> None:
+    """Look until nothing is due at once."""
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(30):
+        again = reconciler.job("team", "vit")
+        if again is None or again > 1:
+            return
+    raise AssertionError("it comes to no end")
+
+
+def phase(api: FakeApi) -> str:
+    return str(api.objects[JOB]["status"]["phase"])
+
+
+def workers(api: FakeApi, state: str, *, exit_code: int | None = None) -> None:
+    """What the Job controller and the kubelets would do."""
+    job = api.objects[ATTEMPT]
+    template = job["spec"]["template"]
+    ended = {} if exit_code is None else {"state": {"terminated": {"exitCode": exit_code}}}
+    for node in range(job["spec"]["completions"]):
+        meta = copy.deepcopy(template["metadata"])
+        meta |= {"name": f"vit-0-{node}-abcde", "namespace": "team"}
+        meta["ownerReferences"] = [{"kind": "Job", "name": "vit-0", "uid": job["metadata"]["uid"]}]
+        status = {
+            "phase": state,
+            "conditions": [{"type": "Ready", "status": "True"}] if state == "Running" else [],
+            "containerStatuses": [{"name": n.WORKER_CONTAINER, **ended}],
+        }
+        item = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": f"node-{node}"}}
+        api.put(f"{PODS}/{meta['name']}", {**item, "status": status})
+
+
+def finish(api: FakeApi) -> None:
+    workers(api, "Succeeded", exit_code=0)
+    done = {"conditions": [{"type": "Complete", "status": "True"}]}
+    api.put(ATTEMPT, {**api.objects[ATTEMPT], "status": done})
+
+
+KAI = f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
+KAI_GANGS = f"/apis/{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
+
+
+def install_kai(api: FakeApi, *, whole: bool = True) -> None:
+    """Its two kinds are served; one alone is a cluster in which it is just being installed. It makes a queue, too."""
+    api.put(KAI, {"metadata": {}, "resources": [{"name": "queues"}, {"name": "queues/status"}]})
+    api.put(KAI_GANGS, {"metadata": {}, "resources": [{"name": "podgroups"}] if whole else []})
+    parent = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", n.KAI_PARENT_QUEUE, {})
+    api.put(f"{KAI}/queues/{n.KAI_PARENT_QUEUE}", parent)
+
+
+def settle_queue(api: FakeApi) -> dict[str, Any]:
+    """Look at the queue until nothing changes; returns its conditions, each with its status and message."""
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    before = ""
+    for _ in range(10):
+        reconciler.queue("team", "h100")
+        now = json.dumps(api.objects, sort_keys=True)
+        if now == before:
+            conditions = api.objects.get(QUEUE, {}).get("status", {}).get("conditions", ())
+            return {each["type"]: (each["status"], each.get("message", "")) for each in conditions}
+        before = now
+    raise AssertionError("it comes to no end")
+
+
+def outcome(api: FakeApi) -> dict[str, Any]:
+    """What there is in the end, but for what the clock and the order of writes say."""
+    return {
+        path: (item.get("spec"), item.get("status"), item["metadata"].get("labels"))
+        for path, item in api.objects.items()
+        if "/events/" not in path
+    }

@@ -1,0 +1,169 @@
+"""Fields that need further permissions, in the admission policy and in the controller."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.operator.staged import PLURALS, stage
+from tests.unit.operator_core.life import Life
+from tests.unit.operator_core.made import CLUSTER
+from trainyard.k8s.objects import Objects
+from trainyard.operator import admission
+from trainyard.operator.core import names as n
+from trainyard.operator.core import permissions
+from trainyard.operator.core.permissions import CREATE_PODS, UPDATE_QUEUE, is_reserved, restricted_fields
+from trainyard.operator.facts import Facts
+from trainyard.operator.schema import job, queue
+from trainyard.operator.schema.fields import Field, text
+
+pytestmark = pytest.mark.unit
+
+_VOLUMES = ("workspace", "datasets", "checkpoints")
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+def paths(parent: Field, above: str = "") -> set[str]:
+    """Return every field below, the entries of lists among them."""
+    found: set[str] = set()
+    for name, each in parent.fields.items():
+        path = f"{above}.{name}" if above else name
+        found |= {path} | paths(each, path) | (paths(each.item, path) if each.item else set())
+    return found
+
+
+def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
+    """A new field must be added here, or as a free field in permissions.py."""
+    assert set(admission.fields_with_permission(CREATE_PODS)) == {
+        "env.valueFrom.configMapKeyRef",
+        "env.valueFrom.secretKeyRef",
+        "overrides.podTemplate",
+        *(f"overrides.storage.{volume}.existingClaim" for volume in _VOLUMES),
+    }
+    of_volumes = ("storageClass", "accessMode")
+    assert set(admission.fields_with_permission(UPDATE_QUEUE)) == {
+        "overrides.kaiQueue",
+        "overrides.parentKaiQueue",
+        "overrides.scheduling",
+        "overrides.storage.workspace.bucket",
+        *(f"overrides.storage.{volume}.{field}" for volume in _VOLUMES for field in of_volumes),
+    }
+
+
+def test_free_fields_are_fields_of_the_schema() -> None:
+    of_job = paths(job.spec())
+    assert of_job >= permissions.FREE_JOB_FIELDS
+    assert set(permissions.HARMLESS_CHANGES) <= set(job.spec().fields)
+    assert set(permissions.RESTRICTED_QUEUE_FIELDS) <= paths(queue.spec())
+
+
+@pytest.mark.parametrize(("place", "right"), [("secrets", CREATE_PODS), ("overrides.sidecars", UPDATE_QUEUE)])
+def test_new_field_is_in_the_policy(monkeypatch: pytest.MonkeyPatch, place: str, right: str) -> None:
+    new, spec = text("New.", most=9), job.spec()
+    above, _, name = place.rpartition(".")
+    fields = dict(spec.fields)
+    if above:
+        fields[above] = replace(fields[above], fields={**fields[above].fields, name: new})
+    else:
+        fields[name] = new
+    monkeypatch.setattr(job, "spec", lambda: replace(spec, fields=fields))
+    assert place in admission.fields_with_permission(right)
+    made = next(each for each in admission.objects() if each["metadata"]["name"] == n.JOB_POLICY)
+    (condition,) = made["spec"]["matchConditions"]
+    assert f"object.spec.?{place.partition('.')[0]} != oldObject" in condition["expression"]
+
+
+def test_policies_fail_closed_and_deny() -> None:
+    made = admission.objects()
+    policies = [each["spec"] for each in made if each["kind"] == admission.POLICY]
+    bindings = [each["spec"] for each in made if each["kind"] == admission.BINDING]
+    assert [each["failurePolicy"] for each in policies] == ["Fail", "Fail"]
+    assert [each["validationActions"] for each in bindings] == [["Deny"], ["Deny"]]
+    assert {each["policyName"] for each in bindings} == {n.JOB_POLICY, n.QUEUE_POLICY}
+    operations = [
+        rule["operations"] for each in policies for rule in each["matchConstraints"]["resourceRules"]
+    ]
+    assert operations == [["CREATE", "UPDATE"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "asks"),
+    [
+        ({"jobQueue": "a", "numGPUs": 8, "overrides": {"image": "x", "nodeResources": {"gpus": 1}}}, ()),
+        ({"env": [{"name": "a", "value": "b"}, {"name": "c", "valueFrom": {"fieldRef": {"x": 1}}}]}, ()),
+        ({"overrides": {"scheduling": None}}, ()),
+        ({"env": [{"name": "a", "valueFrom": {"secretKeyRef": {}}}]}, ("env.valueFrom.secretKeyRef",)),
+        ({"overrides": {"kaiQueue": "x", "podTemplate": {}}}, ("overrides.kaiQueue", "overrides.podTemplate")),
+        ({"overrides": {"storage": {"datasets": {"bucket": "x"}}}}, ("overrides.storage.datasets.bucket",)),
+        ({"overrides": {"scheduling": {"pool": "x"}}}, ("overrides.scheduling",)),
+        ({"overrides": ["x"]}, ("overrides",)),
+        ({"secrets": [{"name": "x"}]}, ("secrets",)),
+        ("nonsense", ()),
+    ],
+)  # fmt: skip
+def test_restricted_fields_are_found(spec: Any, asks: tuple[str, ...]) -> None:
+    assert restricted_fields(spec) == asks
+
+
+@pytest.mark.parametrize(("since", "made"), [(None, False), (10.0**10, False), (0.0, True)])
+def test_unchecked_job_with_restricted_fields_waits(since: float | None, made: bool) -> None:
+    of_job = {"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}
+    life = Life(of_job, cluster=replace(CLUSTER, policy_since=since))
+    life.look()
+    assert bool(life.api.list("Job")) == made
+    assert (life.status["reason"] == n.REASON_POLICY_MISSING) != made
+    if not made:
+        assert "overrides.podTemplate" in life.status["message"]
+    free = Life({"overrides": {"image": "x"}}, cluster=replace(CLUSTER, policy_since=since))
+    free.look()
+    assert free.api.list("Job")
+
+
+def policy_path(kind: str) -> str:
+    return f"{_ADMISSION}/{PLURALS[kind]}/{n.JOB_POLICY}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        (admission.POLICY, None),
+        (admission.BINDING, None),
+        (admission.POLICY, {"failurePolicy": "Ignore"}),
+        (admission.BINDING, {"validationActions": ["Audit"]}),
+    ],
+)
+def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: Any) -> None:
+    stage(api)
+    objects = Objects(api.rest(), n.FIELD_MANAGER)
+    assert Facts(objects, "tools").cluster("team", claims=False).policy_since is not None
+    item = api.objects[policy_path(kind)]
+    if spec is None:
+        api.remove(policy_path(kind))
+    else:
+        api.put(policy_path(kind), {**item, "spec": {**item["spec"], **spec}})
+    assert Facts(objects, "tools").cluster("team", claims=False).policy_since is None
+
+
+@pytest.mark.parametrize(
+    ("key", "reserved"),
+    [
+        ("trainyard.dev/role", True),
+        ("a.trainyard.dev/role", True),
+        ("karpenter.sh/do-not-disrupt", True),
+        ("kai.scheduler/queue", True),
+        ("training.kubeflow.org/job-name", True),
+        ("torchrun-job-name", True),
+        ("pod-group-name", True),
+        ("prometheus.io/port", False),
+        ("nottrainyard.dev/role", False),
+        ("trainyard.dev.example.com/role", False),
+        ("app", False),
+    ],
+)
+def test_reserved_keys(key: str, reserved: bool) -> None:
+    assert is_reserved(key) == reserved
+    assert bool(re.search(permissions.RESERVED_PATTERN, key)) == reserved

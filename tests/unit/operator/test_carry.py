@@ -1,0 +1,44 @@
+"""What of a decision is carried out where its job is another one by now."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.operator.staged import JOB, NOW, QUEUE, Mortal, stage
+from trainyard.operator.carry import carry_out
+from trainyard.operator.core import names as n
+from trainyard.operator.core.decision import Decision, removal
+
+pytestmark = pytest.mark.unit
+
+OTHER = "example.com/theirs"
+CLAIM = "/apis/karpenter.sh/v1/nodeclaims/p5-1"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_no_machine_is_given_back_by_a_look_from_before_the_job_began(api: FakeApi, begun: bool) -> None:
+    stage(api)
+    api.put(CLAIM, {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "p5-1"}})
+    read = copy.deepcopy(api.objects[JOB])
+    decision = Decision(removals=(removal(api.objects[CLAIM]),))
+    if begun:
+        api.put(JOB, {**read, "status": {"phase": "Provisioning"}})
+    blocked = carry_out(decision, read, Mortal(api), now=lambda: NOW)
+    assert (CLAIM in api.objects) is begun
+    assert blocked == (JOB if begun else "")
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_finalizers_are_not_put_over_those_that_somebody_wrote_meanwhile(api: FakeApi, newer: bool) -> None:
+    stage(api)
+    read = copy.deepcopy(api.objects[QUEUE])
+    if newer:
+        api.put(QUEUE, {**read, "metadata": {**read["metadata"], "finalizers": [OTHER]}})
+    blocked = carry_out(
+        Decision(finalizers=(n.QUEUE_FINALIZER,), status={}), read, Mortal(api), now=lambda: NOW
+    )
+    assert api.objects[QUEUE]["metadata"]["finalizers"] == [OTHER if newer else n.QUEUE_FINALIZER]
+    assert blocked == QUEUE, "it is looked at again"

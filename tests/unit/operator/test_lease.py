@@ -1,0 +1,86 @@
+"""Of two controllers one works: the Lease against a small API server."""
+
+from __future__ import annotations
+
+from launcher import contract as c
+from tests.unit.launcher.api_server import FakeApi
+from trainyard.k8s.objects import Objects
+from trainyard.operator.core import names as n
+from trainyard.operator.lease import Hold
+
+PATH = f"/apis/coordination.k8s.io/v1/namespaces/{n.CONTROLLER_NAMESPACE}/leases/{n.CONTROLLER}"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def hold(api: FakeApi, holder: str, clock: Clock) -> Hold:
+    return Hold(
+        Objects(api.rest(), n.FIELD_MANAGER), holder, clock=clock, now=lambda: 1_800_000_000 + clock()
+    )
+
+
+def test_the_first_holds_it_and_keeps_when_it_was_acquired(api: FakeApi) -> None:
+    clock = Clock()
+    first = hold(api, "a", clock)
+    assert first.keep() > clock()
+    acquired = api.objects[PATH]["spec"]["acquireTime"]
+    clock.now += 5
+    assert first.keep() > clock()
+    spec = api.objects[PATH]["spec"]
+    assert (spec["holderIdentity"], spec["acquireTime"], spec["leaseTransitions"]) == ("a", acquired, 0)
+    assert spec["renewTime"] > acquired
+
+
+def test_another_waits_as_long_as_it_is_renewed_and_takes_it_when_it_is_not(api: FakeApi) -> None:
+    clock = Clock()
+    first, second = hold(api, "a", clock), hold(api, "b", clock)
+    assert first.keep() > clock()
+    for _ in range(8):
+        assert second.keep() <= clock()
+        clock.now += c.LEASE_RENEW_SECONDS
+        assert first.keep() > clock()
+    assert second.other == "a"
+    assert second.keep() <= clock()
+    clock.now += c.LEASE_SECONDS
+    assert second.keep() > clock()
+    assert first.keep() <= clock()
+    assert api.objects[PATH]["spec"]["leaseTransitions"] == 1
+
+
+def test_released_it_is_the_next_ones_at_once(api: FakeApi) -> None:
+    clock = Clock()
+    first, second = hold(api, "a", clock), hold(api, "b", clock)
+    assert first.keep() > clock()
+    assert second.keep() <= clock()
+    second.release()  # not its own
+    assert second.keep() <= clock()
+    first.release()
+    assert second.keep() > clock()
+
+
+def test_it_is_kept_again_when_the_api_wants_to_be_asked(api: FakeApi) -> None:
+    first = hold(api, "a", clock := Clock())
+    api.faults = [(429, {"Retry-After": "30"}, b"{}")]
+    assert first.keep() <= clock()
+    assert first.pause == 30.0
+    assert first.keep() > clock()
+    assert first.pause == c.LEASE_RENEW_SECONDS
+
+
+def test_an_api_that_does_not_answer_costs_it_only_after_its_time(api: FakeApi) -> None:
+    clock = Clock()
+    first = hold(api, "a", clock)
+    assert first.keep() > clock()
+    api.faults += [(403, {}, b"{}")] * 100
+    clock.now += c.LEASE_SECONDS - 1
+    assert first.keep() > clock()
+    clock.now += 2
+    assert first.keep() <= clock()
+    api.faults.clear()
+    assert first.keep() > clock()

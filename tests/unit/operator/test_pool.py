@@ -1,0 +1,360 @@
+"""Jobs whose queue names a pool, through a real client: what is read, when, and what a kill at any write leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import contract as c
+from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.conftest import made_for
+from tests.unit.operator.staged import (
+    ATTEMPT,
+    JOB,
+    NOW,
+    PODS,
+    QUEUE,
+    TEAM,
+    Killed,
+    Mortal,
+    finish,
+    outcome,
+    phase,
+    settle,
+    stage,
+    workers,
+)
+from trainyard.k8s.rest import ApiError
+from trainyard.operator import pools
+from trainyard.operator.core import names as n
+from trainyard.operator.facts import Facts
+from trainyard.operator.reconcile import Reconciler
+
+pytestmark = pytest.mark.unit
+
+NODES = "/api/v1/nodes"
+CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+NODE_CLASS = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses/p5"
+POOL = "/apis/karpenter.sh/v1/nodepools/p5"
+CLASS = f"/apis/scheduling.k8s.io/v1/priorityclasses/{c.PLACEHOLDER_PRIORITY_CLASS}"
+EVENTS = f"/api/v1{TEAM}/events"
+ALL_PODS = "/api/v1/pods"
+READ_OF_A_POOL = {NODES, CLAIMS, POOL, ALL_PODS, EVENTS, "/api/v1/namespaces/default/events"}
+
+
+def pooled(api: FakeApi, *, limit: int = 4) -> None:
+    """A job of two nodes in a queue with a pool, which has none yet."""
+    stage(api)
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "spec": {**item["spec"], "scheduling": {"pool": "p5"}}})
+    offers = [{"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]
+    spec = {"limits": {"nvidia.com/gpu": str(8 * limit)}, "template": {"spec": {"requirements": offers}}}
+    api.put(POOL, {"metadata": {"name": "p5"}, "spec": spec})
+    api.put(CLASS, {"metadata": {"name": c.PLACEHOLDER_PRIORITY_CLASS}})
+
+
+def reserve(api: FakeApi) -> None:
+    """The pool buys reserved capacity alone, of which there is none."""
+    pool = api.objects[POOL]
+    bought = {"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"]}
+    named = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "p5"}
+    template = {"spec": {"requirements": [bought], "nodeClassRef": named}}
+    api.put(POOL, {**pool, "spec": {**pool["spec"], "template": template}})
+    ready = {"conditions": [{"type": "CapacityReservationsReady", "status": "True"}]}
+    api.put(NODE_CLASS, {"metadata": {"name": "p5"}, "status": ready})
+
+
+def held(api: FakeApi) -> list[str]:
+    return [
+        path
+        for path, item in api.objects.items()
+        if (item["metadata"].get("labels") or {}).get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
+    ]
+
+
+def idle(api: FakeApi, name: str) -> None:
+    """A machine that can take a worker."""
+    labels = {c.LABEL_NODEPOOL: "p5", c.LABEL_INITIALIZED: "true"}
+    status = {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "8"},
+    }
+    api.put(f"{NODES}/{name}", {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status})
+
+
+def place(api: FakeApi, path: str, node: str) -> None:
+    """What the scheduler does with a pod."""
+    pod = api.objects[path]
+    api.put(path, {**pod, "spec": {**pod["spec"], "nodeName": node}, "status": {"phase": "Running"}})
+
+
+def buy(api: FakeApi) -> None:
+    """Karpenter buys a machine for every placeholder, and the scheduler puts it there."""
+    for path in held(api):
+        name = f"node-{path[-1]}"
+        idle(api, name)
+        place(api, path, name)
+
+
+def displace(api: FakeApi) -> None:
+    """The workers come, and take the placeholders' places."""
+    workers(api, "Running")
+    for path in held(api):
+        api.remove(path)
+
+
+def reads(api: FakeApi) -> list[tuple[str, str]]:
+    """What was read of the pool since the last time, each with the version that was asked for."""
+    found = [
+        (path, query.get("resourceVersion", ""))
+        for method, path, query in api.requests
+        if method == "GET" and path in READ_OF_A_POOL
+    ]
+    api.requests.clear()
+    return found
+
+
+def test_a_job_begins_with_the_nodes_that_it_holds(api: FakeApi) -> None:
+    pooled(api)
+    settle(Mortal(api))
+    assert (phase(api), api.objects[JOB]["status"]["reason"]) == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert held(api) == [f"{PODS}/vit-hold-0", f"{PODS}/vit-hold-1"]
+    assert ATTEMPT not in api.objects
+    settle(Mortal(api))  # that its placeholders wait is news
+    again = Mortal(api)
+    settle(again)
+    assert again.writes == 0
+    buy(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert api.objects[ATTEMPT]["spec"]["completions"] == 2
+    displace(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_RUNNING
+    assert held(api) == []
+
+
+def test_of_two_jobs_that_see_the_same_idle_nodes_one_begins(api: FakeApi) -> None:
+    pooled(api)
+    for name in ("a", "b"):
+        idle(api, name)
+    item, second = api.objects[JOB], JOB.replace("/vit", "/other")
+    meta = {key: value for key, value in item["metadata"].items() if key != "uid"}
+    api.put(second, {**item, "metadata": {**meta, "name": "other"}})
+
+    def look() -> None:
+        objects = Mortal(api)
+        reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+        for name in ("other", "vit"):
+            reconciler.job("team", name)
+
+    look()
+    assert len(held(api)) == 4
+    for path, node in ((f"{PODS}/vit-hold-0", "a"), (f"{PODS}/vit-hold-1", "b")):  # the scheduler's choice
+        place(api, path, node)
+    for _ in range(3):
+        look()
+    told = api.objects[second]["status"]
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert (told["phase"], told["reason"]) == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert "2 nodes: nvidia.com/gpu in use" in told["message"] or "2 nodes: cpu in use" in told["message"]
+
+
+def test_a_pool_is_read_for_jobs_that_wait_for_it_alone(api: FakeApi) -> None:
+    pooled(api)
+    settle(Mortal(api))
+    assert {path for path, _ in reads(api)} == READ_OF_A_POOL
+    buy(api)
+    settle(Mortal(api))
+    last = reads(api)
+    for path in (NODES, CLAIMS, ALL_PODS):  # what it begins with is of the store itself
+        assert (path, "") in last
+    displace(api)
+    for change in (lambda: None, lambda: finish(api)):
+        change()
+        settle(Mortal(api))
+        assert reads(api) == []
+
+
+def test_reservations_of_a_pool_are_read_with_it(api: FakeApi) -> None:
+    pooled(api)
+    settle(Mortal(api))
+    read = {path for _, path, _ in api.requests}
+    assert NODE_CLASS not in read
+    reserve(api)
+    settle(Mortal(api))
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_CAPACITY_IMPOSSIBLE
+    assert held(api) == []
+    Reconciler(objects := Mortal(api), Facts(objects, "tools@sha256:1"), now=lambda: NOW).queue(
+        "team", "h100"
+    )
+    assert api.objects[QUEUE]["status"]["pool"]["reservations"] == 0
+
+
+def test_a_job_that_is_suspended_reads_no_pool(api: FakeApi) -> None:
+    pooled(api)
+    settle(Mortal(api))
+    item = api.objects[JOB]
+    api.put(JOB, {**item, "spec": {**item["spec"], "suspend": True}})
+    reads(api)
+    settle(Mortal(api))
+    assert (phase(api), held(api), reads(api)) == (n.PHASE_SUSPENDED, [], [])
+
+
+def test_nothing_of_pools_is_read_for_a_queue_without_one(api: FakeApi) -> None:
+    stage(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert reads(api) == []
+
+
+def test_of_a_pool_that_is_not_there_nothing_else_is_read(api: FakeApi) -> None:
+    pooled(api)
+    api.remove(POOL)
+    objects = Mortal(api)
+    again = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_POOL_NOT_FOUND
+    assert {path for path, _ in reads(api)} == {POOL}
+    assert again == 30
+    api.remove(CLASS)
+    settle(Mortal(api))
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_PRIORITY_CLASS_NOT_FOUND
+
+
+def test_a_placeholder_that_is_not_taken_is_told_and_tried_again(api: FakeApi) -> None:
+    """A quota of the namespace, for instance."""
+    pooled(api)
+    api.refused = {("POST", PODS)}
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    assert reconciler.job("team", "vit") == 30
+    told = api.objects[JOB]["status"]
+    assert (told["phase"], told["reason"]) == ("Pending", n.REASON_PLACEHOLDER_REFUSED)
+    assert "a pod that would hold a node is refused: Forbidden" in told["message"]
+    assert told["capacity"]["tries"] == 1
+    version = api.objects[JOB]["metadata"]["resourceVersion"]
+    assert reconciler.job("team", "vit") == 30
+    assert api.objects[JOB]["metadata"]["resourceVersion"] == version
+    api.refused = set()
+    settle(Mortal(api))
+    assert len(held(api)) == 2
+    # Anything else that is refused is nothing to wait for.
+    api.refused = {("POST", ATTEMPT.rpartition("/")[0])}
+    buy(api)
+    with pytest.raises(ApiError):
+        settle(Mortal(api))
+
+
+def test_jobs_that_wait_share_what_is_read_and_pace_themselves(api: FakeApi) -> None:
+    pooled(api)
+    for number in range(20):
+        item = api.objects[JOB]
+        name = f"job-{number}"
+        meta = {key: value for key, value in item["metadata"].items() if key != "uid"}
+        api.put(JOB.replace("/vit", f"/{name}"), {**item, "metadata": {**meta, "name": name}})
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler._pools = pools.Pools(
+        objects, clock=lambda: 0.0
+    )  # all of them within a second, however slow this is
+    pauses = [reconciler.job("team", f"job-{number}") for number in range(20)]
+    assert pauses[0] == 2
+    assert pauses[-1] == 20 / pools.Pace.LOOKS_A_SECOND
+    assert sum(path == NODES for path, _ in reads(api)) == 1
+    api.remove(JOB.replace("/vit", "/job-3"))
+    reconciler.job("team", "job-3")
+    assert reconciler.job("team", "job-4") == 19 / pools.Pace.LOOKS_A_SECOND
+
+
+def test_only_jobs_that_look_often_slow_each_other_and_never_without_end() -> None:
+    pace = pools.Pace()
+    assert [pace.paced("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
+    assert pace.paced("running", 1.0) == 1.0
+    assert [pace.paced(str(number), 2.0, waits=True) for number in range(500)][0::100] == [
+        2.0,
+        20.2,
+        30,
+        30,
+        30,
+    ]
+    assert pace.paced("0", 0.2, waits=True) == 30
+
+
+def test_a_list_is_kept_for_its_time_and_not_longer(api: FakeApi) -> None:
+    pooled(api)
+    clock = [0.0]
+    read = pools.Pools(Mortal(api), clock=lambda: clock[0])
+    for second, paths in ((0.0, {NODES, ALL_PODS}), (0.9, set()), (1.1, {NODES}), (10.5, {NODES, ALL_PODS})):
+        clock[0] = second
+        read.read("p5", "team", NOW)
+        assert {path for path, _ in reads(api)} & {NODES, ALL_PODS} == paths, second
+    read.read("p5", "team", NOW, fresh=True)
+    assert {(path, version) for path, version in reads(api)} >= {(NODES, ""), (ALL_PODS, "")}
+    assert read.placeholders()
+    api.remove(CLASS)
+    assert read.placeholders()
+    clock[0] += 31
+    assert not read.placeholders()
+
+
+def test_karpenters_word_on_a_placeholder_is_heard_and_nobody_elses(api: FakeApi) -> None:
+    pooled(api)
+    settle(Mortal(api))
+    event = {
+        "metadata": {"name": "e", "namespace": "team"},
+        "type": "Warning",
+        "involvedObject": {"kind": "Pod", "name": "vit-hold-0"},
+        "reason": "FailedScheduling",
+        "message": "Failed to schedule pod, no instance type has enough resources, requirements=x, resources=y",
+        "lastTimestamp": "2027-01-15T08:00:00Z",
+    }
+    api.put(f"{EVENTS}/e", {**event, "source": {"component": "default-scheduler"}})
+    settle(Mortal(api))
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_WAITING_FOR_NODES
+    api.put(f"{EVENTS}/e", {**event, "source": {"component": "karpenter"}})
+    settle(Mortal(api))
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_CAPACITY_IMPOSSIBLE
+    assert held(api) == []
+
+
+def test_machines_that_are_not_waited_for_any_more_go_back(api: FakeApi) -> None:
+    pooled(api)
+    settle(Mortal(api))
+    meta = {"name": "p5-1", "labels": {c.LABEL_NODEPOOL: "p5"}, "creationTimestamp": "2027-01-15T08:10:00Z"}
+    api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
+    objects = Mortal(api)
+    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 1200)
+    later.job("team", "vit")
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_INSUFFICIENT_CAPACITY
+    assert (api.names(CLAIMS), held(api)) == ([], [])
+    assert later.job("team", "vit") is not None
+    assert reads(api)  # a pause asks little, and asks seldom
+
+
+def whole(api: FakeApi, kill: int, *, after: bool) -> int:
+    """A job's life with a controller that dies at its write of this number; returns the writes of all."""
+    pooled(api)
+    written = 0
+    for change in (lambda: None, lambda: buy(api), lambda: displace(api), lambda: finish(api)):
+        change()
+        objects = Mortal(api, max(0, kill - written), after=after)
+        try:
+            settle(objects)
+        except Killed:
+            settle(Mortal(api))
+        written += objects.writes
+        assert len(held(api)) <= 2
+    return written
+
+
+@pytest.mark.long
+def test_controller_killed_at_any_write_ends_the_same() -> None:
+    with serving(FakeApi()) as api:
+        writes = whole(api, 0, after=False)
+        undisturbed = outcome(api)
+        assert phase(api) == n.PHASE_SUCCEEDED
+    assert writes > 8
+    # After one write is before the next one.
+    for kill, after in ((1, False), *((kill, True) for kill in range(1, writes + 1))):
+        with serving(FakeApi()) as api:
+            whole(api, kill, after=after)
+            assert outcome(api) == undisturbed, (kill, after)

@@ -1,0 +1,234 @@
+"""What a training tells of itself, from a real server of metrics, and from servers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from wsgiref.simple_server import make_server
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+
+from launcher import contract as c
+from trainyard.operator import progress
+from trainyard.operator.core import names as n
+from trainyard.operator.progress import ask, first_worker, parse
+
+pytestmark = pytest.mark.unit
+
+NAMES = c.TRAINER_PROGRESS
+
+
+def pod(
+    port: int | str = 9465, name: str = "vit-1", *, index: str = "0", **annotations: str
+) -> dict[str, Any]:
+    said = {n.ANNOTATION_SCRAPE: "true", "prometheus.io/port": str(port), **annotations}
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{index}-abcde",
+            "ownerReferences": [{"kind": "Job", "name": name, "uid": "1"}],
+            "annotations": {"batch.kubernetes.io/job-completion-index": index, **said},
+        },
+        "status": {"phase": "Running", "podIP": "127.0.0.1"},
+    }
+
+
+def job(phase: str = n.PHASE_RUNNING, attempt: int = 1) -> dict[str, Any]:
+    return {"metadata": {"name": "vit"}, "status": {"phase": phase, "attempt": attempt}}
+
+
+def text(**values: float) -> str:
+    return "".join(f'{NAMES[key]}{{run="vit"}} {value}\n' for key, value in values.items())
+
+
+def test_ask_of_a_metrics_server_returns_the_progress() -> None:
+    registry = CollectorRegistry()
+    for key, value in {"step": 40, "loss": 2.5, "tokensPerSecond": 1200.5, "samplesPerSecond": 8}.items():
+        Gauge(NAMES[key], "told", ["run"], registry=registry).labels("vit").set(value)
+    with make_server("127.0.0.1", 0, make_wsgi_app(registry)) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert ask(pod(server.server_port)) == {
+            "step": 40,
+            "loss": 2.5,
+            "throughput": 1200.5,
+            "unit": "tokens/s",
+        }
+        thread.join()
+
+
+def test_of_a_checkpoint_step_and_time_are_told() -> None:
+    told = parse(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
+    assert told == {
+        "step": 9,
+        "throughput": 3.0,
+        "unit": "samples/s",
+        "checkpointStep": 8,
+        "checkpointTime": "2027-01-15T08:00:00Z",
+    }
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1e30])
+def test_a_value_that_a_status_can_t_have_is_left_out(value: float) -> None:
+    assert parse(text(step=value, loss=1.0)) is None
+    told = parse(text(step=1, checkpointStep=value, checkpointTime=value, samplesPerSecond=value))
+    assert told == {"step": 1}
+
+
+def test_a_loss_may_be_below_zero() -> None:
+    assert parse(text(step=1, loss=-3.5)) == {"step": 1, "loss": -3.5}
+    # kubectl's columns show all digits that there are.
+    assert parse(text(step=1, loss=2.156486675143242)) == {"step": 1, "loss": 2.15649}
+
+
+def test_the_first_worker_of_the_attempt_is_asked_and_only_while_it_runs() -> None:
+    first = pod()
+    others = [pod(name="vit-0"), pod(index="1"), {"kind": "Service", "metadata": {"name": "vit"}}]
+    assert first_worker(job(), [*others, first]) is first
+    assert first_worker(job(), others) is None
+    assert first_worker(job(n.PHASE_RESTARTING), [first]) is None
+    assert first_worker(job(attempt=2), [first]) is None
+    assert first_worker(job(), [{**first, "status": {"phase": "Succeeded"}}]) is None
+    assert first_worker(job(), [pod(**{n.ANNOTATION_SCRAPE: "false"})]) is None
+
+
+@contextmanager
+def serving(*pieces: bytes, pause: float = 0.0, closes: bytes | None = None) -> Iterator[int]:
+    """Answers one connection with these pieces, and closes it only after `closes`."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    done = threading.Event()
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            for piece in pieces:
+                try:
+                    connection.sendall(piece)
+                except OSError:
+                    return
+                if done.wait(pause):
+                    return
+            if closes is None:
+                done.wait(20)
+            else:
+                with suppress(OSError):
+                    connection.sendall(closes)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        done.set()
+        listener.close()
+        thread.join(5)
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SECONDS", 0.2)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(
+    ("pieces", "pause"),
+    [
+        ([b"HTTP/1.1 500 no\r\n\r\n"], 0.0),
+        ([b"what?\r\n\r\n"], 0.0),
+        ([HEAD, b"\xff\xfe"], 0.0),
+        ([HEAD], 0.0),
+        ([HEAD, *([b"#" * 65536] * 40)], 0.0),
+        ([HEAD, *([b"#"] * 200)], 0.05),
+        ([b"HTTP/1.1 200 OK\r\n", *([b"x-a: b\r\n"] * 90)], 0.05),
+    ],
+    ids=["500", "no HTTP", "no text", "silence", "without end", "drop by drop", "head by drops"],
+)
+def test_ask_of_a_server_that_misbehaves_ends_in_time(pieces: list[bytes], pause: float) -> None:
+    with serving(*pieces, pause=pause) as port:
+        began = time.monotonic()
+        assert unreadable(ask(pod(port)))
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_ask_of_an_answer_that_breaks_off_returns_none() -> None:
+    body = text(step=1234, loss=2.5).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 100)
+    with serving(head, body) as port:
+        assert unreadable(ask(pod(port)))
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert ask(pod(port)) is None
+
+
+def unreadable(told: dict[str, Any] | None) -> str:
+    assert told is not None
+    assert list(told) == [progress.UNREADABLE]
+    return str(told[progress.UNREADABLE])
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "0", "70000", "x", "-1", "²", " 9465", "9465\r\n"])
+def test_port_that_is_none_is_unreadable(port: str) -> None:
+    assert "prometheus.io/port" in unreadable(ask(pod(port)))
+
+
+@pytest.mark.parametrize("path", ["metrics", "/a b", "/a\r\nX: y", "/" + "a" * 5000, "/é"])
+def test_path_that_is_none_is_unreadable(path: str) -> None:
+    assert "prometheus.io/path" in unreadable(ask(pod(**{"prometheus.io/path": path})))
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "224.0.0.1", "a.example.com"])
+def test_address_that_is_no_pods_is_not_asked(address: str) -> None:
+    asked = pod()
+    asked["status"]["podIP"] = address
+    assert unreadable(ask(asked))
+
+
+def test_on_the_nodes_network_only_the_trainers_port_is_asked() -> None:
+    host = {"spec": {"hostNetwork": True}}
+    assert "node's network" in unreadable(ask({**pod(10255), **host}))
+    assert "node's network" in unreadable(ask({**pod(9465, **{"prometheus.io/path": "/stats"}), **host}))
+    assert ask({**pod(9465), **host}) is None  # asked, and nobody answers
+
+
+ONE = NAMES["step"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"{ONE}{{",
+        f"{ONE}{{a=",
+        f'{ONE}{{a="b" 1',
+        f'{ONE}{{="b"}} 1',
+        f'{ONE}{{"a": 1}} 1',
+        f"{ONE} 0x10",
+        f"{ONE} one",
+        f"{ONE}",
+        f"{ONE} {'9' * 5000}",
+        f"{ONE} 1 {'9' * 5000}",
+        f"{ONE} 1\n" * 5000,
+        f"{ONE}{{{'a' * 100_000}",
+        "{" * 100_000,
+        "\x00" * 1000,
+        f"{ONE}{{a=\"{'{' * 900}",
+    ],
+)  # fmt: skip
+def test_malformed_answer_of_a_worker_is_data_or_unreadable(answer: str) -> None:
+    with serving(HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), closes=answer.encode()) as port:
+        began = time.monotonic()
+        told = ask(pod(port))
+        assert time.monotonic() - began < 3
+    assert told is None or list(told) == [progress.UNREADABLE] or told == {"step": 1}

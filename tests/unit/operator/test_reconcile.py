@@ -1,0 +1,398 @@
+"""Looks at a job through a real client and a small API server: what is made, what is in the way, kills at writes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.operator.staged import (
+    ATTEMPT,
+    JOB,
+    NOW,
+    PODS,
+    QUEUE,
+    SERVICE,
+    TEAM,
+    Killed,
+    Mortal,
+    finish,
+    outcome,
+    phase,
+    settle,
+    stage,
+    thing,
+    workers,
+)
+from trainyard.k8s.rest import ApiError
+from trainyard.operator import progress
+from trainyard.operator.core import jobs
+from trainyard.operator.core import names as n
+from trainyard.operator.facts import Facts
+from trainyard.operator.reconcile import Reconciler
+
+
+def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_anew(api: FakeApi) -> None:
+    stage(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert api.objects[ATTEMPT]["spec"]["suspend"] is False
+    assert api.objects[ATTEMPT]["spec"]["completions"] == 2
+    assert SERVICE in api.objects
+    workers(api, "Running")
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_RUNNING
+    finish(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_SUCCEEDED
+    api.remove(ATTEMPT)
+    calm = Mortal(api)
+    settle(calm)
+    assert (ATTEMPT in api.objects, calm.writes, phase(api)) == (False, 0, n.PHASE_SUCCEEDED)
+
+
+def test_at_rest_nothing_is_written(api: FakeApi) -> None:
+    stage(api)
+    settle(Mortal(api))
+    again = Mortal(api)
+    settle(again)
+    assert again.writes == 0
+
+
+def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_anew(api: FakeApi) -> None:
+    """Kubernetes removes what was made for it, and a look must not take that for missing."""
+    stage(api)
+    settle(Mortal(api))
+
+    class Late(Mortal):
+        """The job and its children go while these are listed."""
+
+        made = 0
+
+        def create(self, *arguments: Any, **options: Any) -> Any:
+            self.made += 1
+            return super().create(*arguments, **options)
+
+        def list(self, *arguments: Any) -> list[dict[str, Any]]:
+            for path in (JOB, SERVICE, ATTEMPT):
+                if path in api.objects:
+                    api.remove(path)
+            return super().list(*arguments)
+
+    late = Late(api)
+    settle(late)
+    assert (late.made, SERVICE in api.objects, ATTEMPT in api.objects) == (0, False, False)
+
+
+def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi) -> None:
+    """It has seen no Job because the other one had not made it yet."""
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Running")
+    settle(Mortal(api))
+
+    class Overtaken(Mortal):
+        def list(self, *arguments: Any) -> list[dict[str, Any]]:
+            item = api.objects[JOB]
+            api.put(JOB, {**item, "status": {**item["status"], "message": "all workers are ready"}})
+            return []
+
+    Reconciler(objects := Overtaken(api), Facts(objects, "tools@sha256:1"), now=lambda: NOW).job(
+        "team", "vit"
+    )
+    assert phase(api) == n.PHASE_RUNNING
+    assert api.objects[JOB]["status"]["restarts"] == 0
+
+
+def test_workers_that_their_job_removes_as_it_has_succeeded_are_not_lost(api: FakeApi) -> None:
+    """It succeeds with the first of an elastic gang, between the list of Jobs and that of pods."""
+    stage(api)
+    api.objects[JOB]["spec"]["elastic"] = {"minNodes": 1, "maxNodes": 2}
+    settle(Mortal(api))
+    workers(api, "Running")
+    settle(Mortal(api))
+
+    class Meanwhile(Mortal):
+        def list(self, version: str, kind: str, *arguments: Any) -> list[dict[str, Any]]:
+            if kind == "Pod":
+                done = {"conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}
+                api.put(ATTEMPT, {**api.objects[ATTEMPT], "status": done})
+                for name in api.names(PODS):
+                    pod = api.objects[f"{PODS}/{name}"]
+                    pod["metadata"]["deletionTimestamp"] = "2026-11-22T11:00:00Z"
+            return super().list(version, kind, *arguments)
+
+    objects = Meanwhile(api)
+    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    assert (phase(api), api.objects[JOB]["status"]["restarts"]) == (n.PHASE_RUNNING, 0)
+
+
+def test_a_job_waits_for_its_queue_and_begins_when_it_is_there(api: FakeApi) -> None:
+    stage(api, queue=False)
+    settle(Mortal(api))
+    assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_PENDING, n.REASON_QUEUE_NOT_FOUND)
+    assert ATTEMPT not in api.objects
+    stage(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_PROVISIONING
+
+
+def test_nothing_is_refused_by_what_was_known_before(api: FakeApi) -> None:
+    stage(api)
+    api.objects[QUEUE]["spec"]["storage"] = {
+        "checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "fsx"}
+    }
+    objects = Mortal(api)
+    facts = Facts(objects, "tools@sha256:1")
+    facts.cluster("team", claims=False)
+    shared = {**thing("storage.k8s.io/v1", "StorageClass", "fsx", {}), "provisioner": "fsx.csi.aws.com"}
+    api.put("/apis/storage.k8s.io/v1/storageclasses/fsx", shared)
+    Reconciler(objects, facts, now=lambda: NOW).job("team", "vit")
+    assert phase(api) != n.PHASE_FAILED, api.objects[JOB]["status"]["message"]
+
+
+def test_what_cannot_be_is_refused_for_ever(api: FakeApi) -> None:
+    stage(api)
+    api.objects[QUEUE]["spec"]["storage"] = {
+        "checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "disk"}
+    }
+    settle(Mortal(api))
+    assert (phase(api), api.objects[JOB]["status"]["reason"]) == (
+        n.PHASE_PENDING,
+        n.REASON_STORAGE_CLASS_NOT_FOUND,
+    )
+    disk = {**thing("storage.k8s.io/v1", "StorageClass", "disk", {}), "provisioner": "ebs.csi.aws.com"}
+    api.put("/apis/storage.k8s.io/v1/storageclasses/disk", disk)
+    settle(Mortal(api))
+    assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_FAILED, n.REASON_INVALID_SPEC)
+
+
+def test_a_name_that_another_has_is_left_alone_and_told_until_it_is_free(api: FakeApi) -> None:
+    stage(api)
+    theirs = thing("v1", "Service", "vit", {"clusterIP": "10.0.0.1"})
+    api.put(SERVICE, theirs)
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(6):
+        reconciler.job("team", "vit")
+    assert api.objects[SERVICE]["spec"] == {"clusterIP": "10.0.0.1"}
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_NAME_TAKEN
+    assert ATTEMPT not in api.objects
+    api.remove(SERVICE)
+    for _ in range(8):
+        reconciler.job("team", "vit")
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert api.objects[SERVICE]["spec"]["clusterIP"] == "None"
+
+
+def test_a_job_that_changed_since_it_was_read_is_decided_anew(api: FakeApi) -> None:
+    stage(api)
+
+    def suspend(method: str, path: str) -> None:
+        if (method, path) == ("PUT", f"{JOB}/status") and not api.objects[JOB]["spec"].get("suspend"):
+            item = api.objects[JOB]
+            api.put(JOB, {**item, "spec": {**item["spec"], "suspend": True}})
+
+    api.on_request = suspend
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_SUSPENDED
+    assert ATTEMPT not in api.objects
+
+
+def test_who_writes_annotations_all_the_time_holds_up_no_status(api: FakeApi) -> None:
+    stage(api)
+    written = 0
+
+    def annotate(method: str, path: str) -> None:
+        nonlocal written
+        if (method, path) == ("PUT", f"{JOB}/status") and written < 3:
+            written += 1
+            item = api.objects[JOB]
+            api.put(JOB, {**item, "metadata": {**item["metadata"], "annotations": {"count": str(written)}}})
+
+    api.on_request = annotate
+    objects = Mortal(api)
+    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    assert (written, phase(api)) == (3, n.PHASE_PROVISIONING)
+    assert api.objects[JOB]["metadata"]["annotations"] == {"count": "3"}
+
+
+READ = [
+    QUEUE,
+    "/apis/storage.k8s.io/v1/storageclasses",
+    f"/apis/batch/v1{TEAM}/jobs",
+    f"/api/v1{TEAM}/services",
+]
+
+
+@pytest.mark.parametrize("path", READ)
+def test_a_right_to_read_that_is_missing_is_told_by_the_job_until_it_is_given(
+    api: FakeApi, path: str
+) -> None:
+    stage(api)
+    api.refused = {("GET", path)}
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(2):
+        with pytest.raises(ApiError, match="403"):
+            reconciler.job("team", "vit")
+    status = api.objects[JOB]["status"]
+    assert (status["phase"], status["reason"]) == (n.PHASE_PENDING, n.REASON_REFUSED)
+    assert f"GET {path}" in status["message"]
+    assert status["observedGeneration"] == 1
+    (condition,) = status["conditions"]
+    assert (condition["type"], condition["status"]) == (n.ACCEPTED, "False")
+    (event,) = (api.objects[f"/api/v1{TEAM}/events/{name}"] for name in api.names(f"/api/v1{TEAM}/events"))
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "Refused", status["message"])
+    api.refused = set()
+    settle(objects)
+    assert phase(api) == n.PHASE_PROVISIONING
+
+
+def test_how_a_job_ended_stays_told_when_a_right_is_missing_later(api: FakeApi) -> None:
+    stage(api)
+    api.objects[JOB]["spec"]["maxRestarts"] = 0
+    settle(Mortal(api))
+    workers(api, "Failed", exit_code=7)
+    api.objects[ATTEMPT]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    settle(Mortal(api))
+    ended = copy.deepcopy(api.objects[JOB]["status"])
+    assert (ended["phase"], ended["exitCode"]) == (n.PHASE_FAILED, 7)
+    api.refused = {("GET", f"/api/v1{TEAM}/services")}
+    objects = Mortal(api)
+    with pytest.raises(ApiError, match="403"):
+        Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    assert (api.objects[JOB]["status"], objects.writes) == (ended, 0)
+
+
+def whole(api: FakeApi, kill: int, *, after: bool) -> int:
+    """A job's life with a controller that dies at its write of this number; returns the writes of all."""
+    stage(api)
+    written = 0
+    for change in (lambda: None, lambda: workers(api, "Running"), lambda: finish(api)):
+        change()
+        objects = Mortal(api, max(0, kill - written), after=after)
+        try:
+            settle(objects)
+        except Killed:
+            settle(Mortal(api))
+        written += objects.writes
+    return written
+
+
+def test_a_kill_at_any_write_ends_as_if_nothing_had_been() -> None:
+    with serving(FakeApi()) as api:
+        writes = whole(api, 0, after=False)
+        undisturbed = outcome(api)
+    assert writes > 5
+    # After one write is before the next one.
+    for kill, after in ((1, False), *((kill, True) for kill in range(1, writes + 1))):
+        with serving(FakeApi()) as api:
+            whole(api, kill, after=after)
+            assert outcome(api) == undisturbed, (kill, after)
+
+
+BEGAN = "2027-01-15T08:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {"prometheus.io/port": "9" * 5000},
+        {"prometheus.io/path": "no path"},
+        {"prometheus.io/path": "/" + "\u00e9" * 5000},
+    ],
+)
+@pytest.mark.parametrize("edit", [{"suspend": True}, {"activeDeadlineSeconds": 1}])
+def test_worker_stops_no_reconcile_whatever_it_says(
+    api: FakeApi, annotations: dict[str, str], edit: dict[str, Any]
+) -> None:
+    """Its annotations, an answer that makes the parser raise, and a decision that raises for what it says."""
+
+    def raises(pod: dict[str, Any]) -> None:
+        progress.ask(pod)
+        raise KeyError("malformed")
+
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Running")
+    for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
+        item = api.objects[path]
+        item["metadata"]["annotations"] |= {n.ANNOTATION_SCRAPE: "true", **annotations}
+        item["metadata"]["creationTimestamp"] = BEGAN
+        item["status"]["podIP"] = "127.0.0.1"
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_RUNNING
+    api.objects[JOB]["spec"] |= edit
+    objects = Mortal(api)
+    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60, ask=raises)
+    later.job("team", "vit")
+    assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)
+
+
+# The API server takes 10,000 levels of JSON.
+DEEP = 9900
+
+
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
+@pytest.mark.parametrize("of", ["queue", "other queue", "other job"])
+def test_object_of_any_depth_stops_no_reconcile(api: FakeApi, of: str) -> None:
+    """Its own queue, whose template no pod can have; one of another job, which is in the same lists."""
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Running")
+    for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
+        api.objects[path]["metadata"]["creationTimestamp"] = BEGAN
+    settle(Mortal(api))
+    deep = {"podTemplate": {"spec": nested(DEEP)}}
+    if of == "queue":
+        api.objects[QUEUE]["spec"] |= deep
+    else:
+        path, more = (JOB, {"overrides": deep}) if of == "other job" else (QUEUE, deep)
+        other = json.loads(json.dumps(api.objects[path]))
+        other["metadata"] |= {"name": "deep", "uid": "deep"}
+        other["spec"] |= more
+        api.objects[f"{path.rpartition('/')[0]}/deep"] = other
+    api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
+    objects = Mortal(api)
+    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60)
+    later.job("team", "vit")
+    later.queue("team", api.objects[QUEUE]["metadata"]["name"])
+    assert phase(api) == n.PHASE_FAILED
+
+
+def test_job_is_decided_without_what_its_pods_say_where_that_raises(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Failed", exit_code=1)
+    for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
+        api.objects[path]["metadata"]["creationTimestamp"] = BEGAN
+    monkeypatch.setattr(jobs, "decide", _raising_for_messages(jobs.decide))
+    api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
+    objects = Mortal(api)
+    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60).job("team", "vit")
+    assert phase(api) == n.PHASE_FAILED
+
+
+def _raising_for_messages(decide: Any) -> Any:
+    """Raise where a pod says how its containers ended."""
+
+    def decided(job: Any, queue: Any, items: Any, *rest: Any, **more: Any) -> Any:
+        found = list(items)
+        if any((each.get("status") or {}).get("containerStatuses") for each in found):
+            raise IndexError("a message that nobody thought of")
+        return decide(job, queue, found, *rest, **more)
+
+    return decided

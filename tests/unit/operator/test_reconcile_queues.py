@@ -1,0 +1,139 @@
+"""Looks at a queue through a real client and a small API server: KAI's queue of it, and what is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.operator.staged import (
+    ATTEMPT,
+    JOB,
+    KAI,
+    KAI_GANGS,
+    NOW,
+    PODS,
+    QUEUE,
+    TEAM,
+    Mortal,
+    install_kai,
+    phase,
+    settle_queue,
+    stage,
+    thing,
+)
+from trainyard.k8s.rest import ApiError
+from trainyard.operator.core import names as n
+from trainyard.operator.facts import Facts
+from trainyard.operator.reconcile import Reconciler
+
+
+def test_a_queue_is_ready_when_a_pod_of_it_would_be_taken_and_none_is_made(api: FakeApi) -> None:
+    stage(api)
+    assert settle_queue(api)[n.READY][0] == "True"
+    assert api.names(PODS) == []
+    assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
+    api.refused = {("POST", PODS)}
+    told = settle_queue(api)
+    assert (told[n.READY][0], told[n.POD_TEMPLATE_VALID][0]) == ("False", "False")
+    assert "Forbidden" in told[n.POD_TEMPLATE_VALID][1]
+
+
+def test_a_queue_has_its_own_in_kai_as_long_as_it_is_there_and_takes_nobody_elses(api: FakeApi) -> None:
+    stage(api)
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "spec": {**item["spec"], "kaiQueue": "gpu"}})
+    assert settle_queue(api)[n.KAI_QUEUE_READY][0] == "False"
+    assert f"{KAI}/queues/gpu" not in api.objects
+    install_kai(api)
+    theirs = {
+        "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
+        "kind": "Queue",
+        "metadata": {"name": "gpu"},
+    }
+    api.put(f"{KAI}/queues/gpu", {**theirs, "spec": {"parentQueue": "theirs"}})
+    settle_queue(api)
+    assert api.objects[f"{KAI}/queues/gpu"]["spec"] == {"parentQueue": "theirs"}
+    api.remove(f"{KAI}/queues/gpu")
+    settle_queue(api)
+    assert api.objects[f"{KAI}/queues/gpu"]["metadata"]["labels"][n.LABEL_QUEUE_NAME] == "h100"
+    assert n.QUEUE_FINALIZER in api.objects[QUEUE]["metadata"]["finalizers"]
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
+    settle_queue(api)
+    assert f"{KAI}/queues/gpu" not in api.objects
+    assert QUEUE not in api.objects
+
+
+def test_kai_that_is_half_installed_is_none(api: FakeApi) -> None:
+    stage(api)
+    api.objects[QUEUE]["spec"]["scheduling"] = {"scheduler": n.KAI_SCHEDULER}
+    install_kai(api, whole=False)
+    settle_of_all(api)
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_SCHEDULER_NOT_INSTALLED
+    install_kai(api)
+    settle_of_all(api)
+    assert phase(api) == n.PHASE_PROVISIONING
+
+
+def test_a_gang_waits_for_the_queue_that_the_job_names_instead(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    api.objects[JOB]["spec"]["overrides"] = {"kaiQueue": "urgent"}
+    settle_queue(api)
+    settle_of_all(api)
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
+    assert "no queue urgent" in api.objects[JOB]["status"]["message"]
+    assert ATTEMPT not in api.objects
+    queue = {"apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "kind": "Queue", "spec": {}}
+    api.put(f"{KAI}/queues/urgent", {**queue, "metadata": {"name": "urgent"}})
+    settle_of_all(api)
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]["spec"]["queue"] == "urgent"
+
+
+def settle_of_all(api: FakeApi) -> None:
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(6):
+        reconciler.job("team", "vit")
+
+
+def test_a_queue_of_kai_goes_after_the_gangs_in_it_wherever_they_are(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    settle_queue(api)
+    settle_of_all(api)
+    assert f"{KAI}/queues/gpu" in api.objects
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
+    told = settle_queue(api)[n.READY]
+    assert told == ("False", "is deleted when nothing is left in KAI's queue gpu: PodGroup team/vit-0")
+    assert f"{KAI}/queues/gpu" in api.objects
+    gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
+    api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
+    elsewhere = f"{KAI_GANGS}/namespaces/other/podgroups/bert-0"
+    # Not of a job of ours, and so without its label.
+    api.put(elsewhere, {**gang, "metadata": {"name": "bert-0", "namespace": "other"}})
+    settle_queue(api)
+    assert f"{KAI}/queues/gpu" in api.objects
+    api.remove(elsewhere)
+    below = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", "below", {"parentQueue": "gpu"})
+    api.put(f"{KAI}/queues/below", below)
+    assert settle_queue(api)[n.READY][1].endswith("KAI's queue gpu: Queue team/below")
+    assert f"{KAI}/queues/gpu" in api.objects
+    api.remove(f"{KAI}/queues/below")
+    settle_queue(api)
+    assert f"{KAI}/queues/gpu" not in api.objects
+    assert QUEUE not in api.objects
+
+
+def test_a_right_to_read_that_is_missing_is_told_by_the_queue(api: FakeApi) -> None:
+    stage(api)
+    api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
+    objects = Mortal(api)
+    with pytest.raises(ApiError, match="403"):
+        Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).queue("team", "h100")
+    (condition,) = api.objects[QUEUE]["status"]["conditions"]
+    assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)

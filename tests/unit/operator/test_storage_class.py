@@ -1,0 +1,92 @@
+"""Storage classes that others make: what was known of them is never too old for the claims that are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.operator.test_pool import buy, pooled
+from tests.unit.operator.test_reconcile import ATTEMPT, NOW, QUEUE, TEAM, Mortal, stage, thing
+from trainyard.operator.facts import Facts
+from trainyard.operator.reconcile import Reconciler
+
+pytestmark = pytest.mark.unit
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+CLAIMS = f"/api/v1{TEAM}/persistentvolumeclaims"
+JOBS = ATTEMPT.removesuffix("/vit-0")
+DEFAULT = "storageclass.kubernetes.io/is-default-class"
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as api:
+        stage(api)
+        api.objects[QUEUE]["spec"]["storage"] = {"workspace": {"enabled": True, "size": "1Gi"}}
+        yield api
+
+
+def reconciler(api: FakeApi) -> Reconciler:
+    """Its clock stands still: it never reads the facts anew because they are old. It has just read them."""
+    objects = Mortal(api)
+    looks = Reconciler(objects, Facts(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
+    looks.queue("team", "h100")
+    return looks
+
+
+def put_class(api: FakeApi, name: str, *, default: bool = False) -> None:
+    made = {**thing("storage.k8s.io/v1", "StorageClass", name, {}), "provisioner": "fsx.csi.aws.com"}
+    made["metadata"]["annotations"] = {DEFAULT: "true"} if default else {}
+    api.put(f"{CLASSES}/{name}", made)
+
+
+def begin(looks: Reconciler) -> None:
+    for _ in range(5):
+        looks.job("team", "vit")
+
+
+def reads(api: FakeApi) -> int:
+    """How often the classes were read."""
+    return sum(path == CLASSES for _, path, _ in api.requests)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_class_that_was_made_a_moment_ago_says_which_claims_are_made(api: FakeApi, *, named: bool) -> None:
+    if named:
+        api.objects[QUEUE]["spec"]["storage"]["workspace"]["storageClass"] = "shared"
+    looks = reconciler(api)
+    put_class(api, "shared", default=not named)
+    begin(looks)
+    assert api.names(CLAIMS) == ["vit-workspace"]
+    assert api.objects[f"{CLAIMS}/vit-workspace"]["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert api.names(JOBS) == ["vit-0"]
+
+
+def test_it_is_known_also_where_the_nodes_of_a_pool_are_counted(api: FakeApi) -> None:
+    pooled(api)
+    api.objects[QUEUE]["spec"]["storage"] = {"workspace": {"enabled": True, "size": "1Gi"}}
+    objects = Mortal(api)
+    facts = Facts(objects, "tools@sha256:1", clock=lambda: NOW)
+    begin(Reconciler(objects, facts, now=lambda: NOW))
+    buy(api)
+    put_class(api, "shared", default=True)
+    begin(Reconciler(objects, facts, now=lambda: NOW))  # which has read nothing of the pool yet
+    assert api.names(JOBS) == ["vit-0"]
+    assert api.names(CLAIMS) == ["vit-workspace"]
+
+
+def test_a_class_that_is_not_there_is_looked_for_when_claims_are_made_and_not_ever_after(
+    api: FakeApi,
+) -> None:
+    looks = reconciler(api)
+    begin(looks)
+    assert api.names(CLAIMS) == ["vit-workspace", "vit-workspace-1"]
+    assert reads(api) > 1
+    asked = reads(api)
+    begin(looks)
+    assert reads(api) == asked
+    # One that comes later changes nothing of what there is.
+    put_class(api, "shared", default=True)
+    begin(looks)
+    assert api.names(CLAIMS) == ["vit-workspace", "vit-workspace-1"]

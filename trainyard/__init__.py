@@ -1,0 +1,1 @@
+"""What is shared by the parts of Trainyard, or installed: Kubernetes API, operator, kubectl plugin, checks, CLI."""

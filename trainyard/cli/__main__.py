@@ -1,0 +1,134 @@
+"""Run the Makefile's commands on stacks: `python -m trainyard.cli COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import signal
+import sys
+from pathlib import Path
+
+from kubernetes.config import ConfigException
+
+from local.guard import ForeignCloudError, NotRunningError
+from local.home import Home
+from local.tools import ToolError
+from trainyard.cli.answers import AnswerError, keep_data, nodes
+from trainyard.cli.commands import DeployError, check_nodes, delete_data, down, preview, submit, up
+from trainyard.cli.engine import EngineError
+from trainyard.cli.follow import FollowError
+from trainyard.cli.given import GivenError
+from trainyard.cli.model import ModelError
+from trainyard.cli.node_checks import CheckError
+from trainyard.cli.pool_drift import PoolDeletingError
+from trainyard.cli.program import RefusedError
+from trainyard.cli.protected_data import ProtectedDataError
+from trainyard.cli.runs import RunError
+from trainyard.cli.stack_file import StackFileError, check_name
+from trainyard.cli.watched import Interrupted
+
+# What a person can mend: one line, exit code 1.
+EXPECTED = (
+    AnswerError,
+    CheckError,
+    DeployError,
+    EngineError,
+    FollowError,
+    GivenError,
+    ProtectedDataError,
+    ModelError,
+    PoolDeletingError,
+    RefusedError,
+    RunError,
+    StackFileError,
+    ForeignCloudError,
+    NotRunningError,
+    ToolError,
+    ConfigException,
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(prog="python -m trainyard.cli", description=__doc__)
+    commands = result.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("up", "deploy the stack, then follow its training run to the end"),
+        ("down", "destroy the stack and stop the local cloud"),
+        ("delete-data", "delete the data that `down` kept"),
+        ("preview", "show the plan of `up`"),
+        ("submit", "start another run on a stack that is up, and follow it"),
+        ("check-nodes", "check each machine of a pool for what a training needs; none is bought"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--stack", default="local")
+        command.add_argument("--cloud", choices=("local", "aws"))
+        if name == "down":
+            command.add_argument(
+                "--keep-data",
+                type=keep_data,
+                nargs="?",
+                const=True,
+                default=False,
+                metavar="YES_OR_NO",
+                help="leave what protectData protects",
+            )
+        if name == "delete-data":
+            command.add_argument("--confirm", default="", metavar="STACK", help="the stack's name")
+        if name == "submit":
+            command.add_argument("--min", required=True, metavar="NODES")
+            command.add_argument("--max", required=True, metavar="NODES")
+        if name == "check-nodes":
+            command.add_argument("--pool", required=True)
+    return result
+
+
+def told(error: OSError) -> str:
+    """What a person reads of it; a write to a full disk does not name its file by itself."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = error.filename or Home().root
+        return f"the disk of {place} is full: free some space and run the same command again"
+    return f"{error.strerror or error}" + (f" ({Path(error.filename)})" if error.filename else "")
+
+
+def main() -> int:
+    """Run one command; what a person can mend ends in one line and exit code 1."""
+    arguments = parser().parse_args()
+    cloud = arguments.cloud or ("local" if arguments.stack == "local" else "aws")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
+    try:
+        check_name(arguments.stack)
+        if arguments.command == "up":
+            return up(arguments.stack, cloud)
+        if arguments.command == "down":
+            return down(arguments.stack, cloud, arguments.keep_data)
+        if arguments.command == "preview":
+            return preview(arguments.stack, cloud)
+        if arguments.command == "delete-data":
+            return delete_data(arguments.stack, cloud, arguments.confirm)
+        if arguments.command == "check-nodes":
+            return check_nodes(arguments.stack, cloud, arguments.pool)
+        least, most = nodes("MIN", arguments.min), nodes("MAX", arguments.max)
+        return submit(arguments.stack, cloud, least, most)
+    except EXPECTED as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {told(error)}", file=sys.stderr)
+        return 1
+    except Interrupted as stopped:
+        print(f"\n{stopped}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _terminated(_number: int, _frame: object) -> None:
+    """A terminal that closes and `kill` end a command as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""`python -m trainyard.cli.account preflight|leftovers --stack NAME`: the program's questions, asked the local cloud.
+
+`make preflight` and `make verify-clean` come here with CLOUD=local. What is asked, and how, is the program's own
+(`trainyard.preflight`, `trainyard.preflight.leftovers`), run as a command of its own with the local cloud's variables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from local.backend import STACKS
+from local.cluster.record import running
+from local.guard import ForeignCloudError, refuse_foreign
+from local.home import Home
+from local.tools import ToolError
+from trainyard.cli.commands import DeployError, pinned_sources, say
+from trainyard.cli.engine import ROOT, state_file
+from trainyard.cli.given import GivenError, with_given
+from trainyard.cli.stack_file import StackFileError, check_name, for_local_cloud, read, write
+
+LEFTOVERS = "leftovers"
+MODULES = {"preflight": "trainyard.preflight", LEFTOVERS: "trainyard.preflight.leftovers"}
+NOTHING_THERE = "the local cloud is not running; its account ended with it, so that nothing is left"
+
+
+def is_up(home: Home, stack: str, cloud: dict[str, Any]) -> bool:
+    """Return whether the stack was deployed on the present local cloud."""
+    deployed = home.root / STACKS / f"Pulumi.{stack}.yaml"
+    mark = deployed.with_suffix(".generation")
+    return deployed.is_file() and mark.is_file() and mark.read_text() == cloud["generation"]
+
+
+def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) -> Path:
+    """Return the stack file for the local cloud.
+
+    Leftovers are checked with the engine's copy of the file, the preflight with the present file. As in `make up`,
+    resources that the file names as existing are created in the emulated account first.
+
+    Raises:
+        GivenError: the account refused to make something.
+    """
+    if question == LEFTOVERS and is_up(home, stack, cloud):
+        return home.root / STACKS / f"Pulumi.{stack}.yaml"
+    made = home.root / "asked" / f"Pulumi.{stack}.yaml"
+    document = with_given(read(ROOT / f"Pulumi.{stack}.yaml"), say)
+    write(for_local_cloud(document, pinned_sources(), cloud["deployerArn"]), made)
+    return made
+
+
+def ask(question: str, stack: str, home: Home) -> int:
+    """Run one of the program's questions on the local cloud; returns its exit code. The preflight starts the cloud.
+
+    Raises:
+        DeployError: the local cloud did not start; the reason has been printed.
+        ForeignCloudError: the environment leads to an AWS account.
+        StackFileError: there is no such stack file.
+    """
+    check_name(stack)
+    refuse_foreign(os.environ, home)
+    read(ROOT / f"Pulumi.{stack}.yaml")
+    if running(home) is None:
+        if question == LEFTOVERS:
+            say(f"verify-clean of stack {stack}: {NOTHING_THERE}")
+            return 0
+        if subprocess.run([sys.executable, "-m", "local", "up"], cwd=ROOT).returncode != 0:
+            raise DeployError("the local cloud did not start; see above")
+    # On in the local cloud's network, with its variables.
+    words = ["-m", "local", "exec", "--", sys.executable, "-m", "trainyard.cli.account", question]
+    return subprocess.run([sys.executable, *words, "--stack", stack, "--inside"], cwd=ROOT).returncode
+
+
+def ask_inside(question: str, stack: str, home: Home) -> int:
+    """The same, of a process that has the local cloud's variables already.
+
+    Raises:
+        DeployError: the local cloud has ended meanwhile.
+        GivenError: the account refused what the stack file says is given.
+    """
+    cloud = home.cloud()
+    if cloud is None:
+        raise DeployError(
+            f"the local cloud's record {home.cloud_file} is missing; run the same command again"
+        )
+    file = settings_file(question, home, stack, cloud)
+    # Ignore the state of an earlier local cloud: the other directory has no such file.
+    states = home.root / (STACKS if is_up(home, stack, cloud) else "asked")
+    words = ["-m", MODULES[question], "--stack", stack, "--file", str(file)]
+    words += ["--state", str(state_file(states, stack))]
+    return subprocess.run([sys.executable, *words], cwd=ROOT).returncode
+
+
+def main() -> int:
+    """Run one question; what a person can mend ends in one line and exit code 1."""
+    parser = argparse.ArgumentParser(prog="python -m trainyard.cli.account", description=__doc__)
+    parser.add_argument("question", choices=("preflight", LEFTOVERS))
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    try:
+        run = ask_inside if arguments.inside else ask
+        return run(arguments.question, arguments.stack, Home())
+    except (DeployError, ForeignCloudError, GivenError, StackFileError, ToolError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing was changed", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

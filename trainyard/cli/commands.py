@@ -1,0 +1,485 @@
+"""Run the commands on stacks: up, down, delete-data, preview, submit, check-nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes.config import new_client_from_config
+
+from local.cluster.kubeconfig import current_context
+from local.cluster.namespaces import enter_prefix
+from local.cluster.record import running
+from local.guard import cloud_environment, refuse_foreign
+from local.home import Home
+from local.nodes import preload
+from local.tools import ensure, module_directory
+from trainyard.cli import official, program
+from trainyard.cli.adopt import identities
+from trainyard.cli.engine import ROOT, Engine, end_leftovers, state_file
+from trainyard.cli.follow import Follower, JobGoneError, Run
+from trainyard.cli.given import gives_cluster, with_given
+from trainyard.cli.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
+from trainyard.cli.model import fetch_model
+from trainyard.cli.node_checks import NodeChecks
+from trainyard.cli.pool_drift import check_pools, refresh_targets
+from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
+from trainyard.cli.runs import no_run, start_run
+from trainyard.cli.stack_file import (
+    Sources,
+    StackFileError,
+    cluster_name,
+    for_local_cloud,
+    read,
+    with_sources,
+    write,
+)
+from trainyard.cli.sweep import stack_tags, sweep
+from trainyard.cli.told import kubectl, make, places, removed_context, shown, unwatched
+from trainyard.cli.turns import turn
+from trainyard.cli.up_messages import (
+    deleted_job_message,
+    read_changed_settings,
+)
+from trainyard.cli.watched import Interrupted
+
+# Set for a command that went on inside the network of an ordinary user's local cloud.
+ENTERED = "TRAINYARD_ENTERED"
+
+
+class DeployError(Exception):
+    """Something a person has to know or to mend, in one line."""
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def up(stack: str, cloud: str) -> int:
+    """Deploy, follow the run to its end, say where everything is. Returns the exit code."""
+    if cloud == "aws":
+        return official.up(stack)
+    started = time.monotonic()
+    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    refuse_foreign(os.environ)
+    program.check(stack)
+    with turn(Home().root / "stacks", say):
+        home = start_local_cloud()
+        deploying = time.monotonic()
+        session = _Session.open(home, stack)
+        session.recover()
+        document = with_given(document, say)
+        settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
+        session.check(settings)
+        missing = session.check_pools(settings)
+        write(settings, session.engine.config_file)
+        if missing:
+            # The engine creates again what is not in the state.
+            targets = refresh_targets(missing)
+            session.engine.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", *targets)
+        session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
+        outputs = session.engine.outputs()
+        late = read_changed_settings(session.engine.deployment())
+    up_line = f"stack {stack} is up after {time.monotonic() - deploying:.0f} s"
+    if outputs.get("launcherJobName") is None:
+        say(f"{up_line}; {no_run(stack, outputs)}")
+        return 0
+    say(f"{up_line}; following run {outputs['runId']}")
+    again = make("up", stack, "local")
+    try:
+        code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again)
+    except JobGoneError:
+        say(deleted_job_message(outputs["runId"], outputs["launcherJobName"], outputs["trainingNamespace"]))
+        return 0
+    if late:
+        say(late)
+    say(f"all: {time.monotonic() - started:.0f} s")
+    return code
+
+
+def down(stack: str, cloud: str, keep_data: bool = False) -> int:
+    """Destroy the stack, sweep what it left, stop the local cloud unless another stack is up on it.
+
+    With `keep_data` the stack's protected data stays, and the local cloud with it.
+
+    Raises:
+        DeployError: there is no such stack, and others are up.
+        ProtectedDataError: the stack has protected data and it is not to be kept, or has none.
+    """
+    if cloud == "aws":
+        return official.down(stack, keep_data)
+    home = Home()
+    refuse_foreign(os.environ, home)
+    with turn(home.root / "stacks", say):
+        return _down(home, stack, keep_data)
+
+
+def _down(home: Home, stack: str, keep_data: bool) -> int:
+    if _join(home):
+        _refuse_unknown(home, stack)
+        session = _Session.open(home, stack)
+        before = current_context(home.kubeconfig)
+        refreshed = session.recover()
+        kept: list[str] = []
+        if session.engine.has_resources():
+            kept = check(session.engine.deployment(), stack, "local", keep_data)
+            if not refreshed:
+                session.engine.refresh()
+            session.engine.run(
+                "destroy", "--yes", "--skip-preview", "--suppress-outputs", *(EXCEPT_DATA if kept else ())
+            )
+        # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
+        session.sweep()
+        if kept:
+            say(
+                f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up: "
+                "`.venv/bin/python -m local down` ends it, and this data with it"
+            )
+            _report_context(home, before)
+            return 0
+        session.engine.forget()
+        others = _up(home)
+        if others:
+            stacks = "stack" if len(others) == 1 else "stacks"
+            say(f"stack {stack} is destroyed; the local cloud stays up for {stacks} {', '.join(others)}")
+            _report_context(home, before)
+            return 0
+    # Without the local cloud no engine on it has anything to do.
+    for record in (home.root / "stacks").glob("*.session.json"):
+        end_leftovers(record, say)
+    return _local("down")
+
+
+def _report_context(home: Home, before: str) -> None:
+    if message := removed_context(home, before):
+        say(message)
+
+
+def preview(stack: str, cloud: str) -> int:
+    """Show the plan of an `up` against the stack's state; without a state, show all resources of a first `up`.
+
+    The plan of a first `up` needs no account and no local cloud.
+    """
+    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    program.check(stack)
+    why = official.preview(stack) if cloud == "aws" else _preview_running(stack, document)
+    if why is None:
+        return 0
+    say(f"stack {stack}: no plan against its state: {why}. These are all resources of a first up")
+    home = Home()
+    ensure(("pulumi", "pulumi-language-python", "kubernetes", "helm"), home)
+    with turn(home.root / "preview", say):
+        engine = Engine(home.root, stack, {}, state="preview")
+        engine.initialise()
+        write(with_sources(document, pinned_sources()), engine.config_file)
+        engine.run("preview")
+    return 0
+
+
+def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
+    """Show the plan for a stack on the local cloud. Return why there is no plan, else None."""
+    home = Home()
+    if running(home) is None:
+        return "the local cloud is not running"
+    refuse_foreign(os.environ, home)
+    if not _join(home):
+        return "the local cloud is not running"
+    # Another command may be writing the state. Wait for it.
+    with turn(home.root / "stacks", say):
+        session = _Session.open(home, stack)
+        if not session.is_up():
+            return "the stack is not up on this local cloud"
+        session.engine.wait_for_other(say)
+        if session.engine.was_interrupted():
+            say(f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources")
+        settings = for_local_cloud(with_given(document, say), pinned_sources(), session.cloud["deployerArn"])
+        file = session.check(settings)
+        session.check_pools(settings)
+        say(f"stack {stack}: the plan of an up against its state")
+        session.engine.run("preview", "--suppress-outputs", config_file=file)
+    return None
+
+
+def delete_data(stack: str, cloud: str, confirmed: str) -> int:
+    """Delete the data that an earlier `down` kept, without a cluster.
+
+    Raises:
+        ProtectedDataError: No data is kept, the stack is up, or `confirmed` is not its name.
+    """
+    if cloud == "aws":
+        return official.delete_data(stack, confirmed)
+    home = Home()
+    refuse_foreign(os.environ, home)
+    with turn(home.root / "stacks", say):
+        if not _join(home):
+            raise DeployError(f"stack {stack}: the local cloud is not running, and its data ended with it")
+        _refuse_unknown(home, stack)
+        session = _Session.open(home, stack)
+        session.recover()
+        found = check_deletion(session.engine.deployment(), stack, "local", confirmed)
+        session.engine.edit(with_deletion_allowed)
+        session.engine.run("destroy", "--yes", "--skip-preview", "--suppress-outputs")
+        session.sweep()
+        session.engine.forget()
+        say(f"stack {stack}: deleted its data: {', '.join(found)}")
+        return 0 if _up(home) else _local("down")
+
+
+def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
+    """Start another run with the stack's launcher manifest and follow it."""
+    if not 1 <= minimum <= maximum:
+        raise DeployError(f"MIN={minimum} MAX={maximum}: MIN must be at least 1 and not above MAX")
+    if cloud == "aws":
+        return official.submit(stack, minimum, maximum)
+    session = _running(stack)
+    home, outputs = session.home, session.engine.outputs()
+    kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
+    job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
+    say(f"started {job}")
+    shows = f"{kubectl(home, outputs['clusterName'])} logs -n {outputs['trainingNamespace']} -f job/{job}"
+    return session.follow(outputs, job, job.removeprefix("launch-"), shows)
+
+
+def check_nodes(stack: str, cloud: str, pool: str) -> int:
+    """Check each machine of a pool. Returns 0 if some were checked and all of those are fit."""
+    if cloud == "aws":
+        return official.check_nodes(stack, pool)
+    session = _running(stack)
+    outputs = session.engine.outputs()
+    kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]
+    return NodeChecks(kubeconfig, context, outputs["trainingNamespace"], say).run(pool)
+
+
+def _running(stack: str) -> _Session:
+    """The session of a stack that is up on this machine's local cloud."""
+    home = Home()
+    if not _join(home):
+        raise DeployError(
+            f"stack {stack} is not up on this machine; `make up STACK={stack} CLOUD=local` starts it"
+        )
+    session = _Session.open(home, stack)
+    if not session.is_up():
+        raise DeployError(f"stack {stack} is not up; `make up STACK={stack} CLOUD=local` deploys it")
+    return session
+
+
+def start_local_cloud() -> Home:
+    """Build what is missing, start the local cloud or find it running.
+
+    Raises:
+        DeployError: it did not start; the reason has been printed.
+    """
+    refuse_foreign(os.environ)
+    home = Home()
+    preload.library()  # first: whoever lacks a compiler is to know it before the tools are built
+    ensure((), home)
+    if ENTERED not in os.environ and _local("up") != 0:
+        raise DeployError("the local cloud did not start; see above")
+    _enter(home)
+    return home
+
+
+def _enter(home: Home) -> None:
+    """An ordinary user's local cloud has a network of its own: go on inside it. For root this does nothing."""
+    supervisor = running(home)
+    prefix = enter_prefix(supervisor) if supervisor else []
+    if prefix:
+        command = [*prefix, sys.executable, "-m", "trainyard.cli", *sys.argv[1:]]
+        environment = {**os.environ, ENTERED: "1"}
+        os.execvpe(command[0], command, environment)  # noqa: S606  (this very command, in the other network)
+
+
+def pinned_sources() -> Sources:
+    """Charts and manifests of the pinned Go modules."""
+    karpenter, operator = module_directory("karpenter"), module_directory("training-operator")
+    return Sources(
+        karpenter_chart=karpenter / "charts" / "karpenter",
+        karpenter_crd_chart=karpenter / "charts" / "karpenter-crd",
+        training_operator=operator / "manifests" / "overlays" / "standalone",
+    )
+
+
+def _local(*arguments: str) -> int:
+    return subprocess.run([sys.executable, "-m", "local", *arguments], cwd=ROOT).returncode
+
+
+def _join(home: Home) -> bool:
+    """Whether the local cloud is running; an ordinary user's command goes on inside its network."""
+    if running(home) is None or home.cloud() is None:
+        return False
+    _enter(home)
+    return True
+
+
+def _up(home: Home) -> list[str]:
+    """The stacks that are up on the running local cloud."""
+    names = sorted(file.name.split(".")[1] for file in (home.root / "stacks").glob("Pulumi.*.yaml"))
+    return [name for name in names if _Session.open(home, name).is_up()]
+
+
+def _refuse_unknown(home: Home, stack: str) -> None:
+    """Refuse the name of a stack that has never been on this machine while others are up: it may be mistyped.
+
+    Raises:
+        DeployError: there is no such stack.
+    """
+    directory = home.root / "stacks"
+    # The copy of a stack file outlives the stack, so that `down` can be called again.
+    if (directory / f"Pulumi.{stack}.yaml").exists() or state_file(directory, stack).exists():
+        return
+    others = _up(home)
+    if others:
+        raise DeployError(
+            f"there is no stack {stack} on this local cloud, and nothing was changed; up there: {', '.join(others)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Session:
+    """One stack on the running local cloud."""
+
+    home: Home
+    cloud: dict[str, Any]
+    engine: Engine
+
+    @classmethod
+    def open(cls, home: Home, stack: str) -> _Session:
+        variables = cloud_environment(home)
+        # For the SDKs in this process, too; and past a proxy of the environment, since all of it is on this machine.
+        os.environ.update(variables)
+        cloud = json.loads(home.cloud_file.read_text())
+        return cls(home=home, cloud=cloud, engine=Engine(home.root, stack, variables))
+
+    @property
+    def _mark(self) -> Path:
+        """Names the local cloud that the stack's resources are on."""
+        return self.engine.config_file.with_suffix(".generation")
+
+    def is_up(self) -> bool:
+        """Whether the stack has resources on this local cloud; those on an earlier one ended with it."""
+        here = self._mark.exists() and self._mark.read_text() == self.cloud["generation"]
+        return here and self.engine.has_resources()
+
+    def recover(self) -> bool:
+        """Leave the stack's state usable: after another local cloud's end, and after a killed run.
+
+        Returns whether that took a refresh.
+        """
+        mark, current = self._mark, self.cloud["generation"]
+        if self.engine.restore_state():
+            say(
+                f"stack {self.engine.stack}: its state was cut off by a full disk; going on from the last whole one"
+            )
+        if self.engine.has_resources() and not self.is_up():
+            say(
+                f"stack {self.engine.stack}: its local cloud has ended, and its resources with it; starting anew"
+            )
+            self.engine.forget()
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(current)
+        self.engine.initialise()
+        self.engine.wait_for_other(say)
+        self.engine.end_leftovers(say)
+        if gone := gone_cluster(self.engine.deployment(), self._region()):
+            say(f"cluster {gone} is gone, and what was in it: the stack's state forgets that")
+            self.engine.environment[FORGET_UNREACHABLE] = "true"
+        if not self.engine.was_interrupted():
+            return False
+        say(
+            f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"
+        )
+        self.engine.cancel()
+        self.engine.begin_recovery()
+        account, region = self.cloud["accountId"], self._region()
+        adopted = dict(identities(self.engine.deployment(), account, region, self._released))
+        for urn, identity in adopted.items():
+            say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being made")
+        self.engine.adopt(adopted)
+        self.engine.refresh()
+        self.engine.end_recovery()
+        return True
+
+    def check(self, settings: Mapping[str, Any]) -> Path:
+        """Check the settings against the stack's state, and return the file with the settings.
+
+        Raises:
+            RefusedError: The value of a fixed setting changed.
+        """
+        file = self.home.root / "asked" / f"Pulumi.{self.engine.stack}.yaml"
+        write(settings, file)
+        program.check(self.engine.stack, "--file", str(file), "--state", str(self.engine.state_file))
+        return file
+
+    def check_pools(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Report what of the pools is not as the engine takes it; see `pool_drift.check_pools`.
+
+        Raises:
+            PoolDeletingError: A pool of the stack file is being deleted.
+        """
+        deployment = self.engine.deployment()
+        clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
+        if not clusters:
+            return {}
+        file = str(self.home.kubeconfig)
+        return check_pools(
+            lambda: new_client_from_config(config_file=file, context=clusters[0]),
+            deployment,
+            settings["config"],
+            say,
+        )
+
+    def sweep(self) -> None:
+        """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""
+        config = self._config()
+        if config:
+            tags = stack_tags(self.engine.stack) if gives_cluster(config) else None
+            sweep(self._region(), cluster_name(config, self.engine.stack), say, tags)
+
+    def _config(self) -> dict[str, Any]:
+        """The settings that the last command worked with; empty where there was none."""
+        try:
+            config: dict[str, Any] = read(self.engine.config_file)["config"]
+        except StackFileError:  # the engine's own salt may stand there already
+            return {}
+        return config
+
+    def _region(self) -> str:
+        return str(self._config().get("aws:region", self.cloud["region"]))
+
+    def _released(self, namespace: str, name: str) -> bool:
+        """Whether Helm finished a release that the engine did not record; in a cluster that is gone there is none."""
+        clusters = [each["id"] for each in self.engine.deployment()["resources"] if each["type"] == CLUSTER]
+        if not clusters:
+            return False
+        words = ["helm", "status", name, "--namespace", namespace, "--output", "json"]
+        words += ["--kubeconfig", str(self.home.kubeconfig), "--kube-context", clusters[0]]
+        answer = subprocess.run(words, env=self.engine.environment, capture_output=True, text=True)
+        return answer.returncode == 0 and json.loads(answer.stdout)["info"]["status"] == "deployed"
+
+    def follow(self, outputs: Mapping[str, Any], job: str, run_id: str, again: str) -> int:
+        """Follow one run and print how it ended and where its results are; `again` is the command that shows it."""
+        run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
+        stack, context = self.engine.stack, outputs["clusterName"]
+        try:
+            result = Follower(self.home.kubeconfig, context, say).follow(run)
+        except KeyboardInterrupt:
+            raise Interrupted(unwatched(stack, "local", run_id, again)) from None
+        if result.succeeded:
+            say(f"run {run_id} succeeded in {result.seconds:.0f} s")
+            target = self.home.root / "models" / stack / run_id
+            uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/model.pt"
+            fetch_model(uri, outputs["region"], target)
+            say(f"model:      {shown(target / 'model.pt')}  (copy of {uri})")
+        else:
+            say(f"run {run_id} failed: {result.message}")
+        for line in places(self.home, context, run.namespace):
+            say(line)
+        return 0 if result.succeeded else 1

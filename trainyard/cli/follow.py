@@ -1,0 +1,228 @@
+"""Follow a training run to its end, as a person wants to see it: nodes arriving, the launcher's state, the loss."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+POLL_SECONDS = 1.0
+# Longer than a restart of the API server takes, shorter than a person's patience.
+UNREACHABLE_SECONDS = 60.0
+# A log is read whole each time, so that a long one is read less often: this bounds what one pod's costs the API server.
+LOG_BYTES_PER_SECOND = 100_000
+JOB_LABEL = "training.kubeflow.org/job-name"
+LAUNCHER_LINE = re.compile(r'launcher state=\S+ .*?reason=(?P<reason>".*") elapsed=\d+s$')
+NODEPOOL_LABEL = "karpenter.sh/nodepool"
+
+
+class FollowError(Exception):
+    """The run can't be followed: its Job is not there, or the API server does not answer."""
+
+
+class JobGoneError(FollowError):
+    """The run's Job was deleted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Names of one run's objects."""
+
+    namespace: str
+    launcher_job: str
+    run_id: str
+
+    @property
+    def training_job(self) -> str:
+        """Name of the PyTorchJob."""
+        return f"train-{self.run_id}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended; `lines` are the trainer's and launcher's last words."""
+
+    succeeded: bool
+    message: str
+    seconds: float
+
+
+@dataclass
+class _Shown:
+    """What has been printed already."""
+
+    nodes: dict[str, str] = field(default_factory=dict)
+    # Both by the pods' uids.
+    log_lines: dict[str, int] = field(default_factory=dict)
+    next_look: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
+    """(succeeded, message) of a finished batch/v1 Job, or None while it runs."""
+    for condition in (job.get("status") or {}).get("conditions") or []:
+        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
+            words = [condition.get("reason") or "", condition.get("message") or ""]
+            return condition["type"] == "Complete", ": ".join(word for word in words if word)
+    return None
+
+
+def reason_of(line: str) -> str | None:
+    """The reason of a launcher's line of state (launcher/report.py); None where it is no such line."""
+    found = LAUNCHER_LINE.match(line)
+    if found is None:
+        return None
+    try:
+        reason = json.loads(found["reason"])
+    except ValueError:
+        return None
+    return str(reason)
+
+
+def node_state(node: dict[str, Any]) -> str:
+    """One word for a Node: `joined`, `ready` (with its accelerators, where it has any) or `leaving`."""
+    if node["metadata"].get("deletionTimestamp"):
+        return "leaving"
+    ready = any(
+        c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions") or []
+    )
+    labels = node["metadata"].get("labels") or {}
+    return "ready" if ready and labels.get("karpenter.sh/initialized") == "true" else "joined"
+
+
+def describe_node(node: dict[str, Any]) -> str:
+    """Name, type, zone and accelerators of a Node."""
+    labels = node["metadata"].get("labels") or {}
+    allocatable = node["status"].get("allocatable") or {}
+    devices = [
+        f"{allocatable[name]} {name}"
+        for name in ("nvidia.com/gpu", "aws.amazon.com/neuron", "vpc.amazonaws.com/efa")
+        if allocatable.get(name, "0") != "0"
+    ]
+    parts = [
+        node["metadata"]["name"],
+        labels.get("node.kubernetes.io/instance-type", "?"),
+        labels.get("topology.kubernetes.io/zone", "?"),
+        *devices,
+    ]
+    return " ".join(parts)
+
+
+class Follower:
+    """Reads one cluster with an administrator's or a reader's kubeconfig and prints what changes."""
+
+    def __init__(self, kubeconfig: Path | None, context: str | None, say: Callable[[str], None]) -> None:
+        api = config.new_client_from_config(
+            config_file=str(kubeconfig) if kubeconfig else None, context=context
+        )
+        self._core = client.CoreV1Api(api)
+        self._batch = client.BatchV1Api(api)
+        self._api = api
+        self._say = say
+        self._shown = _Shown()
+
+    def follow(self, run: Run) -> Result:
+        """Block until the launcher's Job has ended.
+
+        Raises:
+            FollowError: there is no such Job, or the API server gave no answer for a minute.
+        """
+        started = last_answer = time.monotonic()
+        while True:
+            try:
+                job = self._plain(self._batch.read_namespaced_job(run.launcher_job, run.namespace))
+                ended = job_result(job)
+                self._show_nodes(started)
+                self._show_logs(run, started, to_the_end=ended is not None)
+                last_answer = time.monotonic()
+            except ApiException as error:
+                if error.status == 404:
+                    raise JobGoneError(f"Job {run.namespace}/{run.launcher_job} does not exist") from error
+                if error.status is not None and error.status < 500:
+                    raise FollowError(f"the API server refused ({error.status}): {error.reason}") from error
+                _give_up_after_a_minute(last_answer, f"{error.status} {error.reason}", error)
+            except (HTTPError, OSError) as error:
+                _give_up_after_a_minute(last_answer, str(error), error)
+            else:
+                if ended:
+                    # The Job's own message only says which exit code met which rule.
+                    why = self._shown.reason or ended[1]
+                    return Result(succeeded=ended[0], message=why, seconds=_job_seconds(job))
+            time.sleep(POLL_SECONDS)
+
+    def _plain(self, thing: Any) -> dict[str, Any]:
+        plain: dict[str, Any] = self._api.sanitize_for_serialization(thing)
+        return plain
+
+    def _show_nodes(self, started: float) -> None:
+        nodes = self._plain(self._core.list_node(label_selector=NODEPOOL_LABEL))["items"]
+        now = {node["metadata"]["name"]: node for node in nodes}
+        for name, node in now.items():
+            state = node_state(node)
+            if self._shown.nodes.get(name) != state:
+                self._shown.nodes[name] = state
+                self._print(started, f"node {state}: {describe_node(node)}")
+        for name in set(self._shown.nodes) - set(now):
+            del self._shown.nodes[name]
+            self._print(started, f"node gone: {name}")
+
+    def _show_logs(self, run: Run, started: float, *, to_the_end: bool) -> None:
+        for selector in (f"job-name={run.launcher_job}", f"{JOB_LABEL}={run.training_job}"):
+            pods = self._plain(self._core.list_namespaced_pod(run.namespace, label_selector=selector))[
+                "items"
+            ]
+            for pod in pods:
+                # A training that is begun anew has pods of the same names.
+                name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+                begun = pod["status"].get("phase") in ("Running", "Succeeded", "Failed")
+                if begun and (to_the_end or time.monotonic() >= self._shown.next_look.get(uid, 0)):
+                    self._show_log(run.namespace, name, uid, started)
+
+    def _show_log(self, namespace: str, pod: str, uid: str, started: float) -> None:
+        try:
+            text: str = self._core.read_namespaced_pod_log(pod, namespace)
+        except ApiException as error:
+            # The container has not started yet, the pod went meanwhile, or its machine does not answer: no news of it,
+            # and none of the others' and the Job's end may be lost for that.
+            if error.status in (400, 404) or (error.status or 0) >= 500:
+                return
+            raise
+        lines = text.splitlines()
+        shown = self._shown.log_lines.get(uid, 0)
+        # Fewer lines than before: the kubelet has begun a new file.
+        for line in lines[shown if shown <= len(lines) else 0 :]:
+            self._print(started, f"[{pod}] {line}")
+            self._shown.reason = reason_of(line) or self._shown.reason
+        self._shown.log_lines[uid] = len(lines)
+        self._shown.next_look[uid] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
+
+    def _print(self, started: float, line: str) -> None:
+        self._say(f"{time.monotonic() - started:6.1f} s  {line}")
+
+
+def _give_up_after_a_minute(last_answer: float, reason: str, error: Exception) -> None:
+    if time.monotonic() - last_answer > UNREACHABLE_SECONDS:
+        seconds = f"{UNREACHABLE_SECONDS:.0f} s"
+        raise FollowError(f"the API server has given no answer for {seconds}: {reason}") from error
+
+
+def _job_seconds(job: dict[str, Any]) -> float:
+    """Seconds from the Job's start to its last condition."""
+    status = job["status"]
+    ends = [c["lastTransitionTime"] for c in status.get("conditions") or []]
+    if not status.get("startTime") or not ends:
+        return 0.0
+    return _epoch(max(ends)) - _epoch(status["startTime"])
+
+
+def _epoch(timestamp: str) -> float:
+    return datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,242 @@
+"""Check each machine of a pool with the pool's own CronJob, and tell which of them are fit for a training.
+
+No machine is bought: those that are there are checked, and those at work are left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from trainyard.cli.follow import job_result
+
+Object = dict[str, Any]
+
+PREFIX = "check-"
+NODEPOOL_LABEL = "karpenter.sh/nodepool"
+INITIALIZED_LABEL = "karpenter.sh/initialized"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+JOB_LABEL = "batch.kubernetes.io/job-name"
+POLL_SECONDS = 1.0
+# A scheduler places a pod within a second; one that still waits waits for devices that others have.
+BUSY_SECONDS = 20.0
+# An image of 20 GB takes minutes; the Job itself ends a little later, and its pod goes with it.
+PATIENCE_SECONDS = 600.0
+
+
+class CheckError(Exception):
+    """The machines can't be checked; one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of one machine's check: `fit` is None where it was not made. `lines` are for a person."""
+
+    fit: bool | None
+    lines: tuple[str, ...]
+
+
+def job_for(cron: Object, node: str, hostname: str) -> Object:
+    """A Job of the CronJob's template that runs on exactly this machine. Pure."""
+    template = cron["spec"]["jobTemplate"]
+    spec = template["spec"]
+    pod = spec["template"]["spec"]
+    selector = {**pod.get("nodeSelector", {}), HOSTNAME_LABEL: hostname}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "generateName": f"{cron['metadata']['name']}-",
+            "labels": template.get("metadata", {}).get("labels", {}),
+            "annotations": {"trainyard.dev/node": node},
+        },
+        "spec": {
+            **spec,
+            "template": {**spec["template"], "spec": {**pod, "nodeSelector": selector}},
+        },
+    }
+
+
+def lacking(cron: Object, node: Object) -> list[str]:
+    """Devices that the machine's Node does not offer: a pod that asks for them would wait for ever. Pure."""
+    (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    offered = node["status"].get("allocatable") or {}
+    return [
+        f"{node['metadata']['name']}: the Node offers {offered.get(name, '0')} {name}; it must be {wanted}:"
+        " look at the log of its device plugin"
+        for name, wanted in container["resources"].get("limits", {}).items()
+        if "/" in name and int(offered.get(name, "0")) < int(wanted)
+    ]
+
+
+def judged(
+    node: str, pod: Object | None, *, log: str = "", ended: str = "", warning: str = "", waited: float
+) -> Verdict | None:
+    """What a check says by now, None while it goes on. Pure.
+
+    `ended` is why its Job ended, empty while it goes on; `warning` the last one about the pod; `waited` is in seconds.
+    """
+
+    def unchecked(reason: str) -> Verdict:
+        return Verdict(fit=None, lines=(f"{node} was not checked: {reason}",))
+
+    status = (pod or {}).get("status") or {}
+    phase = status.get("phase")
+    if phase in ("Succeeded", "Failed") and log:
+        return Verdict(fit=phase == "Succeeded", lines=tuple(log.splitlines()))
+    if phase == "Failed":
+        return unchecked(status.get("message") or status.get("reason") or "its pod ended without a word")
+    if pod is None and ended:
+        return unchecked(f"its pod was removed ({ended})")
+    placed = [each for each in status.get("conditions") or () if each["type"] == "PodScheduled"]
+    refused = [each.get("message") or "" for each in placed if each["status"] == "False"]
+    if refused and waited >= BUSY_SECONDS:
+        return unchecked("it is in use" if "Insufficient" in refused[0] else refused[0])
+    if waited >= PATIENCE_SECONDS:
+        why = warning or "nothing says why"
+        return Verdict(
+            fit=False, lines=(f"{node}: its check did not start in {PATIENCE_SECONDS:.0f} s: {why}",)
+        )
+    return None
+
+
+@dataclass
+class NodeChecks:
+    """Checks on one cluster; `context` None is the kubeconfig's own."""
+
+    kubeconfig: Path
+    context: str | None
+    namespace: str
+    say: Callable[[str], None]
+    _core: Any = field(init=False)
+    _batch: Any = field(init=False)
+    _plain: Callable[[Any], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        api = config.new_client_from_config(config_file=str(self.kubeconfig), context=self.context)
+        self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
+        self._plain = api.sanitize_for_serialization
+
+    def run(self, pool: str) -> int:
+        """Check every machine of the pool. Returns 0 if some were checked and all of those are fit, else 1.
+
+        Raises:
+            CheckError: there is no check of this pool, or the API server refused or does not answer.
+        """
+        try:
+            return self._run(pool)
+        except ApiException as error:
+            raise CheckError(f"checking pool {pool}: the API server refused: {error.reason}") from error
+        except HTTPError as error:
+            raise CheckError(f"checking pool {pool}: the API server does not answer: {error}") from error
+
+    def _run(self, pool: str) -> int:
+        cron = self._cron(pool)
+        selector = f"{NODEPOOL_LABEL}={pool},{INITIALIZED_LABEL}=true"
+        nodes = [self._plain(node) for node in self._core.list_node(label_selector=selector).items]
+        if not nodes:
+            self.say(
+                f"pool {pool} has no machine to check, and none was bought: warmNodes keeps some, and a run brings some"
+            )
+            return 1
+        jobs: dict[str, str] = {}
+        verdicts = []
+        try:
+            for node in nodes:
+                name = node["metadata"]["name"]
+                if missing := lacking(cron, node):
+                    verdicts.append(self._tell(Verdict(fit=False, lines=tuple(missing))))
+                    continue
+                if node["spec"].get("unschedulable"):
+                    verdicts.append(
+                        self._tell(Verdict(fit=None, lines=(f"{name} was not checked: it is cordoned",)))
+                    )
+                    continue
+                body = job_for(cron, name, node["metadata"]["labels"][HOSTNAME_LABEL])
+                jobs[name] = self._batch.create_namespaced_job(self.namespace, body).metadata.name
+            verdicts += self._follow(jobs)
+        finally:
+            for job in jobs.values():
+                self._remove(job)
+        fit = [verdict.fit for verdict in verdicts]
+        self.say(
+            f"{fit.count(True)} of {len(nodes)} machines of pool {pool} are fit, {fit.count(False)} are not,"
+            f" {fit.count(None)} were not checked"
+        )
+        return 0 if True in fit and False not in fit else 1
+
+    def _cron(self, pool: str) -> Object:
+        try:
+            found: Object = self._plain(
+                self._batch.read_namespaced_cron_job(f"{PREFIX}{pool}", self.namespace)
+            )
+        except ApiException as error:
+            if error.status != 404:
+                raise
+            there = [
+                each.metadata.name.removeprefix(PREFIX)
+                for each in self._batch.list_namespaced_cron_job(self.namespace).items
+            ]
+            right = (
+                f"it must be one of {', '.join(sorted(there))}"
+                if there
+                else "set trainyard:nodeCheck: true in the stack file, then run `up`"
+            )
+            raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
+        return found
+
+    def _follow(self, jobs: dict[str, str]) -> list[Verdict]:
+        """The verdicts, each told as soon as it is there."""
+        began, verdicts = time.monotonic(), []
+        waiting = dict(jobs)
+        while waiting:
+            for node, job in list(waiting.items()):
+                verdict = self._look(node, job, time.monotonic() - began)
+                if verdict is None:
+                    continue
+                del waiting[node]
+                verdicts.append(self._tell(verdict))
+            if waiting:
+                time.sleep(POLL_SECONDS)
+        return verdicts
+
+    def _tell(self, verdict: Verdict) -> Verdict:
+        for line in verdict.lines:
+            self.say(line)
+        return verdict
+
+    def _look(self, node: str, job: str, waited: float) -> Verdict | None:
+        pods = self._core.list_namespaced_pod(self.namespace, label_selector=f"{JOB_LABEL}={job}").items
+        pod = self._plain(pods[0]) if pods else None
+        log = ""
+        if pod is not None and pod["status"].get("phase") in ("Succeeded", "Failed"):
+            try:
+                log = self._core.read_namespaced_pod_log(pod["metadata"]["name"], self.namespace)
+            except ApiException:  # a pod that never started has none
+                log = ""
+        result = job_result(self._plain(self._batch.read_namespaced_job(job, self.namespace)))
+        warning = self._warning(pod) if pod is not None and waited >= PATIENCE_SECONDS else ""
+        ended = result[1] if result else ""
+        return judged(node, pod, log=log, ended=ended, warning=warning, waited=waited)
+
+    def _warning(self, pod: Object) -> str:
+        """The last warning about a pod, such as a mount that fails."""
+        events = self._core.list_namespaced_event(
+            self.namespace,
+            field_selector=f"type=Warning,involvedObject.uid={pod['metadata']['uid']}",
+        ).items
+        return str(events[-1].message) if events else ""
+
+    def _remove(self, job: str) -> None:
+        try:
+            self._batch.delete_namespaced_job(job, self.namespace, propagation_policy="Background")
+        except ApiException as error:
+            if error.status != 404:
+                raise

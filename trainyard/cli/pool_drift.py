@@ -1,0 +1,104 @@
+"""Compare the pools of the stack file and of the state with the cluster. Entry point: `check_pools`.
+
+An interrupted `up` that removes a pool does not stop the deletion: Karpenter ends it as soon as the last pod of the
+pool has ended. The engine does not see it, because it compares the stack file with its state only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import ConfigException
+from urllib3.exceptions import HTTPError
+
+from trainyard.cli.engine import EngineError
+from trainyard.cli.up_messages import NODE_POOL, read_removal_waits, removed_pools
+
+NODE_POOLS = ("karpenter.sh", "v1", "nodepools")
+
+
+class PoolDeletingError(Exception):
+    """A pool of the stack file is being deleted."""
+
+
+def check_pools(
+    connect: Callable[[], client.ApiClient],
+    deployment: Mapping[str, Any],
+    config: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """Report what still uses pools that will be removed, and the pools of `find_missing`. Return the latter.
+
+    If the cluster does not answer, nothing is reported.
+
+    Args:
+        connect: Returns a client of the cluster.
+        deployment: The state of the stack.
+        config: The settings of the stack file.
+        say: Prints a line.
+
+    Raises:
+        PoolDeletingError: A pool of the stack file is being deleted.
+    """
+    removed = removed_pools(deployment, config)
+    try:
+        api = connect()
+        for line in read_removal_waits(api, removed, deployment) if removed else ():
+            say(line)
+        node_pools = read_node_pools(api)
+    except (EngineError, ApiException, HTTPError, ConfigException, OSError):
+        return {}
+    if missing := find_missing(deployment, config, node_pools):
+        say(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
+    return missing
+
+
+def find_missing(
+    deployment: Mapping[str, Any], config: Mapping[str, Any], node_pools: Iterable[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the URNs of the pools that are in the state and the stack file, but not in the cluster, by name.
+
+    Args:
+        deployment: The state of the stack.
+        config: The settings of the stack file.
+        node_pools: All NodePools of the cluster.
+
+    Raises:
+        PoolDeletingError: A pool of the stack file is being deleted.
+    """
+    configured = {
+        str(each.get("name")) for each in config.get("trainyard:pools") or [] if isinstance(each, Mapping)
+    }
+    existing = {str(each["metadata"]["name"]): each["metadata"] for each in node_pools}
+    for name in sorted(configured & existing.keys()):
+        if existing[name].get("deletionTimestamp"):
+            raise PoolDeletingError(
+                f"pool {name}: is being deleted, because an earlier up removed it, and waits for the pods on its nodes."
+                " Run up again when `kubectl get nodepools` no longer lists it. Then up creates it"
+            )
+    return {
+        name: str(each["urn"])
+        for each in deployment.get("resources") or []
+        if each["type"] == NODE_POOL
+        and (name := str(each["inputs"]["metadata"]["name"])) in configured - existing.keys()
+    }
+
+
+def refresh_targets(missing: Mapping[str, str]) -> list[str]:
+    """Return the arguments of `pulumi refresh` for the pools of `find_missing`."""
+    return [word for urn in missing.values() for word in ("--target", urn)]
+
+
+def read_node_pools(api: client.ApiClient) -> list[Mapping[str, Any]]:
+    """Return all NodePools of the cluster.
+
+    Raises:
+        kubernetes.client.exceptions.ApiException: The API server refused the request.
+    """
+    found: list[Mapping[str, Any]] = client.CustomObjectsApi(api).list_cluster_custom_object(*NODE_POOLS)[
+        "items"
+    ]
+    return found

@@ -1,0 +1,106 @@
+"""The engine's processes: a session of their own, recorded in a file, which can be ended after a killed engine.
+
+Pulumi ends its language host and its plugins when it ends in order. When it is killed they stay, each in a process
+group of its own, but all in the session that was made for pulumi. A session's id can come back once all of its
+processes are gone, so that every process also carries a mark of this very engine in its environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from local.cluster.record import Process, parse_stat, read_stat
+from local.home import write_atomically
+
+MARK = "TRAINYARD_ENGINE"
+PATIENCE_SECONDS = 3.0
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """Processes of one engine: the session's id and first process, and the value of `MARK` in their environment."""
+
+    leader: Process
+    mark: str
+
+    def save(self, record: Path) -> None:
+        """Write the record.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        write_atomically(record, json.dumps({**self.leader.as_json(), "mark": self.mark}), 0o600)
+
+    @classmethod
+    def load(cls, record: Path) -> Session | None:
+        """The recorded session; None where there is no record, or half of one."""
+        try:
+            read = json.loads(record.read_text())
+            return cls(leader=Process(int(read["pid"]), int(read["startTime"])), mark=str(read["mark"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def members(self) -> Iterator[Process]:
+        """Its processes that still run."""
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                stat = (entry / "stat").read_text()
+                process, state = parse_stat(stat)
+                # The fourth field after the name in parentheses is the session (proc_pid_stat(5)).
+                if state in "ZX" or int(stat.rpartition(")")[2].split()[3]) != self.leader.pid:
+                    continue
+                variables = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:  # it has ended, or belongs to somebody else
+                continue
+            if f"{MARK}={self.mark}".encode() in variables:
+                yield process
+
+    def end(self) -> list[Process]:
+        """End its processes, by force where SIGTERM is not enough within `PATIENCE_SECONDS`; returns who was there."""
+        found = list(self.members())
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            told: set[Process] = set()
+            while (left := list(self.members())) and time.monotonic() < deadline:
+                for process in set(left) - told:
+                    _send(process, number)
+                told.update(left)
+                time.sleep(POLL_SECONDS)
+        return found
+
+
+def end_recorded(record: Path) -> list[Process]:
+    """End what is left of the recorded session and remove the record; returns who was there."""
+    session = Session.load(record)
+    found = session.end() if session else []
+    record.unlink(missing_ok=True)
+    return found
+
+
+def started(pid: int, mark: str) -> Session:
+    """The session of a process that was started just now as its first one and has not been waited for."""
+    return Session(leader=Process(pid, read_stat(pid) or 0), mark=mark)
+
+
+def _send(process: Process, number: int) -> None:
+    """A signal by a descriptor of the process, so that no other process with its id is hit."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if process.alive:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,81 @@
+"""Check that commands against AWS have the official Pulumi CLI, a Pulumi login and AWS credentials.
+
+The check runs no program: `pulumi` would create ~/.pulumi and prompt for a token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import boto3
+from botocore.exceptions import BotoCoreError
+
+from local.backend import STACKS
+from local.cluster.record import running
+from local.home import Home
+from trainyard.cli.engine import EngineError, state_file
+
+SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
+
+
+def check(stack: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Check the CLI, the login and the credentials.
+
+    Raises:
+        EngineError: One of them is missing. The message also names the option for the local cloud.
+    """
+    missing = _missing(environment)
+    if missing:
+        here = f"stack {stack} is up on this machine's local cloud; " if is_up_here(Home(), stack) else ""
+        raise EngineError(here + missing)
+
+
+def _missing(environment: Mapping[str, str]) -> str:
+    own = Home().bin
+    program = shutil.which("pulumi", path=environment.get("PATH", ""))
+    if program is None or Path(program).parent.resolve() == own.resolve():
+        found = f" (that of {own} is the local cloud's)" if program else ""
+        return (
+            f"deploying to AWS needs the official Pulumi CLI on PATH{found} (https://www.pulumi.com/docs/install); "
+            "to run this stack on this machine instead, add CLOUD=local"
+        )
+    if not _is_logged_in(environment):
+        return f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"
+    try:
+        if boto3.session.Session().get_credentials() is None:
+            return f"there are no AWS credentials: {SIGN_IN}"
+    except BotoCoreError as error:
+        return f"the AWS credentials can't be read: {' '.join(str(error).split())}: {SIGN_IN}"
+    return ""
+
+
+def _is_logged_in(environment: Mapping[str, str]) -> bool:
+    """Return whether `pulumi` has a backend, from a variable or from the login in its home directory.
+
+    Source of the paths: github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.
+    """
+    if environment.get("PULUMI_BACKEND_URL") or environment.get("PULUMI_ACCESS_TOKEN"):
+        return True
+    home = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
+    try:
+        return bool(json.loads((Path(home).expanduser() / "credentials.json").read_text())["current"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def is_up_here(home: Home, stack: str) -> bool:
+    """Return whether the running local cloud has resources of the stack. Only its files are read."""
+    cloud = home.cloud()
+    mark = home.root / STACKS / f"Pulumi.{stack}.generation"
+    state = state_file(home.root / STACKS, stack)
+    if cloud is None or running(home) is None or not (mark.is_file() and state.is_file()):
+        return False
+    try:
+        resources = (json.loads(state.read_text())["checkpoint"].get("latest") or {}).get("resources") or []
+    except (ValueError, KeyError):
+        return False
+    return mark.read_text() == cloud["generation"] and len(resources) > 1

@@ -1,0 +1,186 @@
+"""The stack file that the engine is given: the repository's file plus what only the local plugins need.
+
+The repository's Pulumi.<stack>.yaml is never written to. A copy goes to <home>/stacks, where the engine also keeps
+the salt of the stack's secrets.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainyard.cli.salt import SALT, replace, without_keys
+
+JsonObject = dict[str, Any]
+# Ranges for examples in documents (RFC 5737), from which the preflight knows that nobody comes.
+DOCUMENTS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+CPU, CUDA = "cpu", "cuda"
+HERE = "127.0.0.1/32"
+
+
+class StackFileError(Exception):
+    """A stack file that is missing, can't be read or is no YAML mapping."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Directories of the pinned modules that stand for published charts and manifests."""
+
+    karpenter_chart: Path
+    karpenter_crd_chart: Path
+    training_operator: Path
+
+    def as_setting(self) -> JsonObject:
+        """The value of `trainyard:sources`."""
+        return {
+            "karpenterChart": str(self.karpenter_chart),
+            "karpenterCrdChart": str(self.karpenter_crd_chart),
+            "trainingOperator": str(self.training_operator),
+        }
+
+
+def check_name(stack: str) -> None:
+    """A stack's name becomes part of file names, so that it may be nothing else than a name.
+
+    Raises:
+        StackFileError: it is something else.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", stack):
+        file = re.fullmatch(r"Pulumi\.([A-Za-z0-9_-]{1,100})\.yaml", stack)
+        meant = f"; did you mean {file[1]}?" if file else ""
+        raise StackFileError(
+            f"{stack!r} is no stack name; it must be 1 to 100 letters, digits, '-' and '_'{meant}"
+        )
+
+
+def read(path: Path) -> JsonObject:
+    """Read a stack file.
+
+    Raises:
+        StackFileError: the file does not exist, can't be read, or is not a mapping with a mapping under `config`.
+    """
+    if not path.exists():
+        known = sorted(p.name.split(".")[1] for p in path.parent.glob("Pulumi.*.yaml"))
+        near = difflib.get_close_matches(path.name.split(".")[1].lower(), known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise StackFileError(f"{path.name} does not exist.{meant} Stack files here: {', '.join(known)}")
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise StackFileError(f"{path.name} is not in UTF-8: {error}; it must be saved as UTF-8") from None
+    except OSError as error:
+        raise StackFileError(f"{path.name} can't be read: {error.strerror}; it must be a file") from None
+    # A date that is none is a ValueError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise StackFileError(_not_yaml(path.name, error)) from error
+    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
+        raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
+    # The engine reads none of these there, and would deploy the stack without them.
+    if stray := [key for key in document if str(key).startswith(("trainyard:", "aws:"))]:
+        raise StackFileError(f"{path.name}: {stray[0]} stands beside 'config'; it must be indented, below it")
+    return document
+
+
+def _not_yaml(name: str, error: Exception) -> str:
+    """Where YAML ends and why, in one line, the number of the line as editors count them."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{name} is not valid YAML: {str(error).splitlines()[0]}"
+    begun = error.context_mark
+    since = f", {error.context} that begins in line {begun.line + 1}" if error.context and begun else ""
+    return f"{name}:{error.problem_mark.line + 1}: is not valid YAML: {error.problem}{since}"
+
+
+def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:
+    """The same stack, its charts and manifests taken from local directories (a preview of an AWS deployment)."""
+    result = copy.deepcopy(dict(document))
+    result["config"]["trainyard:sources"] = sources.as_setting()
+    return result
+
+
+def is_count(value: Any) -> bool:
+    """Return whether this is a positive integer."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn: str) -> JsonObject:
+    """The same stack as the local cloud runs it.
+
+    Its machines have no GPUs, so that training goes to the CPU with one process per node; the identity that
+    deploys there is the emulator's and comes from this machine, and its control plane's logs are never late. Data is
+    protected as the stack file says, so that a destroy can be rehearsed; the account ends with the local cloud all the
+    same.
+    """
+    result = with_sources(document, sources)
+    config = result["config"]
+    # A profile would select an account on AWS.
+    config.pop("aws:profile", None)
+    training = config.get("trainyard:training")
+    if isinstance(training, dict):
+        # A wrong value stays, so that the checks report it.
+        if training.get("device", CUDA) == CUDA:
+            training["device"] = CPU
+        if is_count(training.get("processesPerNode", 1)):
+            training["processesPerNode"] = 1
+    cluster = config.setdefault("trainyard:cluster", {})
+    # A given cluster's administrators are its owner's to choose; there the emulator's deployer made it.
+    if isinstance(cluster, dict) and cluster.get("existing") is None:
+        administrators = cluster.get("administrators") or []
+        if isinstance(administrators, list) and deployer_arn not in administrators:
+            cluster["administrators"] = [*administrators, deployer_arn]
+        # The emulator delivers late entries the moment their group is deleted: there is nothing to wait for.
+        cluster["lateLogSeconds"] = 0
+        cluster.update(_from_here(cluster))
+        # Others may be of the account that the stack file is meant for.
+        cluster["accountId"] = deployer_arn.split(":")[4]
+    images = config.setdefault("trainyard:images", {})
+    if isinstance(images, dict):
+        images.update(build=True, launcher=None, trainer=None)
+        config["trainyard:images"] = {key: value for key, value in images.items() if value is not None}
+    return result
+
+
+def _from_here(cluster: Mapping[str, Any]) -> JsonObject:
+    """Who reaches the API: a range that only holds a place in a stack file becomes that of whoever deploys here."""
+    blocks = cluster.get("publicAccessCidrs")
+    if not isinstance(blocks, list) or not any(_is_example(each) for each in blocks):
+        return {}
+    others = [each for each in blocks if not _is_example(each) and each != HERE]
+    return {"publicAccessCidrs": [HERE, *others]}
+
+
+def _is_example(block: object) -> bool:
+    """Whether a range is one for documents. What is no range is for the program to refuse."""
+    try:
+        network = ipaddress.IPv4Network(str(block))
+    except ValueError:
+        return False
+    return "/" in str(block) and any(network.subnet_of(ipaddress.IPv4Network(each)) for each in DOCUMENTS)
+
+
+def cluster_name(config: Mapping[str, Any], stack: str) -> str:
+    """The name of the cluster that the stack makes, or that it is given."""
+    settings = config.get("trainyard:cluster")
+    cluster = settings if isinstance(settings, dict) else {}
+    given = cluster.get("existing")
+    name = given.get("name") if isinstance(given, dict) else cluster.get("name")
+    return str(name or f"trainyard-{stack}")
+
+
+def write(document: Mapping[str, Any], target: Path) -> None:
+    """Write the engine's copy. The salt that the engine put into an earlier copy is kept; what protects the secrets
+    of the document itself is of another state.
+    """
+    merged = without_keys(document)
+    if target.is_file():
+        earlier = yaml.safe_load(target.read_text()) or {}
+        if SALT in earlier:
+            merged[SALT] = earlier[SALT]
+    replace(target, merged)

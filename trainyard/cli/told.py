@@ -1,0 +1,74 @@
+"""What a person is told at the end of a command: where everything is, and how to go on, as it is typed in a shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from local.cluster.kubeconfig import current_context, read
+from local.home import CHECKOUT, Home
+
+
+def make(target: str, stack: str, cloud: str) -> str:
+    """The command of a target for a stack; `cloud` is local or aws. The stack `local` is the target's own."""
+    if stack == "local":
+        return f"make {target}"
+    return f"make {target} STACK={stack}" + (" CLOUD=local" if cloud == "local" else "")
+
+
+def shown(path: Path) -> str:
+    """A path as a person in the checkout types it."""
+    return str(path.relative_to(CHECKOUT)) if path.is_relative_to(CHECKOUT) else str(path)
+
+
+def kubectl(home: Home, context: str) -> str:
+    """The local cloud's kubectl and a cluster of it; of several the kubeconfig's current one may be another."""
+    return f"KUBECONFIG={shown(home.kubeconfig)} {shown(home.bin / 'kubectl')} --context {context}"
+
+
+def places(home: Home, context: str, namespace: str) -> list[str]:
+    """Where a run's logs and its cluster are."""
+    current = current_context(home.kubeconfig)
+    note = "" if current == context else f" (the current context is {current or 'not set'}: give --context)"
+    return [
+        f"logs:       {shown(home.logs)}/, or {kubectl(home, context)} logs -n {namespace} <pod>",
+        f"kubeconfig: {shown(home.kubeconfig)}, context {context}{note}",
+    ]
+
+
+def removed_context(home: Home, before: str) -> str | None:
+    """Return the message that the kubeconfig's current context `before` is gone, None if one is set.
+
+    Without a current context, kubectl asks localhost:8080. kind and minikube unset it in the same way
+    (kubernetes-sigs/kind pkg/cluster/internal/kubeconfig/internal/kubeconfig/remove.go).
+    """
+    if current_context(home.kubeconfig):
+        return None
+    names = [str(each["name"]) for each in read(home.kubeconfig).get("contexts") or []]
+    gone = f"context {before} is gone, so " if before else ""
+    way = (
+        f". Set one: KUBECONFIG={shown(home.kubeconfig)} {shown(home.bin / 'kubectl')} config use-context "
+        f"{names[0] if len(names) == 1 else 'NAME (one of ' + ', '.join(names) + ')'}"
+    )
+    return f"kubeconfig {shown(home.kubeconfig)}: {gone}no current context is set{way if names else ''}"
+
+
+def made_here(what: str, identity: str = "") -> str:
+    """What the stack file says is there was made in the emulated account; `identity` is its id where that is new."""
+    return f"made here what the stack file says is there already: {what}" + (
+        f", as {identity}" if identity else ""
+    )
+
+
+def unwatched(stack: str, cloud: str, run_id: str, again: str) -> str:
+    """A person stopped watching a run; `again` is the command that shows it."""
+    return (
+        f"stopped watching; run {run_id} goes on: `{again}` shows it, `{make('down', stack, cloud)}` ends it"
+    )
+
+
+def stopped(stack: str, command: str) -> str:
+    """A person stopped the local engine at one of its commands, which has ended in order."""
+    if command == "preview":
+        return "pulumi preview was stopped; nothing was changed"
+    up, down = make("up", stack, "local"), make("down", stack, "local")
+    return f"pulumi {command} was stopped; `{up}` goes on from here, `{down}` removes all"

@@ -1,0 +1,215 @@
+"""`kubectl exec`: a command in a container, its streams over one WebSocket to the API server.
+
+The protocol: k8s.io/apimachinery, pkg/util/remotecommand/constants.go; the client is that of the package kubernetes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import quote
+
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream.ws_client import websocket_call
+from websocket import WebSocketException
+
+from trainyard.k8s.rest import ApiError, ApiUnavailable, Rest
+
+_STDOUT, _STDERR, _STATUS = 1, 2, 3
+# How long the other side may say nothing, in seconds.
+SILENCE_SECONDS: Final = 60.0
+# Seconds between two checks of that time.
+_POLL_SECONDS: Final = 1.0
+_MOST_MESSAGES: Final = 100
+_HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")
+_PART: Final = " -+-+- "
+_SHOWN: Final = 300
+_BROKEN: Final = (WebSocketException, OSError)
+
+
+class Execution:
+    """A command that runs. What can't be sent or read raises ApiUnavailable."""
+
+    def __init__(
+        self,
+        rest: Rest,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: Sequence[str],
+        *,
+        stdin: bool = False,
+    ) -> None:
+        """Starts it. Raises ApiError for a refusal."""
+        self._what = f"exec in {namespace}/{pod}"
+        self._stdout = b""
+        self._stderr = b""
+        query = [
+            ("container", container),
+            ("stdin", str(stdin).lower()),
+            ("stdout", "true"),
+            ("stderr", "true"),
+        ]
+        query += [("command", word) for word in command]
+        # Not by the package's CoreV1Api, whose import takes longer than the command.
+        url, headers = rest.address(f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec", query)
+        try:
+            self._socket: Any = _connected(rest.configuration, url, headers)
+            self._socket.sock.settimeout(SILENCE_SECONDS)
+        except ApiException as error:
+            said = str(error.reason)
+            refused = _HANDSHAKE.search(said)  # websocket-client tells the status in its message alone
+            if not refused:
+                raise ApiUnavailable(f"{self._what}: {said}") from None
+            reason, message = _refusal(said)
+            raise ApiError("GET", self._what, int(refused.group(1)), reason, message[:_SHOWN]) from None
+        except _BROKEN as error:
+            raise ApiUnavailable(f"{self._what}: {error}") from None
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._socket.sock.close()
+        except _BROKEN:  # the other side closed it first
+            return
+
+    def write(self, data: bytes) -> None:
+        """To its standard input."""
+        try:
+            self._socket.write_stdin(data)
+        except _BROKEN as error:
+            self._take_what_came()
+            raise ApiUnavailable(f"{self._what}: the connection broke: {error}{self._said()}") from None
+
+    def read(self) -> bytes:
+        """What it has written since the last call, at least a byte of it; b"" when it has ended."""
+        end = time.monotonic() + SILENCE_SECONDS
+        while not self._stdout and self._take(_POLL_SECONDS):
+            if time.monotonic() > end:
+                raise self._silent()
+        data, self._stdout = self._stdout, b""
+        return data
+
+    def line(self) -> str:
+        """Its next line; "" when it has ended."""
+        data = b""
+        while b"\n" not in data:
+            more = self.read()
+            if not more:
+                return ""
+            data += more
+        line, _, self._stdout = data.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def result(self) -> tuple[int, str]:
+        """Its exit code and what it said on standard error, when it has ended; ApiUnavailable if nobody knows."""
+        end, known = time.monotonic() + SILENCE_SECONDS, 0
+        while self._take(_POLL_SECONDS):
+            said = len(self._stdout) + len(self._stderr)
+            if said > known:
+                end, known = time.monotonic() + SILENCE_SECONDS, said
+            elif time.monotonic() > end:
+                raise self._silent()
+        try:
+            status = json.loads(self._socket.read_channel(_STATUS))
+            if status["status"] == "Success":
+                return 0, self._stderr.decode(errors="replace").strip()
+            causes = status.get("details", {}).get("causes", [])
+            code = next((int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"), 0)
+        except (ValueError, KeyError, TypeError):
+            raise ApiUnavailable(f"{self._what}: the connection broke{self._said()}") from None
+        if not code:
+            raise ApiUnavailable(f"{self._what}: {status.get('message', 'it did not run')}")
+        return code, self._stderr.decode(errors="replace").strip()
+
+    def _take_what_came(self) -> None:
+        """The last it said is why it ended; each call brings one message alone."""
+        for _ in range(_MOST_MESSAGES):
+            known = len(self._stdout) + len(self._stderr)
+            self._take(0)
+            if len(self._stdout) + len(self._stderr) == known:
+                return
+
+    def _take(self, seconds: float) -> bool:
+        """Reads what has come, waits so long for something; False when nothing more can come."""
+        try:
+            self._socket.update(timeout=seconds)
+        except _BROKEN:
+            self._socket.sock.shutdown()
+            return False
+        for channel in (_STDOUT, _STDERR):
+            data = self._socket._channels.pop(channel, b"")
+            if channel == _STDOUT:
+                self._stdout += data
+            else:
+                self._stderr += data
+        return bool(self._socket.is_open())
+
+    def _silent(self) -> ApiUnavailable:
+        return ApiUnavailable(f"{self._what}: nothing came for {SILENCE_SECONDS:.0f} s{self._said()}")
+
+    def _said(self) -> str:
+        said = self._stderr.decode(errors="replace").strip()
+        return f": {said.splitlines()[-1]}" if said else ""
+
+
+def _refusal(said: str) -> tuple[str, str]:
+    """Reason and message of the Status at the end of what websocket-client says: status line, headers and body."""
+    line, *rest = said.split(_PART)
+    body = rest[-1] if rest else ""
+    try:
+        status = json.loads(body)
+        return str(status.get("reason") or ""), str(status.get("message") or line)
+    except (ValueError, AttributeError):  # of a proxy
+        return "", line
+
+
+def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
+    """What `websocket_call` gives or raises, within SILENCE_SECONDS.
+
+    It waits for ever by itself, and makes an interrupt an error like any other: so another thread waits in it.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+    given_up = threading.Event()
+
+    def connect() -> None:
+        try:
+            found = websocket_call(
+                configuration,
+                "GET",
+                url,
+                headers=headers,
+                binary=True,
+                _preload_content=False,
+                capture_all=False,
+            )
+        except Exception as error:
+            answers.put(error)
+            return
+        answers.put(found)
+        if given_up.is_set():
+            found.sock.close()
+
+    threading.Thread(target=connect, name="exec", daemon=True).start()
+    try:
+        answer = answers.get(timeout=SILENCE_SECONDS)
+    except BaseException as error:
+        given_up.set()
+        if isinstance(error, Empty):
+            raise TimeoutError(f"no answer for {SILENCE_SECONDS:.0f} s") from None
+        raise
+    if isinstance(answer, Exception):
+        raise answer
+    # It would read for as long as something comes, and join all of that anew at each frame: a large file takes hours.
+    answer._frames_immediately_available = lambda: False
+    return answer

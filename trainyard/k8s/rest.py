@@ -1,0 +1,361 @@
+"""JSON requests to the Kubernetes API, tried again where that is safe and can help."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import urllib3
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from trainyard.k8s.stream import Garbled, read_list
+
+JsonObject = dict[str, Any]
+T = TypeVar("T")
+
+JSON = "application/json"
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 15.0
+# An object that is cut by the end of a chunk is read again with the next one.
+_CHUNK_BYTES = 262144
+# A launcher's watches stand side by side with its requests, and urllib3 complains of each connection beyond its pool's
+# size. The client's own default is five for each processor.
+_CONNECTIONS = 16
+TOO_MANY = 429
+RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
+# Rights are refused by an API server that has just begun and has not read them yet, too.
+REFUSED_STATUS = frozenset({401, 403})
+_SECONDS = re.compile(r"[0-9]{1,9}")
+# Functions such as copy.deepcopy call themselves twice for each level. With this limit C code that reads or writes JSON
+# stays below 6 MiB of a thread's stack, which usually has 8; deeper text is a RecursionError as before.
+_DEEPEST = 25_000
+
+
+class ApiError(Exception):
+    """The API refused: `status` is the HTTP status, `reason` Kubernetes' own word for it, `message` what it says.
+
+    `retry_after` is how many seconds the API wants to be left alone, 0 if it does not say.
+    """
+
+    def __init__(
+        self, method: str, path: str, status: int, reason: str, message: str, retry_after: float = 0.0
+    ) -> None:
+        super().__init__(f"{method} {path}: {status} {reason}: {message}")
+        self.method = method
+        self.path = path
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class ApiUnavailable(Exception):
+    """The API could not be reached, or was not able to answer, until the patience for this request ran out.
+
+    `retry_after` is as in ApiError: it may be longer than the patience is, and then holds for whoever asks next.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long one request is tried. All in seconds; waits double from `first` to `longest`, with jitter."""
+
+    total: float = 20.0
+    first: float = 0.2
+    longest: float = 5.0
+
+
+class Rest:
+    """One connection pool to one API server."""
+
+    def __init__(
+        self,
+        api: Any,
+        patience: Patience | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._api = api
+        self._patience = patience or Patience()
+        self._clock = clock
+        self._sleep = sleep
+        self._serializing = threading.Lock()
+
+    @property
+    def configuration(self) -> Any:
+        """What a client of another protocol, such as exec's, needs to reach the same API server."""
+        return self._api.configuration
+
+    @property
+    def patience(self) -> Patience:
+        """How long a request is tried."""
+        return self._patience
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        *,
+        repeatable: bool = True,
+        content: str = JSON,
+    ) -> JsonObject:
+        """The answer as JSON. Raises ApiError for a refusal and ApiUnavailable when nothing answers.
+
+        Most of what this launcher asks may be asked again: reads, deletions of exactly one uid, and creations of names
+        that are known beforehand, where a lost answer shows as a conflict. With `repeatable` false, a request is
+        sent again only if the API says that it did nothing (429, 401, 403). A refused right is believed from an API
+        server that had said before that it is ready.
+        """
+        return self._tried(method, path, query, body, _object, repeatable, content)
+
+    def is_ready(self) -> bool:
+        """Whether the API server has begun to serve in full; its rights are read by then.
+
+        What it refuses before, it may allow in the next moment: it serves while it still reads, and then knows of no
+        right (https://kubernetes.io/docs/reference/using-api/health-checks/; the check `informer-sync`). Everybody may
+        ask (--authorization-always-allow-paths of kube-apiserver). Something that does not know the question is ready.
+        """
+        try:
+            answer = self._send("GET", "/readyz", None, None)
+        except (urllib3.exceptions.HTTPError, OSError, ApiError):
+            return False
+        try:
+            return answer.status < 500
+        finally:
+            answer.close()
+
+    def list_items(
+        self, path: str, query: Mapping[str, str], convert: Callable[[JsonObject], T | None]
+    ) -> list[T]:
+        """Every item of this list, converted as it comes, but for those that become None. Raises as `request` does."""
+
+        def read(answer: Answer) -> list[T]:
+            items: list[T] = []
+
+            def keep(item: JsonObject) -> None:
+                converted = convert(_checked(item))
+                if converted is not None:
+                    items.append(converted)
+
+            read_list(answer.chunks(), keep)
+            return items
+
+        return self._tried("GET", path, query, None, read)
+
+    @contextmanager
+    def open(self, path: str, query: Mapping[str, str], *, silence: float = READ_SECONDS) -> Iterator[Answer]:
+        """One attempt at a GET whose answer is read piece by piece; it is broken off when the block is left.
+
+        `silence` is how many seconds may pass between two pieces. Raises ApiError for everything but success, and
+        ApiUnavailable where nothing answers, while the answer is read, too. An OSError of what else the block does
+        stays one.
+        """
+        try:
+            answer = _Opened(self._send("GET", path, query, None), path)
+            if answer.status >= 300:
+                raise answer.refusal("GET", path)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
+        answer.allow_silence(silence)
+        try:
+            yield answer
+        except Garbled as error:
+            raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
+        finally:
+            answer.close()
+
+    def _tried(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: JsonObject | None,
+        read: Callable[[Answer], T],
+        repeatable: bool = True,
+        content: str = JSON,
+    ) -> T:
+        began, wait = self._clock(), self._patience.first
+        ready = False  # whether it said so before the attempt
+        while True:
+            failure: str
+            asked, status = 0.0, 0
+            try:
+                answer = self._send(method, path, query, body, content)
+                try:
+                    status = answer.status
+                    if status < 300:
+                        return read(answer)
+                    refusal = answer.refusal(method, path)
+                finally:
+                    answer.close()
+            except (urllib3.exceptions.HTTPError, OSError, Garbled) as error:
+                failure = f"{method} {path}: {type(error).__name__}: {error}"
+            else:
+                starting = status in REFUSED_STATUS and not ready
+                if status not in RETRIED_STATUS and not starting:
+                    raise refusal
+                failure, asked = str(refusal), refusal.retry_after
+                ready = starting and self.is_ready()
+            if not repeatable and status != TOO_MANY and status not in REFUSED_STATUS:
+                raise ApiUnavailable(failure, asked)
+            pause = max(asked, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+            if self._clock() + pause - began > self._patience.total:
+                raise ApiUnavailable(failure, asked)
+            self._sleep(pause)
+            wait = min(2 * wait, self._patience.longest)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: JsonObject | None,
+        content: str = JSON,
+    ) -> Answer:
+        parameters = self._serialized(method, path, list((query or {}).items()), body, content)
+        try:
+            response = self._api.call_api(*parameters, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
+        except ApiException as error:  # a certificate that does not hold; waiting does not help
+            raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
+        return Answer(response.response)
+
+    def address(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[str, dict[str, str]]:
+        """The whole URL of a GET, and the headers that show who asks: for the client of another protocol."""
+        _, url, headers, *_ = self._serialized("GET", path, list(query), None, JSON)
+        return url, headers
+
+    def _serialized(
+        self, method: str, path: str, query: list[tuple[str, str]], body: JsonObject | None, content: str
+    ) -> Any:
+        with self._serializing:  # it renews the token where it has to
+            return self._api.param_serialize(
+                method=method,
+                resource_path=path,
+                query_params=query,
+                header_params={"Accept": f"{JSON}, */*", "Content-Type": content},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+
+
+class Answer:
+    """A response of which only the head was read. What reads on raises urllib3's errors and OSError."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self.status = int(response.status)
+
+    def whole(self) -> bytes:
+        """The whole body."""
+        data: bytes = self.response.data
+        return data
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it comes; of a chunked one, each chunk without waiting for the next."""
+        pieces: Iterator[bytes] = self.response.stream(_CHUNK_BYTES)
+        return pieces
+
+    def refusal(self, method: str, path: str) -> ApiError:
+        """What this answer says, which is no success."""
+        reason, message = _explain(self.whole())
+        return ApiError(method, path, self.status, reason, message, _retry_after(self.response.headers))
+
+    def allow_silence(self, seconds: float) -> None:
+        """How long the body may pause. Without this as long as the head was waited for."""
+        # A connection that ends with its answer was handed over already and keeps the time that it had.
+        socket = getattr(self.response.connection, "sock", None)
+        if socket is not None:
+            socket.settimeout(seconds)
+
+    def cut(self) -> None:
+        """Ends the body for the thread that reads it; called by another one."""
+        with suppress(
+            ValueError, RuntimeError, OSError
+        ):  # read to its end already, or closed by the other side
+            self.response.shutdown()
+
+    def close(self) -> None:
+        """Gives the connection back if the body was read to its end, and closes it otherwise."""
+        self.response.close()
+
+
+class _Opened(Answer):
+    """An answer of which `open` is the only attempt: what breaks while its pieces are read is told as such."""
+
+    def __init__(self, answer: Answer, path: str) -> None:
+        super().__init__(answer.response)
+        self._path = path
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it comes. Raises ApiUnavailable."""
+        try:
+            yield from super().chunks()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiUnavailable(f"GET {self._path}: {type(error).__name__}: {error}") from None
+
+
+def _object(answer: Answer) -> JsonObject:
+    try:
+        value = json.loads(answer.whole())
+    except (ValueError, RecursionError) as error:
+        raise Garbled(f"no JSON: {error}") from None
+    return _checked(value)
+
+
+def _checked(value: Any) -> JsonObject:
+    if not isinstance(value, dict):
+        raise Garbled(f"{json.dumps(value)[:80]} is no JSON object")
+    return value
+
+
+def accept_deep_objects() -> None:
+    """Let Python read and write objects as deep as the API server takes them: one may be in any list.
+
+    That is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth), and a field
+    with another API's object, such as podTemplate.spec, may have all of them. By itself Python stops at about 1,000.
+    """
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
+
+
+def client_of(settings: Any) -> Any:
+    """A client with these settings that makes one attempt per request; `Rest` decides on the next.
+
+    From then on this process reads deep objects.
+    """
+    accept_deep_objects()
+    settings.retries = False
+    settings.connection_pool_maxsize = _CONNECTIONS
+    # A peer that is gone without a word is noticed after a minute or two, and not at the end of a watch.
+    settings.keep_alive = True
+    return client.ApiClient(settings)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Whole seconds (https://www.rfc-editor.org/rfc/rfc9110#field.retry-after); Kubernetes does not use a date."""
+    said = headers.get("Retry-After") or ""
+    return float(said) if _SECONDS.fullmatch(said) else 0.0
+
+
+def _explain(data: bytes) -> tuple[str, str]:
+    """Reason and message of a `Status` object; proxies answer with something else."""
+    try:
+        status = json.loads(data)
+        return str(status.get("reason") or ""), str(status.get("message") or "")
+    except (ValueError, AttributeError, RecursionError):
+        return "", data[:200].decode(errors="replace")

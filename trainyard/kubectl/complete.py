@@ -1,0 +1,121 @@
+"""`kubectl_complete-torchrun`: what kubectl asks when Tab is pressed after `kubectl torchrun`.
+
+One suggestion per line, at last a line with what the shell should do besides (kubectl, pkg/cmd/plugin_completion.go;
+cobra's ShellCompDirective: 0 files if nothing was suggested, 4 no files).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from trainyard.k8s.rest import Patience
+from trainyard.kubectl.cluster import Cluster, contexts_of
+from trainyard.kubectl.exits import PluginError
+from trainyard.kubectl.words import parser, value_or_none
+
+_QUICK: Final = Patience(total=1.0, first=0.1, longest=0.2)
+_FILES, _NO_FILES = 0, 4
+_WITH_JOB: Final = frozenset({"logs", "status", "cancel", "suspend", "resume", "sync", "cp"})
+# What the values of these flags are the names of.
+_NAMED: Final = {"queue": "queues", "namespace": "namespaces", "context": "contexts"}
+_ASKED: Final = ("-n", "--namespace", "--context")
+Names = Callable[[str, Sequence[str]], list[str]]
+
+
+def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
+    """What may come in place of the last word, and the directive; `names` looks up what is called so in the cluster.
+
+    Of `--queue=v`, what may come behind the equals sign: the shells' scripts of cobra keep what is before it.
+    """
+    *before, last = words or [""]
+    line = _Line(before)
+    flag, equals, part = last.partition("=")
+    if line.of_command:
+        return [], _FILES
+    if line.waits is None and equals and flag.startswith("--"):
+        line.waits, last = line.flags.get(flag), part
+        if line.waits is None:
+            return [], _NO_FILES
+    if line.waits is not None:
+        found = [str(choice) for choice in line.waits.choices or ()]
+        if line.waits.dest in _NAMED:
+            found = names(_NAMED[line.waits.dest], before)
+        if not found:
+            return [], _FILES if line.waits.dest in ("workspace", "kubeconfig") else _NO_FILES
+    elif last.startswith("-"):
+        found = sorted(line.flags)
+    elif not line.verb:
+        found = sorted(line.verbs)
+    elif line.verb in _WITH_JOB:
+        found = [f"{name}:" if line.verb == "cp" else name for name in names("jobs", before)]
+    else:
+        return [], _FILES
+    files = line.verb == "cp" and line.waits is None
+    return [each for each in found if each.startswith(last)], _FILES if files else _NO_FILES
+
+
+class _Line:
+    """What the words so far are: the verb, the flags that may come, the one that waits for its value."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        whole = parser()
+        self.verbs: dict[str, argparse.ArgumentParser] = next(
+            action.choices for action in whole._actions if isinstance(action, argparse._SubParsersAction)
+        )
+        self.verb = ""
+        self.flags = _flags(whole)
+        self.waits: argparse.Action | None = None
+        self.of_command = False  # what stands behind "--"
+        for word in words:
+            if self.waits is not None:
+                self.waits = None
+            elif word == "--":
+                self.of_command = True
+                return
+            elif word in self.flags:
+                self.waits = self.flags[word] if self.flags[word].nargs != 0 else None
+            elif not self.verb and word in self.verbs:
+                self.verb, self.flags = word, _flags(self.verbs[word])
+
+
+def _flags(of: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    return {flag: action for action in of._actions for flag in action.option_strings}
+
+
+def look_up(kind: str, words: Sequence[str]) -> list[str]:
+    """Names of jobs, queues, namespaces or contexts, none where the cluster does not answer at once."""
+    # As argparse reads them of the whole line: "-n x", "-nx", "--namespace=x".
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for names in (("-n", "--namespace"), ("--context",), ("--kubeconfig",)):
+        flags.add_argument(*names, type=value_or_none)
+    try:
+        # One that waits for its value has none yet.
+        given, _ = flags.parse_known_args(words[:-1] if words and words[-1] in _ASKED else words)
+        if kind == "contexts":
+            return contexts_of(given.kubeconfig)
+        cluster = Cluster.connect(given.kubeconfig, given.context, given.namespace, _QUICK)
+        if kind == "namespaces":
+            return cluster.namespaces()
+        items = cluster.queues() if kind == "queues" else cluster.jobs()
+    except (argparse.ArgumentError, PluginError):
+        return []
+    return [item["metadata"]["name"] for item in items]
+
+
+def main(words: Sequence[str], names: Names = look_up) -> int:
+    """Prints the suggestions."""
+    found, directive = suggestions(words, names)
+    print("".join(f"{each}\n" for each in found) + f":{directive}")
+    return 0
+
+
+def entry() -> None:
+    """The executable `kubectl_complete-torchrun`."""
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    entry()

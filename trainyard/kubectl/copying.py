@@ -1,0 +1,168 @@
+"""`cp`: a file or a directory from or to a worker, as a tar over exec; what broke in between is an error.
+
+`kubectl cp` takes a stream that ends early for its end (kubernetes/kubernetes#60140): here the archive's own end
+and the exit code of the command in the pod have to be seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import posixpath
+import stat
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, Final
+
+from trainyard.k8s.execute import Execution
+from trainyard.kubectl.cluster import Cluster, explained
+from trainyard.kubectl.download import AS_IT_IS, download, failed
+from trainyard.kubectl.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
+from trainyard.kubectl.following import worker
+from trainyard.kubectl.names import object_name, sendable
+from trainyard.kubectl.pod_state import has_ended
+from trainyard.kubectl.ranks import beyond
+from trainyard.kubectl.screen import Bar, say
+from trainyard.operator.core import names as n
+from trainyard.workspace.selection import size_in_words
+
+_CHUNK: Final = 2**16
+_DONE: Final = "done"
+_DIRECTORY: Final = "a directory"
+_NO_FILE: Final = "no file"
+# In the worker, with a directory, a name in it, how many bytes come (a WebSocket's one direction can't be closed in
+# every version) and the name of the last file in them, without which something is missing. What comes takes its place
+# when all is there; what was there stays until then. A directory that can't be written can't be moved, nor emptied.
+_OF_FILE: Final = f"""
+not() {{ head -c "$3" >/dev/null; echo "$1"; exit; }}
+if [ -d "$1/$2" ]; then not "{_DIRECTORY}" "$2" "$3"; fi
+if [ -e "$1/$2" ] && [ ! -f "$1/$2" ]; then not "{_NO_FILE}" "$2" "$3"; fi
+"""
+_UNPACK: Final = f"""
+scratch=$(mktemp -d "$1/.kubectl-torchrun-XXXXXX") || {{ head -c "$3" >/dev/null; exit 1; }}
+trap 'rm -rf "$scratch" 2>/dev/null || {{ chmod -R u+rwx "$scratch"; rm -rf "$scratch"; }}' EXIT
+trap 'exit 1' HUP INT TERM
+head -c "$3" | tar xf - $raw -C "$scratch" || exit $?
+[ -f "$scratch/$4" ] || exit 1
+if [ -d "$1/$2" ]; then
+  tar cf - $raw -C "$scratch/$2" . | tar xf - $raw -C "$1/$2" || exit $?
+else
+  closed=
+  if [ -d "$scratch/$2" ] && [ ! -w "$scratch/$2" ]; then chmod u+w "$scratch/$2" && closed=1; fi
+  mv -f "$scratch/$2" "$1/$2" || exit $?
+  [ -z "$closed" ] || chmod u-w "$1/$2"
+fi
+echo {_DONE}
+"""
+
+
+def copy(options: argparse.Namespace, cluster: Cluster) -> int:
+    """Copies in the direction that the words say. Raises PluginError."""
+    source, target = _split(options.source), _split(options.target)
+    if bool(source) == bool(target) or not (options.source and options.target):
+        raise PluginError(USAGE, "cp: one of FROM and TO should be JOB:PATH, and the other a path here")
+    job, path = source or target or ("", "")
+    found = cluster.job(job)
+    pod = worker(cluster, found, options.node_rank)
+    if pod is None:
+        if wrong := beyond(found, options.node_rank):
+            raise PluginError(NOT_FOUND, wrong)
+        phase = found.get("status", {}).get("phase") or "not known yet"
+        raise PluginError(
+            NOT_FOUND, f"job {job}: has no worker {options.node_rank} now; its phase is {phase}"
+        )
+    if has_ended(pod):
+        raise PluginError(
+            NOT_FOUND,
+            f"job {job}: its worker {options.node_rank} has ended, and cp needs one that runs; what a claim has is "
+            "read by a pod of yours that mounts it",
+        )
+    name = pod["metadata"]["name"]
+    with explained("get and create pods/exec", cluster.namespace):
+        if source:
+            return download(cluster, name, path, Path(options.target))
+        _upload(cluster, name, Path(options.source), path)
+    return DONE
+
+
+def _split(word: str) -> tuple[str, str] | None:
+    """Job and path; None for a path here, which has a slash before any colon."""
+    job, colon, path = word.partition(":")
+    if not colon or "/" in job or not job:
+        return None
+    if not path:
+        raise PluginError(USAGE, f"cp: {word}: a path should follow the colon")
+    try:
+        name = object_name(job)
+    except ValueError as error:
+        raise PluginError(USAGE, f"cp: {word}: job {error}") from None
+    try:
+        return name, sendable(path)
+    except ValueError as error:
+        raise PluginError(USAGE, f"cp: {job}: path {error}") from None
+
+
+def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
+    # A path that ends with a slash is the directory to copy into.
+    into, base = (path, "") if posixpath.basename(path) in (".", "..") else posixpath.split(path)
+    name = base or os.path.basename(os.path.abspath(source))
+    if not name:
+        raise PluginError(USAGE, f"cp: {source}: should end with the name of a file or a directory")
+    try:
+        try:
+            mode = source.stat().st_mode
+        except FileNotFoundError:
+            raise PluginError(WORKSPACE, f"cp: {source} does not exist here") from None
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
+        with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
+                members.add(source.resolve(), name)  # what a link names
+                contents = sum(each.size for each in members.getmembers() if each.isreg())
+                members.addfile(tarfile.TarInfo(_last(name)))
+            size = file.tell()
+            file.seek(0)
+            is_file = stat.S_ISREG(mode)
+            if there := _send(cluster, pod, file, size, into or ".", name, is_file=is_file):
+                where = posixpath.join(into, name)
+                right = (
+                    f"{where}/, to copy into it"
+                    if there == _DIRECTORY
+                    else "the name of a file, or of a new one"
+                )
+                raise PluginError(WORKSPACE, f"cp: {where} of {pod} is {there}; it must be {right}")
+    except OSError as error:
+        what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
+        raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None
+    say(f"{size_in_words(contents)} of {source} are at {path} of {pod}")
+
+
+def _last(name: str) -> str:
+    """Another name than this."""
+    return ".last" if name != ".last" else ".last-of-all"
+
+
+def _send(
+    cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, name: str, *, is_file: bool
+) -> str:
+    """ "" when it is there, else what is at its place, which stays: tar would put a file where a device is."""
+    directory = into if into.startswith("/") else f"./{into}"
+    script = (AS_IT_IS if "\\" in into + name else "raw=; ") + (_OF_FILE if is_file else "") + _UNPACK
+    command = ["sh", "-c", script, "sh", directory, name, str(size), _last(name)]
+    with (
+        Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
+        Bar("sending") as bar,
+    ):
+        done = 0
+        while data := file.read(_CHUNK):
+            running.write(data)
+            done += len(data)
+            bar(done, size)
+        answer = running.line()
+        code, said = running.result()
+    if code:
+        raise failed(pod, into, code, said)
+    if answer not in (_DONE, _DIRECTORY, _NO_FILE):
+        raise PluginError(UNAVAILABLE, f"pod {pod}: did not say that it has all")
+    return "" if answer == _DONE else answer

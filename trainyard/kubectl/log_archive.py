@@ -1,0 +1,136 @@
+"""Read logs of workers whose pods are gone, with a pod in the cluster that reads the bucket of the job's queue.
+
+The entry point is `read_logs`. The user needs permissions in the namespace, and none in AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from launcher.held import held_up
+from trainyard.k8s.rest import ApiError, ApiUnavailable
+from trainyard.kubectl.cluster import Cluster, explained
+from trainyard.kubectl.exits import NOT_FOUND, UNAVAILABLE, PluginError
+from trainyard.kubectl.screen import say
+from trainyard.operator.core import job_spec
+from trainyard.operator.core.log_reader import CONTAINER, log_reader
+from trainyard.operator.core.resolve import resolve
+
+JsonObject = dict[str, Any]
+LAST: Final = "last"
+_POLL_SECONDS: Final = 0.5
+_WAIT_SECONDS: Final = 90.0
+_TERMINAL_PHASES: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class ArchivedLog:
+    """The log of one worker in one attempt."""
+
+    attempt: int
+    node: int
+    text: bytes
+
+
+def logs_url(job: JsonObject) -> str:
+    """Return the URL of the job's archived logs, "" if they are not archived."""
+    return str((job.get("status", {}).get("logs") or {}).get("url") or "")
+
+
+def read_logs(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAST) -> list[ArchivedLog]:
+    """Return the logs of an attempt: of one node, or of all nodes.
+
+    Args:
+        cluster: The cluster of the job.
+        job: The TorchrunJob. Its `logs_url` must not be empty.
+        node: The number of the node, None for all.
+        attempt: The number of the attempt, or LAST for the last one with a log.
+
+    Raises:
+        PluginError: The logs can't be read, or there are none.
+    """
+    words = ["logs", "--url", logs_url(job), "--attempt", attempt]
+    words += [] if node is None else ["--node", str(node)]
+    pod = _pod(cluster, job, words)
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    say(f"reading the log from {logs_url(job)}")
+    name = pod["metadata"]["name"]
+    try:
+        with explained("create pods", cluster.namespace):
+            cluster.rest.request("POST", path, None, pod)
+        phase = _wait(cluster, name)
+        with (
+            explained("get pods/log", cluster.namespace),
+            cluster.rest.open(f"{path}/{name}/log", {"container": CONTAINER}) as answer,
+        ):
+            data = b"".join(answer.chunks())
+    except PluginError as error:
+        raise PluginError(
+            error.code, f"{error}. With permissions in AWS: {aws_command(job, node, attempt)}"
+        ) from None
+    finally:
+        with suppress(ApiError, ApiUnavailable):
+            cluster.rest.request("DELETE", f"{path}/{name}")
+    if phase != "Succeeded":
+        lines = data.decode(errors="replace").strip().splitlines()
+        raise PluginError(NOT_FOUND, lines[-1] if lines else f"pod {name}: is {phase}, and printed nothing")
+    return list(_parse(data))
+
+
+def aws_command(job: JsonObject, node: int | None, attempt: str) -> str:
+    """Return the AWS command that shows the same logs."""
+    if node is None or not attempt.isdecimal():
+        return f"aws s3 ls --recursive {logs_url(job)}/"
+    return f"aws s3 cp {logs_url(job)}/attempt-{attempt}/node-{node}.log -"
+
+
+def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
+    name = job["spec"]["jobQueue"]
+    queue, (spec, _) = cluster.queue(name), job_spec.parse(job["spec"])
+    settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
+    image = str((job.get("status", {}).get("logs") or {}).get("image") or "")
+    if settings is None or not image:
+        problem = "was deleted" if queue is None else "is invalid"
+        raise PluginError(
+            NOT_FOUND,
+            f"queue {name}: {problem}, but the log can only be read with its service account. With permissions in AWS: "
+            f"aws s3 ls --recursive {logs_url(job)}/",
+        )
+    return log_reader(job, settings.queue, image, words, secrets.token_hex(3))
+
+
+def _wait(cluster: Cluster, name: str) -> str:
+    """Wait for the end of the pod, and return its phase.
+
+    Raises:
+        PluginError: The pod does not end in time.
+    """
+    until = time.monotonic() + _WAIT_SECONDS
+    while True:
+        pod = cluster.pod(name)
+        phase = str((pod or {}).get("status", {}).get("phase") or "")
+        if phase in _TERMINAL_PHASES:
+            return phase
+        if pod is None or time.monotonic() > until:
+            why = held_up(pod) if pod is not None else "is gone"
+            raise PluginError(UNAVAILABLE, f"pod {name}: {why or f'still runs after {_WAIT_SECONDS:.0f} s'}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _parse(data: bytes) -> Iterator[ArchivedLog]:
+    """Parse the output of `trainyard.workspace.logs.print_logs`."""
+    while data:
+        head, _, data = data.partition(b"\n")
+        try:
+            header = json.loads(head)
+            entry = ArchivedLog(int(header["attempt"]), int(header["node"]), data[: int(header["bytes"])])
+        except (ValueError, KeyError, TypeError):
+            raise PluginError(UNAVAILABLE, f"logs: {head[:100]!r} is not the header of a log") from None
+        yield entry
+        data = data[int(header["bytes"]) :]

@@ -1,0 +1,171 @@
+"""`python -m trainyard.kubectl.onefile dist`: the plugin and all that it needs as one executable file, a zipapp.
+
+What it needs is taken from this environment, and so nothing is downloaded. Compiled parts (zstandard) make it one for
+this kind of machine and this version of Python. As Python can't load those out of a zip, the file unpacks itself once
+into a cache directory named by its contents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import zipfile
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+NEEDED: Final = ("botocore", "kubernetes", "PyYAML", "zstandard")
+_PACKAGES: Final = (
+    "launcher",
+    "trainyard/k8s",
+    "trainyard/kubectl",
+    "trainyard/operator",
+    "trainyard/workspace",
+)
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+# A zip's own oldest time: two builds of the same contents are the same file.
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_FILES: Final = ("kubectl-torchrun", "kubectl_complete-torchrun")
+_UNUSED_SECONDS: Final = 30 * 24 * 3600
+_START: Final = '''"""Unpacks what stands beside it once, and runs the plugin from there."""
+import os, shutil, sys, time, zipfile
+
+if sys.version_info[:2] != {version!r}:
+    sys.exit("kubectl torchrun: this file was built for Python {version[0]}.{version[1]}, and this is "
+             + sys.version.split()[0] + "; build it anew (make plugin) or install it by pip")
+cache = os.environ.get("XDG_CACHE_HOME", "")
+if not os.path.isabs(cache):  # as its specification says
+    cache = os.path.join(os.path.expanduser("~"), ".cache")
+rooms = os.path.join(cache, "kubectl-torchrun")
+home = os.path.join(rooms, "{digest}")
+if not os.path.isdir(home):
+    # Named before it is there: an interrupt may come as soon as it is.
+    draft = os.path.join(rooms, "draft-" + os.urandom(8).hex())
+    try:
+        os.makedirs(rooms, mode=0o700, exist_ok=True)
+        os.mkdir(draft, 0o700)
+        with zipfile.ZipFile(sys.argv[0]) as file:
+            file.extractall(draft)
+        try:
+            os.rename(draft, home)
+        except OSError:  # another one was first
+            if not os.path.isdir(home):
+                raise
+    except OSError as error:
+        sys.exit("kubectl torchrun: can't unpack into " + home + ": " + str(error) + "; set XDG_CACHE_HOME")
+    except KeyboardInterrupt:
+        sys.stderr.write("kubectl torchrun: interrupted\\n")
+        sys.exit(130)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    for other in os.listdir(rooms):  # builds that nobody has begun for long, and what was not unpacked to its end
+        place = os.path.join(rooms, other)
+        try:
+            if time.time() - os.stat(place).st_mtime > {unused_seconds}:
+                shutil.rmtree(place, ignore_errors=True)
+        except OSError:  # another one was first
+            pass
+try:
+    os.utime(home)
+except OSError:  # somebody else's
+    pass
+sys.path.insert(0, home)
+from trainyard.kubectl.{module} import entry
+entry()
+'''
+
+
+def closure(names: tuple[str, ...]) -> dict[str, Distribution]:
+    """These distributions and all that they need here, by normal name. PackageNotFoundError for one of `names`."""
+    found: dict[str, Distribution] = {}
+    waiting = [(name, True) for name in names]
+    while waiting:
+        name, required = waiting.pop()
+        normal = re.sub(r"[-_.]+", "-", name).lower()
+        if normal in found:
+            continue
+        try:
+            found[normal] = distribution(name)
+        except PackageNotFoundError:  # for another system, or another version of Python
+            if required:
+                raise
+            continue
+        for need in found[normal].requires or ():
+            match = _NAME.match(need)
+            if match and "extra ==" not in need:
+                waiting.append((match.group(), False))
+    return found
+
+
+def collect(into: Path) -> None:
+    """The files of the plugin and of what it needs into this directory."""
+    for item in closure(NEEDED).values():
+        for file in item.files or ():
+            if ".." in file.parts or file.is_absolute() or file.suffix == ".pyc":
+                continue
+            target = into / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(item.locate_file(file)), target)
+    checkout = Path(__file__).parents[2]
+    for package in _PACKAGES:
+        shutil.copytree(checkout / package, into / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (into / "trainyard" / "__init__.py").touch()
+
+
+def build(directory: Path) -> list[Path]:
+    """Makes the plugin's file and that of its completion here."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        collect(root)
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(f"{file.relative_to(root)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+        made = []
+        for name, module in zip(_FILES, ("__main__", "complete"), strict=True):
+            start = _START.format(
+                version=sys.version_info[:2],
+                digest=digest.hexdigest()[:20],
+                module=module,
+                unused_seconds=_UNUSED_SECONDS,
+            )
+            made.append(_write(directory / name, root, files, start))
+        return made
+
+
+def _write(target: Path, root: Path, files: list[Path], start: str) -> Path:
+    draft = target.with_suffix(".part")
+    with draft.open("wb") as out:
+        out.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(zipfile.ZipInfo("__main__.py", _TIME), start)
+            for file in files:
+                entry = zipfile.ZipInfo(str(file.relative_to(root)), _TIME)
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    draft.chmod(draft.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return draft.replace(target)
+
+
+def main() -> None:
+    """Builds, and says what was made."""
+    parser = argparse.ArgumentParser(prog="python -m trainyard.kubectl.onefile", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    try:
+        made = build(parser.parse_args().directory)
+    except PackageNotFoundError as error:
+        sys.exit(f"kubectl torchrun: {error.name} is not installed here; make environment does that")
+    for file in made:
+        print(
+            f"{file}: {file.stat().st_size / 2**20:.1f} MiB, Python {sys.version_info[0]}.{sys.version_info[1]}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What a TorchrunJob asks of a Karpenter pool, as a request of the launcher: same rules, same count. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any, Final
+
+from launcher import contract as c
+from launcher import manifests, observe
+from launcher.claim_mark import add_mark, mark
+from launcher.manifests import Owner
+from launcher.observe import NodePool
+from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
+from trainyard.k8s import quantity
+from trainyard.operator.core import names as n
+from trainyard.operator.core.affinity import REQUIRED
+from trainyard.operator.core.children import made_of, owner_reference
+from trainyard.operator.core.placement import LOST
+from trainyard.operator.core.pods import Making, pull_secrets, worker
+from trainyard.operator.core.reading import JsonObject
+
+# Those of a launcher's run that says nothing else (docs/settings.md: training.capacityDeadlineSeconds and its like).
+DEADLINE_SECONDS: Final = 1200
+HOLD_SECONDS: Final = 60
+NODE_START_SECONDS: Final = 900
+RETRY_SECONDS: Final = 240
+# Ends at once when it is told to: a first process that handles no SIGTERM is not ended by it.
+_HOLD: Final = ["sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"]
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_SOFT_EFFECT: Final = "PreferNoSchedule"
+
+
+class Unreadable(ValueError):
+    """The pods' template asks for something that is no amount; the text says where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest(Request):
+    """The request of a job. Its placeholders are named after it, and ask for what a worker's pod does: `asks`.
+
+    A launcher's run takes whole machines; a worker may ask for a part of one, and each still counts as one node.
+    `affinity` is the workers' nodeAffinity, {} for none.
+    """
+
+    job: str
+    asks: Mapping[str, str]
+    affinity: Mapping[str, Any]
+
+    def placeholder_name(self, index: int) -> str:
+        return n.hold_pod(self.job, index)
+
+    @property
+    def resources(self) -> dict[str, str]:
+        return dict(self.asks)
+
+
+def request_of(making: Making, pool: NodePool | None) -> JobRequest:
+    """The request for the nodes of `making`; `pool` is what the NodePool says of itself. Raises Unreadable."""
+    size, queue = making.size, making.settings.queue
+    spec = _worker_spec(making)
+    amounts = asked(making)
+    resource = GPU_RESOURCE if size.gpus else "cpu"
+    return JobRequest(
+        job=making.name,
+        asks={name: text(amount) for name, amount in amounts.items()},
+        affinity=_node_affinity(spec),
+        run_id=f"{n.RUN_PREFIX}{making.name}",
+        namespace=making.namespace,
+        pool=Pool(
+            name=queue.pool,
+            instance_type=_offered(pool, c.LABEL_INSTANCE_TYPE) or "any type",
+            zone=_offered(pool, c.LABEL_ZONE) or "any zone",
+            resource=resource,
+            per_node=size.gpus or max(1, int(amounts.get(resource, 1))),
+            max_nodes=size.nodes,  # its real ceiling is the NodePool's limit
+            efa_per_node=int(amounts.get(c.EFA_RESOURCE, 0)),
+            node_selector=spec["nodeSelector"],
+            tolerations=_tolerations(spec["tolerations"], pool),
+        ),
+        min_nodes=size.least,
+        max_nodes=size.nodes,
+        deadline_seconds=DEADLINE_SECONDS,
+        hold_seconds=HOLD_SECONDS,
+        node_start_seconds=NODE_START_SECONDS,
+        attempts=1,
+        retry_seconds=RETRY_SECONDS,
+        max_restarts=making.settings.max_restarts,
+        shape=c.SHAPE_ELASTIC if size.elastic else c.SHAPE_STATIC,
+        active_deadline_seconds=None,
+        placeholder=Placeholder(
+            image=making.cluster.tools_image, priority_class=c.PLACEHOLDER_PRIORITY_CLASS
+        ),
+        worker=Worker(
+            image=queue.image,
+            service_account="",
+            priority_class=queue.priority_class,
+            processes_per_node=size.processes,
+            cpu=text(amounts.get("cpu", 0)),
+            memory=text(amounts.get("memory", 0)),
+            shared_memory="0",
+            env={},
+            args=(),
+            command=None,
+            mounts={},
+        ),
+        fallbacks=(),
+    )
+
+
+def _worker_spec(making: Making) -> JsonObject:
+    node = 0 if making.storage.each_node_its_own else None
+    spec: JsonObject = worker(making, node)["spec"]
+    return spec
+
+
+def _node_affinity(spec: JsonObject) -> Mapping[str, Any]:
+    return (spec.get("affinity") or {}).get("nodeAffinity") or {}
+
+
+def asked(making: Making) -> dict[str, quantity.Amount]:
+    """What the scheduler reserves for a worker: of the template nobody has read every amount before.
+
+    Raises:
+        Unreadable: an amount can't be read.
+    """
+    try:
+        return observe.effective_requests(_worker_spec(making))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Unreadable(f"podTemplate.spec asks for what is no amount: {error}") from None
+
+
+def text(amount: quantity.Amount) -> str:
+    """Return an amount as a quantity, rounded up to a thousandth."""
+    return f"{ceil(amount * 1000)}m" if isinstance(amount, Fraction) else str(amount)
+
+
+def _offered(pool: NodePool | None, label: str) -> str:
+    return ", ".join(pool.offers.get(label, ())) if pool is not None else ""
+
+
+def _tolerations(given: Iterable[Mapping[str, Any]], pool: NodePool | None) -> tuple[Mapping[str, Any], ...]:
+    """Those of a worker, each for one key: one of every taint has to hide none that a machine starts with."""
+    own = [each for each in given if each.get("key") and each.get("key") not in LOST]
+    keys = {each.get("key") for each in own}
+    taints = pool.taints if pool is not None else ()
+    named = [
+        {"key": key, "operator": "Exists", "effect": effect}
+        for key, value, effect in taints
+        if key not in keys and any(_tolerates(each, key, value, effect) for each in given)
+    ]
+    return (*own, *named)
+
+
+def refused_taints(making: Making, pool: NodePool) -> list[str]:
+    """The pool's own taints that the workers do not bear."""
+    given = _worker_spec(making)["tolerations"]
+    return [
+        f"{key}={value}:{effect}" if value else f"{key}:{effect}"
+        for key, value, effect in pool.taints
+        if effect != _SOFT_EFFECT and not any(_tolerates(each, key, value, effect) for each in given)
+    ]
+
+
+def taint_problem(making: Making, pool: NodePool) -> str:
+    """Return which taints of the queue's pool keep the workers off its nodes; "" if none does."""
+    refused = refused_taints(making, pool)
+    if not refused:
+        return ""
+    return (
+        f"NodePool {making.settings.queue.pool} has taints that the workers do not tolerate: {', '.join(refused)}; "
+        "scheduling.tolerations of the queue must have them"
+    )
+
+
+def _tolerates(toleration: Mapping[str, Any], key: str, value: str, effect: str) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    if (toleration.get("key") or key) != key or (toleration.get("effect") or effect) != effect:
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == value
+
+
+def placeholder(making: Making, request: JobRequest, index: int, wait: str) -> JsonObject:
+    """The launcher's placeholder, owned by the job, each on a node of its own; wherever a worker may be, it may be."""
+    made = manifests.placeholder(request, index, Owner(name=making.name, uid=making.uid), wait)
+    meta, spec = made["metadata"], made["spec"]
+    meta["labels"] |= making.labels
+    meta["ownerReferences"] = [owner_reference(making.name, making.uid)]
+    apart = {"matchLabels": {n.LABEL_JOB: making.name, c.LABEL_ROLE: c.ROLE_PLACEHOLDER}}
+    spec["affinity"] = {
+        "nodeAffinity": add_mark(request.affinity, mark(request.namespace, request.run_id)),
+        "podAntiAffinity": {REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
+    }
+    spec["containers"][0]["command"] = list(_HOLD)
+    spec |= pull_secrets(making.settings.queue)
+    meta["annotations"][n.ANNOTATION_MADE_OF] = made_of(spec)
+    return made

@@ -1,0 +1,183 @@
+"""How far a training is, as its first worker tells Prometheus.
+
+A pod is asked that says `prometheus.io/scrape: "true"`, at `prometheus.io/port` and `prometheus.io/path`, as the
+Prometheus community's charts have it; without these two, where the trainer serves.
+
+The annotations and the answer of a pod are not trusted. `ask` returns the progress, or the reason why it can't be read.
+It takes seconds and little memory, and raises no error.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import logging
+import re
+import socket
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from launcher import contract as c
+from launcher.manifests import stamp
+from trainyard.operator.core import names as n
+from trainyard.operator.core.reading import JsonObject
+
+_SECONDS = 2.0
+_MOST_BYTES: Final = 1 << 20
+# The limit of lines with metrics for the status; a trainer has one line per metric.
+_MOST_LINES: Final = 100
+_LONGEST_LINE: Final = 1000
+# Whole numbers of a status have 64 bits, and moments end with the year 9999; no training comes near either.
+_MOST: Final = 1e11
+_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
+_PATH: Final = re.compile(r"/[!-~]{0,1000}", re.ASCII)
+# The field of `progress` with the reason why the metrics can't be read.
+UNREADABLE: Final = "unreadable"
+_SHOWN: Final = 200
+
+log = logging.getLogger(__name__)
+
+
+class Unreadable(ValueError):
+    """The progress of a pod can't be read; the message is the reason."""
+
+
+def first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject | None:
+    """The pod of rank 0 of a job that runs, if it runs and wants to be asked."""
+    status = item.get("status") or {}
+    if status.get("phase") != n.PHASE_RUNNING:
+        return None
+    job = n.attempt_name(item["metadata"]["name"], status.get("attempt") or 0)
+    for each in children:
+        meta = each["metadata"]
+        owners = {owner.get("name") for owner in meta.get("ownerReferences") or []}
+        annotations = meta.get("annotations") or {}
+        if (
+            each.get("kind") == "Pod"
+            and job in owners
+            and annotations.get(_INDEX, "0") == "0"
+            and annotations.get(n.ANNOTATION_SCRAPE) == "true"
+            and (each.get("status") or {}).get("phase") == "Running"
+        ):
+            return each
+    return None
+
+
+def ask(pod: JsonObject) -> JsonObject | None:
+    """Return the progress of the pod in the form of the job's status.
+
+    Return None if there is no answer or no progress yet, and only `unreadable` if the answer can't be read.
+    """
+    try:
+        address = _address(pod)
+        return None if address is None else parse(_get(*address))
+    except OSError as error:  # the trainer may not have started yet
+        log.debug("pod %s does not answer: %s", pod["metadata"]["name"], error)
+        return None
+    except Exception as error:
+        why = str(error) if isinstance(error, Unreadable) else f"its metrics are malformed: {error}"
+        return {UNREADABLE: " ".join(why.split())[:_SHOWN]}
+
+
+def _address(pod: JsonObject) -> tuple[str, int, str] | None:
+    """Return host, port and path of the metrics, which must belong to the pod."""
+    annotations = pod["metadata"].get("annotations") or {}
+    status, spec = pod.get("status") or {}, pod.get("spec") or {}
+    if not status.get("podIP"):
+        return None
+    host = ipaddress.ip_address(str(status["podIP"]))
+    if host.is_link_local or host.is_multicast or host.is_unspecified:
+        raise Unreadable(f"podIP: {host} is not an address of a pod")
+    port = annotations.get("prometheus.io/port") or str(c.TRAINER_METRICS_PORT)
+    path = annotations.get("prometheus.io/path") or c.TRAINER_METRICS_PATH
+    if not (_PORT.fullmatch(port) and 0 < int(port) < 65536):
+        raise Unreadable(f"annotation prometheus.io/port: {port[:20]!r} must be a port from 1 to 65535")
+    if not _PATH.fullmatch(path):
+        raise Unreadable(f"annotation prometheus.io/path: {path[:20]!r} must be a path such as /metrics")
+    ours = (int(port), path) == (c.TRAINER_METRICS_PORT, c.TRAINER_METRICS_PATH)
+    if spec.get("hostNetwork") and not ours:
+        # The address is that of the node, where other ports belong to other programs.
+        raise Unreadable(
+            f"annotation prometheus.io/port: {port}{path} is on the node's network; it must be"
+            f" {c.TRAINER_METRICS_PORT}{c.TRAINER_METRICS_PATH} there"
+        )
+    return str(host), int(port), path
+
+
+def _get(host: str, port: int, path: str) -> str:
+    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    connection.connect()
+    # The connection's own timeout begins anew with every byte, those of the head, too.
+    late = threading.Event()
+    end = threading.Timer(_SECONDS, _cut, [connection.sock, late])
+    end.start()
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        if answer.status != http.client.OK:
+            raise Unreadable(f"its metrics answer with status {answer.status}")
+        data = answer.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise Unreadable(f"its metrics are larger than {_MOST_BYTES} bytes")
+        if answer.length or late.is_set():
+            raise Unreadable(f"its metrics are incomplete, or take longer than {_SECONDS:g} s")
+        return data.decode()
+    except OSError as error:
+        if late.is_set() or isinstance(error, TimeoutError):
+            raise Unreadable(f"its metrics take longer than {_SECONDS:g} s") from error
+        raise
+    finally:
+        end.cancel()
+        connection.close()
+
+
+def _cut(connection: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with suppress(OSError):  # it has come to its end meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def parse(text: str) -> JsonObject | None:
+    """The status's `progress` out of the text format of Prometheus; None without a step.
+
+    Raises ValueError, or whatever the parser does, where it is something else.
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+    shown = tuple(c.TRAINER_PROGRESS.values())
+    lines = [line for line in text.split("\n") if line.startswith(shown)]
+    if len(lines) > _MOST_LINES or any(len(line) > _LONGEST_LINE for line in lines):
+        raise Unreadable(
+            f"its metrics have more than {_MOST_LINES} lines about its progress, or one longer than {_LONGEST_LINE}"
+        )
+    values = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families("\n".join([*lines, ""]))
+        for sample in family.samples
+        if sample.name in shown and abs(sample.value) < _MOST
+    }
+    told = {key: values[name] for key, name in c.TRAINER_PROGRESS.items() if name in values}
+    told = {key: value for key, value in told.items() if value >= 0 or key == "loss"}
+    if "step" not in told:
+        return None
+    tokens = "tokensPerSecond" in told
+    found: dict[str, Any] = {
+        "step": int(told["step"]),
+        "loss": _short(told.get("loss")),
+        "throughput": _short(told.get("tokensPerSecond" if tokens else "samplesPerSecond")),
+        "unit": ("tokens/s" if tokens else "samples/s"),
+        "checkpointStep": int(told["checkpointStep"]) if "checkpointStep" in told else None,
+        "checkpointTime": stamp(told["checkpointTime"]) if "checkpointTime" in told else None,
+    }
+    if found["throughput"] is None:
+        del found["unit"]
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _short(value: float | None) -> float | None:
+    """With six digits: kubectl shows all that there are."""
+    return None if value is None else float(f"{value:.6g}")

@@ -1,0 +1,91 @@
+"""The reference page of both kinds' fields, docs/torchrun-fields.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from trainyard.operator.core import names as n
+from trainyard.operator.schema import job, progress, queue
+from trainyard.operator.schema.definitions import QUEUE_NAME_MAX_LENGTH
+from trainyard.operator.schema.fields import FORBIDDEN, Field
+
+HEAD: Final = f"""\
+# Fields of torchrun queues and jobs
+
+<!-- Written by `make manifests` from trainyard/operator/schema; edits here are lost. -->
+
+`{n.API_VERSION}`; both kinds are namespaced. `kubectl explain {n.JOB_SINGULAR}.spec` says the same. The API server
+refuses what is wrong here, and names the field and what would be right. A quantity is one of Kubernetes, above 0.
+"""
+QUEUE_HEAD: Final = f"""
+## {n.QUEUE_KIND}
+
+How jobs are made (`{n.QUEUE_SINGULAR}`, `{n.QUEUE_PLURAL}`, `{n.QUEUE_SHORT}`; category `{n.CATEGORY}`). \
+Its name has at most {QUEUE_NAME_MAX_LENGTH} characters.
+"""
+JOB_HEAD: Final = f"""
+## {n.JOB_KIND}
+
+One training (`{n.JOB_SINGULAR}`, `{n.JOB_PLURAL}`, `{n.JOB_SHORT}`; category `{n.CATEGORY}`). Its name has at most \
+{n.JOB_NAME_MAX_LENGTH} characters and begins with a letter.
+`kubectl scale --replicas` sets `spec.numNodes`; the API server shows the scale only of jobs that have numNodes.
+"""
+OVERRIDES: Final = """
+Below `spec.overrides` is every field of the queue's `spec` but `parentKaiQueue`, each optional and without a default; \
+the rules hold there too, but for those that need the whole queue. \
+Some of them need further permissions: \
+[torchrun.md](torchrun.md#what-a-job-may-ask-for).
+"""
+
+
+def render() -> str:
+    """The page."""
+    parts = [HEAD, QUEUE_HEAD, *_kind(queue.spec(), queue.status())]
+    parts += [JOB_HEAD, *_kind(job.spec(), progress.status())]
+    return "".join(parts)
+
+
+def _kind(spec: Field, status: Field) -> Iterator[str]:
+    yield "\n### spec\n\n| Field | Holds | Default | Unit | Meaning |\n|---|---|---|---|---|\n"
+    yield from (_row(path, each, required) for path, each, required in _below("", spec))
+    if "overrides" in spec.fields:
+        yield OVERRIDES
+    yield "\nRules:\n\n"
+    yield from (f"- {each}\n" for each in _rules(spec))
+    yield "\n### status\n\n| Field | Holds | Unit | Meaning |\n|---|---|---|---|\n"
+    for path, each, _ in _below("", status):
+        yield _line(f"`{path}`", each.holds, each.unit, each.about)
+
+
+def _below(place: str, parent: Field) -> Iterator[tuple[str, Field, bool]]:
+    """Every field below, with its path and whether it has to be given; those of `overrides` are the queue's."""
+    for name, each in parent.fields.items():
+        path = f"{place}{name}"
+        yield path, each, name in parent.required
+        if path != "overrides":
+            yield from _below(f"{path}.", each)
+        if each.item is not None:
+            yield from _below(f"{path}[].", each.item)
+
+
+def _row(path: str, each: Field, required: bool) -> str:
+    default = "must be given" if required else each.otherwise()
+    shown = f"`{default}`" if each.default not in (None, {}) else default
+    return _line(f"`{path}`", each.holds, shown, each.unit, each.about)
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _rules(spec: Field) -> Iterator[str]:
+    """What the API server says of fields together, of this kind's own; what can't be changed is one line."""
+    fixed = [each.path.removeprefix(".") for each in spec.rules if each.reason == FORBIDDEN]
+    if fixed:
+        yield f"These can't be changed: {', '.join(fixed)}."
+    objects = [spec, *(each for path, each, _ in _below("", spec) if path != "overrides")]
+    objects += [each.item for each in objects if each.item is not None]
+    for each in objects:
+        if each.fields:
+            yield from (f"{rule.message}." for rule in each.rules if rule.reason != FORBIDDEN)

@@ -1,0 +1,69 @@
+"""What the command lines of this project that ask an account have in common."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.model import Settings
+from infra.settings import SettingsError
+from infra.stack_file import StackFileError, load
+from trainyard.preflight.account import Account
+
+# trainyard/cli/program.py knows it, too.
+NOT_ASKED = 3
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def main(
+    program: str,
+    description: str,
+    ask: Callable[[Settings, Account, Path | None], int],
+    *,
+    takes_ended: bool = False,
+) -> int:
+    """Parse `--stack`, `--file` and `--state`, ask the account, and report user errors in one line.
+
+    Args:
+        program: The module that is run.
+        description: What it does, for `--help`.
+        ask: Asks the account. It receives the file with the stack's state, None to read it from the Pulumi backend.
+        takes_ended: Whether a reservation may have ended.
+
+    Returns:
+        The exit code: `NOT_ASKED` if AWS can't be reached with these credentials.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser.add_argument("--stack", required=True)
+    parser.add_argument(
+        "--file", type=Path, help="the stack file, where it is not Pulumi.<stack>.yaml of this checkout"
+    )
+    parser.add_argument(
+        "--state", type=Path, help="a file with the stack's state (default: read it from the Pulumi backend)"
+    )
+    arguments = parser.parse_args()
+    try:
+        settings = load(arguments.stack, arguments.file, takes_ended=takes_ended)
+        account = Account(settings.region, profile=settings.provider.profile)
+        return ask(settings, account, arguments.state)
+    except (SettingsError, StackFileError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except BotoCoreError as error:
+        # No credentials, an ended session, no connection.
+        print(f"error: AWS could not be asked: {' '.join(str(error).split())}", file=sys.stderr)
+        return NOT_ASKED
+    except ClientError as error:
+        print(f"error: AWS refused: {' '.join(str(error).split())}", file=sys.stderr)
+        return NOT_ASKED
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing was changed", file=sys.stderr)
+        return 130
+    return 1

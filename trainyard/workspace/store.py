@@ -1,0 +1,236 @@
+"""The archives that a sync pod holds, by digest, and which one is the job's present one: the others go.
+
+What comes in is written beside its place, and is there only when its digest was found right; what a broken connection
+left is gone on with.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.unpack import check_digest, digest_of
+
+_CHUNK: Final = 2**18
+_SUFFIX: Final = ".tar.zst"
+_PART: Final = ".part"
+_APART: Final = "apart-"
+_CURRENT: Final = "current"
+_LOCK: Final = "lock"
+_URL: Final = re.compile(r"s3://[^/]+/.+")
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The archive of a job's workspace: its digest, its size in bytes, and its URL in S3, "" for one in a sync pod.
+
+    A worker unpacks the archive in the annotation of its pod (trainyard/operator/core/addresses.py:
+    archive_annotation). A sync pod records the archive that it received last.
+    """
+
+    digest: str
+    size: int
+    url: str = ""
+
+    def to_json(self) -> bytes:
+        """As it stands in S3 and in a sync pod."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Pointer:
+        """Raises WorkspaceError for what is no pointer."""
+        try:
+            found = json.loads(data)
+            pointer = cls(str(found["digest"]), int(found["size"]), str(found["url"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(f"pointer to the workspace: {data[:100]!r}: {error}") from None
+        check_digest(pointer.digest)
+        if pointer.url and not _URL.fullmatch(pointer.url):
+            raise WorkspaceError(
+                f"pointer to the workspace: url {pointer.url[:100]!r} should be s3://bucket/key"
+            )
+        return pointer
+
+
+class Readable(Protocol):
+    """Where an archive comes from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes, none at its end."""
+
+
+class Store:
+    """One directory, for archives of at most `most` bytes. A second one that receives an archive gets the same file."""
+
+    def __init__(self, root: Path, most: int | None = None) -> None:
+        self._root, self._most = root, most
+
+    def archive(self, digest: str) -> Path:
+        """Where this archive is, or will be."""
+        return self._root / f"{check_digest(digest)}{_SUFFIX}"
+
+    def offset(self, digest: str, size: int) -> int:
+        """How many bytes of this archive are here already; all of them if it is here."""
+        if self.archive(digest).exists():
+            return size
+        try:
+            found = self._part(digest).stat().st_size
+        except FileNotFoundError:
+            return 0
+        return found if found < size else 0
+
+    def receive(
+        self,
+        digest: str,
+        size: int,
+        stream: Readable,
+        told: Callable[[int], None] = lambda _o: None,
+        *,
+        apart: bool = False,
+    ) -> None:
+        """Receive the missing bytes of an archive. `told` is called with the offset of the first missing byte.
+
+        `apart` is for an untrusted stream: it is received from its first byte on, in a file of its own.
+
+        Raises:
+            WorkspaceError: The stream ended early, and a later call continues; or it has another digest.
+        """
+        if size < 1:
+            raise WorkspaceError(f"size: {size} should be the archive's bytes, at least 1")
+        if self._most is not None and size > self._most:
+            raise WorkspaceError(
+                f"size: {size} bytes, and the sync pod of this job takes at most {self._most}; submit another job"
+            )
+        place = self.archive(digest)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if place.exists():
+                told(size)
+                return
+            with self._alone(digest, apart) as (part, file):
+                offset = os.fstat(file.fileno()).st_size
+                offset = offset if offset < size else 0
+                told(offset)
+                _take(file, offset, size, stream)
+                found = digest_of(part)
+                if found != digest:
+                    part.unlink()
+                    raise WorkspaceError(f"upload: digest is {found} and should be {digest}; send it again")
+                os.replace(part, place)
+        except OSError as error:
+            raise WorkspaceError(f"upload: can't write {place}: {error.strerror}") from None
+
+    @contextmanager
+    def _alone(self, digest: str, apart: bool) -> Iterator[tuple[Path, IO[bytes]]]:
+        """Open the partial file of the archive. Untrusted and concurrent uploads get a file of their own."""
+        part = self._part(digest)
+        if not apart:
+            with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+                if _is_locked(file, part):
+                    yield part, file
+                    return
+        handle, name = tempfile.mkstemp(_PART, _APART, self._root)
+        try:
+            with os.fdopen(handle, "r+b") as file:
+                yield Path(name), file
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    @contextmanager
+    def receiving(self, digest: str, keep: str = "") -> Iterator[None]:
+        """Hold a lock during the upload of this archive. First remove all other archives except `keep`.
+
+        `keep` is the digest that the job names until the upload is complete, by default the last received one. Nothing
+        is removed during another upload.
+
+        Raises:
+            WorkspaceError: The directory can't be written.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            lock = (self._root / _LOCK).open("wb")
+        except OSError as error:
+            raise WorkspaceError(f"upload: can't write in {self._root}: {error.strerror}") from None
+        with lock:
+            current = self.current()
+            keep = keep or (current.digest if current is not None else digest)
+            kept = {
+                _LOCK,
+                _CURRENT,
+                self._part(digest).name,
+                self.archive(digest).name,
+                self.archive(keep).name,
+            }
+            with suppress(OSError):  # another upload runs; a later one removes the archives
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for each in self._root.iterdir():
+                    # A worker that downloads one of them has it open, and is not affected.
+                    if each.name not in kept:
+                        each.unlink(missing_ok=True)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+
+    def last_write(self) -> float:
+        """Return the time of the last byte of an upload, in seconds since the epoch; 0 if there was none.
+
+        Uploads by PUT do not count, because any pod could send them and keep an abandoned job alive.
+        """
+        with suppress(OSError):  # the upload was completed meanwhile
+            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_APART))
+            return max((each.stat().st_mtime for each in parts), default=0.0)
+        return time.time()
+
+    def current(self) -> Pointer | None:
+        """The job's present archive."""
+        try:
+            return Pointer.from_json((self._root / _CURRENT).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def point(self, pointer: Pointer) -> None:
+        """Makes this archive, which is here, the job's present one."""
+        if not self.archive(pointer.digest).exists():
+            raise WorkspaceError(f"digest: {pointer.digest} is not here yet; send the archive first")
+        draft = self._root / f"{_CURRENT}{_PART}"
+        try:
+            draft.write_bytes(pointer.to_json())
+            os.replace(draft, self._root / _CURRENT)
+        except OSError as error:
+            raise WorkspaceError(
+                f"pointer to the workspace: can't write in {self._root}: {error.strerror}"
+            ) from None
+
+    def _part(self, digest: str) -> Path:
+        return self._root / f"{check_digest(digest)}{_PART}"
+
+
+def _take(file: IO[bytes], offset: int, size: int, stream: Readable) -> None:
+    file.seek(offset)
+    file.truncate()
+    while offset < size:
+        data = stream.read(min(_CHUNK, size - offset))
+        if not data:
+            raise WorkspaceError(f"upload: ended after {offset} of {size} bytes; send it again")
+        file.write(data)
+        offset += len(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _is_locked(file: IO[bytes], part: Path) -> bool:
+    """Whether this file is ours alone now, and still the one at its place: it may have become the archive meanwhile."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(file.fileno()).st_ino == os.stat(part).st_ino
+    except OSError:
+        return False
