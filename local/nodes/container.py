@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from local.nodes import environment, images, logs, node, probes, status
+from local.nodes import environment, images, logs, probes, status
 from local.nodes.environment import MissingReference
 from local.nodes.images import PullError
 from local.nodes.pod_site import PodSite
@@ -177,7 +177,6 @@ class Container:
             "users": program.users,
             "argv": list(program.argv),
             "env": variables,
-            "niceness": node.pod_niceness(context.instances.get(self.pod.item["spec"]["nodeName"])),
         }
         plan["mounts"].append(self._message_mount())
         self.clock = logs.Clock(self.log_path(self.state.restarts))

@@ -17,9 +17,6 @@ Object = dict[str, Any]
 VM_MEMORY_OVERHEAD = 0.075
 EVICTION_MIB = 100
 ROOT_VOLUME_GIB = 20
-# On AWS a training has machines of its own. Here it shares them with the control plane, the controllers and the
-# emulator. A process of this niceness leaves them three quarters of a processor (sched(7)).
-POOL_NICENESS = 5
 UNREGISTERED = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
 HARDWARE = "AcceleratedHardwareReady"
 # Temporary taints: after a node joined, or before it is removed.
@@ -201,11 +198,6 @@ def _kubelet(now: float, since: dict[tuple[str, str], str | None]) -> list[Objec
         }
         for kind, status, reason, message in healthy
     ]
-
-
-def pod_niceness(instance: Object | None) -> int:
-    """Return the niceness of a pod's processes on this instance: above 0 on those that Karpenter has launched."""
-    return POOL_NICENESS if instance and not instance["nodegroup"] else 0
 
 
 def status(

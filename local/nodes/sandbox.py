@@ -77,8 +77,6 @@ FIRST_USER, NOBODY = 1000, 65534
 OLD = "/.old"
 SHADOW = "/.shadow"
 START_ERROR = 128
-# The scheduling group of the caller's session: proc_pid_autogroup(5).
-AUTOGROUP = Path("/proc/self/autogroup")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -523,14 +521,6 @@ def record_process(path: Path) -> None:
     os.replace(temporary, path)
 
 
-def lower_priority(niceness: int) -> None:
-    """Lower the priority of this process's whole session, also on kernels that schedule by session (autogroup)."""
-    os.nice(niceness)
-    # Without that file the kernel does not schedule by session. Ordinary users may write it ten times a second.
-    with contextlib.suppress(OSError):
-        AUTOGROUP.write_text(str(niceness))
-
-
 def main() -> None:
     """Read the plan, set everything up, execute the program. Ends with 128 and a line in `error` on failure."""
     plan = json.loads(Path(sys.argv[1]).read_text())
@@ -541,7 +531,6 @@ def main() -> None:
     libc.prctl(PARENT_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
     failures = os.open(state / "error", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        lower_priority(plan["niceness"])
         check(libc.unshare(NEW_MOUNTS | NEW_HOSTNAME | NEW_IPC), "unshare")
         socket.sethostname(plan["hostname"])
         mount("none", "/", "", RECURSIVE | PRIVATE)

@@ -57,12 +57,6 @@ def test_a_node_of_a_node_group_carries_the_groups_labels_and_taints_and_not_kar
     assert found["metadata"]["labels"]["role"] == "system"
 
 
-def test_pods_of_karpenters_machines_leave_the_processors_to_the_control_plane() -> None:
-    assert node.pod_niceness(instance()) > 0
-    assert node.pod_niceness(instance(nodegroup={"name": "system"})) == 0
-    assert node.pod_niceness(None) == 0
-
-
 def test_devices_are_not_there_when_the_node_registers_and_are_in_both_lists_later() -> None:
     assert "nvidia.com/gpu" not in build()["status"]["capacity"]
     capacity, allocatable = node.resources(instance(), ALL)

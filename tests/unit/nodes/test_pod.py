@@ -84,7 +84,6 @@ class World:
             config_maps=nothing,
             secrets=nothing,
             allocatable={},
-            instances={},
             hosts_text=lambda *_: "",
             event=lambda _pod, _kind, reason, message: self.events.append((reason, message)),
         )

@@ -29,7 +29,6 @@ pytestmark = [
     ),
 ]
 ROOT, POD_USER = 0, 10001
-NICENESS = 3
 SITE = (
     Path(os.path.realpath(sys.prefix))
     / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -75,7 +74,6 @@ class World:
             "argv": argv,
             "env": variables,
             "cwd": self.working_directory,
-            "niceness": NICENESS,
         }
 
     def start(self, user: int, argv: list[str], context: str = "", **mounts: Path) -> tuple[Process, Path]:
@@ -303,18 +301,6 @@ try:
 except OSError:
     print("no cache")
 """
-
-
-def test_niceness_holds_for_the_process_and_its_session(world: World) -> None:
-    seen = world.python(
-        POD_USER,
-        """
-        import os, pathlib
-        group = pathlib.Path("/proc/self/autogroup")
-        print(os.nice(0), group.read_text().split()[-1] if group.exists() else os.nice(0))
-    """,
-    )
-    assert seen.split() == [str(NICENESS)] * 2
 
 
 def test_user_without_a_passwd_entry_has_no_name_and_no_home(world: World) -> None:
