@@ -19,10 +19,10 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@test -n "$(PYTHON)" || { echo "Python is not on PATH: install Python 3.11, 3.12 or 3.13, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) local/bootstrap.py
 
-up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; PREFLIGHT=no: no check of the account)
+up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; VERBOSE=1: print every line; PREFLIGHT=no: no check of the account)
 	@$(RUN) -m trainyard.cli up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
-down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data)
+down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data; VERBOSE=1: print every line)
 	@$(RUN) -m trainyard.cli down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
 
 delete-data: environment ## delete for good what an earlier down of STACK kept: make delete-data STACK=dev CONFIRM=dev

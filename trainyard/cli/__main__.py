@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import signal
 import sys
 from pathlib import Path
@@ -13,13 +14,14 @@ from kubernetes.config import ConfigException
 from local.guard import ForeignCloudError, NotRunningError
 from local.home import Home
 from local.tools import ToolError
-from trainyard.cli.answers import AnswerError, keep_data, nodes
+from trainyard.cli.answers import AnswerError, is_yes, keep_data, nodes
 from trainyard.cli.commands import DeployError, check_nodes, delete_data, down, preview, submit, up
 from trainyard.cli.engine import EngineError
 from trainyard.cli.follow import FollowError
 from trainyard.cli.given import GivenError
 from trainyard.cli.model import ModelError
 from trainyard.cli.node_checks import CheckError
+from trainyard.cli.output import OUTPUT
 from trainyard.cli.pool_drift import PoolDeletingError
 from trainyard.cli.program import RefusedError
 from trainyard.cli.protected_data import ProtectedDataError
@@ -63,6 +65,13 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("--stack", default="local")
         command.add_argument("--cloud", choices=("local", "aws"))
+        if name in ("up", "down", "delete-data", "submit"):
+            command.add_argument(
+                "-v",
+                "--verbose",
+                action="store_true",
+                help="on the local cloud: print every line, as VERBOSE=1 does (default: those that matter)",
+            )
         if name == "down":
             command.add_argument(
                 "--keep-data",
@@ -99,6 +108,9 @@ def main() -> int:
         signal.signal(number, _terminated)
     try:
         check_name(arguments.stack)
+        OUTPUT.verbose = getattr(arguments, "verbose", False) or is_yes(
+            "VERBOSE", os.environ.get("VERBOSE") or "no"
+        )
         if arguments.command == "up":
             return up(arguments.stack, cloud)
         if arguments.command == "down":

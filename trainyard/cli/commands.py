@@ -29,6 +29,7 @@ from trainyard.cli.given import gives_cluster, with_given
 from trainyard.cli.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from trainyard.cli.model import fetch_model
 from trainyard.cli.node_checks import NodeChecks
+from trainyard.cli.output import OUTPUT
 from trainyard.cli.pool_drift import check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
@@ -41,6 +42,7 @@ from trainyard.cli.stack_file import (
     with_sources,
     write,
 )
+from trainyard.cli.summary import RunSummary
 from trainyard.cli.sweep import stack_tags, sweep
 from trainyard.cli.told import kubectl, make, places, removed_context, shown, unwatched
 from trainyard.cli.turns import turn
@@ -60,7 +62,13 @@ class DeployError(Exception):
 
 def say(line: str) -> None:
     """Print a line at once, also into a pipe."""
-    print(line, flush=True)
+    OUTPUT.say(line)
+
+
+def _open_log(home: Home, command: str, stack: str) -> None:
+    """Keep all lines of a command in a file, whose path is printed."""
+    path = home.logs / "commands" / f"{command}-{stack}.log"
+    OUTPUT.open_log(path, shown(path))
 
 
 def up(stack: str, cloud: str) -> int:
@@ -73,6 +81,7 @@ def up(stack: str, cloud: str) -> int:
     program.check(stack)
     with turn(Home().root / "stacks", say):
         home = start_local_cloud()
+        _open_log(home, "up", stack)
         deploying = time.monotonic()
         session = _Session.open(home, stack)
         session.recover()
@@ -125,6 +134,7 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
 def _down(home: Home, stack: str, keep_data: bool) -> int:
     if _join(home):
         _refuse_unknown(home, stack)
+        _open_log(home, "down", stack)
         session = _Session.open(home, stack)
         before = current_context(home.kubeconfig)
         refreshed = session.recover()
@@ -222,6 +232,7 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
         if not _join(home):
             raise DeployError(f"stack {stack}: the local cloud is not running, and its data ended with it")
         _refuse_unknown(home, stack)
+        _open_log(home, "delete-data", stack)
         session = _Session.open(home, stack)
         session.recover()
         found = check_deletion(session.engine.deployment(), stack, "local", confirmed)
@@ -241,6 +252,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
         return official.submit(stack, minimum, maximum)
     session = _running(stack)
     home, outputs = session.home, session.engine.outputs()
+    _open_log(home, "submit", stack)
     kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
     job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
     say(f"started {job}")
@@ -468,8 +480,14 @@ class _Session:
         """Follow one run and print how it ended and where its results are; `again` is the command that shows it."""
         run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
         stack, context = self.engine.stack, outputs["clusterName"]
+        summary = RunSummary()
+
+        def show(line: str) -> None:
+            OUTPUT.detail(line, summary.lines(line))
+
         try:
-            result = Follower(self.home.kubeconfig, context, say).follow(run)
+            with OUTPUT.stage(f"run {run_id}", summary.status):
+                result = Follower(self.home.kubeconfig, context, show).follow(run)
         except KeyboardInterrupt:
             raise Interrupted(unwatched(stack, "local", run_id, again)) from None
         if result.succeeded:

@@ -17,14 +17,18 @@ from typing import Any
 from local import backend
 from local.home import Home, write_atomically
 from trainyard.cli.adopt import with_adopted
+from trainyard.cli.output import OUTPUT
 from trainyard.cli.progress import Filter
 from trainyard.cli.salt import discard_foreign
 from trainyard.cli.session import Session, end_recorded
+from trainyard.cli.summary import EngineSummary
 from trainyard.cli.told import stopped
 from trainyard.cli.watched import Interrupted, watched
 from trainyard.cli.whole_state import WholeState
 
 ROOT = Path(__file__).resolve().parents[2]
+# In a pipe, the number of resources comes each time that so many more are done.
+COUNTED_RESOURCES = 25
 NO_SPACE = os.strerror(errno.ENOSPC).lower()
 # Variables of the environment that belong to another engine, account or local cloud.
 _NOT_INHERITED = ("PULUMI_", "AWS_", "TRAINYARD_LOCAL_CLOUD", "TRAINYARD_EMULATOR_TOKEN")
@@ -218,20 +222,24 @@ class Engine:
         arguments = (command, *arguments, "--non-interactive", "--color", "never")
         config = str(config_file or self.config_file)
         words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", config]
+        reads = command == "preview"
         shown = Filter(command)
+        resources = len(self.deployment().get("resources") or [])
+        summary = EngineSummary(command, resources, every=0 if OUTPUT.live else COUNTED_RESOURCES)
 
         def show(line: str) -> None:
             for each in shown.lines(line):
-                print(each, flush=True)
+                # A plan is read row by row.
+                OUTPUT.detail(each, [each] if reads else summary.lines(each))
 
         log, record = self.files(command)
         log.parent.mkdir(parents=True, exist_ok=True)
-        reads = command == "preview"
         look = (lambda: False) if reads else self._whole.look
         try:
             if not reads:
                 self._whole.begin()
-            code = watched(words, ROOT, self.environment, log, record, show, look)
+            with OUTPUT.stage(f"pulumi {command}", summary.status):
+                code = watched(words, ROOT, self.environment, log, record, show, look)
         except Interrupted:
             raise Interrupted(stopped(self.stack, command)) from None
         finally:

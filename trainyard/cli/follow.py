@@ -21,7 +21,7 @@ UNREACHABLE_SECONDS = 60.0
 # A log is read whole each time, so that a long one is read less often: this bounds what one pod's costs the API server.
 LOG_BYTES_PER_SECOND = 100_000
 JOB_LABEL = "training.kubeflow.org/job-name"
-LAUNCHER_LINE = re.compile(r'launcher state=\S+ .*?reason=(?P<reason>".*") elapsed=\d+s$')
+LAUNCHER_LINE = re.compile(r'launcher state=(?P<state>\S+) .*?reason=(?P<reason>".*") elapsed=\d+s$')
 NODEPOOL_LABEL = "karpenter.sh/nodepool"
 
 
