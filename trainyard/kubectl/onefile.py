@@ -113,7 +113,8 @@ def collect(into: Path) -> None:
             shutil.copyfile(str(item.locate_file(file)), target)
     checkout = Path(__file__).parents[2]
     for package in _PACKAGES:
-        shutil.copytree(checkout / package, into / package, ignore=shutil.ignore_patterns("__pycache__"))
+        ignore = shutil.ignore_patterns("__pycache__", "README.md")
+        shutil.copytree(checkout / package, into / package, ignore=ignore)
     (into / "trainyard" / "__init__.py").touch()
 
 

@@ -1,4 +1,4 @@
-"""Where the nodes of an attempt are chosen: for queues with a pool, by the launcher's decision core. Pure.
+"""Choose the nodes of an attempt: for queues with a pool, by `launcher.capacity`. Pure.
 
 Placeholders make Karpenter buy machines, and hold them: a node counts where one of the job's own placeholders is, since
 then the scheduler has given it to this job and to no other. What must be remembered between two looks stands in the
@@ -158,7 +158,7 @@ class _Choice:
 
     @property
     def progress(self) -> Progress:
-        """The wait as the launcher's core has it."""
+        """Return the wait as `launcher.holding` takes it."""
         since = self.gathering.since
         return Progress(attempt=self.gathering.tries, candidate=0, since=since, began=since)
 
