@@ -51,6 +51,7 @@ def test_one_file_is_all_that_is_needed(tmp_path: Path) -> None:
     assert run(plugin, *words, XDG_CACHE_HOME="cache").returncode == 0
     assert [path.name for path in code.iterdir()] == ["train.py"]
     (home,) = unpacked
+    assert not (home / "launcher" / "README.md").exists(), "an edit of it would be another build"
     abandoned, recent = home.with_name("abandoned"), home.with_name("recent")
     for each in (abandoned, recent):
         (each / "launcher").mkdir(parents=True)
