@@ -17,7 +17,7 @@ gc.set_threshold(50_000, 20, 20)
 
 try:
     configuration = settings.load(pulumi.get_stack())
-except settings.SettingsError as error:
+except (settings.SettingsError, settings.SettingsNotPassedError) as error:
     # Nothing is registered yet; the message is all there is to see.
     raise pulumi.RunError(str(error)) from None
 

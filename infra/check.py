@@ -11,7 +11,8 @@ from pathlib import Path
 
 from infra import changes, stack_state
 from infra.settings import SettingsError
-from infra.stack_file import StackFileError, load
+from infra.stack_file import load
+from trainyard.stack_files import StackFileError
 
 NOTHING_DONE = "nothing was changed"
 
@@ -20,7 +21,9 @@ def main() -> int:
     """Print all mistakes to standard error. Return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m infra.check", description=__doc__)
     parser.add_argument("--stack", required=True)
-    parser.add_argument("--file", type=Path, help="the stack file (default: Pulumi.NAME.yaml)")
+    parser.add_argument(
+        "--file", type=Path, help="the stack file (default: Pulumi.NAME.yaml, else examples/stacks/NAME.yaml)"
+    )
     parser.add_argument(
         "--state", type=Path, help="a file with the stack's state: of a file backend, or an export"
     )

@@ -22,7 +22,8 @@ HEAD: Final = """\
 
 <!-- Written by `make reference` from what infra/ reads; edits here are lost. -->
 
-Every key of `Pulumi.<stack>.yaml` is below `config:` and begins with `trainyard:`; `aws:region` is the region as usual.
+A stack file is `Pulumi.<stack>.yaml`, or an example in [examples/stacks](../examples/stacks/README.md). Every key is
+below `config:` and begins with `trainyard:`; `aws:region` is the region as usual.
 An unknown key is a mistake. All mistakes in a stack file are reported together, before anything is registered.
 
 The column "Changed later" describes the effect of another value on a running stack:

@@ -23,6 +23,7 @@ from infra.queue_settings import read_queues
 from infra.reading import Asked, Problems, hint
 from infra.storage_settings import read_storage
 from infra.training_settings import read_training
+from trainyard import stack_files
 
 PROJECT: Final = "trainyard"
 KEYS: Final = (
@@ -48,7 +49,17 @@ class SettingsError(Exception):
     def __init__(self, stack: str, lines: list[str]) -> None:
         self.lines = lines
         count = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
-        super().__init__(f"Pulumi.{stack}.yaml has {count}:\n" + "\n".join(f"  {line}" for line in lines))
+        name = stack_files.display_name(stack_files.path_of(stack))
+        super().__init__(f"{name} has {count}:\n" + "\n".join(f"  {line}" for line in lines))
+
+
+class SettingsNotPassedError(Exception):
+    """Pulumi did not read the stack's file, which is in `examples/stacks`."""
+
+    def __init__(self, stack: str, file: str) -> None:
+        super().__init__(
+            f"stack {stack}: Pulumi read no settings, because the stack's file is {file}. Add --config-file {file}"
+        )
 
 
 def load(stack: str) -> Settings:
@@ -56,10 +67,16 @@ def load(stack: str) -> Settings:
 
     Raises:
         SettingsError: the stack file is wrong.
+        SettingsNotPassedError: the stack file is an example, and the option `--config-file` is missing.
     """
     from pulumi.runtime.config import CONFIG, get_config_env, is_config_secret
 
     config = {**get_config_env(), **CONFIG.get()}
+    file = stack_files.path_of(stack)
+    # Pulumi.yaml gives `trainyard:pools` an empty list for a default, and `aws:region` none.
+    is_empty = "aws:region" not in config and not _decoded(config.get("trainyard:pools"))
+    if is_empty and stack_files.is_example(file):
+        raise SettingsNotPassedError(stack, stack_files.display_name(file))
     return read(stack, config, secrets=frozenset(key for key in config if is_config_secret(key)))
 
 

@@ -13,9 +13,11 @@ from typing import Any
 from local.home import Home
 from local.tools import ensure
 from tests.seed import of_run
+from tests.shipped import shipped
 from trainyard.cli.commands import pinned_sources
 from trainyard.cli.engine import ROOT, Engine, EngineError
-from trainyard.cli.stack_file import read, with_sources, write
+from trainyard.cli.stack_file import with_sources, write
+from trainyard.stack_files import find, read
 
 HOME = ROOT / ".local-previews"
 # Stack files that show settings which no shipped one has.
@@ -28,18 +30,11 @@ ALIKE = (
     ("g4dn", "p4de-odcr", "p5"),
     ("g4dn-existing-vpc", "p4de-odcr-existing-vpc"),
 )
-# Stack files that tests make for themselves begin so, and git ignores them.
-OF_TESTS = "zz-"
-
-
-def shipped() -> list[str]:
-    """Names of the stack files of the project."""
-    return [name for name in _names(ROOT) if not name.startswith(OF_TESTS)]
 
 
 def every() -> list[str]:
-    """The same, and names of the stack files that are there for the tests: together they show all profiles."""
-    return [*shipped(), *_names(UNSHIPPED)]
+    """Return the names of all stack files of the project and of its tests. Together they show all profiles."""
+    return [*shipped(), *sorted(path.name.split(".")[1] for path in UNSHIPPED.glob("Pulumi.*.yaml"))]
 
 
 def sample(of: list[str]) -> list[str]:
@@ -54,11 +49,7 @@ def sample(of: list[str]) -> list[str]:
 def stack_file(stack: str) -> Path:
     """Where a stack file is."""
     own = UNSHIPPED / f"Pulumi.{stack}.yaml"
-    return own if own.exists() else ROOT / own.name
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name.split(".")[1] for path in folder.glob("Pulumi.*.yaml"))
+    return own if own.exists() else find(stack)
 
 
 @cache

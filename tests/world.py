@@ -15,14 +15,14 @@ from local.guard import cloud_environment
 from local.home import Home
 from tests.account import connected, things
 from trainyard.cli.engine import ROOT, Engine
-from trainyard.cli.stack_file import read
+from trainyard.stack_files import find, read
 
 UP_SECONDS = 900.0
 GIVE = """
 import sys
 from pathlib import Path
 from trainyard.cli.given import with_given
-from trainyard.cli.stack_file import read
+from trainyard.stack_files import read
 with_given(read(Path(sys.argv[1])), print)
 """
 # A stack that only keeps the local cloud up, so that what another one left can be counted after `make down`.
@@ -40,7 +40,7 @@ class World:
         self.home = home
         self.stack = stack
         self._record: dict[str, Any] = home.cloud() or {}
-        self.settings: dict[str, Any] = read(ROOT / f"Pulumi.{stack}.yaml")["config"]
+        self.settings: dict[str, Any] = read(find(stack))["config"]
         self.log = home.logs / f"pulumi-{stack}.log"
         # What the account holds before the stack is made.
         self.before: frozenset[str] = frozenset()
@@ -62,7 +62,7 @@ class World:
 
     def give(self) -> None:
         """Make what the stack file says is given, which stays when the stack goes."""
-        answer = self._python("-c", GIVE, str(ROOT / f"Pulumi.{self.stack}.yaml"))
+        answer = self._python("-c", GIVE, str(find(self.stack)))
         if answer.returncode != 0:
             raise WorldError(
                 f"what stack {self.stack} is given can't be made: {answer.stdout}{answer.stderr}"

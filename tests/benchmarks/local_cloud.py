@@ -26,7 +26,7 @@ import yaml
 
 from local.home import Home
 from tests.benchmarks.figures import Figure, verdict
-from tests.previews import shipped
+from tests.shipped import shipped
 from trainyard.cli.engine import ROOT
 
 DEPLOY = [sys.executable, "-m", "trainyard.cli"]

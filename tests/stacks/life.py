@@ -20,8 +20,8 @@ from tests.previews import preview_of
 from tests.stacks.pods import holder
 from tests.world import World
 from trainyard.cli.engine import Engine
-from trainyard.cli.stack_file import read
 from trainyard.policies.model import Stack as Resources
+from trainyard.stack_files import read
 
 # A machine may have to be bought, and then shows its devices.
 MACHINE_SECONDS = 240

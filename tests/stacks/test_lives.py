@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.previews import shipped
+from tests.shipped import shipped
 from tests.stacks.whole import live
 
 # A whole `up` and `down`, on a machine that may be busy.

@@ -26,8 +26,9 @@ from trainyard.cli.pool_drift import PoolDeletingError
 from trainyard.cli.program import RefusedError
 from trainyard.cli.protected_data import ProtectedDataError
 from trainyard.cli.runs import RunError
-from trainyard.cli.stack_file import StackFileError, check_name
+from trainyard.cli.stack_file import check_name
 from trainyard.cli.watched import Interrupted
+from trainyard.stack_files import StackFileError
 
 # What a person can mend: one line, exit code 1.
 EXPECTED = (

@@ -21,7 +21,8 @@ from local.tools import ToolError
 from trainyard.cli.commands import DeployError, pinned_sources, say
 from trainyard.cli.engine import ROOT, state_file
 from trainyard.cli.given import GivenError, with_given
-from trainyard.cli.stack_file import StackFileError, check_name, for_local_cloud, read, write
+from trainyard.cli.stack_file import check_name, for_local_cloud, write
+from trainyard.stack_files import StackFileError, find, read
 
 LEFTOVERS = "leftovers"
 MODULES = {"preflight": "trainyard.preflight", LEFTOVERS: "trainyard.preflight.leftovers"}
@@ -47,7 +48,7 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
     if question == LEFTOVERS and is_up(home, stack, cloud):
         return home.root / STACKS / f"Pulumi.{stack}.yaml"
     made = home.root / "asked" / f"Pulumi.{stack}.yaml"
-    document = with_given(read(ROOT / f"Pulumi.{stack}.yaml"), say)
+    document = with_given(read(find(stack)), say)
     write(for_local_cloud(document, pinned_sources(), cloud["deployerArn"]), made)
     return made
 
@@ -62,7 +63,7 @@ def ask(question: str, stack: str, home: Home) -> int:
     """
     check_name(stack)
     refuse_foreign(os.environ, home)
-    read(ROOT / f"Pulumi.{stack}.yaml")
+    read(find(stack))
     if running(home) is None:
         if question == LEFTOVERS:
             say(f"verify-clean of stack {stack}: {NOTHING_THERE}")

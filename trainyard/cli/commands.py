@@ -35,10 +35,8 @@ from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, wit
 from trainyard.cli.runs import no_run, start_run
 from trainyard.cli.stack_file import (
     Sources,
-    StackFileError,
     cluster_name,
     for_local_cloud,
-    read,
     with_sources,
     write,
 )
@@ -51,6 +49,7 @@ from trainyard.cli.up_messages import (
     read_changed_settings,
 )
 from trainyard.cli.watched import Interrupted
+from trainyard.stack_files import StackFileError, find, read
 
 # Set for a command that went on inside the network of an ordinary user's local cloud.
 ENTERED = "TRAINYARD_ENTERED"
@@ -76,7 +75,7 @@ def up(stack: str, cloud: str) -> int:
     if cloud == "aws":
         return official.up(stack)
     started = time.monotonic()
-    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    document = read(find(stack))
     refuse_foreign(os.environ)
     program.check(stack)
     with turn(Home().root / "stacks", say):
@@ -178,7 +177,7 @@ def preview(stack: str, cloud: str) -> int:
 
     The plan of a first `up` needs no account and no local cloud.
     """
-    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    document = read(find(stack))
     program.check(stack)
     why = official.preview(stack) if cloud == "aws" else _preview_running(stack, document)
     if why is None:

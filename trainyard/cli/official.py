@@ -22,13 +22,16 @@ from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.pool_drift import check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
-from trainyard.cli.stack_file import read
 from trainyard.cli.told import make, unwatched
 from trainyard.cli.up_messages import (
     deleted_job_message,
     read_changed_settings,
 )
 from trainyard.cli.watched import Interrupted
+from trainyard.stack_files import display_name, find, is_example, path_of, read
+
+# pulumi.com/docs/iac/cli/environment-variables
+KEYS_OF_STATE = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER"
 
 
 def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
@@ -37,6 +40,21 @@ def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
     ).returncode
     if code != 0:
         raise EngineError(f"pulumi {arguments[0]} failed (exit code {code}); see above")
+
+
+def _pulumi_on(stack: str, command: str, *arguments: str, variables: dict[str, str] | None = None) -> None:
+    """Run a command that reads the stack's settings.
+
+    Pulumi finds `Pulumi.<stack>.yaml` by itself, another file by the option `--config-file`. `pulumi stack` commands
+    read no settings and do not have the option (pulumi.com/docs/iac/cli/commands). Therefore `pulumi stack init` did
+    not write the keys of the stack's secrets into an example. Pulumi takes them from the state and adds them.
+    """
+    file = path_of(stack)
+    option: tuple[str, ...] = ()
+    if is_example(file):
+        option = ("--config-file", display_name(file))
+        variables = {**(variables or {}), KEYS_OF_STATE: "true"}
+    _pulumi(command, *arguments, "--stack", stack, *option, variables=variables)
 
 
 def _asked(stack: str, *arguments: str) -> dict[str, Any]:
@@ -58,7 +76,7 @@ def use_profile(stack: str) -> None:
 
     Credentials in the environment would override the profile, so they are removed.
     """
-    file = ROOT / f"Pulumi.{stack}.yaml"
+    file = path_of(stack)
     profile = read(file)["config"].get("aws:profile") if file.exists() else None
     if isinstance(profile, str):
         os.environ["AWS_PROFILE"] = profile
@@ -112,8 +130,8 @@ def up(stack: str) -> int:
         deployment = _deployment(stack)
     if missing := _check_pools(stack, deployment):
         # The engine creates again what is not in the state.
-        _pulumi("refresh", "--stack", stack, "--skip-preview", *refresh_targets(missing))
-    _pulumi("up", "--stack", stack)
+        _pulumi_on(stack, "refresh", "--skip-preview", *refresh_targets(missing))
+    _pulumi_on(stack, "up")
     outputs = _outputs(stack)
     job = outputs.get("launcherJobName")
     if job is None:
@@ -145,7 +163,7 @@ def _check_pools(stack: str, deployment: dict[str, Any]) -> dict[str, str]:
         return check_pools(
             lambda: new_client_from_config(config_file=str(_kubeconfig(outputs, Path(directory)))),
             deployment,
-            read(ROOT / f"Pulumi.{stack}.yaml")["config"],
+            read(find(stack))["config"],
             lambda line: print(line, flush=True),
         )
 
@@ -169,7 +187,7 @@ def preview(stack: str) -> str | None:
     program.check(stack, "--deployed")
     _check_pools(stack, deployment)
     print(f"stack {stack}: the plan of an up against its state", flush=True)
-    _pulumi("preview", "--stack", stack)
+    _pulumi_on(stack, "preview")
     return None
 
 
@@ -187,7 +205,7 @@ def delete_data(stack: str, confirmed: str) -> int:
         file = Path(directory) / "state.json"
         file.write_text(json.dumps(with_deletion_allowed(exported)))
         _pulumi("stack", "import", "--stack", stack, "--file", str(file))
-    _pulumi("destroy", "--yes", "--stack", stack)
+    _pulumi_on(stack, "destroy", "--yes")
     print(f"stack {stack}: deleted its data: {', '.join(found)}", flush=True)
     return 0
 
@@ -210,7 +228,7 @@ def down(stack: str, keep_data: bool = False) -> int:
     kept = check(_deployment(stack), stack, "aws", keep_data)
     gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
     variables = {FORGET_UNREACHABLE: "true"} if gone else {}
-    _pulumi("destroy", "--refresh", "--stack", stack, *(EXCEPT_DATA if kept else ()), variables=variables)
+    _pulumi_on(stack, "destroy", "--refresh", *(EXCEPT_DATA if kept else ()), variables=variables)
     return 0
 
 

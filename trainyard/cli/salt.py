@@ -1,6 +1,6 @@
 """What protects a stack's secrets, in the engine's copy of its stack file: this home's own salt and nothing else.
 
-`pulumi stack init` against AWS leaves `encryptionsalt`, or `secretsprovider` and `encryptedkey`, in the repository's
+`pulumi stack init` against AWS leaves `encryptionsalt`, or `secretsprovider` and `encryptedkey`, in the checkout's
 file. They belong to another state, another passphrase or a key of an account, none of which the local engine has. The
 engine puts a salt into its copy where there is none; what its state holds it reads with the salt of the state itself
 (github.com/pulumi/pulumi/pkg/v3@v3.250.0, cmd/pulumi/stack/secrets.go, GetSecretsManager).
@@ -18,14 +18,14 @@ import yaml
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-SALT = "encryptionsalt"
-KEYS = (SALT, "secretsprovider", "encryptedkey")
+from trainyard.stack_files import SALT, SECRETS_KEYS
+
 ITERATIONS = 1_000_000
 
 
 def without_keys(document: Mapping[str, Any]) -> dict[str, Any]:
     """A stack file's content without what protects its secrets."""
-    return {key: value for key, value in document.items() if key not in KEYS}
+    return {key: value for key, value in document.items() if key not in SECRETS_KEYS}
 
 
 def is_of(passphrase: str, salt: object) -> bool:
@@ -50,7 +50,7 @@ def discard_foreign(copy: Path, passphrase: str) -> None:
         OSError: the copy can't be read or written.
     """
     document = yaml.safe_load(copy.read_text()) if copy.is_file() else None
-    if not isinstance(document, dict) or not any(key in document for key in KEYS):
+    if not isinstance(document, dict) or not any(key in document for key in SECRETS_KEYS):
         return
     kept = without_keys(document)
     if is_of(passphrase, document.get(SALT)):

@@ -1,13 +1,12 @@
 """The stack file that the engine is given: the repository's file plus what only the local plugins need.
 
-The repository's Pulumi.<stack>.yaml is never written to. A copy goes to <home>/stacks, where the engine also keeps
-the salt of the stack's secrets.
+The stack file of the checkout (trainyard/stack_files.py) is never written to. A copy goes to <home>/stacks, where the
+engine also keeps the salt of the stack's secrets.
 """
 
 from __future__ import annotations
 
 import copy
-import difflib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -17,17 +16,14 @@ from typing import Any
 
 import yaml
 
-from trainyard.cli.salt import SALT, replace, without_keys
+from trainyard.cli.salt import replace, without_keys
+from trainyard.stack_files import SALT, StackFileError
 
 JsonObject = dict[str, Any]
 # Ranges for examples in documents (RFC 5737), from which the preflight knows that nobody comes.
 DOCUMENTS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 CPU, CUDA = "cpu", "cuda"
 HERE = "127.0.0.1/32"
-
-
-class StackFileError(Exception):
-    """A stack file that is missing, can't be read or is no YAML mapping."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,48 +50,11 @@ def check_name(stack: str) -> None:
         StackFileError: it is something else.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", stack):
-        file = re.fullmatch(r"Pulumi\.([A-Za-z0-9_-]{1,100})\.yaml", stack)
+        file = re.fullmatch(r"(?:.*/)?(?:Pulumi\.)?([A-Za-z0-9_-]{1,100})\.yaml", stack)
         meant = f"; did you mean {file[1]}?" if file else ""
         raise StackFileError(
             f"{stack!r} is no stack name; it must be 1 to 100 letters, digits, '-' and '_'{meant}"
         )
-
-
-def read(path: Path) -> JsonObject:
-    """Read a stack file.
-
-    Raises:
-        StackFileError: the file does not exist, can't be read, or is not a mapping with a mapping under `config`.
-    """
-    if not path.exists():
-        known = sorted(p.name.split(".")[1] for p in path.parent.glob("Pulumi.*.yaml"))
-        near = difflib.get_close_matches(path.name.split(".")[1].lower(), known, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        raise StackFileError(f"{path.name} does not exist.{meant} Stack files here: {', '.join(known)}")
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise StackFileError(f"{path.name} is not in UTF-8: {error}; it must be saved as UTF-8") from None
-    except OSError as error:
-        raise StackFileError(f"{path.name} can't be read: {error.strerror}; it must be a file") from None
-    # A date that is none is a ValueError.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StackFileError(_not_yaml(path.name, error)) from error
-    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
-        raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
-    # The engine reads none of these there, and would deploy the stack without them.
-    if stray := [key for key in document if str(key).startswith(("trainyard:", "aws:"))]:
-        raise StackFileError(f"{path.name}: {stray[0]} stands beside 'config'; it must be indented, below it")
-    return document
-
-
-def _not_yaml(name: str, error: Exception) -> str:
-    """Where YAML ends and why, in one line, the number of the line as editors count them."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{name} is not valid YAML: {str(error).splitlines()[0]}"
-    begun = error.context_mark
-    since = f", {error.context} that begins in line {begun.line + 1}" if error.context and begun else ""
-    return f"{name}:{error.problem_mark.line + 1}: is not valid YAML: {error.problem}{since}"
 
 
 def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:

@@ -11,8 +11,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.model import Settings
 from infra.settings import SettingsError
-from infra.stack_file import StackFileError, load
+from infra.stack_file import load
 from trainyard.preflight.account import Account
+from trainyard.stack_files import StackFileError
 
 # trainyard/cli/program.py knows it, too.
 NOT_ASKED = 3
@@ -44,7 +45,9 @@ def main(
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--stack", required=True)
     parser.add_argument(
-        "--file", type=Path, help="the stack file, where it is not Pulumi.<stack>.yaml of this checkout"
+        "--file",
+        type=Path,
+        help="the stack file (default: Pulumi.STACK.yaml, else examples/stacks/STACK.yaml)",
     )
     parser.add_argument(
         "--state", type=Path, help="a file with the stack's state (default: read it from the Pulumi backend)"

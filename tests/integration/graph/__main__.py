@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 from tests.integration.graph.recordings import recorded, save
-from tests.previews import preview, shipped
+from tests.previews import preview
+from tests.shipped import shipped
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from tests.integration.graph.model import Graph, edited, find, graph_of
 from tests.integration.graph.schedule import forced, make_span, unneeded
 from tests.integration.graph.services import CLUSTER, FILE_SYSTEM
 from tests.previews import every, preview, sample, stack_file
-from trainyard.cli.stack_file import read
+from trainyard.stack_files import read
 
 # A preview is a minute where many run beside it.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

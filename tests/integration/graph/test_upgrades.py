@@ -7,7 +7,8 @@ import pytest
 from tests.integration.graph.intended import unintended
 from tests.integration.graph.recordings import UNRELEASED, load, recorded, stacks, versions
 from tests.integration.graph.upgrades import harms, unseen
-from tests.previews import preview, sample, shipped
+from tests.previews import preview, sample
+from tests.shipped import shipped
 
 # A preview is a minute where many run beside it.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

@@ -26,8 +26,9 @@ from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.own_api_server import api_server as running_api_server
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
-from trainyard.cli.stack_file import read, write
+from trainyard.cli.stack_file import write
 from trainyard.operator.core import names as n
+from trainyard.stack_files import read
 
 TEST_HOME = ROOT / ".local-test"
 # The files that share one stack, in this order: a run's machines, and with them its pods, go a minute after its end.

@@ -25,7 +25,8 @@ from tests.integration.local.conftest import Command, run
 from tests.integration.local.own_cloud import processes_that_name
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
-from trainyard.cli.stack_file import read, write
+from trainyard.cli.stack_file import write
+from trainyard.stack_files import read
 
 # A whole `up`, a second run and a whole `down`, on a machine that may be busy.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]

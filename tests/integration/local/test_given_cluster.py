@@ -17,7 +17,7 @@ from tests.account import things
 from tests.integration.local.conftest import Command, run
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
-from trainyard.cli.stack_file import read
+from trainyard.stack_files import read
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1800)]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from components.documents import efa
 from components.documents.pool import Pool, node_class, node_pool
@@ -18,6 +17,7 @@ from local.tools.registry import module_directory
 from tests.integration.local.conftest import Command
 from tests.integration.local.own_api_server import ESTABLISHED
 from tests.integration.local.own_cloud import OwnCloud, own_cloud
+from tests.shipped import config_of, shipped
 
 pytestmark = pytest.mark.local
 
@@ -66,9 +66,8 @@ def dry_run(cloud: OwnCloud, tmp_path: Path, items: list[dict[str, Any]]) -> Com
 
 def test_the_pools_of_every_shipped_stack_file_are_accepted(cloud: OwnCloud, tmp_path: Path) -> None:
     items: list[dict[str, Any]] = []
-    for path in sorted(ROOT.glob("Pulumi.[!z]*.yaml")):
-        name = path.name.split(".")[1]
-        settings = read(name, yaml.safe_load(path.read_text())["config"])
+    for name in shipped():
+        settings = read(name, config_of(name))
         for pool in settings.pools:
             items += objects(pool, f"{name}-{pool.name}", lustre=settings.storage.lustre is not None)
     answer = dry_run(cloud, tmp_path, items)
@@ -123,7 +122,7 @@ def test_the_rules_are_really_asked(
     cloud: OwnCloud, tmp_path: Path, interfaces: list[tuple[int, int, str]], told: str
 ) -> None:
     """So that the tests above can fail."""
-    config = yaml.safe_load((ROOT / "Pulumi.g4dn.yaml").read_text())["config"]
+    config = config_of("g4dn")
     machine, _ = objects(read("g4dn", config).pools[0], "wrong", lustre=False)
     machine["spec"]["networkInterfaces"] = [
         {"networkCardIndex": card, "deviceIndex": device, "interfaceType": kind}

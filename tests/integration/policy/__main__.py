@@ -25,14 +25,14 @@ from tests.integration.policy.checkov import CheckovError, Failure, Verdict
 from tests.integration.policy.environments import EnvironmentFailed
 from tests.integration.policy.previews import charted, preview
 from tests.integration.policy.terraform_plan import PlanError
-from tests.previews import shipped
+from tests.shipped import shipped
 from trainyard.cli.engine import EngineError
-from trainyard.cli.stack_file import StackFileError
 from trainyard.policies import reading, waivers
 from trainyard.policies.judge import Judgement, judge
 from trainyard.policies.model import Stack
 from trainyard.policies.rules import ALL
 from trainyard.policies.waivers import Waiver, WaiverError
+from trainyard.stack_files import StackFileError
 
 EXPECTED = (
     ChartError,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from tests.integration.sweeps.interrupt import interrupt
 from tests.integration.sweeps.plan import Result
-from tests.previews import preview, shipped
+from tests.previews import preview
 from tests.seed import SEED
+from tests.shipped import shipped
 from tests.world import world
 
 COUNT = 20

@@ -10,7 +10,8 @@ import yaml
 
 from local.home import Home
 from trainyard.cli import account
-from trainyard.cli.stack_file import Sources, StackFileError
+from trainyard.cli.stack_file import Sources
+from trainyard.stack_files import StackFileError
 
 pytestmark = pytest.mark.unit
 CLOUD = {"generation": "g1", "deployerArn": "arn:aws:iam::123456789012:user/deployer"}

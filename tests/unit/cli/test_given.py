@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,17 @@ import boto3
 import pytest
 
 from infra.stack_file import load
+from tests.shipped import shipped
 from tests.unit.emulator import SESSION, Cloud
 from tests.unit.preflight.accounts import OF_NETWORK, checks
 from tests.unit.preflight.accounts import account as preflights_account
 from trainyard.cli import given as local_given
-from trainyard.cli.engine import ROOT
 from trainyard.cli.given import GivenError, with_given
-from trainyard.cli.stack_file import read, write
+from trainyard.cli.stack_file import write
 from trainyard.preflight.account import Account
 from trainyard.preflight.mapping import wanted_of
 from trainyard.preflight.run import examine
+from trainyard.stack_files import find, read
 
 pytestmark = pytest.mark.unit
 
@@ -106,7 +108,7 @@ def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_i
     now = datetime.now(UTC).replace(microsecond=0)
     times = {"reservationBegins": (now + timedelta(days=begins)).isoformat()}
     times |= {"reservationEnds": (now + timedelta(days=ends)).isoformat()} if ends else {}
-    document = read(ROOT / "Pulumi.p5.yaml")
+    document = read(find("p5"))
     document["config"]["trainyard:pools"][0] |= times
     copied = with_given(document, print)
     write(copied, tmp_path / "Pulumi.p5.yaml")
@@ -136,7 +138,7 @@ def test_of_several_given_blocks_of_which_none_has_begun_the_first_begin_is_the_
 def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, tmp_path: Path) -> None:
     """Each time: an `up` that finds the block, too, must know when it ends."""
     for up in ("first", "second"):
-        copied = with_given(read(ROOT / "Pulumi.p5.yaml"), print)
+        copied = with_given(read(find("p5")), print)
         write(copied, tmp_path / "Pulumi.p5.yaml")
         settings = load("p5", tmp_path / "Pulumi.p5.yaml")
         assert settings.pools[0].reservation_ends is not None
@@ -147,11 +149,7 @@ def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, t
 
 @pytest.mark.parametrize(
     "stack",
-    sorted(
-        path.name.split(".")[1]
-        for path in ROOT.glob("Pulumi.*.yaml")
-        if "vpcId: " in path.read_text() or "capacity-block" in path.read_text()
-    ),
+    [each for each in shipped() if re.search("vpcId: |capacity-block", find(each).read_text())],
 )
 def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
     account: Cloud, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +157,7 @@ def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
     monkeypatch.setattr(
         local_given, "_cluster", lambda *_, **__: None
     )  # it needs machines: tests/integration/local
-    write(with_given(read(ROOT / f"Pulumi.{stack}.yaml"), print), tmp_path / f"Pulumi.{stack}.yaml")
+    write(with_given(read(find(stack)), print), tmp_path / f"Pulumi.{stack}.yaml")
     settings = load(stack, tmp_path / f"Pulumi.{stack}.yaml")
     of = {
         **OF_NETWORK,

@@ -7,8 +7,9 @@ from typing import Any
 import boto3
 import pytest
 
+from tests.shipped import shipped
 from tests.unit.emulator import REGION, SESSION, Cloud
-from tests.unit.infra.changing import ROOT, stack_file
+from tests.unit.infra.changing import stack_file
 from trainyard.cli.given import with_given
 
 pytestmark = pytest.mark.unit
@@ -52,7 +53,7 @@ def test_what_is_written_wrongly_is_left_for_the_program_to_refuse(account: Clou
     assert given({"administrators": named}) == []
 
 
-@pytest.mark.parametrize("stack", sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml")))
+@pytest.mark.parametrize("stack", shipped())
 def test_every_shipped_stack_files_administrators_exist_once_they_are_given(
     account: Cloud, stack: str
 ) -> None:

@@ -231,6 +231,29 @@ def test_a_stack_that_is_not_there_is_named(called: Callable[[], int], aws: Path
     )
 
 
+@pytest.mark.parametrize(
+    ("stack", "option"),
+    [("dev", ""), ("p4d", " --config-file examples/stacks/p4d.yaml"), ("nowhere", "")],
+)
+def test_pulumi_gets_the_path_of_a_stack_file_that_it_does_not_find(
+    stack: str, option: str, pulumi: Path
+) -> None:
+    assert official.down(stack) == 0
+    *_, destroy = pulumi.read_text().splitlines()
+    assert destroy == f"destroy --refresh --stack {stack}{option}"
+
+
+@pytest.mark.parametrize("command", ["up", "preview"])
+def test_settings_of_an_example_reach_up_and_preview(
+    command: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFLIGHT", "no")
+    resources = {"resources": [{"custom": True}]}
+    monkeypatch.setattr(official, "_deployment", lambda _stack: resources)
+    getattr(official, command)("p4d")
+    assert f"{command} --stack p4d --config-file examples/stacks/p4d.yaml" in pulumi.read_text().splitlines()
+
+
 def test_a_stack_file_that_is_not_there_stops_up_before_all(pulumi: Path) -> None:
     with pytest.raises(RefusedError, match=r"Pulumi\.nowhere\.yaml does not exist"):
         official.up("nowhere")

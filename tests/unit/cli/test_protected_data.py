@@ -98,7 +98,7 @@ def test_on_aws_nothing_is_asked_of_the_engine_before_the_refusal(pulumi: Path) 
 
 def test_on_aws_the_engine_leaves_what_is_protected(pulumi: Path) -> None:
     assert official.down("train", keep_data=True) == 0
-    assert pulumi.read_text().splitlines()[-1] == "destroy --refresh --stack train --exclude-protected"
+    assert pulumi.read_text().splitlines()[-1] == "destroy --refresh --exclude-protected --stack train"
 
 
 def test_the_command_line_says_so_for_down_alone() -> None:

@@ -8,18 +8,11 @@ import pytest
 import yaml
 
 from infra import settings
-from trainyard.cli.engine import ROOT
-from trainyard.cli.stack_file import (
-    Sources,
-    StackFileError,
-    check_name,
-    for_local_cloud,
-    read,
-    with_sources,
-    write,
-)
+from tests.shipped import shipped
+from trainyard.cli.stack_file import Sources, check_name, for_local_cloud, with_sources, write
 from trainyard.preflight.identity import check_ranges
 from trainyard.preflight.mapping import wanted_of
+from trainyard.stack_files import StackFileError, find, read
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +21,7 @@ SOURCES = Sources(
     karpenter_crd_chart=Path("/m/karpenter-crd"),
     training_operator=Path("/m/operator"),
 )
-SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
+SHIPPED = shipped()
 DEPLOYER = "arn:aws:iam::123456789012:user/deployer"
 GPU_STACK: dict[str, Any] = {
     "config": {
@@ -107,7 +100,7 @@ def test_a_range_that_holds_a_place_becomes_this_machines(blocks: Any, made: Any
 
 @pytest.mark.parametrize("stack", SHIPPED)
 def test_no_shipped_stack_lacks_a_range_on_the_local_cloud(stack: str) -> None:
-    document = for_local_cloud(read(ROOT / f"Pulumi.{stack}.yaml"), SOURCES, DEPLOYER)
+    document = for_local_cloud(read(find(stack)), SOURCES, DEPLOYER)
     del document["config"]["trainyard:sources"]  # there are no such directories
     assert check_ranges(wanted_of(settings.read(stack, document["config"]))) == []
 
@@ -160,50 +153,6 @@ def test_what_protects_the_secrets_of_the_repositorys_file_never_reaches_the_cop
     assert yaml.safe_load(target.read_text()) == {**GPU_STACK, "encryptionsalt": "v1:abc"}
 
 
-def test_a_missing_stack_file_names_those_that_exist(tmp_path: Path) -> None:
-    (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
-    with pytest.raises(StackFileError, match=r"Pulumi\.prod\.yaml does not exist. Stack files here: dev"):
-        read(tmp_path / "Pulumi.prod.yaml")
-
-
-@pytest.mark.parametrize("text", ["", "- a\n", "config: 3\n", "config: {a: [}\n"])
-def test_a_file_that_is_no_stack_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "Pulumi.dev.yaml"
-    path.write_text(text)
-    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml(:1:)? (needs|is not valid YAML)") as error:
-        read(path)
-    assert "\n" not in str(error.value)
-
-
-def test_settings_that_stand_beside_config_are_told_and_not_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "Pulumi.dev.yaml"
-    path.write_text("encryptionsalt: v1:abc\nconfig: {}\ntrainyard:queues: []\n")
-    with pytest.raises(StackFileError, match=r"yaml: trainyard:queues stands beside 'config'; it must be"):
-        read(path)
-
-
-def test_a_file_that_can_not_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "Pulumi.dev.yaml"
-    for content, told in (
-        (b"# \xff\nconfig: {}\n", "is not in UTF-8"),
-        (b"config: {a: 2027-13-45}\n", "^Pulumi.dev.yaml is not valid YAML: month must be in 1..12$"),
-        (b"config: \x07\n", "^Pulumi.dev.yaml is not valid YAML: unacceptable character"),
-        (
-            b"config:\n  a: {b: 1\n  c: 2\n",
-            "^Pulumi.dev.yaml:3: is not valid YAML: expected ',' or '}', but got ':', while parsing a flow mapping that"
-            " begins in line 2$",
-        ),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(StackFileError, match=told) as error:
-            read(path)
-        assert "\n" not in str(error.value)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml can't be read: Is a directory"):
-        read(path)
-
-
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "a.b", "a\n", "x" * 101])
 def test_a_stack_name_that_is_a_path_or_no_name_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(StackFileError, match="stack name") as refused:
@@ -211,11 +160,15 @@ def test_a_stack_name_that_is_a_path_or_no_name_is_refused_in_one_line(name: str
     assert "\n" not in str(refused.value)
 
 
-def test_who_names_the_file_is_told_the_stack() -> None:
+@pytest.mark.parametrize(
+    ("file", "stack"),
+    [("Pulumi.dev.yaml", "dev"), ("examples/stacks/p4d.yaml", "p4d"), ("./Pulumi.dev.yaml", "dev")],
+)
+def test_file_instead_of_stack_name_suggests_the_stack(file: str, stack: str) -> None:
     with pytest.raises(StackFileError) as refused:
-        check_name("Pulumi.dev.yaml")
+        check_name(file)
     assert str(refused.value) == (
-        "'Pulumi.dev.yaml' is no stack name; it must be 1 to 100 letters, digits, '-' and '_'; did you mean dev?"
+        f"'{file}' is no stack name; it must be 1 to 100 letters, digits, '-' and '_'; did you mean {stack}?"
     )
 
 

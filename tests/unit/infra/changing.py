@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from infra.model import Settings
 from infra.settings import SettingsError, read
+from tests.shipped import config_of
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def stack_file(name: str) -> dict[str, Any]:
 
 @cache
 def _parsed(name: str) -> dict[str, Any]:
-    return dict(yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"])
+    return config_of(name)
 
 
 def with_(change: dict[str, Any]) -> dict[str, Any]:

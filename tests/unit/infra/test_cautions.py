@@ -9,7 +9,8 @@ import pytest
 
 from infra import cautions
 from infra.settings import read
-from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, settings, stack_file, with_
+from tests.shipped import shipped
+from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, settings, stack_file, with_
 
 pytestmark = pytest.mark.unit
 
@@ -31,9 +32,8 @@ def on_spot(**run: Any) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("Pulumi.[!z]*.yaml")), ids=lambda path: path.name)
-def test_no_shipped_stack_file_has_anything_to_be_warned_of(path: Any) -> None:
-    name = path.name.split(".")[1]
+@pytest.mark.parametrize("name", shipped())
+def test_no_shipped_stack_file_has_anything_to_be_warned_of(name: str) -> None:
     assert cautions.lines(read(name, stack_file(name), NOW), TODAY) == []
 
 

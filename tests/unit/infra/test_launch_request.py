@@ -14,7 +14,8 @@ from infra.examples import MAKES_EVERYTHING
 from infra.model import Training
 from infra.stack import run_of
 from launcher.request import Request, parse_request
-from tests.unit.infra.changing import POOL, ROOT, settings, stack_file, with_
+from tests.shipped import shipped
+from tests.unit.infra.changing import POOL, settings, stack_file, with_
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +27,7 @@ RESOLVED = Resolved(
     model_uri="s3://bucket/models",
     checkpoint_uri="s3://bucket/checkpoints",
 )
-SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
+SHIPPED = shipped()
 BLOCK = {
     "purchase": "reserved",
     "capacityReservationIds": ["cr-0123456789abcdef0"],

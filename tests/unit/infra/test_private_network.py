@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from components.documents.endpoints import policy
 from components.endpoints import endpoint_policy
+from tests.shipped import config_of
 from tests.unit.components.recording import Recorded
-from tests.unit.infra.changing import ROOT
 from tests.unit.infra.test_stack import GIVEN, settings_of
 from tests.unit.infra.whole import in_a_small_checkout, whole
 
@@ -28,7 +27,7 @@ MIRROR = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
 
 @pytest.fixture(scope="module")
 def private() -> Recorded:
-    config = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text())["config"]
+    config = config_of("dev")
     cluster = {k: v for k, v in config["trainyard:cluster"].items() if k != "publicAccessCidrs"}
     changes = {
         "trainyard:network": {"private": True},

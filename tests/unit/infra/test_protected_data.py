@@ -6,10 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.shipped import config_of
 from tests.unit.components.recording import Recorded
-from tests.unit.infra.changing import ROOT
 from tests.unit.infra.test_stack import settings_of
 from tests.unit.infra.whole import in_a_small_checkout, shipped, whole
 
@@ -35,7 +34,7 @@ def kept(found: Recorded) -> tuple[Counter[str], set[str]]:
 
 
 def storage_of(**lustre: Any) -> dict[str, Any]:
-    shipped: dict[str, Any] = yaml.safe_load((ROOT / "Pulumi.p4d.yaml").read_text())["config"]
+    shipped: dict[str, Any] = config_of("p4d")
     storage: dict[str, Any] = shipped["trainyard:storage"]
     return {**storage, "lustre": {**storage["lustre"], **lustre}}
 

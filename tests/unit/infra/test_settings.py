@@ -11,12 +11,14 @@ import yaml
 
 from infra import accelerators, regions, versions
 from infra.settings import SettingsError, read
+from tests.shipped import shipped
 from tests.unit.infra.changing import stack_file
+from trainyard.stack_files import find
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
-SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
+SHIPPED = shipped()
 
 
 def passed(config: dict[str, Any]) -> dict[str, str]:
@@ -52,7 +54,7 @@ def test_every_shipped_stack_file_is_right(name: str) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_key_of_a_shipped_stack_file_is_explained_in_it(name: str) -> None:
     """A comment above a key, or above the group of keys that it begins; the first lines say what the stack is for."""
-    lines = (ROOT / f"Pulumi.{name}.yaml").read_text().splitlines()
+    lines = find(name).read_text().splitlines()
     assert lines[0].startswith("# ")
     groups = "\n".join(lines).split("\n\n")
     assert all("#" in group for group in groups[1:]), "a group of keys without a word"

@@ -16,11 +16,12 @@ from infra import accelerators
 from infra.examples import BOTH
 from infra.meanings import MEANINGS
 from infra.settings import SettingsError, read
-from tests.unit.infra.changing import BASE, NOW, ROOT, stack_file
+from tests.shipped import shipped
+from tests.unit.infra.changing import BASE, NOW, stack_file
 
 pytestmark = pytest.mark.unit
 
-SHIPPED = [stack_file(path.name.split(".")[1]) for path in sorted(ROOT.glob("Pulumi.[!z]*.yaml"))]
+SHIPPED = [stack_file(name) for name in shipped()]
 RIGHT = [*SHIPPED, *BOTH, BASE]
 
 # What people write by accident: every type, numbers at the edges, texts that look like something else.

@@ -18,6 +18,7 @@ from infra import stack
 from infra.model import Settings
 from infra.settings import read
 from tests.previews import ALIKE
+from tests.shipped import shipped
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, whole
@@ -35,7 +36,7 @@ pytestmark = [
 ]
 
 WAIVERS = waivers.load()
-SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
+SHIPPED = shipped()
 VPC = "aws:ec2/vpc:Vpc"
 SUBNET = "aws:ec2/subnet:Subnet"
 NODE_CLASS = "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"

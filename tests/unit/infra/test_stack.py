@@ -16,7 +16,7 @@ import pytest
 from components.cluster import without_creator_rights
 from components.documents.context import context_digest
 from infra import stack
-from infra.settings import read
+from infra.settings import SettingsError, SettingsNotPassedError, load, read
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
 from tests.unit.infra.changing import settings, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, shipped, small_checkout, whole
@@ -401,6 +401,32 @@ def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> 
             signal.signal(signal.SIGINT, interrupted)
 
     assert deploy(program).resources == []
+
+
+@pytest.mark.parametrize(
+    ("stack", "config", "error", "told"),
+    [
+        (
+            "p4d",
+            {"trainyard:pools": "[]"},
+            SettingsNotPassedError,
+            r"Add --config-file examples/stacks/p4d\.yaml$",
+        ),
+        ("p4d", {"aws:region": "us-west-2"}, SettingsError, r"^examples/stacks/p4d\.yaml has \d+ mistakes"),
+        ("p4d", {"trainyard:pools": "[{}]"}, SettingsError, r"^examples/stacks/p4d\.yaml has \d+ mistakes"),
+        ("dev", {"trainyard:pools": "[]"}, SettingsError, r"^Pulumi\.dev\.yaml has \d+ mistakes"),
+        ("mine", {"trainyard:pools": "[]"}, SettingsError, r"^Pulumi\.mine\.yaml has \d+ mistakes"),
+    ],
+)
+def test_error_of_settings_names_the_stack_file(
+    stack: str, config: dict[str, str], error: type[Exception], told: str
+) -> None:
+    pulumi.runtime.set_all_config(config)
+    try:
+        with pytest.raises(error, match=told):
+            load(stack)
+    finally:
+        pulumi.runtime.set_all_config({})
 
 
 def test_profile_and_default_tags_reach_everything_that_is_made() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.stack_file import ROOT
 from tests.unit.emulator import REGION, SESSION
 from trainyard.preflight.account import permission
+from trainyard.stack_files import ROOT
 
 pytestmark = pytest.mark.unit
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra import check, stack_file
+from infra import check
 from infra.model import Settings
 from infra.settings import SettingsError
-from infra.stack_file import StackFileError, load
+from infra.stack_file import load
 from tests.unit.infra.changing import BASE, POOL
 from trainyard.preflight import command
 from trainyard.preflight.account import Account
 from trainyard.preflight.leftovers.search import Search
+from trainyard.stack_files import StackFileError
 
 pytestmark = pytest.mark.unit
 
@@ -120,9 +121,10 @@ def test_the_check_tells_of_a_directory_and_of_a_file_in_another_encoding(
 ) -> None:
     (tmp_path / "Pulumi.dev.yaml").mkdir()
     (tmp_path / "Pulumi.other.yaml").write_bytes(b"# \xff\nconfig: {}\n")
-    monkeypatch.setattr(stack_file, "ROOT", tmp_path)
     for name, told in (("dev", "can't be read: Is a directory"), ("other", "is not in UTF-8")):
-        monkeypatch.setattr("sys.argv", ["check", "--stack", name])
+        monkeypatch.setattr(
+            "sys.argv", ["check", "--stack", name, "--file", str(tmp_path / f"Pulumi.{name}.yaml")]
+        )
         assert check.main() == 1
         said = capsys.readouterr().err
         assert told in said

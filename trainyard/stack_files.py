@@ -1,0 +1,137 @@
+"""Find and read the file with a stack's settings.
+
+The file of stack `p4d` is `Pulumi.p4d.yaml` in the root of the checkout, else `examples/stacks/p4d.yaml`. The program,
+the preflight and the command line all find it here. Entry points: `find()` and `read()`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+EXAMPLES: Final = Path("examples", "stacks")
+# What Pulumi itself writes into `Pulumi.<stack>.yaml` to protect the stack's secrets
+# (pulumi.com/docs/iac/concepts/projects/stack-settings-file).
+SALT: Final = "encryptionsalt"
+SECRETS_KEYS: Final = (SALT, "secretsprovider", "encryptedkey")
+
+
+class StackFileError(Exception):
+    """A stack file that is missing, can't be read or is no YAML mapping; one line."""
+
+
+def path_of(stack: str, root: Path = ROOT) -> Path:
+    """Return the path of a stack's file, which may not exist.
+
+    `pulumi stack init` writes `Pulumi.<stack>.yaml` for the keys of the stack's secrets, whatever file has the
+    settings (github.com/pulumi/pulumi/issues/11220). A file with these keys alone does not hide an example.
+    """
+    own, example = root / f"Pulumi.{stack}.yaml", root / EXAMPLES / f"{stack}.yaml"
+    return example if example.exists() and not _has_settings(own) else own
+
+
+def find(stack: str, root: Path = ROOT) -> Path:
+    """Return the path of a stack's file.
+
+    Raises:
+        StackFileError: There is no such file. The message lists the files of both places.
+    """
+    path = path_of(stack, root)
+    if path.exists():
+        return path
+    own = sorted(each.name.split(".")[1] for each in root.glob("Pulumi.*.yaml"))
+    examples = sorted(each.stem for each in (root / EXAMPLES).glob("*.yaml"))
+    near = difflib.get_close_matches(stack.strip().lower(), [*own, *examples], n=1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    places = f"Stack files here: {', '.join(own)}"
+    if examples:
+        places += f"; in {EXAMPLES}: {', '.join(examples)}"
+    raise StackFileError(f"{path.name} does not exist.{meant} {places}")
+
+
+def names(root: Path = ROOT) -> list[str]:
+    """Return the names of all stacks that have a file."""
+    own = {each.name.split(".")[1] for each in root.glob("Pulumi.*.yaml")}
+    return sorted(own | {each.stem for each in (root / EXAMPLES).glob("*.yaml")})
+
+
+def is_example(path: Path, root: Path = ROOT) -> bool:
+    """Return whether a stack file is in `examples/stacks`, where Pulumi does not find it by itself."""
+    return path.parent == root / EXAMPLES
+
+
+def display_name(path: Path, root: Path = ROOT) -> str:
+    """Return a stack file's name for messages: its path in the checkout, or the name of a file elsewhere."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+
+
+def read(path: Path, root: Path = ROOT) -> dict[str, Any]:
+    """Read a stack file.
+
+    Returns:
+        The whole document; `config` is a mapping.
+
+    Raises:
+        StackFileError: The file does not exist, can't be read, or is not a mapping with a mapping under `config`.
+    """
+    name = display_name(path, root)
+    try:
+        # The subclass of SafeLoader constructs only what SafeLoader does.
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
+    except FileNotFoundError:
+        raise StackFileError(f"{name} does not exist") from None
+    except UnicodeDecodeError as error:
+        raise StackFileError(f"{name} is not in UTF-8: {error}; it must be saved as UTF-8") from None
+    except OSError as error:
+        raise StackFileError(f"{name} can't be read: {error.strerror}; it must be a file") from None
+    # An invalid date is a ValueError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise StackFileError(_not_yaml(name, error)) from None
+    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
+        raise StackFileError(f"{name} needs a mapping named 'config' with the stack's settings")
+    # The engine ignores settings there and would deploy the stack without them.
+    if stray := [key for key in document if str(key).startswith(("trainyard:", "aws:"))]:
+        raise StackFileError(f"{name}: {stray[0]} stands beside 'config'; it must be indented, below it")
+    return document
+
+
+def _has_settings(path: Path) -> bool:
+    """Return whether a file exists and holds more than the keys of a stack's secrets."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError):
+        return True  # `read` reports it
+    keys = tuple(f"{key}:" for key in SECRETS_KEYS)
+    return any(line.strip() and not line.startswith(keys) for line in lines)
+
+
+def _not_yaml(name: str, error: Exception) -> str:
+    """Return where and why the YAML is invalid, in one line. Lines are counted from 1, as in editors."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{name} is not valid YAML: {str(error).splitlines()[0]}"
+    start = error.context_mark
+    since = f", {error.context} that begins in line {start.line + 1}" if error.context and start else ""
+    return f"{name}:{error.problem_mark.line + 1}: is not valid YAML: {error.problem}{since}"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a duplicate key, of which the last one would silently win; the engine refuses it, too."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            # `<<` merges another mapping and may occur several times.
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                name = (key.tag, key.value)
+                if name in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key '{key.value}' stands twice in one mapping", key.start_mark
+                    )
+                seen.add(name)
+        return super().construct_mapping(node, deep=deep)
