@@ -21,7 +21,8 @@ SECONDS = 120
 def test_pip_installs_both_programs(tmp_path: Path) -> None:
     source, target, code = (tmp_path / name for name in ("source", "target", "code"))
     # A copy, as a build leaves its own files beside the sources.
-    shutil.copytree(ROOT / "launcher", source / "launcher", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("launcher", "trainyard"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", source)
     # What the plugin needs besides is in this environment; neither that nor the build asks the network.
     pip = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
