@@ -258,7 +258,7 @@ def _system_nodes(section: Section) -> tuple[str, int | None]:
     nodes = section.section("systemNodes")
     instance_type = nodes.text("instanceType", SYSTEM_NODE_TYPE)
     known_type(nodes, "instanceType", instance_type)
-    count = nodes.integer("count", SYSTEM_NODES, least=1, most=20, unit="machines")
+    count = nodes.integer("count", SYSTEM_NODES, least=1, most=20, unit="nodes")
     nodes.done()
     return instance_type, None if "count" in nodes.wrong else count
 

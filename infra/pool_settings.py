@@ -78,8 +78,8 @@ def _pool(section: Section, region: str, zones: tuple[str, ...], cluster: str, n
     known = known_type(section, "instanceType", type_name)
     facts = known or accelerators.InstanceType(name=type_name, vcpus=2, memory_gib=4)
     zone = _zone(section, region, zones)
-    max_nodes = section.integer("maxNodes", least=1, most=1000, unit="machines")
-    warm = section.integer("warmNodes", 0, least=0, most=1000, unit="machines")
+    max_nodes = section.integer("maxNodes", least=1, most=1000, unit="nodes")
+    warm = section.integer("warmNodes", 0, least=0, most=1000, unit="nodes")
     if not {"maxNodes", "warmNodes"} & section.wrong and warm > max_nodes:
         section.reject("warmNodes", f"{warm} is more than maxNodes; it must be at most {max_nodes}")
     policy = _efa_policy(section, known)

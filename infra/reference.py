@@ -22,9 +22,9 @@ HEAD: Final = """\
 
 <!-- Written by `make reference` from what infra/ reads; edits here are lost. -->
 
-A stack file is `Pulumi.<stack>.yaml`, or an example in [examples/stacks](../examples/stacks/README.md). Every key is
-below `config:` and begins with `trainyard:`; `aws:region` is the region as usual.
-An unknown key is a mistake. All mistakes in a stack file are reported together, before anything is registered.
+A stack file is `Pulumi.<stack>.yaml`, or an example in [examples/stacks](../examples/stacks/README.md). All keys are below
+`config:`. They begin with `trainyard:`, except for three `aws:` keys.
+Unknown keys are errors. All errors in a stack file are reported together, before any resource is registered.
 
 The column "Changed later" describes the effect of another value on a running stack:
 
@@ -33,8 +33,7 @@ The column "Changed later" describes the effect of another value on a running st
 - *fixed*: `make up`, `make preview`, `make preflight`, `pulumi preview` and `pulumi up` refuse another value. The stack
   keeps the value of its first `up`, even if that failed (docs/upgrading.md). `aws:region` is fixed, too.
 
-Three keys of the AWS provider are supported. The program, the preflight, `make verify-clean` and the destroy use them.
-All other keys of the provider are refused, with an alternative:
+Three keys of the AWS provider are supported, in all commands. Its other keys are refused, with an alternative:
 
 | Key | Meaning | Changed later |
 |---|---|---|
@@ -80,7 +79,7 @@ def render() -> str:
         }
         parts.append(f"\n## {section}\n\n{purpose}\n\n")
         parts.append(
-            "| Key | Holds | Default | Unit | Meaning | Changed later | Example |\n|---|---|---|---|---|---|---|\n"
+            "| Key | Type | Default | Unit | Meaning | Changed later | Example |\n|---|---|---|---|---|---|---|\n"
         )
         parts += [_row(path, each) for path, each in rows.items() if path in MEANINGS]
     return "".join(parts)

@@ -36,8 +36,8 @@ def read_training(problems: Problems, value: object, pools: list[PoolEntry]) -> 
         pattern=RUN_ID,
         wanted=f"lower case letters, digits and hyphens, at most {RUN_ID_MAX_LENGTH}",
     )
-    least = section.integer("minNodes", least=1, unit="machines")
-    most = section.integer("maxNodes", least=1, unit="machines")
+    least = section.integer("minNodes", least=1, unit="nodes")
+    most = section.integer("maxNodes", least=1, unit="nodes")
     if not {"minNodes", "maxNodes"} & section.wrong and least > most:
         section.reject("minNodes", f"{least} is more than maxNodes; it must be at most {most}")
     check_ceiling(section, entry, least)
