@@ -22,8 +22,8 @@ HEAD: Final = """\
 
 <!-- Written by `make reference` from what infra/ reads; edits here are lost. -->
 
-A stack file is `Pulumi.<stack>.yaml`, or an example in [examples/stacks](../examples/stacks/README.md). All keys are below
-`config:`. They begin with `trainyard:`, except for three `aws:` keys.
+A stack file is `Pulumi.<stack>.yaml`, or an example in [examples/stacks](../examples/stacks/README.md).
+All keys are below `config:`. They begin with `trainyard:`, except for three `aws:` keys.
 Unknown keys are errors. All errors in a stack file are reported together, before any resource is registered.
 
 The column "Changed later" describes the effect of another value on a running stack:
