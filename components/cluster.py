@@ -17,6 +17,7 @@ from components.documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
 from components.documents.logs_iam import control_plane_group
 from components.documents.tags import named
 from components.identity import Identity, IdentityArgs
+from trainyard.k8s import names
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
@@ -28,7 +29,7 @@ CNI: Final = "vpc-cni"
 ADDONS_BEFORE_NODES: Final = (CNI, "kube-proxy")
 ADDONS_AFTER_NODES: Final = ("coredns", addons.AGENT)
 # pods that Karpenter's own machines must not hold run on nodes with this label
-SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}
+SYSTEM_LABELS: Final = {names.LABEL_ROLE: names.ROLE_SYSTEM}
 HTTPS: Final = 443
 
 

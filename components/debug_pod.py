@@ -8,9 +8,9 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import contract as c
 from components.documents import network_policies, restricted
 from components.documents.pool import off_the_pools
+from trainyard.k8s import names
 
 NAME: Final = "network-debug"
 LABELS: Final = {"app.kubernetes.io/name": NAME}
@@ -40,7 +40,7 @@ class DebugPod(pulumi.ComponentResource):
             NAME,
             metadata={
                 "name": NAME,
-                "namespace": c.TRAINING_NAMESPACE,
+                "namespace": names.TRAINING_NAMESPACE,
                 "labels": LABELS,
                 # Nothing that anybody waits for: without a place for it, `up` goes on.
                 "annotations": {"pulumi.com/skipAwait": "true"},
@@ -56,7 +56,7 @@ class DebugPod(pulumi.ComponentResource):
         )
         k8s.networking.v1.NetworkPolicy(
             NAME,
-            metadata={"name": NAME, "namespace": c.TRAINING_NAMESPACE},
+            metadata={"name": NAME, "namespace": names.TRAINING_NAMESPACE},
             spec=network_policies.jobs_from({"matchLabels": LABELS}),
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
         )

@@ -10,9 +10,9 @@ import pulumi_kubernetes as k8s
 
 from components import default_account
 from components.documents import network_policies
-from components.documents.contract import DEVICE_PLUGIN_NAMESPACE
 from components.documents.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
 from components.documents.pool import NEURON, Pool
+from trainyard.k8s.names import DEVICE_PLUGIN_NAMESPACE
 
 
 @dataclass(frozen=True, kw_only=True)

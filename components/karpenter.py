@@ -13,8 +13,8 @@ import pulumi_kubernetes as k8s
 
 from components import volume_key
 from components.documents import iam, karpenter_iam
-from components.documents.contract import KARPENTER_NAMESPACE
 from components.identity import Identity, IdentityArgs
+from trainyard.k8s.names import KARPENTER_NAMESPACE
 
 SERVICE_ACCOUNT = "karpenter"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import contract as c
 from components.documents.launch import Resolved, Run, job_spec, labels, manifest
+from trainyard.k8s import names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,13 @@ class LauncherJob(pulumi.ComponentResource):
         self.job_name = None
         self.jobs: list[k8s.batch.v1.Job] = []
         if args.run.run_id is not None:
-            self.job_name = f"{c.LAUNCHER_JOB_PREFIX}{args.run.run_id}"
+            self.job_name = f"{names.LAUNCHER_JOB_PREFIX}{args.run.run_id}"
             self.jobs.append(
                 k8s.batch.v1.Job(
                     self.job_name,
                     metadata={
                         "name": self.job_name,
-                        "namespace": c.TRAINING_NAMESPACE,
+                        "namespace": names.TRAINING_NAMESPACE,
                         "labels": labels(args.run.run_id),
                         "annotations": {"pulumi.com/skipAwait": "true"},
                     },

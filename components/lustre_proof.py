@@ -8,8 +8,8 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import contract as c
 from components.documents.lustre_manifests import SHELL, proof_spec
+from trainyard.k8s import names
 
 NAME: Final = "attach-pvc"
 
@@ -49,9 +49,9 @@ class LustreProof(pulumi.ComponentResource):
             name,
             metadata={
                 "name": NAME,
-                "namespace": c.TRAINING_NAMESPACE,
+                "namespace": names.TRAINING_NAMESPACE,
                 # By its role the drain finds it.
-                "labels": {c.LABEL_ROLE: c.ROLE_PROOF},
+                "labels": {names.LABEL_ROLE: names.ROLE_PROOF},
                 "annotations": {
                     "pulumi.com/skipAwait": "true",
                     "kubectl.kubernetes.io/default-container": SHELL,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import contract as c
 from components.documents.node_check import cron_spec, name_of
 from components.documents.pool import Pool
+from trainyard.k8s import names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class NodeCheck(pulumi.ComponentResource):
         for pool in args.pools:
             k8s.batch.v1.CronJob(
                 name_of(pool),
-                metadata={"name": name_of(pool), "namespace": c.TRAINING_NAMESPACE},
+                metadata={"name": name_of(pool), "namespace": names.TRAINING_NAMESPACE},
                 spec=cron_spec(pool, args.image, args.mounts),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
             )

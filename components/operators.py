@@ -9,7 +9,6 @@ import pulumi
 
 from components import default_account
 from components.documents import lookup
-from components.documents.contract import OPERATOR_NAMESPACE
 from components.documents.operator_manifests import (
     LOOKUP_DIRECTORY,
     MPI,
@@ -21,6 +20,7 @@ from components.documents.operator_manifests import (
     waves,
 )
 from components.kustomization import render
+from trainyard.k8s.names import OPERATOR_NAMESPACE
 
 
 @dataclass(frozen=True, kw_only=True)

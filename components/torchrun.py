@@ -13,10 +13,10 @@ import pulumi_kubernetes as k8s
 import yaml
 
 from components import default_account
-from components.documents import contract as c
 from components.documents.operator_manifests import token
 from components.documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
 from components.documents.torchrun_queue import Queue, Surroundings, spec, workspaces
+from trainyard.k8s import names
 
 # What `make manifests` wrote: the same that people install by kubectl.
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
@@ -73,8 +73,8 @@ class Torchrun(pulumi.ComponentResource):
             done = [*done, *made]
             namespace = namespace or made[0]
         if namespace is not None:
-            default_account.without_token(c.TORCHRUN_NAMESPACE, self, namespace)
-        policies = with_namespace(read_documents(JOB_NAMESPACE_FILE), c.TRAINING_NAMESPACE)
+            default_account.without_token(names.TORCHRUN_NAMESPACE, self, namespace)
+        policies = with_namespace(read_documents(JOB_NAMESPACE_FILE), names.TRAINING_NAMESPACE)
         return [*done, *(self._register(each, args.after) for each in policies)]
 
     def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
@@ -82,7 +82,7 @@ class Torchrun(pulumi.ComponentResource):
         scope = f"{metadata['namespace']}/" if "namespace" in metadata else ""
         return pulumi.CustomResource(
             token(manifest),
-            f"{c.TORCHRUN_CONTROLLER}:{scope}{metadata['name']}",
+            f"{names.TORCHRUN_CONTROLLER}:{scope}{metadata['name']}",
             manifest,
             pulumi.ResourceOptions(parent=self, depends_on=after),
         )
@@ -100,8 +100,8 @@ class Torchrun(pulumi.ComponentResource):
         for queue in args.queues:
             k8s.apiextensions.CustomResource(
                 f"{queue.namespace}-{queue.name}",
-                api_version=f"{c.TORCHRUN_GROUP}/{c.TORCHRUN_VERSION}",
-                kind=c.TORCHRUN_QUEUE_KIND,
+                api_version=f"{names.TORCHRUN_GROUP}/{names.TORCHRUN_VERSION}",
+                kind=names.TORCHRUN_QUEUE_KIND,
                 # What somebody changed by hand is ours again with the next `up`, not a conflict between two owners.
                 metadata={
                     "name": queue.name,

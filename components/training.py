@@ -9,13 +9,17 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from components import default_account
-from components.documents import contract as c
 from components.documents import network_policies
 from components.documents.rbac import LAUNCHER_RULES, Rule
+from trainyard.k8s import names
 
-_SCRAPERS = {c.LABEL_SCRAPER: c.SCRAPER}
-_LAUNCHER_METRICS = network_policies.scraped({c.LABEL_ROLE: c.ROLE_LAUNCHER}, c.METRICS_PORT, _SCRAPERS)
-_TRAINER_METRICS = network_policies.scraped({c.LABEL_ROLE: c.ROLE_WORKER}, c.TRAINER_METRICS_PORT, _SCRAPERS)
+_SCRAPERS = {names.LABEL_SCRAPER: names.SCRAPER}
+_LAUNCHER_METRICS = network_policies.scraped(
+    {names.LABEL_ROLE: names.ROLE_LAUNCHER}, names.METRICS_PORT, _SCRAPERS
+)
+_TRAINER_METRICS = network_policies.scraped(
+    {names.LABEL_ROLE: names.ROLE_WORKER}, names.TRAINER_METRICS_PORT, _SCRAPERS
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +53,9 @@ class TrainingSpace(pulumi.ComponentResource):
         super().__init__("trainyard:training:TrainingSpace", name, None, opts)
         after = pulumi.ResourceOptions(parent=self, depends_on=args.after)
         self.namespace = k8s.core.v1.Namespace(
-            c.TRAINING_NAMESPACE,
+            names.TRAINING_NAMESPACE,
             metadata={
-                "name": c.TRAINING_NAMESPACE,
+                "name": names.TRAINING_NAMESPACE,
                 "labels": {
                     # `restricted` would refuse the init container that the training operator gives to the launcher
                     # of an MPIJob, which says nothing of its privileges and has no template; and a container that runs
@@ -71,25 +75,25 @@ class TrainingSpace(pulumi.ComponentResource):
             self._rights(scope or None)
         self._network()
         self._priorities(after)
-        self.register_outputs({"namespace": c.TRAINING_NAMESPACE})
+        self.register_outputs({"namespace": names.TRAINING_NAMESPACE})
 
     def _accounts(self, role_arn: pulumi.Input[str]) -> None:
         launcher = k8s.core.v1.ServiceAccount(
-            c.LAUNCHER_SERVICE_ACCOUNT,
-            metadata={"name": c.LAUNCHER_SERVICE_ACCOUNT, "namespace": c.TRAINING_NAMESPACE},
+            names.LAUNCHER_SERVICE_ACCOUNT,
+            metadata={"name": names.LAUNCHER_SERVICE_ACCOUNT, "namespace": names.TRAINING_NAMESPACE},
             opts=self._inside,
         )
         trainer = k8s.core.v1.ServiceAccount(
-            c.TRAINER_SERVICE_ACCOUNT,
+            names.TRAINER_SERVICE_ACCOUNT,
             metadata={
-                "name": c.TRAINER_SERVICE_ACCOUNT,
-                "namespace": c.TRAINING_NAMESPACE,
+                "name": names.TRAINER_SERVICE_ACCOUNT,
+                "namespace": names.TRAINING_NAMESPACE,
                 "annotations": {"eks.amazonaws.com/role-arn": role_arn},
             },
             automount_service_account_token=False,
             opts=self._inside,
         )
-        default = default_account.without_token(c.TRAINING_NAMESPACE, self, self.namespace)
+        default = default_account.without_token(names.TRAINING_NAMESPACE, self, self.namespace)
         self.objects += [launcher, trainer, default]
 
     def _network(self) -> None:
@@ -101,8 +105,8 @@ class TrainingSpace(pulumi.ComponentResource):
         ):
             self.objects.append(
                 k8s.networking.v1.NetworkPolicy(
-                    f"{c.TRAINING_NAMESPACE}-{name}",
-                    metadata={"name": name, "namespace": c.TRAINING_NAMESPACE},
+                    f"{names.TRAINING_NAMESPACE}-{name}",
+                    metadata={"name": name, "namespace": names.TRAINING_NAMESPACE},
                     spec=spec,
                     opts=self._inside,
                 )
@@ -112,10 +116,10 @@ class TrainingSpace(pulumi.ComponentResource):
         rules = [_policy_rule(rule) for rule in LAUNCHER_RULES if rule.namespace == namespace]
         subject = {
             "kind": "ServiceAccount",
-            "name": c.LAUNCHER_SERVICE_ACCOUNT,
-            "namespace": c.TRAINING_NAMESPACE,
+            "name": names.LAUNCHER_SERVICE_ACCOUNT,
+            "namespace": names.TRAINING_NAMESPACE,
         }
-        name = "trainyard-launcher"
+        name = names.MANAGED_BY
         group = "rbac.authorization.k8s.io"
         role: pulumi.Resource
         binding: pulumi.Resource
@@ -143,14 +147,14 @@ class TrainingSpace(pulumi.ComponentResource):
     def _priorities(self, after: pulumi.ResourceOptions) -> None:
         for name, value, policy, purpose in (
             (
-                c.WORKER_PRIORITY_CLASS,
-                c.WORKER_PRIORITY,
+                names.WORKER_PRIORITY_CLASS,
+                names.WORKER_PRIORITY,
                 "PreemptLowerPriority",
                 "Workers of a training: they take the place of placeholders",
             ),
             (
-                c.PLACEHOLDER_PRIORITY_CLASS,
-                c.PLACEHOLDER_PRIORITY,
+                names.PLACEHOLDER_PRIORITY_CLASS,
+                names.PLACEHOLDER_PRIORITY,
                 "Never",
                 "Pods that hold a machine until a worker comes",
             ),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import contract as c
 from components.documents.pool import Pool
 from components.documents.warm_nodes import deployment, labels, name_of
+from trainyard.k8s import names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class WarmNodes(pulumi.ComponentResource):
                     name_of(pool),
                     metadata={
                         "name": name_of(pool),
-                        "namespace": c.TRAINING_NAMESPACE,
+                        "namespace": names.TRAINING_NAMESPACE,
                         "labels": labels(pool),
                         "annotations": {"pulumi.com/skipAwait": "true"},
                     },
@@ -55,9 +55,9 @@ class WarmNodes(pulumi.ComponentResource):
     def _priority(self) -> None:
         self.objects.append(
             k8s.scheduling.v1.PriorityClass(
-                c.WARM_PRIORITY_CLASS,
-                metadata={"name": c.WARM_PRIORITY_CLASS},
-                value=c.WARM_PRIORITY,
+                names.WARM_PRIORITY_CLASS,
+                metadata={"name": names.WARM_PRIORITY_CLASS},
+                value=names.WARM_PRIORITY,
                 preemption_policy="Never",
                 global_default=False,
                 description="Pods that keep machines of a pool without a job",

@@ -11,13 +11,13 @@ from typing import Any
 import pulumi
 
 from components.documents import checkpoints, iam
-from components.documents import contract as c
 from components.documents.torchrun_queue import LOGS_PREFIX, WORKSPACES_PREFIX, Queue
 from components.identity import Identity, IdentityArgs
 from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Settings
+from trainyard.k8s import names
 
 
 def trainer_identity(
@@ -42,13 +42,15 @@ def trainer_identity(
     return Identity(
         f"{settings.cluster.prefix}-trainer",
         IdentityArgs(
-            namespace=c.TRAINING_NAMESPACE,
-            service_account=c.TRAINER_SERVICE_ACCOUNT,
+            namespace=names.TRAINING_NAMESPACE,
+            service_account=names.TRAINER_SERVICE_ACCOUNT,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
             oidc_issuer=base.cluster.oidc_issuer,
             policies={
                 "models": policy,
-                **_workspaces(settings, base, bucket, c.TRAINING_NAMESPACE, c.TRAINER_SERVICE_ACCOUNT),
+                **_workspaces(
+                    settings, base, bucket, names.TRAINING_NAMESPACE, names.TRAINER_SERVICE_ACCOUNT
+                ),
             },
             tags=tags,
         ),

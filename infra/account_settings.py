@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from components.documents import contract as c
 from infra import formats
 from infra.model import ServiceAccount
 from infra.reading import Problems, entries
 from infra.storage_settings import OWN_BUCKET, given_bucket
+from trainyard.k8s import names
 
 WRITE = "write"
 ACCESS = ("read", WRITE)
 # A namespace that is neither of these would have to exist before the stack.
-NAMESPACES = ("default", c.TRAINING_NAMESPACE)
+NAMESPACES = ("default", names.TRAINING_NAMESPACE)
 MADE_BY_KUBERNETES = "default"
 # IAM takes 64 characters (https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html), of which an
 # automatic suffix takes eight.
 ROLE_NAME_MOST = 56
 TAKEN = {
-    (c.TRAINING_NAMESPACE, c.LAUNCHER_SERVICE_ACCOUNT),
-    (c.TRAINING_NAMESPACE, c.TRAINER_SERVICE_ACCOUNT),
+    (names.TRAINING_NAMESPACE, names.LAUNCHER_SERVICE_ACCOUNT),
+    (names.TRAINING_NAMESPACE, names.TRAINER_SERVICE_ACCOUNT),
 }
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from trainyard.k8s import names
+
 _DIGEST: Final = "@sha256:" + "0" * 64
 
 MAKES_EVERYTHING: Final[dict[str, Any]] = {
@@ -149,7 +151,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
                 "checkpoints": {"sizePerGPU": "50Gi", "storageClass": "fsx", "retain": True},
                 "shmSizePerGPU": "8Gi",
             },
-            "scheduling": {"priorityClassName": "trainyard-worker"},
+            "scheduling": {"priorityClassName": names.WORKER_PRIORITY_CLASS},
             "serviceAccount": "trainer",
             "jobDefaults": {
                 "ttlSecondsAfterFinished": 86400,

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from components.documents.device_plugins import known_wrong
-from components.documents.efa import EFA_RESOURCE
 from components.documents.images import mirrored
 from components.documents.pool import GPU, NEURON
 from infra import eks_registry, formats, versions
 from infra.model import Images, Sources
 from infra.reading import Problems, Section
+from trainyard.k8s import names
 
 OURS = ("launcher", "trainer")
 
@@ -36,7 +36,11 @@ def read_images(problems: Problems, value: object, region: str) -> Images:
         or (mirrored(versions.TRAINING_OPERATOR_IMAGE, mirror) if mirror else None),
         device_plugin=_plugin(section, "devicePlugin", GPU, versions.DEVICE_PLUGIN_IMAGE, mirror),
         efa_device_plugin=_plugin(
-            section, "efaDevicePlugin", EFA_RESOURCE, eks_registry.efa_plugin(region or "us-west-2"), None
+            section,
+            "efaDevicePlugin",
+            names.EFA_RESOURCE,
+            eks_registry.efa_plugin(region or "us-west-2"),
+            None,
         ),
         neuron_device_plugin=_plugin(
             section, "neuronDevicePlugin", NEURON, versions.NEURON_PLUGIN_IMAGE, mirror

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from components.documents import contract as c
 from components.documents.pool import GPU, Pool
 from components.documents.torchrun_queue import (
     CHECKPOINTS,
@@ -26,6 +25,7 @@ from infra.quantities import GIB, amount
 from infra.reading import Problems, Section, entries, hint
 from infra.storage_settings import OWN_BUCKET
 from infra.worker_settings import read_quantity
+from trainyard.k8s import names
 
 PATH: Final = "trainyard:queues"
 # NCCL and data loaders exchange data there; containers get 64 MiB by default.
@@ -63,7 +63,7 @@ def _read(
 ) -> Queue | None:
     """Return one queue. `places` are the namespaces and names of earlier queues."""
     name = section.text("name", pattern=formats.DNS_LABEL, wanted=formats.DNS_LABEL_WANTED)
-    namespace = section.choice("namespace", NAMESPACES, c.TRAINING_NAMESPACE)
+    namespace = section.choice("namespace", NAMESPACES, names.TRAINING_NAMESPACE)
     if name and (namespace, name) in places:
         section.reject(
             "name", f"'{name}' is also the name of another queue in {namespace}; it must be unique there"
@@ -235,7 +235,7 @@ def _volume(section: Section, keys: tuple[str, ...]) -> Volume | None:
 
 def _account(section: Section, namespace: str, accounts: tuple[ServiceAccount, ...]) -> str | None:
     """The workers' service account: in the training namespace the trainer's, unless another one is said."""
-    own = c.TRAINER_SERVICE_ACCOUNT if namespace == c.TRAINING_NAMESPACE else None
+    own = names.TRAINER_SERVICE_ACCOUNT if namespace == names.TRAINING_NAMESPACE else None
     name = section.text("serviceAccount", own or "", wanted="the name of a service account")
     known = [each.name for each in accounts if each.namespace == namespace] + ([own] if own else [])
     judged = section.has("serviceAccount") and "serviceAccount" not in section.wrong

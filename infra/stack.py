@@ -19,8 +19,6 @@ import pulumi_kubernetes as k8s
 from components.debug_pod import DebugPod, DebugPodArgs
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
 from components.documents import checkpoints
-from components.documents import contract as c
-from components.documents.efa import EFA_RESOURCE
 from components.documents.images import mirrored
 from components.documents.launch import Run
 from components.documents.pool import GPU, NEURON, SPOT
@@ -52,6 +50,7 @@ from infra import (
 from infra.foundation import Foundation
 from infra.model import Settings, Training
 from infra.settings import PROJECT
+from trainyard.k8s import names
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ("launcher", "trainer")
@@ -134,7 +133,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             pools=settings.pools,
             images={
                 GPU: settings.images.device_plugin,
-                EFA_RESOURCE: settings.images.efa_device_plugin,
+                names.EFA_RESOURCE: settings.images.efa_device_plugin,
                 NEURON: settings.images.neuron_device_plugin,
             },
             after=base.alive,
@@ -244,7 +243,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ),
         "modelBucket": bucket.bucket_name,
         "modelUri": model_uri,
-        "trainingNamespace": c.TRAINING_NAMESPACE,
+        "trainingNamespace": names.TRAINING_NAMESPACE,
         "runId": settings.training.run_id if settings.training else None,
         "launcherJobName": launcher.job_name if launcher else None,
         "launcherManifest": launcher.manifest if launcher else None,

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from components.documents.contract import TRAINER_OPTIONS
 from infra.reading import hint, shown
+from trainyard.k8s.names import TRAINER_OPTIONS
 
 # What argparse takes for a value though it begins with a hyphen.
 NEGATIVE: Final = r"-[0-9]+|-[0-9]*\.[0-9]+"

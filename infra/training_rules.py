@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from components.documents.contract import ENV_REGION, SHUTDOWN_MOST_SECONDS, SHUTDOWN_VARIABLE
 from components.documents.launch import Candidate
 from components.documents.pool import CAPACITY_BLOCK
 from infra.model import PoolEntry
 from infra.reading import Problems, Section
+from trainyard.k8s.names import ENV_REGION, SHUTDOWN_MAX_SECONDS, SHUTDOWN_VARIABLE
 
 NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 OWN: Final = "TRAINYARD_"
@@ -50,10 +50,10 @@ def read_environment(section: Section) -> dict[str, str]:
         if problem := _reserved(name):
             section.reject(f"env.{name}", problem)
     stops = env.get(SHUTDOWN_VARIABLE, "1")
-    if not (stops.isascii() and stops.isdecimal() and 1 <= int(stops) <= SHUTDOWN_MOST_SECONDS):
+    if not (stops.isascii() and stops.isdecimal() and 1 <= int(stops) <= SHUTDOWN_MAX_SECONDS):
         section.reject(
             f"env.{SHUTDOWN_VARIABLE}",
-            f"is {stops!r}; it must be a whole number of seconds from 1 to {SHUTDOWN_MOST_SECONDS}",
+            f"is {stops!r}; it must be a whole number of seconds from 1 to {SHUTDOWN_MAX_SECONDS}",
         )
     return env
 

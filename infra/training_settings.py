@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from components.documents import checkpoints
-from components.documents.contract import RUN_ID_MAX_LENGTH
 from components.documents.launch import Candidate
 from components.documents.pool import GPU
 from infra.fallback_settings import read_fallbacks, read_pool
@@ -13,6 +12,7 @@ from infra.model import PoolEntry, Training
 from infra.reading import Problems, Section
 from infra.training_rules import check_ceiling, check_ends, read_environment, read_secrets
 from infra.worker_settings import CUDA, DEVICES, read_size, size_of_type, within_memory
+from trainyard.k8s.names import RUN_ID_MAX_LENGTH
 
 PATH = "trainyard:training"
 RUN_ID = rf"[a-z0-9]([-a-z0-9]{{0,{RUN_ID_MAX_LENGTH - 2}}}[a-z0-9])?"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pulumi
 
 from components.csi import Csi, CsiArgs
-from components.documents import contract as c
 from components.documents import lustre_manifests, warm_nodes
 from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSystem, S3Link
 from components.lustre_proof import LustreProof, LustreProofArgs
@@ -16,6 +15,7 @@ from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Lustre as LustreSettings
 from infra.model import LustreLink, Settings
+from trainyard.k8s import names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def volumes(
                 dns_name=lustre.dns_name,
                 mount_name=lustre.mount_name,
                 capacity_gib=wanted.capacity_gib,
-                namespace=c.TRAINING_NAMESPACE,
+                namespace=names.TRAINING_NAMESPACE,
                 mount_path=wanted.mount_path,
                 after=[*base.alive, *ready, *lustre.ready, *namespace],
             ),

@@ -1,6 +1,6 @@
 """`python -m launcher`: waits for nodes, submits the training, follows it; `--dry-run` only shows the objects.
 
-The request comes from the environment, see launcher/request.py. Exit codes: launcher/contract.py.
+The request comes from the environment, see launcher/request.py. Exit codes: trainyard/k8s/names.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from launcher import contract as c
 from launcher import manifests
 from launcher.manifests import JsonObject, Owner
 from launcher.progress import begun
 from launcher.request import Request, RequestError, parse_request
+from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     except RequestError as error:
         for problem in error.problems:
             print(f"launcher: {problem}", file=sys.stderr)
-        return c.EXIT_BAD_REQUEST
-    job = environment.get(c.ENV_JOB_NAME) or f"{c.LAUNCHER_JOB_PREFIX}{request.run_id}"
+        return names.EXIT_BAD_REQUEST
+    job = environment.get(names.ENV_JOB_NAME) or f"{names.LAUNCHER_JOB_PREFIX}{request.run_id}"
     if options.dry_run:
         print(dry_run(request, job), end="")
-        return c.EXIT_SUCCEEDED
-    pod = environment.get(c.ENV_POD_UID)
+        return names.EXIT_SUCCEEDED
+    pod = environment.get(names.ENV_POD_UID)
     address = options.metrics_address or (_ALL_ADDRESSES if pod else _LOOPBACK)
     return run(request, job, pod or str(uuid.uuid4()), address)
 
@@ -71,7 +71,7 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
         gateway = KubernetesGateway(connect_in_pod_or_outside(), time.time)
     except ApiUnavailable as error:
         print(f"launcher: no way to the Kubernetes API: {error}", file=sys.stderr)
-        return c.EXIT_API_ERROR
+        return names.EXIT_API_ERROR
     stopping = threading.Event()
 
     def stop(*_: object) -> None:
@@ -81,7 +81,7 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder)
-    metrics.serve(lambda: launcher.tally, address, c.METRICS_PORT)
+    metrics.serve(lambda: launcher.tally, address, names.METRICS_PORT)
     try:
         return launcher.run()
     finally:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from launcher import block
-from launcher import contract as c
 from launcher.observe import Node, NodePool, Observation, Pod
 from launcher.refusals import closed, missing_capacity
 from launcher.request import Request
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 
 # Karpenter may see a NodePool a moment before its node class.
@@ -66,14 +65,14 @@ def is_placeholder(pod: Pod, request: Request) -> bool:
     return (
         pod.namespace == request.namespace
         and pod.priority_class == request.placeholder.priority_class
-        and pod.labels.get(c.LABEL_RUN) == request.run_id
-        and pod.labels.get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
+        and pod.labels.get(names.LABEL_RUN) == request.run_id
+        and pod.labels.get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
     )
 
 
 def is_warm(pod: Pod) -> bool:
     """Return whether the pod only keeps a warm node. Workers preempt it, because its priority is the lowest."""
-    return pod.priority_class == c.WARM_PRIORITY_CLASS
+    return pod.priority_class == names.WARM_PRIORITY_CLASS
 
 
 def count(request: Request, seen: Observation) -> Count:
@@ -117,10 +116,10 @@ def count(request: Request, seen: Observation) -> Count:
 
 def incomplete(request: Request, node: Node) -> str:
     """What this machine still lacks of the devices that make it one of the pool; empty if nothing."""
-    if node.labels.get(c.LABEL_INITIALIZED) != "true":
+    if node.labels.get(names.LABEL_INITIALIZED) != "true":
         return "not initialized"
     pool = request.pool
-    for name, need in ((pool.resource, pool.per_node), (c.EFA_RESOURCE, pool.efa_per_node)):
+    for name, need in ((pool.resource, pool.per_node), (names.EFA_RESOURCE, pool.efa_per_node)):
         if node.allocatable.get(name, 0) < need:
             return _gap(node, name, need)
     return ""
@@ -142,7 +141,7 @@ def _problem(node: Node, request: Request) -> str:
             _tolerates(toleration, key, effect) for toleration in request.pool.tolerations
         ):
             return f"taint {key}"
-    if node.labels.get(c.LABEL_INITIALIZED) != "true":
+    if node.labels.get(names.LABEL_INITIALIZED) != "true":
         return "not initialized"
     return ""
 
@@ -191,37 +190,37 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
     """The reason for which no waiting can help, or None. `started` is when the wait began."""
     if seen.pool is None:
         return GiveUp(
-            code=c.EXIT_IMPOSSIBLE,
+            code=names.EXIT_IMPOSSIBLE,
             reason=f"there is no NodePool {request.pool.name}; pool must be the name of a NodePool in this cluster",
         )
     for label, wanted in (
-        (c.LABEL_INSTANCE_TYPE, request.pool.instance_type),
-        (c.LABEL_ZONE, request.pool.zone),
+        (names.LABEL_INSTANCE_TYPE, request.pool.instance_type),
+        (names.LABEL_ZONE, request.pool.zone),
     ):
         offered = seen.pool.offers.get(label)
         if offered is not None and wanted not in offered:
             return GiveUp(
-                code=c.EXIT_IMPOSSIBLE,
+                code=names.EXIT_IMPOSSIBLE,
                 reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; the"
                 " request must come from the present stack",
             )
     if seen.pool.lost_at is not None and seen.now - seen.pool.lost_at >= CLASS_SECONDS:
         return GiveUp(
-            code=c.EXIT_IMPOSSIBLE,
+            code=names.EXIT_IMPOSSIBLE,
             reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; check its EC2NodeClass",
         )
     large = _too_large(request, seen.pool)
     if large:
-        return GiveUp(code=c.EXIT_IMPOSSIBLE, reason=large)
+        return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=large)
     most, said = ceiling(request, seen)
     if most < request.min_nodes:
         return GiveUp(
-            code=c.EXIT_IMPOSSIBLE,
+            code=names.EXIT_IMPOSSIBLE,
             reason=f"{request.min_nodes} nodes are needed, but {said}; ask for fewer or raise the ceiling",
         )
     refused = block.refusal(request, seen.now, started + request.deadline_seconds)
     if refused:
-        return GiveUp(code=c.EXIT_IMPOSSIBLE, reason=refused)
+        return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=refused)
     return None
 
 
@@ -269,7 +268,7 @@ def _decide(
     if have < request.min_nodes:
         if seen.now >= deadline:
             return GiveUp(
-                code=c.EXIT_BELOW_MINIMUM,
+                code=names.EXIT_BELOW_MINIMUM,
                 reason=f"{have} of at least {request.min_nodes} nodes after {request.deadline_seconds} s",
             )
         return Wait(since=None)

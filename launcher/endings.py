@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher import contract as c
 from launcher.error_lines import describe, is_consequence
 from launcher.exit_codes import meaning
 from launcher.observe import Node, Observation, Pod, Training
 from launcher.request import Request
+from trainyard.k8s import names
 
 # What the operator says of a job that ran out of its time (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs
 # in pkg/controller.v1/common/job.go). It deletes the pods before it says so.
 _OUT_OF_TIME = "active longer than specified deadline"
 # The operator counts from its own first look at the job, by its own clock.
 _CLOCKS_APART_SECONDS = 10.0
-_WORDS = {c.WORKER_EXIT_STOPPED: "it was told to stop", c.WORKER_EXIT_HUNG: "it hung"}
+_WORDS = {names.WORKER_EXIT_STOPPED: "it was told to stop", names.WORKER_EXIT_HUNG: "it hung"}
 _LIVE = frozenset({"Pending", "Running"})
 # A failure may be reported later than its consequences (trainyard/operator/core/first_failure.py).
 CAUSE_SECONDS = 6.0
@@ -41,7 +41,7 @@ def workers(request: Request, seen: Observation) -> tuple[Pod, ...]:
     return tuple(
         pod
         for pod in seen.pods
-        if pod.namespace == request.namespace and pod.labels.get(c.LABEL_JOB_NAME) == request.training_job
+        if pod.namespace == request.namespace and pod.labels.get(names.LABEL_JOB_NAME) == request.training_job
     )
 
 
@@ -75,13 +75,13 @@ def ending(
         return Ending(reason=reason, again=False)
     if late:
         return None  # the operator takes its pods away, and says why a moment later
-    if request.shape == c.SHAPE_ELASTIC and not failed:
+    if request.shape == names.SHAPE_ELASTIC and not failed:
         return None  # torchrun's agents go on without those that are lost, and with those that the operator makes anew
     ended = sorted((pod for pod in pods if pod.exit is not None and not pod.taken), key=_order)
     taken, gone = _taken(pods, nodes), _gone(training, pods, before)
     if failed and not (taken or gone) and _awaits_cause(pods, now):
         return None
-    final = [_exited(pod) for pod in ended if _code(pod) in c.WORKER_FINAL_EXIT_CODES]
+    final = [_exited(pod) for pod in ended if _code(pod) in names.WORKER_FINAL_EXIT_CODES]
     if failed and final:
         return Ending(reason=f"{_listed(final)}, which no restart heals", again=False)
     exited = [_exited(pod) for pod in ended] if failed else []
@@ -150,18 +150,18 @@ def _exited(pod: Pod) -> str:
     if pod.exit is None:
         return _where(pod)
     container = (
-        "" if pod.exit.container in ("", c.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
+        "" if pod.exit.container in ("", names.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
     )
     known = _WORDS.get(_code(pod), "") if pod.exit.reason in ("", "Error") else ""
     means = known or meaning(pod.exit.code, pod.exit.reason)
-    error = "" if _code(pod) == c.WORKER_EXIT_STOPPED else describe(pod.exit.lines)
+    error = "" if _code(pod) == names.WORKER_EXIT_STOPPED else describe(pod.exit.lines)
     said = f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({means})" if means else "")
     return f"{said}: {error}" if error else said
 
 
 def _code(pod: Pod) -> int:
     """The exit code of the worker's own program; 0 where it was another container that failed."""
-    if pod.exit is None or pod.exit.container not in ("", c.TRAINING_CONTAINER):
+    if pod.exit is None or pod.exit.container not in ("", names.TRAINING_CONTAINER):
         return 0
     return pod.exit.code
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launcher import block, giveback, starts
-from launcher import contract as c
 from launcher import progress as progresses
 from launcher.actions import Action, End, Memory, Recount, Report, Step, placeholders, remove
 from launcher.endings import Ending, ending, gang, workers
@@ -13,6 +12,7 @@ from launcher.observe import Observation, Pod, Training
 from launcher.progress import Progress
 from launcher.request import Request
 from launcher.restarting import retire
+from trainyard.k8s import names
 
 # The training operator makes a job's pods within a second or two, or it does not run.
 UNRECONCILED_SECONDS = 60
@@ -22,31 +22,35 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     """One step of a run whose training exists, or did at the last step."""
     training, held = seen.training, placeholders(request, seen)
     claims = sum(not claim.deleting for claim in seen.claims)
-    report = Report(state=c.STATE_FAILED, nodes=0, of=request.max_nodes, claims=claims, reason="")
+    report = Report(state=names.STATE_FAILED, nodes=0, of=request.max_nodes, claims=claims, reason="")
 
     def end(state: str, code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
         actions: tuple[Action, ...] = (*remove(held), *also, End(code=code, reason=reason))
         return Step(memory=memory, report=replace(report, state=state, reason=reason), actions=actions)
 
     if training is None:
-        return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, f"PyTorchJob {request.training_job} was deleted")
+        return end(
+            names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"PyTorchJob {request.training_job} was deleted"
+        )
     if not training.ours:
         return end(
-            c.STATE_FAILED,
-            c.EXIT_IMPOSSIBLE,
+            names.STATE_FAILED,
+            names.EXIT_IMPOSSIBLE,
             f"a PyTorchJob {request.training_job} that no launcher made is in the way; choose another run id",
         )
     if memory.training_uid and training.uid != memory.training_uid:
-        return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, f"PyTorchJob {request.training_job} was replaced")
+        return end(
+            names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"PyTorchJob {request.training_job} was replaced"
+        )
     progress = progresses.adopted(memory.progress, training, seen.now)
     candidate = progresses.asked(request, progress)
     pods = workers(request, seen)
-    report = replace(report, state=c.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
+    report = replace(report, state=names.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
         nodes = f"{training.nodes} node{'' if training.nodes == 1 else 's'}"
         again = progresses.counted(request, progress)
         reason = f"trained on {nodes}" + (f" ({again})" if again else "")
-        return end(c.STATE_SUCCEEDED, c.EXIT_SUCCEEDED, reason)
+        return end(names.STATE_SUCCEEDED, names.EXIT_SUCCEEDED, reason)
     if training.deleting:
         reason = f"PyTorchJob {request.training_job} is being deleted"
         return Step(memory=memory, report=replace(report, reason=reason), actions=())
@@ -71,7 +75,7 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         # Those that came for a worker's second pod, perhaps.
         unneeded = giveback.unneeded(candidate, seen, since=progress.since)
         also: tuple[Action, ...] = (*remove(left), *unneeded)
-        return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, _last(request, progress, ended), also)
+        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, _last(request, progress, ended), also)
     memory = replace(memory, progress=progress, training_uid=training.uid, gang=gang(pods))
     placed = sum(bool(pod.node) for pod in pods)
     following = replace(report, reason=_told(candidate, memory, seen, training, pods))
@@ -94,7 +98,7 @@ def _suspended(
     reason = (
         f"PyTorchJob {request.training_job} is suspended; it goes on when spec.runPolicy.suspend is false"
     )
-    report = replace(report, state=c.STATE_SUSPENDED, nodes=0, reason=reason)
+    report = replace(report, state=names.STATE_SUSPENDED, nodes=0, reason=reason)
     return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
 
 

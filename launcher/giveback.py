@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from launcher import contract as c
 from launcher.actions import GiveBack
 from launcher.capacity import incomplete, is_placeholder, is_warm
 from launcher.claim_mark import mark
 from launcher.observe import Claim, Observation, Pod
 from launcher.progress import Loss
 from launcher.request import Request
+from trainyard.k8s import names
 
 # Pods of a DaemonSet are on every machine, and a Node owns the ones that its kubelet itself keeps; Karpenter, too,
 # buys a machine for neither (sigs.k8s.io/karpenter v1.14.1, IsProvisionable in pkg/utils/pod/scheduling.go).
@@ -96,7 +96,7 @@ def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[Give
     found = []
     for claim in seen.claims:
         node = nodes.get(claim.node)
-        if node is not None and node.labels.get(c.LABEL_INITIALIZED) == "true":
+        if node is not None and node.labels.get(names.LABEL_INITIALIZED) == "true":
             continue
         if not _is_own(claim, request) or claim.deleting or seen.now - claim.age < since:
             continue
@@ -143,7 +143,7 @@ def _is_own(claim: Claim, request: Request) -> bool:
 
 def _waits_for_pool(pod: Pod, request: Request, taints: Iterable[Taint]) -> bool:
     """Return whether this pod of another workload has no node and may wait for a node of this pool."""
-    own = pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
+    own = pod.namespace == request.namespace and pod.labels.get(names.LABEL_RUN) == request.run_id
     if own or pod.node or pod.deleting or pod.phase in _FINISHED:
         return False
     if pod.owner in _OWNERS_THAT_COME_WITH_A_MACHINE or not wants_pool(pod, request):

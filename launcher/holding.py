@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from launcher import contract as c
 from launcher.actions import Action, Hold, placeholders, remove
 from launcher.capacity import is_placeholder
 from launcher.observe import Observation, Pod
 from launcher.progress import Progress
 from launcher.request import Request
+from trainyard.k8s import names
 
 
 def hold(candidate: Request, seen: Observation, progress: Progress, number: int) -> tuple[Action, ...]:
@@ -30,4 +30,4 @@ def hold(candidate: Request, seen: Observation, progress: Progress, number: int)
 
 def is_of_this_wait(pod: Pod, progress: Progress) -> bool:
     """Whether this placeholder was made in the wait that the run is in."""
-    return pod.labels.get(c.LABEL_ATTEMPT) == progress.label
+    return pod.labels.get(names.LABEL_ATTEMPT) == progress.label

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from launcher import contract as c
 from launcher.manifests import Owner, labels, owner_reference, stamp
 from launcher.request import Request
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -72,7 +72,7 @@ def standing(
         return Standing.UNSURE, Watched(record=found, since=now)
     if before.record != found:
         return Standing.TAKEN, Watched(record=found, since=now)
-    return (Standing.FREE if now - before.since >= c.LEASE_SECONDS else Standing.UNSURE), before
+    return (Standing.FREE if now - before.since >= names.LEASE_SECONDS else Standing.UNSURE), before
 
 
 def manifest(request: Request, owner: Owner, holder: str, now: float) -> JsonObject:
@@ -83,13 +83,13 @@ def manifest(request: Request, owner: Owner, holder: str, now: float) -> JsonObj
         "metadata": {
             "name": request.lease,
             "namespace": request.namespace,
-            "labels": labels(request, c.ROLE_LAUNCHER),
+            "labels": labels(request, names.ROLE_LAUNCHER),
             "annotations": {},
             "ownerReferences": [owner_reference(owner)],
         },
         "spec": {
             "holderIdentity": holder,
-            "leaseDurationSeconds": c.LEASE_SECONDS,
+            "leaseDurationSeconds": names.LEASE_SECONDS,
             "acquireTime": stamp(now, "microseconds"),
             "renewTime": stamp(now, "microseconds"),
             "leaseTransitions": 0,
@@ -116,7 +116,7 @@ def taken(item: JsonObject, request: Request, owner: Owner, holder: str, now: fl
 def renewed(item: JsonObject, progress: str, now: float) -> JsonObject:
     """The Lease, renewed, with this progress; without one if that is empty."""
     meta = item["metadata"]
-    noted = {c.ANNOTATION_ATTEMPT: progress} if progress else {}
+    noted = {names.ANNOTATION_ATTEMPT: progress} if progress else {}
     return {
         **item,
         "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **noted}},
@@ -138,4 +138,4 @@ def released(item: JsonObject, progress: str, now: float) -> JsonObject:
 
 def noted(item: Mapping[str, Any]) -> str:
     """The progress that stands on a Lease; empty where there is none."""
-    return str((item["metadata"].get("annotations") or {}).get(c.ANNOTATION_ATTEMPT) or "")
+    return str((item["metadata"].get("annotations") or {}).get(names.ANNOTATION_ATTEMPT) or "")

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from launcher import contract as c
 from launcher import machine, manifests, progress, report, tally, waiting
 from launcher.actions import (
     Action,
@@ -32,6 +31,7 @@ from launcher.manifests import Owner
 from launcher.observe import Observation
 from launcher.request import Request
 from launcher.tenure import Lost, Tenure
+from trainyard.k8s import names
 from trainyard.k8s.rest import ApiError, ApiUnavailable
 
 log = logging.getLogger(__name__)
@@ -45,15 +45,15 @@ UNAVAILABLE_SECONDS = 600.0
 _PASSING = frozenset({409, 410})
 
 _EVENT_REASONS = {
-    c.STATE_WAITING: ("Normal", "WaitingForNodes"),
-    c.STATE_HOLDING: ("Normal", "HoldingForMoreNodes"),
-    c.STATE_PAUSING: ("Warning", "AttemptFailed"),
-    c.STATE_SUBMITTING: ("Normal", "Submitting"),
-    c.STATE_FOLLOWING: ("Normal", "Following"),
-    c.STATE_SUSPENDED: ("Warning", "Suspended"),
-    c.STATE_RESTARTING: ("Warning", "Restarting"),
-    c.STATE_SUCCEEDED: ("Normal", "TrainingSucceeded"),
-    c.STATE_FAILED: ("Warning", "LaunchFailed"),
+    names.STATE_WAITING: ("Normal", "WaitingForNodes"),
+    names.STATE_HOLDING: ("Normal", "HoldingForMoreNodes"),
+    names.STATE_PAUSING: ("Warning", "AttemptFailed"),
+    names.STATE_SUBMITTING: ("Normal", "Submitting"),
+    names.STATE_FOLLOWING: ("Normal", "Following"),
+    names.STATE_SUSPENDED: ("Warning", "Suspended"),
+    names.STATE_RESTARTING: ("Warning", "Restarting"),
+    names.STATE_SUCCEEDED: ("Normal", "TrainingSucceeded"),
+    names.STATE_FAILED: ("Warning", "LaunchFailed"),
 }
 
 
@@ -165,7 +165,7 @@ class Launcher:
                 return code
             fresh = recount
             moved = self._memory.candidate != candidate
-            if moved and step.report.state != c.STATE_PAUSING:
+            if moved and step.report.state != names.STATE_PAUSING:
                 self._record("Warning", "PoolGivenUp", step.report.reason)
             elif not recount and not any(isinstance(action, Start) for action in step.actions):
                 return None
@@ -173,7 +173,7 @@ class Launcher:
     def _begin(self, tenure: Tenure) -> int | None:
         """Takes the Lease if it can be had; an exit code where the run is another's or can't be."""
         if self.stopping.is_set():
-            return self._end(End(code=c.EXIT_STOPPED, reason="stopped by a signal"))
+            return self._end(End(code=names.EXIT_STOPPED, reason="stopped by a signal"))
         before = tenure.other
         standing = tenure.take()
         if standing is Standing.TAKEN:
@@ -184,7 +184,7 @@ class Launcher:
                     "Lease %s is held by %s; it is taken over if it is not renewed for %d s",
                     self.request.lease,
                     tenure.other,
-                    c.LEASE_SECONDS,
+                    names.LEASE_SECONDS,
                 )
             return None
         noted = tenure.progress()
@@ -197,7 +197,7 @@ class Launcher:
         }
         if lacking:
             return self._end(
-                End(code=c.EXIT_IMPOSSIBLE, reason=f"the cluster has no {' and no '.join(lacking)}")
+                End(code=names.EXIT_IMPOSSIBLE, reason=f"the cluster has no {' and no '.join(lacking)}")
             )
         return None
 
@@ -207,9 +207,9 @@ class Launcher:
             f"another launcher, {tenure.other}, launches run {self.request.run_id}: it holds and renews Lease"
             f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
         )
-        news = Report(state=c.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
+        news = Report(state=names.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
         self.say(report.line(news, self.clock() - self._began))
-        return c.EXIT_ALREADY_RUNNING
+        return names.EXIT_ALREADY_RUNNING
 
     def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner, tenure: Tenure) -> int | None:
         request = self.request.candidate(self._memory.candidate)
@@ -253,11 +253,11 @@ class Launcher:
         return self.gateway.create_training(request, job)
 
     def _end(self, end: End) -> int:
-        succeeded = end.code == c.EXIT_SUCCEEDED
+        succeeded = end.code == names.EXIT_SUCCEEDED
         last = self._told or Report(state="", nodes=0, of=self.request.max_nodes, claims=0, reason="")
         self._tell(
             Report(
-                state=c.STATE_SUCCEEDED if succeeded else c.STATE_FAILED,
+                state=names.STATE_SUCCEEDED if succeeded else names.STATE_FAILED,
                 nodes=last.nodes,
                 of=last.of,
                 claims=last.claims,
@@ -292,7 +292,7 @@ class Launcher:
     def _refused(self, error: ApiError) -> int:
         log.error("the Kubernetes API refused: %s", error)
         self._release()
-        return self._end(End(code=c.EXIT_API_ERROR, reason=f"the API refused: {error}"))
+        return self._end(End(code=names.EXIT_API_ERROR, reason=f"the API refused: {error}"))
 
     def _release(self) -> None:
         """Removes the placeholders after a refusal, as far as the API lets it; those of another launcher stay."""
@@ -311,9 +311,11 @@ class Launcher:
             # The Lease runs out by itself. To ask for its release would outlast the pod's time to end.
             self._tenure = None
         if self.stopping.is_set():
-            return self._end(End(code=c.EXIT_STOPPED, reason="stopped by a signal; placeholders may be left"))
+            return self._end(
+                End(code=names.EXIT_STOPPED, reason="stopped by a signal; placeholders may be left")
+            )
         if silent > UNAVAILABLE_SECONDS:
             return self._end(
-                End(code=c.EXIT_API_ERROR, reason=f"the API did not answer for {silent:.0f} s: {error}")
+                End(code=names.EXIT_API_ERROR, reason=f"the API did not answer for {silent:.0f} s: {error}")
             )
         return None

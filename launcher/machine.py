@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher import contract as c
 from launcher import giveback
 from launcher import progress as progresses
 from launcher.actions import Action, End, Memory, Step, placeholders, remove
@@ -19,6 +18,7 @@ from launcher.observe import Observation
 from launcher.request import Request
 from launcher.restarting import retire, retired
 from launcher.waiting import pause, wait
+from trainyard.k8s import names
 
 
 def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.0) -> Step:
@@ -49,4 +49,4 @@ def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, .
     if seen.training is None and memory.progress is not None:
         candidate = request.candidate(memory.candidate)
         gone = (*gone, *giveback.unneeded(candidate, seen, since=memory.progress.since))
-    return (*gone, End(code=c.EXIT_STOPPED, reason="stopped by a signal"))
+    return (*gone, End(code=names.EXIT_STOPPED, reason="stopped by a signal"))

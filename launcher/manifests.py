@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from launcher import contract as c
 from launcher import user_environment
 from launcher.claim_mark import add_mark, mark
 from launcher.request import Request, Worker
 from launcher.volumes import SHARED_MEMORY, SHARED_MEMORY_VOLUME
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -55,16 +55,16 @@ def owner_reference(owner: Owner) -> JsonObject:
 
 def labels(request: Request, role: str) -> dict[str, str]:
     """The labels of everything that a launcher makes."""
-    return {c.LABEL_RUN: request.run_id, c.LABEL_ROLE: role, c.LABEL_MANAGED_BY: c.MANAGED_BY}
+    return {names.LABEL_RUN: request.run_id, names.LABEL_ROLE: role, names.LABEL_MANAGED_BY: names.MANAGED_BY}
 
 
 def pod_security() -> JsonObject:
     """Return the securityContext of the pods of our own images: Pod Security Standard "restricted"."""
     return {
         "runAsNonRoot": True,
-        "runAsUser": c.POD_USER,
-        "runAsGroup": c.POD_USER,
-        "fsGroup": c.POD_USER,
+        "runAsUser": names.POD_USER,
+        "runAsGroup": names.POD_USER,
+        "fsGroup": names.POD_USER,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
@@ -112,8 +112,8 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
         "metadata": {
             "name": request.placeholder_name(index),
             "namespace": request.namespace,
-            "labels": {**labels(request, c.ROLE_PLACEHOLDER), c.LABEL_ATTEMPT: wait},
-            "annotations": {c.DO_NOT_DISRUPT: "true"},
+            "labels": {**labels(request, names.ROLE_PLACEHOLDER), names.LABEL_ATTEMPT: wait},
+            "annotations": {names.DO_NOT_DISRUPT: "true"},
             "ownerReferences": [owner_reference(owner)],
         },
         "spec": {
@@ -147,7 +147,7 @@ def training_job(request: Request, nodes: int, reason: str, restart: int = 0) ->
     if nodes > 1:
         replicas["Worker"] = _replica(request, nodes, nodes - 1, restart, leads=False)
     elastic: JsonObject = {}
-    if request.shape == c.SHAPE_ELASTIC:
+    if request.shape == names.SHAPE_ELASTIC:
         # Which of them has rank 0 torchrun's agents find out.
         replicas = {"Worker": _replica(request, nodes, nodes, restart, leads=True)}
         elastic = {"elasticPolicy": _elastic(request, nodes, restart)}
@@ -160,11 +160,11 @@ def training_job(request: Request, nodes: int, reason: str, restart: int = 0) ->
         "metadata": {
             "name": request.training_job,
             "namespace": request.namespace,
-            "labels": labels(request, c.ROLE_WORKER),
+            "labels": labels(request, names.ROLE_WORKER),
             "annotations": {
-                c.ANNOTATION_NODES: str(nodes),
-                c.ANNOTATION_REASON: reason,
-                c.ANNOTATION_RESTART: str(restart),
+                names.ANNOTATION_NODES: str(nodes),
+                names.ANNOTATION_REASON: reason,
+                names.ANNOTATION_RESTART: str(restart),
             },
         },
         "spec": {
@@ -203,11 +203,11 @@ def _rendezvous(request: Request, restart: int) -> str:
 
 def _meeting(request: Request, nodes: int, restart: int) -> dict[str, str]:
     """What workers are told of the others; the rest comes from the operator."""
-    if request.shape == c.SHAPE_ELASTIC:
+    if request.shape == names.SHAPE_ELASTIC:
         # After a change of the members the survivors would look for the store of an agent that is gone
         # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return {c.ENV_EXPECTED_NODES: str(nodes), "PET_RDZV_ID": _rendezvous(request, restart)}
+    return {names.ENV_EXPECTED_NODES: str(nodes), "PET_RDZV_ID": _rendezvous(request, restart)}
 
 
 def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads: bool) -> JsonObject:
@@ -222,13 +222,13 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
         **user_environment.VARIABLES,
         **worker.env,
-        c.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
-        c.ENV_RUN_ID: request.run_id,
-        c.ENV_RESTART: str(restart),
+        names.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
+        names.ENV_RUN_ID: request.run_id,
+        names.ENV_RESTART: str(restart),
         **_meeting(request, nodes, restart),
     }
     container: JsonObject = {
-        "name": c.TRAINING_CONTAINER,
+        "name": names.TRAINING_CONTAINER,
         "image": worker.image,
         "args": list(worker.args),
         "env": [
@@ -244,7 +244,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
     if worker.command is not None:
         container["command"] = list(worker.command)
     if port is not None:
-        container["ports"] = [{"name": c.TRAINER_METRICS_PORT_NAME, "containerPort": port, "protocol": "TCP"}]
+        container["ports"] = [{"name": names.METRICS_PORT_NAME, "containerPort": port, "protocol": "TCP"}]
     shared = [{"name": claim, "mountPath": path} for claim, path in worker.mounts.items()]
     container["volumeMounts"] += shared
     return {
@@ -253,10 +253,10 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         "template": {
             "metadata": {
                 "labels": {
-                    **labels(request, c.ROLE_WORKER),
-                    c.LABEL_TRAINING_JOB: request.training_job,
+                    **labels(request, names.ROLE_WORKER),
+                    names.LABEL_TRAINING_JOB: request.training_job,
                 },
-                "annotations": {c.DO_NOT_DISRUPT: "true", **(_scraped(port) if port is not None else {})},
+                "annotations": {names.DO_NOT_DISRUPT: "true", **(_scraped(port) if port is not None else {})},
             },
             "spec": {
                 **_placement(request),
@@ -289,7 +289,7 @@ def _secret_variable(name: str, place: str) -> JsonObject:
 
 def _metrics_port(worker: Worker) -> int | None:
     """Where rank 0 is told to serve metrics; None where it is told nothing, or no port."""
-    told = worker.env.get(c.ENV_TRAINER_METRICS_PORT, "")
+    told = worker.env.get(names.ENV_METRICS_PORT, "")
     return int(told) if re.fullmatch(r"[1-9][0-9]{0,4}", told) and int(told) < 65536 else None
 
 
@@ -298,13 +298,15 @@ def _scraped(port: int) -> dict[str, str]:
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(port),
-        "prometheus.io/path": c.TRAINER_METRICS_PATH,
+        "prometheus.io/path": names.METRICS_PATH,
     }
 
 
 def _grace(worker: Worker) -> int:
     """Seconds from a worker's SIGTERM to its SIGKILL: what torchrun leaves its processes, and some for its own end."""
-    return int(worker.env.get(c.SHUTDOWN_VARIABLE, c.SHUTDOWN_SECONDS)) + c.SHUTDOWN_SPARE_SECONDS
+    return (
+        int(worker.env.get(names.SHUTDOWN_VARIABLE, names.SHUTDOWN_SECONDS)) + names.SHUTDOWN_MARGIN_SECONDS
+    )
 
 
 def _opening(request: Request, shared: list[JsonObject]) -> JsonObject:
@@ -317,7 +319,7 @@ def _opening(request: Request, shared: list[JsonObject]) -> JsonObject:
     return {
         "name": "open-volumes",
         "image": request.worker.image,
-        "command": ["sh", "-c", OPEN, str(c.POD_USER), *request.worker.writes],
+        "command": ["sh", "-c", OPEN, str(names.POD_USER), *request.worker.writes],
         "resources": {"requests": small, "limits": small},
         "securityContext": {
             **_container_security(),
@@ -346,8 +348,8 @@ def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str,
         "type": kind,
         "reason": reason,
         "message": message[:1000],
-        "source": {"component": c.MANAGED_BY},
-        "reportingComponent": c.MANAGED_BY,
+        "source": {"component": names.MANAGED_BY},
+        "reportingComponent": names.MANAGED_BY,
         "firstTimestamp": stamp(now),
         "lastTimestamp": stamp(now),
         "count": 1,

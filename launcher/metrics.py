@@ -16,8 +16,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from launcher import contract as c
 from launcher.tally import Tally
+from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +109,10 @@ class MetricsServer(TCPServer):
 class _Scrape(BaseHTTPRequestHandler):
     timeout = SILENT_SECONDS
     server: MetricsServer
-    server_version, sys_version = "trainyard-launcher", ""
+    server_version, sys_version = names.MANAGED_BY, ""
 
     def do_GET(self) -> None:
-        if urlsplit(self.path).path != c.METRICS_PATH:
+        if urlsplit(self.path).path != names.METRICS_PATH:
             self.send_error(404)
             return
         data = generate_latest(self.server.registry)

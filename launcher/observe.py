@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from launcher import contract as c
 from launcher.claim_mark import read_marks
 from launcher.held import held_up
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 
 Object = Mapping[str, Any]
@@ -262,7 +261,7 @@ def reserved_class(item: Object) -> str:
     bought = [
         tuple(each.get("values") or ())
         for each in template.get("requirements") or ()
-        if each["key"] == c.LABEL_CAPACITY_TYPE and each.get("operator") == "In"
+        if each["key"] == names.LABEL_CAPACITY_TYPE and each.get("operator") == "In"
     ]
     alone = bought == [(_RESERVED,)] and named.get("group") == NODE_CLASS_GROUP
     return str(named.get("name") or "") if alone else ""
@@ -312,7 +311,7 @@ def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
 def _node_resources(annotations: Mapping[str, Any]) -> dict[str, Amount]:
     """Return the resources of a node that the stack declares (components/documents/pool.py)."""
     try:
-        return _amounts(json.loads(annotations.get(c.ANNOTATION_NODE_RESOURCES, "{}")))
+        return _amounts(json.loads(annotations.get(names.ANNOTATION_NODE_RESOURCES, "{}")))
     except (ValueError, TypeError, AttributeError):
         return {}
 
@@ -457,14 +456,14 @@ def training(item: Object, run_id: str) -> Training:
     replicas: Iterable[Mapping[str, Any]] = item.get("spec", {}).get("pytorchReplicaSpecs", {}).values()
     return Training(
         uid=meta.get("uid", ""),
-        ours=labels.get(c.LABEL_RUN) == run_id and labels.get(c.LABEL_MANAGED_BY) == c.MANAGED_BY,
+        ours=labels.get(names.LABEL_RUN) == run_id and labels.get(names.LABEL_MANAGED_BY) == names.MANAGED_BY,
         nodes=sum(int(replica.get("replicas") or 0) for replica in replicas),
         outcome=outcome,
         message=message,
         created=seconds(meta.get("creationTimestamp")),
         deleting="deletionTimestamp" in meta,
         suspended=bool((item.get("spec", {}).get("runPolicy") or {}).get("suspend")),
-        restart=_number((meta.get("annotations") or {}).get(c.ANNOTATION_RESTART)),
+        restart=_number((meta.get("annotations") or {}).get(names.ANNOTATION_RESTART)),
     )
 
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher import contract as c
 from launcher.observe import Training
 from launcher.request import Request
+from trainyard.k8s import names
 
 # `jitter`, from 0 to below 1, stretches a pause by up to a fifth.
 _LONGEST_STRETCH = 1.2
@@ -168,7 +168,7 @@ def counted(request: Request, progress: Progress) -> str:
 
 def hopeless(failures: tuple[Failure, ...]) -> bool:
     """Whether waiting helped none of these candidates."""
-    return all(failure.code == c.EXIT_IMPOSSIBLE for failure in failures)
+    return all(failure.code == names.EXIT_IMPOSSIBLE for failure in failures)
 
 
 def dumps(progress: Progress) -> str:

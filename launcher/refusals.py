@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from launcher import contract as c
 from launcher.observe import Observation, Warned
 from launcher.request import LEAST_RETRY_SECONDS, Request
+from trainyard.k8s import names
 
 # Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), and
 # what a person can do about those that waiting does not heal.
@@ -51,7 +51,7 @@ def describe_ended_instances(request: Request, warnings: Iterable[Warned], since
         f"EC2 terminated {len(ended)} instance{'s' if len(ended) > 1 else ''} of pool {pool.name} ({pool.instance_type}"
         f" in {pool.zone}); at launch, the usual cause is the KMS key of the disks (cluster.volumeKey)."
         " To see the reason: aws ec2 describe-instances --filters"
-        f" Name=tag:karpenter.sh/nodepool,Values={pool.name} --query"
+        f" Name=tag:{names.LABEL_NODEPOOL},Values={pool.name} --query"
         " 'Reservations[].Instances[].StateReason.Message'"
     )
 
@@ -89,7 +89,7 @@ def closed(request: Request, seen: Observation, since: float, until: float) -> b
     Karpenter leaves an offering out for three minutes after EC2 refused it. That says all only where the pool has one
     offering: of several ways to pay it tries the next at once.
     """
-    if len((seen.pool.offers if seen.pool else {}).get(c.LABEL_CAPACITY_TYPE, ())) != 1:
+    if len((seen.pool.offers if seen.pool else {}).get(names.LABEL_CAPACITY_TYPE, ())) != 1:
         return False
     if any(not (claim.initialized or claim.deleting or claim.problem) for claim in seen.claims):
         return False

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher import contract as c
 from launcher import forms, volumes
 from launcher.reader import Reader
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 
-_SHAPE = re.compile(f"{c.SHAPE_STATIC}|{c.SHAPE_ELASTIC}")
+_SHAPE = re.compile(f"{names.SHAPE_STATIC}|{names.SHAPE_ELASTIC}")
 
 # Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
@@ -35,7 +34,7 @@ class Block:
     """A capacity block: when it ends and from when its machines are taken back, in seconds since the epoch.
 
     `begins` is when its first machine can be had, None where that is not said. Karpenter takes machines back by a
-    drain, before EC2 ends them (contract.yaml, `capacityBlocks`). With `on_demand_fallback` machines are bought on
+    drain, before EC2 ends them (`names.CAPACITY_BLOCK_DRAIN_SECONDS`). With `on_demand_fallback` machines are bought on
     demand while it can't be used.
     """
 
@@ -154,16 +153,16 @@ class Request:
     @property
     def lease(self) -> str:
         """Name of the Lease that the launcher of this run holds."""
-        return f"{c.LAUNCHER_JOB_PREFIX}{self.run_id}"
+        return f"{names.LAUNCHER_JOB_PREFIX}{self.run_id}"
 
     @property
     def training_job(self) -> str:
         """Name of the PyTorchJob."""
-        return f"{c.TRAINING_JOB_PREFIX}{self.run_id}"
+        return f"{names.TRAINING_JOB_PREFIX}{self.run_id}"
 
     def placeholder_name(self, index: int) -> str:
         """Name of the placeholder pod with this index, from 0 to below `max_nodes`."""
-        return f"{c.PLACEHOLDER_PREFIX}{self.run_id}-{index}"
+        return f"{names.PLACEHOLDER_PREFIX}{self.run_id}-{index}"
 
     @property
     def resources(self) -> dict[str, str]:
@@ -171,28 +170,28 @@ class Request:
         wanted = {"cpu": self.worker.cpu, "memory": self.worker.memory}
         wanted[self.pool.resource] = str(self.pool.per_node)
         if self.pool.efa_per_node:
-            wanted[c.EFA_RESOURCE] = str(self.pool.efa_per_node)
+            wanted[names.EFA_RESOURCE] = str(self.pool.efa_per_node)
         return wanted
 
 
 def parse_request(environment: Mapping[str, str]) -> Request:
     """The request in this process environment. Raises RequestError with every mistake at once."""
     problems: list[str] = []
-    text = environment.get(c.ENV_REQUEST)
+    text = environment.get(names.ENV_REQUEST)
     if not text:
-        raise RequestError([f"{c.ENV_REQUEST} is not set; it must be the request of a run as JSON"])
+        raise RequestError([f"{names.ENV_REQUEST} is not set; it must be the request of a run as JSON"])
     try:
         document = json.loads(text)
     # Also of a number or of lists in lists without end.
     except (ValueError, RecursionError) as error:
-        raise RequestError([f"{c.ENV_REQUEST} is no JSON: {error}"]) from None
-    top = Reader(document, c.ENV_REQUEST, problems)
+        raise RequestError([f"{names.ENV_REQUEST} is no JSON: {error}"]) from None
+    top = Reader(document, names.ENV_REQUEST, problems)
     lowest, highest = top.number("minNodes", 1), top.number("maxNodes", 1)
-    lowest = _override(environment, c.ENV_MIN_NODES, lowest, problems)
-    highest = _override(environment, c.ENV_MAX_NODES, highest, problems)
+    lowest = _override(environment, names.ENV_MIN_NODES, lowest, problems)
+    highest = _override(environment, names.ENV_MAX_NODES, highest, problems)
     if lowest > highest:
         problems.append(
-            f"{c.ENV_MIN_NODES} is {lowest} and {c.ENV_MAX_NODES} is {highest}; it must be MIN <= MAX"
+            f"{names.ENV_MIN_NODES} is {lowest} and {names.ENV_MAX_NODES} is {highest}; it must be MIN <= MAX"
         )
     active = top.raw("activeDeadlineSeconds")
     request = Request(
@@ -207,7 +206,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         attempts=top.number("attempts", 1),
         retry_seconds=top.number("retrySeconds", LEAST_RETRY_SECONDS),
         max_restarts=top.number("maxRestarts", 0),
-        shape=top.text("shape", f"{c.SHAPE_STATIC} or {c.SHAPE_ELASTIC}", _SHAPE),
+        shape=top.text("shape", f"{names.SHAPE_STATIC} or {names.SHAPE_ELASTIC}", _SHAPE),
         active_deadline_seconds=None if active is None else top.number("activeDeadlineSeconds", 1),
         placeholder=_placeholder(top.section("placeholder")),
         worker=_worker(top.section("worker")),
@@ -223,7 +222,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
 def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
     """What each value alone does not show, but for values that are `told` of already."""
     found: list[str] = []
-    names: list[str] = []
+    pools: list[str] = []
     for index in range(request.candidates):
         candidate = request.candidate(index)
         place = top if index == 0 else f"{top}.fallbacks[{index - 1}]"
@@ -234,7 +233,7 @@ def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
                 f"({pool.per_node}) in a pool that is counted by its CPUs"
             )
         processes = candidate.worker.processes_per_node
-        on_gpus = candidate.worker.env.get(c.ENV_DEVICE) == "cuda"
+        on_gpus = candidate.worker.env.get(names.ENV_DEVICE) == "cuda"
         known = not any(problem.startswith(f"{place}.pool.perNode is ") for problem in told)
         if on_gpus and known and pool.resource == GPU_RESOURCE and processes > pool.per_node:
             found.append(
@@ -247,11 +246,11 @@ def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
                 f"{place}.worker.sharedMemory is {worker.shared_memory}; it must be at most memory"
                 f" ({worker.memory}), of which it is a part"
             )
-        if pool.name and pool.name in names:
+        if pool.name and pool.name in pools:
             found.append(
                 f"{place}.pool.name is {json.dumps(pool.name)}; it must be a pool that no candidate before names"
             )
-        names.append(pool.name)
+        pools.append(pool.name)
     return found
 
 
@@ -274,16 +273,20 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
     value, place, prefix = top.raw("runId"), f"{top.place}.runId", ""
     told = value
     if value is None:
-        job, place = environment.get(c.ENV_JOB_NAME, ""), c.ENV_JOB_NAME
-        if not job.startswith(c.LAUNCHER_JOB_PREFIX):
+        job, place = environment.get(names.ENV_JOB_NAME, ""), names.ENV_JOB_NAME
+        if not job.startswith(names.LAUNCHER_JOB_PREFIX):
             problems.append(
-                f"{place} is {job!r}; it must be {c.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
+                f"{place} is {job!r}; it must be {names.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
             )
             return ""
-        value, told, prefix = job.removeprefix(c.LAUNCHER_JOB_PREFIX), job, f"{c.LAUNCHER_JOB_PREFIX} and "
-    if not isinstance(value, str) or not forms.LABEL.fullmatch(value) or len(value) > c.RUN_ID_MAX_LENGTH:
+        value, told, prefix = (
+            job.removeprefix(names.LAUNCHER_JOB_PREFIX),
+            job,
+            f"{names.LAUNCHER_JOB_PREFIX} and ",
+        )
+    if not isinstance(value, str) or not forms.LABEL.fullmatch(value) or len(value) > names.RUN_ID_MAX_LENGTH:
         problems.append(
-            f"{place} is {told!r}; it must be {prefix}at most {c.RUN_ID_MAX_LENGTH} lower-case letters, digits "
+            f"{place} is {told!r}; it must be {prefix}at most {names.RUN_ID_MAX_LENGTH} lower-case letters, digits "
             "and dashes, beginning and ending with a letter or digit"
         )
         return ""
@@ -312,8 +315,8 @@ def _pool(reader: Reader) -> Pool:
         tolerations=tuple(tolerations),
         block=None if reader.raw("block") is None else _block(reader.section("block")),
     )
-    if pool.node_selector.get(c.LABEL_NODEPOOL) != pool.name:
-        reader.wrong("nodeSelector", f"one with {c.LABEL_NODEPOOL}: {pool.name}")
+    if pool.node_selector.get(names.LABEL_NODEPOOL) != pool.name:
+        reader.wrong("nodeSelector", f"one with {names.LABEL_NODEPOOL}: {pool.name}")
     elif not forms.is_selector(pool.node_selector):
         reader.wrong("nodeSelector", "labels of nodes, with keys and values of up to 63 characters")
     reader.finish()
@@ -360,11 +363,11 @@ def _worker(reader: Reader) -> Worker:
     for name in env:
         if not forms.ENV_NAME.fullmatch(name):
             reader.problems.append(f"{reader.place}.env has {name!r}; it must be letters, digits and _")
-    stops = env.get(c.SHUTDOWN_VARIABLE, "1")
-    if not (re.fullmatch(r"[0-9]{1,6}", stops) and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
+    stops = env.get(names.SHUTDOWN_VARIABLE, "1")
+    if not (re.fullmatch(r"[0-9]{1,6}", stops) and 1 <= int(stops) <= names.SHUTDOWN_MAX_SECONDS):
         reader.problems.append(
-            f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {_short(stops)}; "
-            f"it must be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
+            f"{reader.place}.env.{names.SHUTDOWN_VARIABLE} is {_short(stops)}; "
+            f"it must be a whole number of seconds from 1 to {names.SHUTDOWN_MAX_SECONDS}"
         )
     secrets = reader.table("secrets") if "secrets" in reader.values else {}
     for name, place in secrets.items():

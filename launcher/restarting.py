@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher import contract as c
 from launcher import giveback
 from launcher import progress as progresses
 from launcher.actions import Action, End, Memory, Recount, Report, Retire, Step, placeholders, remove
@@ -18,6 +17,7 @@ from launcher.holding import hold
 from launcher.observe import Observation, Pod, Training
 from launcher.progress import Progress
 from launcher.request import Request
+from trainyard.k8s import names
 
 # A pod on a machine that is gone leaves the API within two minutes of its Node (kubernetes/kubernetes v1.35,
 # pkg/controller/podgc: every 20 s, 40 s after it saw the Node missing). The Node of a machine that does not answer is
@@ -35,7 +35,11 @@ def retire(request: Request, memory: Memory, progress: Progress, seen: Observati
     candidate, old, left = request.candidate(progress.candidate), _old(progress, seen), workers(request, seen)
     live = sum(map(is_live, left))
     report = Report(
-        state=c.STATE_RESTARTING, nodes=live, of=request.max_nodes, claims=0, reason=_told(request, progress)
+        state=names.STATE_RESTARTING,
+        nodes=live,
+        of=request.max_nodes,
+        claims=0,
+        reason=_told(request, progress),
     )
     if retired(progress, request, seen):
         return Step(memory=memory, report=report, actions=(Recount(),))
@@ -43,8 +47,8 @@ def retire(request: Request, memory: Memory, progress: Progress, seen: Observati
         if not seen.fresh:
             return Step(memory=memory, report=report, actions=(Recount(),))
         reason = f"{_told(request, progress)}; {_stuck(candidate, left)}"
-        report = replace(report, state=c.STATE_FAILED, reason=reason)
-        end = End(code=c.EXIT_TRAINING_FAILED, reason=reason)
+        report = replace(report, state=names.STATE_FAILED, reason=reason)
+        end = End(code=names.EXIT_TRAINING_FAILED, reason=reason)
         unneeded = giveback.unneeded(candidate, seen, since=progress.since)
         gone = remove(placeholders(request, seen))
         return Step(memory=memory, report=report, actions=(*gone, *unneeded, end))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from launcher import contract as c
 from launcher import giveback, observe
 from launcher.observe import Claim, Node, NodePool, Pod, Training, Warned
 from launcher.request import Request
+from trainyard.k8s import names
 from trainyard.k8s.rest import JsonObject
 from trainyard.k8s.watch import Source
 
@@ -44,7 +44,7 @@ def own_pods(request: Request) -> Source[Pod]:
     """The pods of the run, finished ones among them."""
     return Source(
         path=f"/api/v1/namespaces/{request.namespace}/pods",
-        selectors=(("labelSelector", f"{c.LABEL_RUN}={request.run_id}"),),
+        selectors=(("labelSelector", f"{names.LABEL_RUN}={request.run_id}"),),
         convert=observe.pod,
     )
 
@@ -58,7 +58,7 @@ def others_pods(request: Request, near: Callable[[str], bool]) -> Source[Pod]:
 
     def convert(item: JsonObject) -> Pod | None:
         meta = item["metadata"]
-        run = (meta.get("labels") or {}).get(c.LABEL_RUN)
+        run = (meta.get("labels") or {}).get(names.LABEL_RUN)
         if meta.get("namespace") == request.namespace and run == request.run_id:
             return None
         pod = observe.pod({**item, "metadata": {**meta, "annotations": None}})
@@ -97,7 +97,7 @@ def claims_of(pool: str) -> Source[Aging]:
 
     return Source(
         path="/apis/karpenter.sh/v1/nodeclaims",
-        selectors=(("labelSelector", f"{c.LABEL_NODEPOOL}={pool}"),),
+        selectors=(("labelSelector", f"{names.LABEL_NODEPOOL}={pool}"),),
         convert=convert,
     )
 
@@ -132,7 +132,7 @@ def node_pool(request: Request) -> Source[NodePool]:
 def warnings() -> Source[Warned]:
     """The Warning Events about NodeClaims, of all pools: an Event has no label of its object's pool."""
     return Source(
-        path=f"/api/v1/namespaces/{c.CLUSTER_EVENTS_NAMESPACE}/events",
+        path=f"/api/v1/namespaces/{names.CLUSTER_EVENTS_NAMESPACE}/events",
         selectors=(("fieldSelector", "type=Warning,involvedObject.kind=NodeClaim"),),
         convert=observe.warned,
     )

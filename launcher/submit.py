@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from launcher import contract as c
 from launcher.gateway import KubernetesGateway
 from launcher.request import RequestError, parse_request
+from trainyard.k8s import names
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 from trainyard.k8s.rest import ApiError, ApiUnavailable
 
@@ -57,12 +57,12 @@ def with_range(manifest: Mapping[str, Any], lowest: int | None, highest: int | N
     """
     job: dict[str, Any] = json.loads(json.dumps(manifest))
     for container in job["spec"]["template"]["spec"]["containers"]:
-        wanted = {c.ENV_MIN_NODES: lowest, c.ENV_MAX_NODES: highest}
+        wanted = {names.ENV_MIN_NODES: lowest, names.ENV_MAX_NODES: highest}
         changed = {name: str(value) for name, value in wanted.items() if value is not None}
         kept = [entry for entry in container.get("env", ()) if entry["name"] not in changed]
         container["env"] = kept + [{"name": name, "value": value} for name, value in changed.items()]
         values = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
-        values[c.ENV_JOB_NAME] = job["metadata"].get("name") or f"{c.LAUNCHER_JOB_PREFIX}xxxxx"
+        values[names.ENV_JOB_NAME] = job["metadata"].get("name") or f"{names.LAUNCHER_JOB_PREFIX}xxxxx"
         parse_request(values)
     return job
 
@@ -79,15 +79,15 @@ def main(arguments: Sequence[str]) -> int:
         job = with_range(read_manifest(text), options.lowest, options.highest)
     except (OSError, UnicodeDecodeError, ManifestError, RequestError) as error:
         print(f"submit: {error}", file=sys.stderr)
-        return c.EXIT_BAD_REQUEST
+        return names.EXIT_BAD_REQUEST
     try:
         name = KubernetesGateway(connect_in_pod_or_outside(), time.time).create_job(job)
     except (ApiError, ApiUnavailable) as error:
         print(f"submit: {error}", file=sys.stderr)
-        return c.EXIT_API_ERROR
+        return names.EXIT_API_ERROR
     namespace = job["metadata"]["namespace"]
     print(f"job.batch/{name} created. Follow it with: kubectl logs -f -n {namespace} job/{name}")
-    return c.EXIT_SUCCEEDED
+    return names.EXIT_SUCCEEDED
 
 
 if __name__ == "__main__":

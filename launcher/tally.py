@@ -11,19 +11,21 @@ from dataclasses import dataclass, field, replace
 from math import floor
 from typing import NamedTuple
 
-from launcher import contract as c
 from launcher.actions import Memory, Step
 from launcher.capacity import target
 from launcher.observe import Observation
 from launcher.progress import Progress
 from launcher.refusals import refusals
 from launcher.request import Request
+from trainyard.k8s import names
 
 # An Event's uid is remembered for as long as it is seen, and this long: the API server's cache, from which some lists
 # come, may be older than what a watch has told.
 REMEMBERED_SECONDS = 7200.0
-_WITHOUT_TRAINING = frozenset({c.STATE_WAITING, c.STATE_HOLDING, c.STATE_PAUSING, c.STATE_RESTARTING})
-_ASKING = frozenset({c.STATE_WAITING, c.STATE_HOLDING})
+_WITHOUT_TRAINING = frozenset(
+    {names.STATE_WAITING, names.STATE_HOLDING, names.STATE_PAUSING, names.STATE_RESTARTING}
+)
+_ASKING = frozenset({names.STATE_WAITING, names.STATE_HOLDING})
 
 
 class Refusal(NamedTuple):
@@ -74,7 +76,7 @@ def stepped(tally: Tally, request: Request, before: Memory, step: Step, seen: Ob
         pool=candidate.pool.name,
         waiting=report.state in _WITHOUT_TRAINING,
         ready_nodes=report.nodes,
-        nodes_wanted=0 if report.state == c.STATE_PAUSING else wanted,
+        nodes_wanted=0 if report.state == names.STATE_PAUSING else wanted,
         attempts=tally.attempts + _begun(step.memory.progress) - _begun(before.progress),
         restarts=tally.restarts + _restarts(step.memory.progress) - _restarts(before.progress),
         machines_given_back=tally.machines_given_back

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from launcher import contract as c
 from launcher import lease, progress
 from launcher.gateway import Gateway
 from launcher.lease import JsonObject, Standing
 from launcher.manifests import Owner
 from launcher.progress import Progress
 from launcher.request import Request
+from trainyard.k8s import names
 from trainyard.k8s.rest import ApiError, ApiUnavailable
 
 log = logging.getLogger(__name__)
@@ -83,14 +83,14 @@ class Tenure:
             log.warning(
                 "Lease %s, annotation %s: %s; it must be an annotation of this version. The run begins anew",
                 self.request.lease,
-                c.ANNOTATION_ATTEMPT,
+                names.ANNOTATION_ATTEMPT,
                 error,
             )
             return None
 
     def keep(self, now: Progress | None) -> None:
         """Renews the Lease if it is time to. Raises Lost if it is another's by now."""
-        if self.clock() - self._renewed >= c.LEASE_RENEW_SECONDS:
+        if self.clock() - self._renewed >= names.LEASE_RENEW_SECONDS:
             self.write(now)
 
     def write(self, now: Progress | None) -> None:

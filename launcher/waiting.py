@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher import contract as c
 from launcher import giveback, starts
 from launcher import progress as progresses
 from launcher.actions import (
@@ -26,6 +25,7 @@ from launcher.observe import Observation, Pod
 from launcher.progress import Failure, Progress
 from launcher.reasons import shortfall
 from launcher.request import Request
+from trainyard.k8s import names
 
 
 def wait(request: Request, memory: Memory, progress: Progress, seen: Observation, jitter: float) -> Step:
@@ -44,7 +44,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
     decision = decide(candidate, seen, counted, started=started, quorum_since=memory.quorum_since)
     missing = shortfall(candidate, seen, counted, started)
     report = Report(
-        state=c.STATE_WAITING,
+        state=names.STATE_WAITING,
         nodes=len(counted.usable),
         of=request.max_nodes,
         claims=sum(not claim.deleting for claim in seen.claims),
@@ -53,7 +53,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
     step = Step(memory=memory, report=report, actions=())
     match decision:
         case Wait(since=since):
-            state = c.STATE_WAITING if since is None else c.STATE_HOLDING
+            state = names.STATE_WAITING if since is None else names.STATE_HOLDING
             memory, report = replace(memory, quorum_since=since), replace(report, state=state)
             return _hold_out(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
         case Submit(nodes=nodes) if not seen.fresh:
@@ -68,7 +68,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             placed = replace(submit, reason=_placed(request, progress) + submit.reason)
             return _submit(candidate, step, counted, placed, seen)
         case GiveUp(code=code, reason=reason):
-            if code == c.EXIT_BELOW_MINIMUM:
+            if code == names.EXIT_BELOW_MINIMUM:
                 # One of several failures is told shortly.
                 parts = {"most": 1} if request.candidates > 1 else {}
                 reason = f"{reason}: {shortfall(candidate, seen, counted, started, **parts)}"
@@ -81,7 +81,11 @@ def pause(request: Request, memory: Memory, progress: Progress, seen: Observatio
     held = placeholders(request, seen)
     claims = sum(not claim.deleting for claim in seen.claims)
     report = Report(
-        state=c.STATE_PAUSING, nodes=0, of=request.max_nodes, claims=claims, reason=_paused(request, progress)
+        state=names.STATE_PAUSING,
+        nodes=0,
+        of=request.max_nodes,
+        claims=claims,
+        reason=_paused(request, progress),
     )
     return Step(memory=memory, report=report, actions=remove(held))
 
@@ -128,7 +132,9 @@ def _hold_out(candidate: Request, step: Step, progress: Progress, seen: Observat
 
 def _submit(request: Request, step: Step, counted: Count, submit: Submit, seen: Observation) -> Step:
     nodes, reason = submit.nodes, submit.reason
-    step = replace(step, report=replace(step.report, state=c.STATE_SUBMITTING, nodes=nodes, reason=reason))
+    step = replace(
+        step, report=replace(step.report, state=names.STATE_SUBMITTING, nodes=nodes, reason=reason)
+    )
     surplus = _surplus(request, step, counted, nodes, seen)
     # Events are not trusted, so no NodeClaim is deleted because of one.
     unneeded = () if submit.by_events else _unneeded(request, step, seen)
@@ -170,14 +176,14 @@ def _fail(
     after = progresses.failed(progress, request, failure, seen.now, jitter)
     if after is None:
         failures = (*progress.failures, failure)
-        code = c.EXIT_IMPOSSIBLE if progresses.hopeless(failures) else c.EXIT_BELOW_MINIMUM
+        code = names.EXIT_IMPOSSIBLE if progresses.hopeless(failures) else names.EXIT_BELOW_MINIMUM
         reason = _failures(request, replace(progress, failures=failures), progress.attempt)
-        report = replace(step.report, state=c.STATE_FAILED, reason=reason)
+        report = replace(step.report, state=names.STATE_FAILED, reason=reason)
         return replace(step, report=report, actions=(*gone, End(code=code, reason=reason)))
     # What is remembered of this candidate's machines says nothing of the next one's.
     memory = Memory(progress=after)
     if after.resumes is not None:
-        report = replace(step.report, state=c.STATE_PAUSING, reason=_paused(request, after))
+        report = replace(step.report, state=names.STATE_PAUSING, reason=_paused(request, after))
         return Step(memory=memory, report=report, actions=gone)
     following = request.candidate(after.candidate).pool.name
     reason = f"{_placed(request, progress)}{failure.reason}; pool {following} is tried next"

@@ -1,4 +1,7 @@
-"""Names that the trainer shares with the launcher and the program; `contract.yaml` states them for all sides."""
+"""Names that the trainer shares with the launcher and the program.
+
+The trainer's image has no other package, so that these repeat values of `trainyard/k8s/names.py`; a test compares them.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,9 @@ REVISION: Final = "TRAINYARD_REVISION"
 # Given by the program to the check of a machine: what it must have, as JSON, and the machine's name.
 NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
 NODE: Final = "TRAINYARD_NODE"
+
+# How long torchrun waits for its processes after SIGTERM, in seconds.
+SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 RUN_ID_MAX_LENGTH: Final = 40
 

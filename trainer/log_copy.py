@@ -27,7 +27,7 @@ TAIL_BYTES = 2**20
 # If a node disappears, the output since the last copy is lost. The intervals double, because a run may print for weeks
 # and a stack's bucket keeps overwritten versions for some days (components/storage.py).
 FIRST_SECONDS, LONGEST_SECONDS = 30.0, 600.0
-# After its processes have ended, a pod has 15 seconds to end (launcher/contract.py, SHUTDOWN_SPARE_SECONDS).
+# After its processes have ended, a pod has 15 seconds to end (trainyard/k8s/names.py, SHUTDOWN_MARGIN_SECONDS).
 DRAIN_SECONDS, END_SECONDS = 2.0, 8.0
 TEXT = "text/plain; charset=utf-8"
 STDOUT, STDERR = 1, 2

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.contract import Exit, TrainerError
+from trainer.contract import SHUTDOWN_VARIABLE, Exit, TrainerError
 from trainer.ending import Leave, leave, tell
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -36,7 +36,7 @@ PROMPT_SECONDS = 5.0
 _LOOK, _CLOSE = 0, 255
 # What torchrun takes for the time between its SIGTERM and its SIGKILL (torch 2.15, LaunchConfig in
 # torch/distributed/launcher/api.py and --shutdown-timeout in torch/distributed/run.py), and its default in seconds.
-_SHUTDOWN = ("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+_SHUTDOWN = ("PET_SHUTDOWN_TIMEOUT", SHUTDOWN_VARIABLE)
 _SHUTDOWN_SECONDS = 30.0
 
 

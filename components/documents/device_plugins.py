@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents.contract import DEVICE_PLUGIN_NAMESPACE, LABEL_NODEPOOL
-from components.documents.efa import EFA_RESOURCE as EFA
 from components.documents.pool import GPU, NEURON, Pool
+from trainyard.k8s.names import DEVICE_PLUGIN_NAMESPACE, LABEL_INSTANCE_TYPE, LABEL_NODEPOOL
+from trainyard.k8s.names import EFA_RESOURCE as EFA
 
 JsonObject = dict[str, Any]
 Version = tuple[int, ...]
@@ -161,7 +161,7 @@ def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonOb
 def _expressions(machines: Mapping[str, str]) -> list[JsonObject]:
     return [
         {
-            "key": "node.kubernetes.io/instance-type",
+            "key": LABEL_INSTANCE_TYPE,
             "operator": "In",
             "values": sorted(set(machines.values())),
         },

@@ -11,7 +11,6 @@ NONE: Final = "none"
 IP: Final = "ip"
 BANDWIDTH: Final = "bandwidth"
 POLICIES: Final = (NONE, IP, BANDWIDTH)
-EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 # The first VPC CNI that leaves interfaces without an address alone; an older one asks the machine for their address and
 # fails (github.com/aws/amazon-vpc-cni-k8s, pull request 3047, release v1.18.5).
 LEAST_VPC_CNI: Final = (1, 18, 5)

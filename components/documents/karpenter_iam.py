@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from components.documents.iam import document
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -34,7 +35,6 @@ NODE_ROLE_POLICIES: Final = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerReg
 CNI_POLICY: Final = "AmazonEKS_CNI_Policy"
 CNI_SERVICE_ACCOUNT: Final = "aws-node"
 
-_NODEPOOL: Final = "karpenter.sh/nodepool"
 _NODE_CLASS: Final = "karpenter.k8s.aws/ec2nodeclass"
 _CLUSTER_NAME: Final = "eks:eks-cluster-name"
 _REGION: Final = "topology.kubernetes.io/region"
@@ -87,10 +87,10 @@ def node_lifecycle(scope: Scope) -> JsonObject:
         f"aws:RequestTag/{scope.owned}": "owned",
         f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
     }
-    request_pool = {f"aws:RequestTag/{_NODEPOOL}": "*"}
+    request_pool = {f"aws:RequestTag/{names.LABEL_NODEPOOL}": "*"}
     own = {
         "StringEquals": {f"aws:ResourceTag/{scope.owned}": "owned"},
-        "StringLike": {f"aws:ResourceTag/{_NODEPOOL}": "*"},
+        "StringLike": {f"aws:ResourceTag/{names.LABEL_NODEPOOL}": "*"},
     }
     launch = ["ec2:RunInstances", "ec2:CreateFleet"]
     return document(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from components.documents import contract as c
 from components.documents import restricted
 from components.documents.pool import Pool, off_the_pools, request
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -17,8 +17,8 @@ JsonObject = dict[str, Any]
 # (prometheus-community/helm-charts@005bec2, charts/prometheus/values.yaml, job kubernetes-pods).
 _SCRAPED = {
     "prometheus.io/scrape": "true",
-    "prometheus.io/port": str(c.METRICS_PORT),
-    "prometheus.io/path": c.METRICS_PATH,
+    "prometheus.io/port": str(names.METRICS_PORT),
+    "prometheus.io/path": names.METRICS_PATH,
 }
 
 
@@ -91,7 +91,7 @@ def launch_request(run: Run, resolved: Resolved) -> JsonObject:
         **first,
         "fallbacks": others,
         "runId": run.run_id,
-        "namespace": c.TRAINING_NAMESPACE,
+        "namespace": names.TRAINING_NAMESPACE,
         "minNodes": run.min_nodes,
         "maxNodes": run.max_nodes,
         "holdSeconds": run.hold_seconds,
@@ -103,7 +103,7 @@ def launch_request(run: Run, resolved: Resolved) -> JsonObject:
         "activeDeadlineSeconds": run.active_deadline_seconds,
         "placeholder": {
             "image": resolved.placeholder_image,
-            "priorityClassName": c.PLACEHOLDER_PRIORITY_CLASS,
+            "priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS,
         },
     }
 
@@ -115,21 +115,21 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
         "capacityDeadlineSeconds": candidate.capacity_deadline_seconds,
         "worker": {
             "image": resolved.trainer_image,
-            "serviceAccountName": c.TRAINER_SERVICE_ACCOUNT,
-            "priorityClassName": c.WORKER_PRIORITY_CLASS,
+            "serviceAccountName": names.TRAINER_SERVICE_ACCOUNT,
+            "priorityClassName": names.WORKER_PRIORITY_CLASS,
             "processesPerNode": size.processes_per_node,
             "cpu": size.cpu,
             "memory": size.memory,
             "sharedMemory": size.shared_memory,
             "env": {
                 **run.env,
-                c.ENV_DEVICE: run.device,
-                c.ENV_MODEL_URI: resolved.model_uri,
-                **({c.ENV_CHECKPOINT_URI: resolved.checkpoint_uri} if resolved.checkpoint_uri else {}),
-                c.ENV_DATA: run.data,
-                c.ENV_METRICS_PORT: str(c.TRAINER_METRICS_PORT),
-                c.ENV_REGION: run.region,
-                **({c.ENV_REVISION: run.revision} if run.revision else {}),
+                names.ENV_DEVICE: run.device,
+                names.ENV_MODEL_URI: resolved.model_uri,
+                **({names.ENV_CHECKPOINT_URI: resolved.checkpoint_uri} if resolved.checkpoint_uri else {}),
+                names.ENV_DATA: run.data,
+                names.ENV_METRICS_PORT: str(names.TRAINER_METRICS_PORT),
+                names.ENV_REGION: run.region,
+                **({names.ENV_REVISION: run.revision} if run.revision else {}),
             },
             **({"secrets": dict(run.secrets)} if run.secrets else {}),
             "args": list(run.args),
@@ -143,19 +143,19 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
 def job_spec(run: Run, resolved: Resolved) -> JsonObject:
     """The `spec` of the launcher's Job. No TTL: the Job is the record of its run."""
     environment = [
-        {"name": c.ENV_MIN_NODES, "value": str(run.min_nodes)},
-        {"name": c.ENV_MAX_NODES, "value": str(run.max_nodes)},
-        {"name": c.ENV_REQUEST, "value": json.dumps(launch_request(run, resolved), sort_keys=True)},
-        _field(c.ENV_POD_NAME, "metadata.name"),
-        _field(c.ENV_POD_NAMESPACE, "metadata.namespace"),
-        _field(c.ENV_POD_UID, "metadata.uid"),
-        _field(c.ENV_JOB_NAME, "metadata.labels['batch.kubernetes.io/job-name']"),
+        {"name": names.ENV_MIN_NODES, "value": str(run.min_nodes)},
+        {"name": names.ENV_MAX_NODES, "value": str(run.max_nodes)},
+        {"name": names.ENV_REQUEST, "value": json.dumps(launch_request(run, resolved), sort_keys=True)},
+        _field(names.ENV_POD_NAME, "metadata.name"),
+        _field(names.ENV_POD_NAMESPACE, "metadata.namespace"),
+        _field(names.ENV_POD_UID, "metadata.uid"),
+        _field(names.ENV_JOB_NAME, "metadata.labels['batch.kubernetes.io/job-name']"),
     ]
     container = {
         "name": "launcher",
         "image": resolved.launcher_image,
         "env": environment,
-        "ports": [{"name": c.METRICS_PORT_NAME, "containerPort": c.METRICS_PORT, "protocol": "TCP"}],
+        "ports": [{"name": names.METRICS_PORT_NAME, "containerPort": names.METRICS_PORT, "protocol": "TCP"}],
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"memory": "512Mi"},
@@ -163,7 +163,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
         "securityContext": restricted.container(),
     }
     return {
-        "backoffLimit": c.LAUNCHER_BACKOFF_LIMIT,
+        "backoffLimit": names.LAUNCHER_BACKOFF_LIMIT,
         "podFailurePolicy": {
             "rules": [
                 {
@@ -171,7 +171,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
                     "onExitCodes": {
                         "containerName": "launcher",
                         "operator": "In",
-                        "values": list(c.LAUNCHER_FINAL_EXIT_CODES),
+                        "values": list(names.LAUNCHER_FINAL_EXIT_CODES),
                     },
                 },
                 # A pod that was moved off its node says nothing about the run.
@@ -181,11 +181,11 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
         "template": {
             "metadata": {
                 "labels": labels(run.run_id),
-                "annotations": {c.DO_NOT_DISRUPT: "true", **_SCRAPED},
+                "annotations": {names.DO_NOT_DISRUPT: "true", **_SCRAPED},
             },
             "spec": {
                 "restartPolicy": "Never",
-                "serviceAccountName": c.LAUNCHER_SERVICE_ACCOUNT,
+                "serviceAccountName": names.LAUNCHER_SERVICE_ACCOUNT,
                 # The launcher waits for machines of the pools, so it stays off them.
                 "affinity": off_the_pools(),
                 "securityContext": restricted.pod(),
@@ -197,8 +197,8 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
 
 def labels(run_id: str | None) -> dict[str, str]:
     """Labels of the launcher's Job and of its pods."""
-    base = {c.LABEL_ROLE: c.ROLE_LAUNCHER}
-    return {**base, c.LABEL_RUN: run_id} if run_id else base
+    base = {names.LABEL_ROLE: names.ROLE_LAUNCHER}
+    return {**base, names.LABEL_RUN: run_id} if run_id else base
 
 
 def manifest(run: Run, resolved: Resolved) -> str:
@@ -209,8 +209,8 @@ def manifest(run: Run, resolved: Resolved) -> str:
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {
-                "generateName": c.LAUNCHER_JOB_PREFIX,
-                "namespace": c.TRAINING_NAMESPACE,
+                "generateName": names.LAUNCHER_JOB_PREFIX,
+                "namespace": names.TRAINING_NAMESPACE,
                 "labels": labels(None),
             },
             "spec": job_spec(nameless, resolved),

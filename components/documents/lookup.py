@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from components.documents.contract import POD_USER
+from trainyard.k8s.names import POD_USER
 
 TEMPLATE_FILE: Final = "initContainer.yaml"
 IMAGE_ARGUMENT: Final = "--pytorch-init-container-image="

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from components.documents import contract as c
 from components.documents import restricted
 from components.documents.warm_nodes import REQUESTS
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -144,7 +144,9 @@ def proof_spec(
             {
                 "name": "prove",
                 "command": ["sh", "-c", PROVE, mount_path, opened],
-                "env": [{"name": c.ENV_POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                "env": [
+                    {"name": names.ENV_POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+                ],
                 "securityContext": restricted.container(),
                 **common,
             },

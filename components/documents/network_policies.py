@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from trainyard.k8s import names
+
 JsonObject = dict[str, Any]
 
-# The training operator puts it on every pod of a job.
-JOB_LABEL: Final = "training.kubeflow.org/job-name"
-JOB_PODS: Final[Mapping[str, Any]] = {"matchExpressions": [{"key": JOB_LABEL, "operator": "Exists"}]}
+JOB_PODS: Final[Mapping[str, Any]] = {
+    "matchExpressions": [{"key": names.LABEL_JOB_NAME, "operator": "Exists"}]
+}
 
 
 def closed() -> JsonObject:

@@ -10,10 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from components.documents import contract as c
 from components.documents import restricted
-from components.documents.efa import EFA_RESOURCE
 from components.documents.pool import Pool
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -26,12 +25,12 @@ NEVER: Final = "0 0 1 1 *"
 
 def name_of(pool: Pool) -> str:
     """The name of the pool's CronJob, in the training namespace."""
-    return f"{c.NODE_CHECK_PREFIX}{pool.name}"
+    return f"{names.NODE_CHECK_PREFIX}{pool.name}"
 
 
 def labels(pool: Pool) -> dict[str, str]:
     """What tells the checks of a pool from everything else."""
-    return {c.LABEL_ROLE: c.ROLE_CHECK, c.LABEL_POOL: pool.name}
+    return {names.LABEL_ROLE: names.ROLE_CHECK, names.LABEL_POOL: pool.name}
 
 
 def expectation(pool: Pool, mounts: Mapping[str, str]) -> JsonObject:
@@ -59,7 +58,7 @@ def cron_spec(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
                 "activeDeadlineSeconds": DEADLINE_SECONDS,
                 "ttlSecondsAfterFinished": KEPT_SECONDS,
                 "template": {
-                    "metadata": {"labels": labels(pool), "annotations": {c.DO_NOT_DISRUPT: "true"}},
+                    "metadata": {"labels": labels(pool), "annotations": {names.DO_NOT_DISRUPT: "true"}},
                     "spec": _pod(pool, image, mounts),
                 },
             },
@@ -70,10 +69,10 @@ def cron_spec(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
 def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
     devices = {pool.resource: str(pool.accelerators)} if pool.accelerators else {}
     if pool.efa:
-        devices[EFA_RESOURCE] = str(pool.efa)
+        devices[names.EFA_RESOURCE] = str(pool.efa)
     environment: list[JsonObject] = [
-        {"name": c.ENV_NODE_CHECK, "value": json.dumps(expectation(pool, mounts), sort_keys=True)},
-        {"name": c.ENV_NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": names.ENV_NODE_CHECK, "value": json.dumps(expectation(pool, mounts), sort_keys=True)},
+        {"name": names.ENV_NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
     ]
     container: JsonObject = {
         "name": "check",
@@ -98,10 +97,10 @@ def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
     return {
         "restartPolicy": "Never",
         # It displaces nothing, and makes room for a worker.
-        "priorityClassName": c.PLACEHOLDER_PRIORITY_CLASS,
+        "priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS,
         # Karpenter buys no machine for a pod that asks for a label which only Karpenter itself sets later on
         # (sigs.k8s.io/karpenter v1.14.1, pkg/scheduling/requirements.go, Compatible).
-        "nodeSelector": {c.LABEL_NODEPOOL: pool.name, c.LABEL_INITIALIZED: "true"},
+        "nodeSelector": {names.LABEL_NODEPOOL: pool.name, names.LABEL_INITIALIZED: "true"},
         "tolerations": pool.tolerations,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from components.documents import network_policies
-from components.documents.contract import OPERATOR_NAMESPACE, POD_USER
 from components.documents.lookup import TEMPLATE, TEMPLATE_FILE
+from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER
 
 JsonObject = dict[str, Any]
 

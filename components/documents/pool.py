@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from components.documents import addresses as subnet_addresses
-from components.documents import contract as c
 from components.documents import efa as efa_layouts
 from components.documents import lustre_client, user_data
-from components.documents.efa import EFA_RESOURCE
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -41,7 +40,7 @@ RESERVATION_TYPES: Final = (ODCR, CAPACITY_BLOCK)
 # their own grace periods (sigs.k8s.io/karpenter v1.14.1, DeleteExpiringPods in
 # pkg/controllers/node/termination/terminator/terminator.go). EC2 tells of a spot machine's end two minutes before
 # (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html), and Karpenter hears of
-# it some seconds later; machines of capacity blocks it drains ten minutes before EC2 does (contract.yaml).
+# it some seconds later; machines of capacity blocks it drains ten minutes before EC2 does (trainyard/k8s/names.py).
 SPOT_GRACE_SECONDS: Final = 90
 BLOCK_GRACE_SECONDS: Final = 540
 # Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
@@ -134,7 +133,7 @@ class Pool:
     @property
     def taint(self) -> dict[str, str]:
         """Return the taint of the pool's nodes. It keeps other pods away, so that nodes can become empty."""
-        return {"key": self.resource if self.accelerators else c.LABEL_POOL, "effect": "NoSchedule"}
+        return {"key": self.resource if self.accelerators else names.LABEL_POOL, "effect": "NoSchedule"}
 
     @property
     def worker_cpu(self) -> str:
@@ -169,10 +168,10 @@ def pool_annotations(pool: Pool) -> dict[str, str]:
         "memory": f"{pool.memory_gib}Gi",
         "ephemeral-storage": str(disk),
         GPU: "0",
-        EFA_RESOURCE: str(pool.efa),
+        names.EFA_RESOURCE: str(pool.efa),
         **({pool.resource: str(pool.accelerators)} if pool.accelerators else {}),
     }
-    return {c.ANNOTATION_NODE_RESOURCES: json.dumps(resources, sort_keys=True)}
+    return {names.ANNOTATION_NODE_RESOURCES: json.dumps(resources, sort_keys=True)}
 
 
 def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
@@ -186,9 +185,9 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
     nobody tells them to save. It lets drift do the same, too, which the budgets forbid in any case. Others have none.
     """
     requirements = [
-        ("node.kubernetes.io/instance-type", [pool.instance_type]),
-        ("topology.kubernetes.io/zone", [pool.zone]),
-        ("karpenter.sh/capacity-type", pool.capacity_types),
+        (names.LABEL_INSTANCE_TYPE, [pool.instance_type]),
+        (names.LABEL_ZONE, [pool.zone]),
+        (names.LABEL_CAPACITY_TYPE, pool.capacity_types),
     ]
     template: JsonObject = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
@@ -201,7 +200,7 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
     if lustre:
         template["startupTaints"] = [dict(LUSTRE_STARTUP_TAINT)]
     return {
-        "template": {"metadata": {"labels": {c.LABEL_POOL: pool.name}}, "spec": template},
+        "template": {"metadata": {"labels": {names.LABEL_POOL: pool.name}}, "spec": template},
         "disruption": {
             "consolidationPolicy": "WhenEmpty",
             "consolidateAfter": f"{pool.idle_seconds}s",
@@ -300,7 +299,7 @@ def _disks(pool: Pool, volume_key: str | None) -> list[JsonObject]:
 
 def off_the_pools() -> JsonObject:
     """The `affinity` of a pod that is kept off the machines of all pools."""
-    term = {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
+    term = {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
@@ -314,7 +313,7 @@ def request(pool: Pool) -> JsonObject:
         "perNode": pool.accelerators if pool.accelerators else int(pool.worker_cpu),
         "maxNodes": pool.max_nodes,
         "efaPerNode": pool.efa,
-        "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+        "nodeSelector": {names.LABEL_NODEPOOL: pool.name},
         "tolerations": pool.tolerations,
         "block": _block(pool),
     }
@@ -323,7 +322,7 @@ def request(pool: Pool) -> JsonObject:
 def taken_back_seconds(instance_type: str) -> int:
     """How long before the end of a capacity block of a type a run has to be over."""
     ultra = instance_type.partition(".")[0] in ULTRASERVER_FAMILIES
-    return c.TAKEN_BACK_SECONDS_ULTRASERVER if ultra else c.TAKEN_BACK_SECONDS
+    return names.ULTRASERVER_DRAIN_SECONDS if ultra else names.CAPACITY_BLOCK_DRAIN_SECONDS
 
 
 def _block(pool: Pool) -> JsonObject | None:

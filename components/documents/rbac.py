@@ -1,11 +1,11 @@
-"""What the launcher's service account may do: the verbs that the launcher calls, and no other (`contract.yaml`)."""
+"""The permissions of the launcher's service account: the verbs that the launcher calls, and no others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from components.documents.contract import CLUSTER_EVENTS_NAMESPACE, TRAINING_NAMESPACE
+from trainyard.k8s.names import CLUSTER_EVENTS_NAMESPACE, TRAINING_NAMESPACE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.documents import contract as c
+from trainyard.k8s import names
 
 
 def pod() -> dict[str, Any]:
     """The `securityContext` of a pod: an ordinary user, and the runtime's own filter of system calls."""
     return {
         "runAsNonRoot": True,
-        "runAsUser": c.POD_USER,
-        "runAsGroup": c.POD_USER,
+        "runAsUser": names.POD_USER,
+        "runAsGroup": names.POD_USER,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 

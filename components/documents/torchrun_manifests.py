@@ -6,8 +6,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any, Final
 
-from components.documents import contract as c
 from components.documents.pool import off_the_pools
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -29,8 +29,8 @@ FIRST: Final = ("Namespace",)
 LAST: Final = ("Deployment",)
 _SCRAPED: Final = {
     "prometheus.io/scrape": "true",
-    "prometheus.io/port": str(c.METRICS_PORT),
-    "prometheus.io/path": c.METRICS_PATH,
+    "prometheus.io/port": str(names.METRICS_PORT),
+    "prometheus.io/path": names.METRICS_PATH,
 }
 
 
@@ -45,14 +45,16 @@ def waves(documents: Iterable[JsonObject], image: Any) -> list[list[JsonObject]]
         ValueError: there is no Deployment of the controller, or no definition of queues or of jobs.
     """
     objects = [copy.deepcopy(each) for each in documents]
-    names = {(each["kind"], each["metadata"]["name"]) for each in objects}
-    definitions = [f"{plural}.{c.TORCHRUN_GROUP}" for plural in (c.TORCHRUN_QUEUES, c.TORCHRUN_JOBS)]
+    found = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    definitions = [
+        f"{plural}.{names.TORCHRUN_GROUP}" for plural in (names.TORCHRUN_QUEUES, names.TORCHRUN_JOBS)
+    ]
     needed = [
-        ("Deployment", c.TORCHRUN_CONTROLLER),
+        ("Deployment", names.TORCHRUN_CONTROLLER),
         *(("CustomResourceDefinition", name) for name in definitions),
     ]
     for kind, name in needed:
-        if (kind, name) not in names:
+        if (kind, name) not in found:
             raise ValueError(f"the files of the torchrun controller hold no {kind} {name}")
     changed = [_deployment(each, image) if each["kind"] in LAST else each for each in objects]
     return [

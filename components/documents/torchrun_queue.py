@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from components.documents import contract as c
 from components.documents import lustre_manifests, restricted
-from components.documents.efa import EFA_RESOURCE
 from components.documents.pool import GPU, Pool
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -23,8 +22,8 @@ CHECKPOINTS: Final = "checkpoints"
 OPENING: Final = "open-volumes"
 # Workspaces and logs in a bucket have one prefix per kind, with one prefix per namespace below it.
 BUCKET_PREFIX: Final = "torchrun"
-WORKSPACES_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_ARCHIVES}"
-LOGS_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_LOGS}"
+WORKSPACES_PREFIX: Final = f"{BUCKET_PREFIX}/{names.TORCHRUN_ARCHIVES}"
+LOGS_PREFIX: Final = f"{BUCKET_PREFIX}/{names.TORCHRUN_LOGS}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,21 +122,24 @@ def devices(queue: Queue) -> dict[str, str]:
     if pool.accelerators and pool.resource != GPU:
         found[pool.resource] = str(pool.accelerators)
     if pool.efa and queue.gpus == (pool.accelerators if pool.resource == GPU else 0):
-        found[EFA_RESOURCE] = str(pool.efa)
+        found[names.EFA_RESOURCE] = str(pool.efa)
     return found
 
 
 def _template(queue: Queue, around: Surroundings) -> JsonObject:
     """What every worker has: the restricted security standard, devices, and what training pods of the stack have."""
-    mounts = around.mounts if queue.namespace == c.TRAINING_NAMESPACE else {}
+    mounts = around.mounts if queue.namespace == names.TRAINING_NAMESPACE else {}
     own_image = queue.image is None
     asked = devices(queue)
-    env: JsonObject = {c.ENV_REGION: around.region, **(_for_the_trainer(queue, around) if own_image else {})}
-    if EFA_RESOURCE in asked:
+    env: JsonObject = {
+        names.ENV_REGION: around.region,
+        **(_for_the_trainer(queue, around) if own_image else {}),
+    }
+    if names.EFA_RESOURCE in asked:
         # As launchers say it to their workers: no type offers huge pages to Karpenter.
         env["FI_EFA_USE_HUGE_PAGE"] = "0"
     container: JsonObject = {
-        "name": c.TORCHRUN_WORKER_CONTAINER,
+        "name": names.TORCHRUN_WORKER_CONTAINER,
         "env": [{"name": name, "value": value} for name, value in env.items()],
         # People's own code writes where it likes: the root file system is not read-only.
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -154,7 +156,7 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
         "automountServiceAccountToken": False,
         **({"serviceAccountName": queue.service_account} if queue.service_account else {}),
         # Volumes that a driver makes belong to root, unless to the pods' group.
-        "securityContext": {**restricted.pod(), "fsGroup": c.POD_USER},
+        "securityContext": {**restricted.pod(), "fsGroup": names.POD_USER},
         "containers": [container],
         **volumes,
     }
@@ -172,9 +174,9 @@ def _opening(around: Surroundings, mounts: Mapping[str, str], index: int) -> Jso
 def _for_the_trainer(queue: Queue, around: Surroundings) -> JsonObject:
     """What this repository's trainer goes by; the controller adds the run's id and the number of nodes."""
     return {
-        c.ENV_DEVICE: "cuda" if queue.gpus else "cpu",
-        c.ENV_MODEL_URI: around.model_uri,
-        c.ENV_METRICS_PORT: str(c.TRAINER_METRICS_PORT),
+        names.ENV_DEVICE: "cuda" if queue.gpus else "cpu",
+        names.ENV_MODEL_URI: around.model_uri,
+        names.ENV_METRICS_PORT: str(names.TRAINER_METRICS_PORT),
     }
 
 
@@ -182,8 +184,8 @@ def _scraped() -> dict[str, str]:
     """By these the controller finds the trainer's metrics, which it takes a job's progress from."""
     return {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(c.TRAINER_METRICS_PORT),
-        "prometheus.io/path": c.METRICS_PATH,
+        "prometheus.io/port": str(names.TRAINER_METRICS_PORT),
+        "prometheus.io/path": names.METRICS_PATH,
     }
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from components.documents import contract as c
 from components.documents import restricted
 from components.documents.pool import Pool
+from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
@@ -27,7 +27,7 @@ def name_of(pool: Pool) -> str:
 
 def labels(pool: Pool) -> dict[str, str]:
     """What tells the pool's warm pods from all others."""
-    return {c.LABEL_ROLE: c.ROLE_WARM, c.LABEL_POOL: pool.name}
+    return {names.LABEL_ROLE: names.ROLE_WARM, names.LABEL_POOL: pool.name}
 
 
 def beside(pool: Pool) -> JsonObject:
@@ -39,8 +39,8 @@ def beside(pool: Pool) -> JsonObject:
     https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/). These are parts of a pod's `spec`.
     """
     return {
-        "priorityClassName": c.WARM_PRIORITY_CLASS,
-        "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+        "priorityClassName": names.WARM_PRIORITY_CLASS,
+        "nodeSelector": {names.LABEL_NODEPOOL: pool.name},
         "tolerations": pool.tolerations,
         "affinity": {
             "podAffinity": {
@@ -67,8 +67,8 @@ def deployment(pool: Pool, image: str) -> JsonObject:
         "template": {
             "metadata": {"labels": mine},
             "spec": {
-                "priorityClassName": c.WARM_PRIORITY_CLASS,
-                "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+                "priorityClassName": names.WARM_PRIORITY_CLASS,
+                "nodeSelector": {names.LABEL_NODEPOOL: pool.name},
                 "tolerations": pool.tolerations,
                 "affinity": {
                     "podAntiAffinity": {

@@ -16,7 +16,6 @@ import urllib3
 from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
 
-from components.documents.contract import KARPENTER_NAMESPACE
 from components.draining.claims import claims_of, first_maker
 from components.draining.kinds import (
     ALL_PODS,
@@ -30,6 +29,7 @@ from components.draining.kinds import (
     name_of,
 )
 from components.draining.steps import DrainError
+from trainyard.k8s.names import KARPENTER_NAMESPACE
 
 # EKS takes a presigned STS call as a token, for 15 minutes; the signature itself is to last 60 seconds
 # (https://github.com/kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents.contract import (
+from trainyard.k8s.names import (
     LABEL_NODEPOOL,
     LABEL_ROLE,
     ROLE_LAUNCHER,

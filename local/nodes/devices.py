@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainyard.k8s.names import EFA_RESOURCE as EFA
+
 Object = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
-EFA = "vpc.amazonaws.com/efa"
 NEURON = "aws.amazon.com/neuron"
 # Resource -> what a machine has of it, in the listing of instances.
 HARDWARE = {GPU: "gpus", EFA: "efaInterfaces", NEURON: "neuronDevices"}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Informer, Object
+from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ DRIVERS: Final = {
         name="ebs.csi.aws.com",
         account="ebs-csi-controller-sa",
         attach=True,
-        topology=("kubernetes.io/os", "topology.ebs.csi.aws.com/zone", "topology.kubernetes.io/zone"),
+        topology=("kubernetes.io/os", "topology.ebs.csi.aws.com/zone", names.LABEL_ZONE),
         limit=26,
     ),
     "aws-fsx-csi-driver": Driver(name="fsx.csi.aws.com", account="fsx-csi-controller-sa", attach=False),

@@ -11,6 +11,7 @@ from typing import Any
 
 from local.nodes.devices import NONE, Devices, amounts
 from local.nodes.quantity import timestamp
+from trainyard.k8s import names
 
 Object = dict[str, Any]
 
@@ -86,8 +87,8 @@ def labels(instance: Object, region: str) -> dict[str, str]:
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": architecture(instance),
         "kubernetes.io/hostname": name_of(instance),
-        "node.kubernetes.io/instance-type": instance["instanceType"],
-        "topology.kubernetes.io/zone": instance["zone"],
+        names.LABEL_INSTANCE_TYPE: instance["instanceType"],
+        names.LABEL_ZONE: instance["zone"],
         "topology.kubernetes.io/region": region,
     }
     group = instance.get("nodegroup")

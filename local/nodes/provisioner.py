@@ -17,6 +17,7 @@ from local.nodes.api import UNREACHABLE, Api, ApiError, Informer, Object, key_of
 from local.nodes.drivers import ACCOUNTS, DRIVERS
 from local.nodes.quantity import parse, timestamp
 from local.nodes.settings import Settings
+from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,6 @@ CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
 PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
-ZONE: Final = "topology.kubernetes.io/zone"
 LOOK_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 10.0
 
@@ -93,7 +93,7 @@ class Provisioner:
             "name": metadata["name"],
             "uid": metadata["uid"],
         }
-        term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}
+        term = {"matchExpressions": [{"key": names.LABEL_ZONE, "operator": "In", "values": [zone]}]}
         volume = {
             "metadata": {"name": name, "annotations": {PROVISIONED_BY: DRIVER.name}},
             "spec": {

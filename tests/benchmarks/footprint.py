@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import contract as c
 from tests.benchmarks import api_process
 from tests.benchmarks.api_process import ApiProcess, Server
 from tests.benchmarks.figures import Figure, Note
@@ -20,6 +19,7 @@ from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import DOCUMENT
 from tests.unit.launcher.test_watch_growth import memory
+from trainyard.k8s import names
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES, PODS = 256, 2000
@@ -57,7 +57,7 @@ def started(server: Server, folder: Path, output: Path) -> subprocess.Popen[byte
         "PYTHONPATH": str(ROOT),
         "KUBECONFIG": str(path),
         "TRAINYARD_REQUEST": json.dumps(document),
-        c.ENV_JOB_NAME: "launch-r1",
+        names.ENV_JOB_NAME: "launch-r1",
     }
     with output.open("wb") as sink:
         return subprocess.Popen(
@@ -95,7 +95,7 @@ def peak(process: ApiProcess) -> tuple[float, float]:
                 code = launcher.wait(_ENDING_SECONDS)
             finally:
                 launcher.kill()
-        if (code, made) != (c.EXIT_STOPPED, NODES):
+        if (code, made) != (names.EXIT_STOPPED, NODES):
             raise AssertionError(
                 f"exit code {code}, a training of {made} nodes:\n{output.read_text()[-2000:]}"
             )

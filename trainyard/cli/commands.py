@@ -49,6 +49,7 @@ from trainyard.cli.up_messages import (
     read_changed_settings,
 )
 from trainyard.cli.watched import Interrupted
+from trainyard.k8s import names
 from trainyard.stack_files import StackFileError, find, read
 
 # Set for a command that went on inside the network of an ordinary user's local cloud.
@@ -256,7 +257,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
     say(f"started {job}")
     shows = f"{kubectl(home, outputs['clusterName'])} logs -n {outputs['trainingNamespace']} -f job/{job}"
-    return session.follow(outputs, job, job.removeprefix("launch-"), shows)
+    return session.follow(outputs, job, job.removeprefix(names.LAUNCHER_JOB_PREFIX), shows)
 
 
 def check_nodes(stack: str, cloud: str, pool: str) -> int:
@@ -492,9 +493,9 @@ class _Session:
         if result.succeeded:
             say(f"run {run_id} succeeded in {result.seconds:.0f} s")
             target = self.home.root / "models" / stack / run_id
-            uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/model.pt"
+            uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/{names.MODEL_FILE}"
             fetch_model(uri, outputs["region"], target)
-            say(f"model:      {shown(target / 'model.pt')}  (copy of {uri})")
+            say(f"model:      {shown(target / names.MODEL_FILE)}  (copy of {uri})")
         else:
             say(f"run {run_id} failed: {result.message}")
         for line in places(self.home, context, run.namespace):

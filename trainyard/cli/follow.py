@@ -15,14 +15,14 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from trainyard.k8s import names
+
 POLL_SECONDS = 1.0
 # Longer than a restart of the API server takes, shorter than a person's patience.
 UNREACHABLE_SECONDS = 60.0
 # A log is read whole each time, so that a long one is read less often: this bounds what one pod's costs the API server.
 LOG_BYTES_PER_SECOND = 100_000
-JOB_LABEL = "training.kubeflow.org/job-name"
 LAUNCHER_LINE = re.compile(r'launcher state=(?P<state>\S+) .*?reason=(?P<reason>".*") elapsed=\d+s$')
-NODEPOOL_LABEL = "karpenter.sh/nodepool"
 
 
 class FollowError(Exception):
@@ -44,7 +44,7 @@ class Run:
     @property
     def training_job(self) -> str:
         """Name of the PyTorchJob."""
-        return f"train-{self.run_id}"
+        return f"{names.TRAINING_JOB_PREFIX}{self.run_id}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def node_state(node: dict[str, Any]) -> str:
         c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions") or []
     )
     labels = node["metadata"].get("labels") or {}
-    return "ready" if ready and labels.get("karpenter.sh/initialized") == "true" else "joined"
+    return "ready" if ready and labels.get(names.LABEL_INITIALIZED) == "true" else "joined"
 
 
 def describe_node(node: dict[str, Any]) -> str:
@@ -105,13 +105,13 @@ def describe_node(node: dict[str, Any]) -> str:
     allocatable = node["status"].get("allocatable") or {}
     devices = [
         f"{allocatable[name]} {name}"
-        for name in ("nvidia.com/gpu", "aws.amazon.com/neuron", "vpc.amazonaws.com/efa")
+        for name in ("nvidia.com/gpu", "aws.amazon.com/neuron", names.EFA_RESOURCE)
         if allocatable.get(name, "0") != "0"
     ]
     parts = [
         node["metadata"]["name"],
-        labels.get("node.kubernetes.io/instance-type", "?"),
-        labels.get("topology.kubernetes.io/zone", "?"),
+        labels.get(names.LABEL_INSTANCE_TYPE, "?"),
+        labels.get(names.LABEL_ZONE, "?"),
         *devices,
     ]
     return " ".join(parts)
@@ -164,7 +164,7 @@ class Follower:
         return plain
 
     def _show_nodes(self, started: float) -> None:
-        nodes = self._plain(self._core.list_node(label_selector=NODEPOOL_LABEL))["items"]
+        nodes = self._plain(self._core.list_node(label_selector=names.LABEL_NODEPOOL))["items"]
         now = {node["metadata"]["name"]: node for node in nodes}
         for name, node in now.items():
             state = node_state(node)
@@ -176,7 +176,7 @@ class Follower:
             self._print(started, f"node gone: {name}")
 
     def _show_logs(self, run: Run, started: float, *, to_the_end: bool) -> None:
-        for selector in (f"job-name={run.launcher_job}", f"{JOB_LABEL}={run.training_job}"):
+        for selector in (f"job-name={run.launcher_job}", f"{names.LABEL_JOB_NAME}={run.training_job}"):
             pods = self._plain(self._core.list_namespaced_pod(run.namespace, label_selector=selector))[
                 "items"
             ]

@@ -16,12 +16,10 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from trainyard.cli.follow import job_result
+from trainyard.k8s import names
 
 Object = dict[str, Any]
 
-PREFIX = "check-"
-NODEPOOL_LABEL = "karpenter.sh/nodepool"
-INITIALIZED_LABEL = "karpenter.sh/initialized"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 JOB_LABEL = "batch.kubernetes.io/job-name"
 POLL_SECONDS = 1.0
@@ -139,7 +137,7 @@ class NodeChecks:
 
     def _run(self, pool: str) -> int:
         cron = self._cron(pool)
-        selector = f"{NODEPOOL_LABEL}={pool},{INITIALIZED_LABEL}=true"
+        selector = f"{names.LABEL_NODEPOOL}={pool},{names.LABEL_INITIALIZED}=true"
         nodes = [self._plain(node) for node in self._core.list_node(label_selector=selector).items]
         if not nodes:
             self.say(
@@ -175,13 +173,13 @@ class NodeChecks:
     def _cron(self, pool: str) -> Object:
         try:
             found: Object = self._plain(
-                self._batch.read_namespaced_cron_job(f"{PREFIX}{pool}", self.namespace)
+                self._batch.read_namespaced_cron_job(f"{names.NODE_CHECK_PREFIX}{pool}", self.namespace)
             )
         except ApiException as error:
             if error.status != 404:
                 raise
             there = [
-                each.metadata.name.removeprefix(PREFIX)
+                each.metadata.name.removeprefix(names.NODE_CHECK_PREFIX)
                 for each in self._batch.list_namespaced_cron_job(self.namespace).items
             ]
             right = (

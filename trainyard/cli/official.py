@@ -28,6 +28,7 @@ from trainyard.cli.up_messages import (
     read_changed_settings,
 )
 from trainyard.cli.watched import Interrupted
+from trainyard.k8s import names
 from trainyard.stack_files import display_name, find, is_example, path_of, read
 
 # pulumi.com/docs/iac/cli/environment-variables
@@ -102,7 +103,11 @@ def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
 
 
 def _follow(stack: str, outputs: dict[str, Any], job: str, kubeconfig: Path, again: str) -> int:
-    run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=job.removeprefix("launch-"))
+    run = Run(
+        namespace=outputs["trainingNamespace"],
+        launcher_job=job,
+        run_id=job.removeprefix(names.LAUNCHER_JOB_PREFIX),
+    )
     try:
         result = Follower(kubeconfig, None, lambda line: print(line, flush=True)).follow(run)
     except KeyboardInterrupt:

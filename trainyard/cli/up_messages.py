@@ -8,12 +8,12 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from trainyard.k8s import names
+
 NODE_POOL = "kubernetes:karpenter.sh/v1:NodePool"
 STARTED_RUN = "pulumi-python:dynamic/settings:StartedRun"
-POOL_LABEL = "karpenter.sh/nodepool"
-DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
-QUEUES = ("torchrun.ai", "v1alpha1", "torchrunqueues")
-QUEUE_TYPE = "kubernetes:torchrun.ai/v1alpha1:TorchrunQueue"
+QUEUES = (names.TORCHRUN_GROUP, names.TORCHRUN_VERSION, names.TORCHRUN_QUEUES)
+QUEUE_TYPE = f"kubernetes:{names.TORCHRUN_GROUP}/{names.TORCHRUN_VERSION}:{names.TORCHRUN_QUEUE_KIND}"
 
 
 def removed_pools(deployment: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -46,7 +46,7 @@ def removal_waits(
     own = {
         each["metadata"]["name"]
         for each in nodes
-        if (each["metadata"].get("labels") or {}).get(POOL_LABEL) == pool
+        if (each["metadata"].get("labels") or {}).get(names.LABEL_NODEPOOL) == pool
     }
     alive = [
         each for each in pods if (each.get("status") or {}).get("phase") in ("Pending", "Running")
@@ -55,13 +55,13 @@ def removal_waits(
         each
         for each in alive
         if each["spec"].get("nodeName") in own
-        and (each["metadata"].get("annotations") or {}).get(DO_NOT_DISRUPT) == "true"
+        and (each["metadata"].get("annotations") or {}).get(names.DO_NOT_DISRUPT) == "true"
     ]
     pending = [
         each
         for each in alive
         if not each["spec"].get("nodeName")
-        and (each["spec"].get("nodeSelector") or {}).get(POOL_LABEL) == pool
+        and (each["spec"].get("nodeSelector") or {}).get(names.LABEL_NODEPOOL) == pool
     ]
     stranded = [each for each in queues or [] if _pool_of(each) == pool]
     found = []

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import kopf
 
-from launcher import contract as c
+from trainyard.k8s import names
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 from trainyard.k8s.objects import Objects
 from trainyard.k8s.rest import ApiUnavailable, Rest
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser.add_argument(
         "--address", help="serve metrics and liveness on this address (default: every one of the pod)"
     )
-    parser.add_argument("--metrics-port", type=int, default=c.METRICS_PORT, help="default: %(default)s")
+    parser.add_argument("--metrics-port", type=int, default=names.METRICS_PORT, help="default: %(default)s")
     parser.add_argument("--liveness-port", type=int, default=n.LIVENESS_PORT, help="default: %(default)s")
     given = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         parser.error(
             f"{n.ENV_TOOLS_IMAGE} is not set; it must be the image of trainyard.workspace, by its digest"
         )
-    pod = environment.get(c.ENV_POD_UID)
+    pod = environment.get(names.ENV_POD_UID)
     address = given.address or (wildcard_address(environment) if pod else _LOOPBACK)
     try:
         rest = connect_in_pod_or_outside()

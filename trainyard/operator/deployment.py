@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from launcher import contract as c
 from launcher.manifests import pod_security
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 
 # The controller is in the launcher's image, which a stack builds or is given: no digest is known before. This one can't
@@ -90,11 +90,11 @@ def _container(image: str) -> dict[str, Any]:
         "command": ["python", "-m", "trainyard.operator"],
         "env": [
             {"name": n.ENV_TOOLS_IMAGE, "value": image},
-            {"name": c.ENV_POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": names.ENV_POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         ],
         "ports": [
             {"name": "liveness", "containerPort": n.LIVENESS_PORT},
-            {"name": "metrics", "containerPort": c.METRICS_PORT},
+            {"name": "metrics", "containerPort": names.METRICS_PORT},
         ],
         # kopf answers 500 there when one of its probes fails, and not at all when its loop hangs.
         "livenessProbe": {

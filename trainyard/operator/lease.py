@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from launcher import contract as c
 from launcher import lease
 from launcher.lease import Standing, Watched
 from launcher.manifests import stamp
+from trainyard.k8s import names
 from trainyard.k8s.objects import Objects, path_of
 from trainyard.k8s.rest import ApiError, ApiUnavailable
 from trainyard.operator.core import names as n
@@ -47,7 +47,7 @@ class Hold:
     @property
     def pause(self) -> float:
         """In how many seconds to keep it again: the API may have asked for longer than it is renewed after."""
-        return max(c.LEASE_RENEW_SECONDS, self._asked)
+        return max(names.LEASE_RENEW_SECONDS, self._asked)
 
     @property
     def other(self) -> str:
@@ -59,7 +59,7 @@ class Hold:
         asked, self._asked = self._clock(), 0.0
         try:
             if self._take(asked):
-                self._until = asked + c.LEASE_SECONDS
+                self._until = asked + names.LEASE_SECONDS
             else:
                 self._until = float("-inf")
         except (ApiError, ApiUnavailable) as error:
@@ -104,7 +104,7 @@ def _manifest(holder: str, now: float) -> JsonObject:
         "metadata": {"name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE},
         "spec": {
             "holderIdentity": holder,
-            "leaseDurationSeconds": c.LEASE_SECONDS,
+            "leaseDurationSeconds": names.LEASE_SECONDS,
             "acquireTime": moment,
             "renewTime": moment,
             "leaseTransitions": 0,

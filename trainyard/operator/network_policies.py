@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from launcher import contract as c
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 
 # Every namespace has this label (https://kubernetes.io/docs/reference/labels-annotations-taints/).
@@ -22,7 +22,7 @@ _DNS: Final = {
 # The ports of the API server: 443 on EKS, 6443 with kubeadm. Most network plugins see the port behind the Service.
 _API_SERVER_PORTS: Final = (443, 6443)
 _JOBS: Final = {"matchExpressions": [{"key": n.LABEL_JOB, "operator": "Exists"}]}
-_SCRAPERS: Final = {"namespaceSelector": {"matchLabels": {c.LABEL_SCRAPER: c.SCRAPER}}}
+_SCRAPERS: Final = {"namespaceSelector": {"matchLabels": {names.LABEL_SCRAPER: names.SCRAPER}}}
 _CONTROLLER: Final = {"matchLabels": {"app.kubernetes.io/name": n.CONTROLLER}}
 
 
@@ -31,7 +31,10 @@ def controller_policies() -> list[dict[str, Any]]:
     egress = [
         {"ports": [_tcp(port) for port in _API_SERVER_PORTS]},
         {"to": [_DNS], "ports": [{"protocol": "UDP", "port": 53}, _tcp(53)]},
-        {"to": [{"namespaceSelector": {}, "podSelector": _JOBS}], "ports": [_tcp(c.TRAINER_METRICS_PORT)]},
+        {
+            "to": [{"namespaceSelector": {}, "podSelector": _JOBS}],
+            "ports": [_tcp(names.TRAINER_METRICS_PORT)],
+        },
     ]
     return [
         _policy("closed", n.CONTROLLER_NAMESPACE, {}, {"policyTypes": ["Ingress"]}),
@@ -39,7 +42,10 @@ def controller_policies() -> list[dict[str, Any]]:
             "metrics",
             n.CONTROLLER_NAMESPACE,
             _CONTROLLER,
-            {"policyTypes": ["Ingress"], "ingress": [{"from": [_SCRAPERS], "ports": [_tcp(c.METRICS_PORT)]}]},
+            {
+                "policyTypes": ["Ingress"],
+                "ingress": [{"from": [_SCRAPERS], "ports": [_tcp(names.METRICS_PORT)]}],
+            },
         ),
         _policy("calls", n.CONTROLLER_NAMESPACE, _CONTROLLER, {"policyTypes": ["Egress"], "egress": egress}),
     ]
@@ -48,7 +54,7 @@ def controller_policies() -> list[dict[str, Any]]:
 def job_namespace_policies() -> list[dict[str, Any]]:
     """Return the policies of a namespace with jobs: traffic between their pods, and scraping of their metrics."""
     controller = {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: n.CONTROLLER_NAMESPACE}}}
-    metrics = {"from": [_SCRAPERS, controller], "ports": [_tcp(c.TRAINER_METRICS_PORT)]}
+    metrics = {"from": [_SCRAPERS, controller], "ports": [_tcp(names.TRAINER_METRICS_PORT)]}
     return [
         _policy(
             "torchrun-jobs",

@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from launcher import contract as c
 from launcher import observe, sources
 from launcher.observe import Observation
+from trainyard.k8s import names
 from trainyard.k8s.objects import Objects, collection
 from trainyard.operator.core import nodes
 from trainyard.operator.core.reading import JsonObject
@@ -28,7 +28,7 @@ PODS_SECONDS = 10.0
 CLASS_SECONDS = 30.0
 _POOL = f"{collection('karpenter.sh/v1', 'NodePool', '')}/"
 _NODE_CLASS = f"{collection(f'{observe.NODE_CLASS_GROUP}/v1', 'EC2NodeClass', '')}/"
-_CLASS = f"{collection('scheduling.k8s.io/v1', 'PriorityClass', '')}/{c.PLACEHOLDER_PRIORITY_CLASS}"
+_CLASS = f"{collection('scheduling.k8s.io/v1', 'PriorityClass', '')}/{names.PLACEHOLDER_PRIORITY_CLASS}"
 
 
 class Pools:
@@ -70,7 +70,7 @@ class Pools:
         else:
             pods = self._shared("pods", PODS_SECONDS, lambda: read(sources.unfinished_pods(), cached=True))
         claims = read(sources.claims_of(pool), cached=cached)
-        present = read(sources.nodes_with({c.LABEL_NODEPOOL: pool}), cached=cached)
+        present = read(sources.nodes_with({names.LABEL_NODEPOOL: pool}), cached=cached)
         return Observation(
             now=now,
             fresh=fresh,

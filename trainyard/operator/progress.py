@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher import contract as c
 from launcher.manifests import stamp
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core.reading import JsonObject
 
@@ -93,18 +93,18 @@ def _address(pod: JsonObject) -> tuple[str, int, str] | None:
     host = ipaddress.ip_address(str(status["podIP"]))
     if host.is_link_local or host.is_multicast or host.is_unspecified:
         raise Unreadable(f"podIP: {host} is not an address of a pod")
-    port = annotations.get("prometheus.io/port") or str(c.TRAINER_METRICS_PORT)
-    path = annotations.get("prometheus.io/path") or c.TRAINER_METRICS_PATH
+    port = annotations.get("prometheus.io/port") or str(names.TRAINER_METRICS_PORT)
+    path = annotations.get("prometheus.io/path") or names.METRICS_PATH
     if not (_PORT.fullmatch(port) and 0 < int(port) < 65536):
         raise Unreadable(f"annotation prometheus.io/port: {port[:20]!r} must be a port from 1 to 65535")
     if not _PATH.fullmatch(path):
         raise Unreadable(f"annotation prometheus.io/path: {path[:20]!r} must be a path such as /metrics")
-    ours = (int(port), path) == (c.TRAINER_METRICS_PORT, c.TRAINER_METRICS_PATH)
+    ours = (int(port), path) == (names.TRAINER_METRICS_PORT, names.METRICS_PATH)
     if spec.get("hostNetwork") and not ours:
         # The address is that of the node, where other ports belong to other programs.
         raise Unreadable(
             f"annotation prometheus.io/port: {port}{path} is on the node's network; it must be"
-            f" {c.TRAINER_METRICS_PORT}{c.TRAINER_METRICS_PATH} there"
+            f" {names.TRAINER_METRICS_PORT}{names.METRICS_PATH} there"
         )
     return str(host), int(port), path
 
@@ -148,7 +148,7 @@ def parse(text: str) -> JsonObject | None:
     Raises ValueError, or whatever the parser does, where it is something else.
     https://prometheus.io/docs/instrumenting/exposition_formats/
     """
-    shown = tuple(c.TRAINER_PROGRESS.values())
+    shown = tuple(names.TRAINER_PROGRESS.values())
     lines = [line for line in text.split("\n") if line.startswith(shown)]
     if len(lines) > _MOST_LINES or any(len(line) > _LONGEST_LINE for line in lines):
         raise Unreadable(
@@ -160,7 +160,7 @@ def parse(text: str) -> JsonObject | None:
         for sample in family.samples
         if sample.name in shown and abs(sample.value) < _MOST
     }
-    told = {key: values[name] for key, name in c.TRAINER_PROGRESS.items() if name in values}
+    told = {key: values[name] for key, name in names.TRAINER_PROGRESS.items() if name in values}
     told = {key: value for key, value in told.items() if value >= 0 or key == "loss"}
     if "step" not in told:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from components.documents.contract import (
+from trainyard.k8s.names import (
     KARPENTER_NAMESPACE,
     TORCHRUN_ARCHIVES,
     TRAINER_SERVICE_ACCOUNT,

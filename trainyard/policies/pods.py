@@ -9,14 +9,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from components.documents.contract import (
+from components.documents.torchrun_queue import OPENING
+from infra.credential_names import is_credential_name
+from trainyard.k8s.names import (
+    EFA_RESOURCE,
     TORCHRUN_GROUP,
     TORCHRUN_QUEUE_KIND,
     TORCHRUN_VERSION,
     TORCHRUN_WORKER_CONTAINER,
 )
-from components.documents.torchrun_queue import OPENING
-from infra.credential_names import is_credential_name
 from trainyard.policies.model import Resource, Rules, Stack, at, known, rows
 
 RULES: Final = Rules()
@@ -75,7 +76,7 @@ SAFE_SYSCTLS: Final = (
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html#identifiers-unique-ids
 ACCESS_KEY: Final = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")
 # Devices, of which a container can't ask for less than it may use.
-DEVICES: Final = ("nvidia.com/gpu", "vpc.amazonaws.com/efa", "aws.amazon.com/neuron")
+DEVICES: Final = ("nvidia.com/gpu", EFA_RESOURCE, "aws.amazon.com/neuron")
 
 
 def pods(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:

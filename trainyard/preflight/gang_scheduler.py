@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainyard.k8s import names
 from trainyard.preflight.account import Denied
 from trainyard.preflight.inside import NAME_KEY
 from trainyard.preflight.wanted import Caution, WantedCluster
 
 DEFINITION: Final = "podgroups.scheduling.run.ai"
 # The definition of what uses KAI Scheduler.
-JOBS: Final = "torchrunjobs.torchrun.ai"
+JOBS: Final = f"{names.TORCHRUN_JOBS}.{names.TORCHRUN_GROUP}"
 # CHANGELOG.md of v0.15.0: kai.scheduler/skip-podgrouper.
 OLDEST: Final = (0, 15, 0)
 # kai-scheduler/KAI-Scheduler#1968: tags from the first on have filterTerminalPods in pkg/scheduler/cache/cache.go. Pull

@@ -13,6 +13,7 @@ from typing import Any, Final
 from components.documents import efa
 from components.documents.addons import AGENT, VALUES
 from components.documents.pool import GPU
+from trainyard.k8s import names
 from trainyard.preflight.account import Denied
 from trainyard.preflight.wanted import Problem, WantedCluster
 
@@ -27,15 +28,15 @@ DEFINITIONS: Final = {
     "ec2nodeclasses.karpenter.k8s.aws": "Karpenter",
     "pytorchjobs.kubeflow.org": "Kubeflow's training operator",
     "mpijobs.kubeflow.org": "an operator for MPIJobs",
-    "torchrunqueues.torchrun.ai": "a controller of torchrun jobs",
-    "torchrunjobs.torchrun.ai": "a controller of torchrun jobs",
+    f"{names.TORCHRUN_QUEUES}.{names.TORCHRUN_GROUP}": "a controller of torchrun jobs",
+    f"{names.TORCHRUN_JOBS}.{names.TORCHRUN_GROUP}": "a controller of torchrun jobs",
 }
 # A CSI driver -> its EKS add-on.
 ADDONS: Final = {"fsx.csi.aws.com": "aws-fsx-csi-driver"}
 # The end of an image's repository -> the resource that this device plugin tells the kubelet of.
 PLUGIN_IMAGES: Final = {
     "/k8s-device-plugin": "nvidia.com/gpu",
-    "/aws-efa-k8s-device-plugin": "vpc.amazonaws.com/efa",
+    "/aws-efa-k8s-device-plugin": names.EFA_RESOURCE,
     "/neuron-device-plugin": "aws.amazon.com/neuron",
 }
 
@@ -134,7 +135,7 @@ def _plugins(wanted: WantedCluster, found: Inside) -> list[Problem]:
                     key=NAME_KEY,
                     message=f"'{wanted.name}' runs the DaemonSet {each.name} on every machine, a device plugin for"
                     f" {', '.join(sorted(map(str, resources)))} as this stack's own; it must leave out this stack's"
-                    " pools by the label karpenter.sh/nodepool",
+                    f" pools by the label {names.LABEL_NODEPOOL}",
                 )
             )
     return problems

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from components.documents import addresses, contract, system_nodes
+from components.documents import addresses, system_nodes
 from components.documents.device_plugins import where
-from components.documents.efa import EFA_RESOURCE
 from components.documents.endpoints import private_endpoints
 from components.documents.pool import GPU, NEURON, Pool
 from components.documents.tags import stack_tags
@@ -14,6 +13,7 @@ from infra import accelerators, versions
 from infra.model import Settings
 from infra.rules import needed_addresses
 from infra.settings import PROJECT
+from trainyard.k8s import names
 from trainyard.preflight import inside
 from trainyard.preflight.wanted import (
     Wanted,
@@ -133,7 +133,7 @@ def _images(settings: Settings) -> tuple[WantedImage, ...]:
         "placeholder": images.placeholder,
         "trainingOperator": images.training_operator,
         "devicePlugin": images.device_plugin if GPU in devices else None,
-        "efaDevicePlugin": images.efa_device_plugin if EFA_RESOURCE in devices else None,
+        "efaDevicePlugin": images.efa_device_plugin if names.EFA_RESOURCE in devices else None,
         "neuronDevicePlugin": images.neuron_device_plugin if NEURON in devices else None,
         "kubectlDelivery": images.kubectl_delivery if settings.mpi else None,
         "debug": images.debug if settings.debug_pod else None,
@@ -209,10 +209,10 @@ def _cluster(settings: Settings) -> WantedCluster | None:
         security_group=given.security_group_id,
         definitions=tuple(name for name in inside.DEFINITIONS if _brings(settings, name)),
         namespaces=(
-            contract.TRAINING_NAMESPACE,
-            contract.OPERATOR_NAMESPACE,
-            *((contract.DEVICE_PLUGIN_NAMESPACE,) if devices else ()),
-            *((contract.TORCHRUN_NAMESPACE,) if settings.queues else ()),
+            names.TRAINING_NAMESPACE,
+            names.OPERATOR_NAMESPACE,
+            *((names.DEVICE_PLUGIN_NAMESPACE,) if devices else ()),
+            *((names.TORCHRUN_NAMESPACE,) if settings.queues else ()),
         ),
         devices=devices,
         drivers=tuple(inside.ADDONS) if settings.storage.lustre else (),
@@ -225,7 +225,7 @@ def _brings(settings: Settings, definition: str) -> bool:
     """Whether a stack makes a definition of `inside.DEFINITIONS`: some of them only where it is asked for."""
     if definition.startswith("mpijobs."):
         return settings.mpi
-    return bool(settings.queues) or not definition.endswith(f".{contract.TORCHRUN_GROUP}")
+    return bool(settings.queues) or not definition.endswith(f".{names.TORCHRUN_GROUP}")
 
 
 def _lustre(settings: Settings) -> WantedLustre | None:

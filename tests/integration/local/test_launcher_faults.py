@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher.manifests import stamp
 from tests.faults.launched import Launched
 from tests.faults.place import NODES, Place, paused, until
@@ -28,6 +27,7 @@ from tests.integration.local.conftest import Stack
 from tests.integration.sweeps.kills import Kill, pause, sample
 from tests.integration.sweeps.launcher import strike
 from tests.seed import of_run
+from trainyard.k8s import names
 from trainyard.k8s.rest import ApiError, ApiUnavailable
 
 # A whole `up` before the first, on a machine that may be busy.
@@ -129,7 +129,7 @@ def taint(place: Place, node: str, effect: str) -> None:
     place.change(f"{NODES}/{node}", change)
 
 
-def names(place: Place) -> list[str]:
+def node_names(place: Place) -> list[str]:
     """The pool's nodes."""
     return sorted(node["metadata"]["name"] for node in place.nodes())
 
@@ -142,7 +142,7 @@ def test_l3_instances_that_end_for_want_of_the_key_of_their_disks_are_explained(
             launcher = run.launch()
             until(lambda: run.is_waiting(launcher, "EC2 terminated", "cluster.volumeKey"), "it names the key")
         until(lambda: not place.claims(), "the last of them has ended")
-    assert names(place) == []
+    assert node_names(place) == []
 
 
 def test_l3_machines_that_do_not_register_are_named_and_not_counted(
@@ -156,7 +156,7 @@ def test_l3_machines_that_do_not_register_are_named_and_not_counted(
         until(lambda: run.is_waiting(launcher, f"2 NodeClaims starting: {named}"), "it names both")
         assert "nodes=0/2 claims=2" in launcher.last
         run.stays_unsubmitted(LOOK_SECONDS)
-        assert names(place) == []
+        assert node_names(place) == []
     ends_well(run, launcher, 2)
     assert len(run.bought) == 2
 
@@ -164,7 +164,7 @@ def test_l3_machines_that_do_not_register_are_named_and_not_counted(
 def test_l4_a_ready_node_with_a_taint_or_without_its_gpus_is_not_counted(
     place: Place, begin: Callable[..., Run]
 ) -> None:
-    tainted, poor = names(place)
+    tainted, poor = node_names(place)
     with place.settings_of_pool(machines=2, idle="20m"):
         taint(place, tainted, "NoSchedule")
         put_gpus(place, poor, 2)
@@ -183,7 +183,7 @@ def test_l4_a_ready_node_with_a_taint_or_without_its_gpus_is_not_counted(
 def test_l5_a_node_lost_between_count_and_submit_is_missed_in_the_fresh_list(
     place: Place, proxy: Proxy, begin: Callable[..., Run]
 ) -> None:
-    lost = names(place)[0]
+    lost = node_names(place)[0]
     # What it counted came from its watches; before it submits it reads the nodes once more.
     strikes = Fault(
         on=lambda call: call.path == NODES and call.is_fresh,
@@ -235,7 +235,7 @@ def test_l10_of_two_launchers_one_says_so_and_leaves(begin: Callable[..., Run]) 
     first = run.launch()
     until(run.holder, "the first one has the Lease")
     second = run.launch()
-    assert second.wait(END_SECONDS) == c.EXIT_ALREADY_RUNNING
+    assert second.wait(END_SECONDS) == names.EXIT_ALREADY_RUNNING
     assert f"another launcher, {run.holder()}, launches run {run.id}" in second.last
     ends_well(run, first, 4)
     assert run.made(PODS) == 4, "two launchers made placeholders"
@@ -252,7 +252,7 @@ def test_l9_a_job_that_nobody_reconciles_is_told_and_goes_on_when_the_operator_i
             assert "state=following" in first.last
             # It ends in order, and what it submitted stays.
             first.stop()
-            assert first.wait(END_SECONDS) == c.EXIT_STOPPED
+            assert first.wait(END_SECONDS) == names.EXIT_STOPPED
             second = run.launch(unreconciled_seconds=4)
             until(lambda: "state=following" in second.last, "the Job's next pod follows")
         assert run.wrongs(second.wait(END_SECONDS)) == []
@@ -290,7 +290,7 @@ def test_l7_an_api_server_that_is_killed_in_a_wait_changes_neither_its_deadline_
             until(place.answers, "the API server is back")
         back_at = time.monotonic()
         code = launcher.wait(END_SECONDS)
-    assert code == c.EXIT_BELOW_MINIMUM
+    assert code == names.EXIT_BELOW_MINIMUM
     assert gone.times == 0
     began, ended = waited(proxy)
     assert 29 < ended - began < 30 + LATE_SECONDS
@@ -310,7 +310,7 @@ def tainting(place: Place) -> Iterator[list[str]]:
     def work() -> None:
         while not stop.wait(0.2):
             with suppress(ApiError, ApiUnavailable):  # a node that is gone by now
-                for name in set(names(place)) - set(seen):
+                for name in set(node_names(place)) - set(seen):
                     taint(place, name, "NoExecute")
                     seen.append(name)
 
@@ -329,7 +329,7 @@ def test_l12_machines_that_take_nobody_are_bought_up_to_the_ceiling_and_no_furth
     with place.settings_of_pool(machines=3, idle="20m"), tainting(place) as struck:
         run = begin(2, 2, capacityDeadlineSeconds=25)
         launcher = run.launch()
-        assert launcher.wait(END_SECONDS) == c.EXIT_BELOW_MINIMUM
+        assert launcher.wait(END_SECONDS) == names.EXIT_BELOW_MINIMUM
     assert f"taint {FOREIGN}" in launcher.last
     assert 2 <= len(struck) <= 3
     assert 2 <= len(run.bought) <= 3
@@ -372,7 +372,7 @@ def test_l1_without_any_capacity_it_ends_at_the_deadline_and_asks_little_meanwhi
     stack.faults([{"code": "InsufficientInstanceCapacity", "instanceType": "g5.*"}])
     run = begin(1, 2, capacityDeadlineSeconds=20)
     launcher = run.launch()
-    assert launcher.wait(END_SECONDS) == c.EXIT_BELOW_MINIMUM
+    assert launcher.wait(END_SECONDS) == names.EXIT_BELOW_MINIMUM
     began, ended = waited(proxy)
     assert 19 < ended - began < 20 + LATE_SECONDS
     assert re.search(r"Insufficient\w+ for g5.12xlarge in us-west-2b", launcher.last)

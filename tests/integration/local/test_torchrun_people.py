@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from components.documents import contract as c
 from local.home import CHECKOUT
 from tests.integration.local import kai
 from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Running, Team, controller, kubeconfig, until
 from tests.integration.local.torchrun_machine import JOB, Machine, cluster, comes_to, ends, submit
 from tests.torchrun_manifests import manifest
+from trainyard.k8s import names
 from trainyard.kubectl.__main__ import main as plugin_main
 from trainyard.kubectl.exits import DONE, REFUSED
 from trainyard.operator.core import names as n
@@ -30,7 +30,7 @@ NUMBERS = count(1)
 THEIRS = "example.com/theirs"
 BLOCKS = re.findall(r"```bash\n(.+?)```", (CHECKOUT / "docs" / "torchrun.md").read_text(), re.DOTALL)
 ARCHIVE = {"digest": f"sha256:{'a' * 64}", "sizeBytes": 1}
-PRIORITY = f"/apis/scheduling.k8s.io/v1/priorityclasses/{c.PLACEHOLDER_PRIORITY_CLASS}"
+PRIORITY = f"/apis/scheduling.k8s.io/v1/priorityclasses/{names.PLACEHOLDER_PRIORITY_CLASS}"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -317,7 +317,7 @@ def test_uninstall_as_documented_while_a_job_runs_leaves_nothing(
     del working
     typed(server, "create priorityclass")
     made = server.request("GET", PRIORITY).body
-    assert (made["value"], made["preemptionPolicy"]) == (c.PLACEHOLDER_PRIORITY, "Never")
+    assert (made["value"], made["preemptionPolicy"]) == (names.PLACEHOLDER_PRIORITY, "Never")
     gang = {"scheduling.scheduler": n.KAI_SCHEDULER, "kaiQueue": "gpus"}
     team.make(manifest(n.QUEUE_KIND, "research", gang))
     team.make(manifest(n.JOB_KIND, "vit"))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.request import urlopen
 
-from launcher import contract as c
 from local.home import CHECKOUT
 from local.ports import free_ports
 from tests.integration.local.own_api_server import ApiServer
+from trainyard.k8s import names
 from trainyard.operator import rights
 from trainyard.operator.core import names as n
 
@@ -118,7 +118,7 @@ def controller(
     arguments = ["--address=127.0.0.1", f"--metrics-port={ports[0]}", f"--liveness-port={ports[1]}"]
     variables = {"KUBECONFIG": str(kubeconfig(server, directory, through)), n.ENV_TOOLS_IMAGE: TOOLS}
     if pod:
-        variables[c.ENV_POD_UID] = pod
+        variables[names.ENV_POD_UID] = pod
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", program, *arguments],

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher import contract as c
 from launcher.request import GPU_RESOURCE
 from local.tools.registry import module_directory
 from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Team
 from tests.integration.local.torchrun_machine import INDEX
+from trainyard.k8s import names
 
 KARPENTER = "/apis/karpenter.sh/v1"
 NODES = "/api/v1/nodes"
@@ -22,7 +22,7 @@ _KINDS = ("nodepools", "nodeclaims")
 _PRIORITY_CLASS = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",
-    "metadata": {"name": c.PLACEHOLDER_PRIORITY_CLASS},
+    "metadata": {"name": names.PLACEHOLDER_PRIORITY_CLASS},
     "value": -10,
 }
 _MACHINE = {
@@ -49,7 +49,7 @@ class Pool:
         self._team = team
         self.name = team.name
         reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": self.name}
-        offers = [{"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]
+        offers = [{"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]
         spec = {
             "limits": {GPU_RESOURCE: str(GPUS * MOST_NODES)},
             "template": {"spec": {"nodeClassRef": reference, "requirements": offers}},
@@ -60,9 +60,9 @@ class Pool:
     def place(self, pod: dict[str, Any]) -> str:
         """The machine of a pod of this pool, "" for any other: one for each placeholder, and then for its worker."""
         labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
-        if (pod["spec"].get("nodeSelector") or {}).get(c.LABEL_NODEPOOL) != self.name:
+        if (pod["spec"].get("nodeSelector") or {}).get(names.LABEL_NODEPOOL) != self.name:
             return ""
-        if labels.get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER:
+        if labels.get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER:
             return self._bought(name.rpartition("-")[2])
         index = labels[INDEX]
         self._displace(index)
@@ -76,7 +76,7 @@ class Pool:
 
     def _bought(self, index: str) -> str:
         name, server = f"{self.name}-{index}", self._team.server
-        labels = {c.LABEL_NODEPOOL: self.name, c.LABEL_INITIALIZED: "true"}
+        labels = {names.LABEL_NODEPOOL: self.name, names.LABEL_INITIALIZED: "true"}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
         if server.request("GET", f"{NODES}/{name}").status == 404:
             _make(server, NODES, node)
@@ -92,7 +92,7 @@ class Pool:
         for pod in self._team.server.request("GET", self._team.core("pods")).body["items"]:
             meta = pod["metadata"]
             if (
-                meta["labels"].get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
+                meta["labels"].get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
                 and pod["spec"].get("nodeName") == f"{self.name}-{index}"
             ):
                 path = f"{self._team.core('pods', meta['name'])}?gracePeriodSeconds=0"

@@ -1,4 +1,4 @@
-"""How a pod ends when something is wrong: one clear line and the code that contract.yaml gives it."""
+"""How a pod ends when something is wrong: one clear line and its exit code."""
 
 from __future__ import annotations
 

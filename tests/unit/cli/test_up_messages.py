@@ -11,9 +11,7 @@ from kubernetes.client.exceptions import ApiException
 from trainyard.cli import follow, official, up_messages
 from trainyard.cli.follow import Follower, FollowError, JobGoneError, Run
 from trainyard.cli.up_messages import (
-    DO_NOT_DISRUPT,
     NODE_POOL,
-    POOL_LABEL,
     STARTED_RUN,
     deleted_job_message,
     read_changed_settings,
@@ -21,6 +19,7 @@ from trainyard.cli.up_messages import (
     removal_waits,
     removed_pools,
 )
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -36,11 +35,11 @@ def test_pool_of_the_state_that_the_stack_file_lacks_is_removed() -> None:
 
 
 def node(name: str, of: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": {POOL_LABEL: of}}}
+    return {"metadata": {"name": name, "labels": {names.LABEL_NODEPOOL: of}}}
 
 
 def pod(name: str, on: str, *, held: bool = True, phase: str = "Running") -> dict[str, Any]:
-    annotations = {DO_NOT_DISRUPT: "true"} if held else None
+    annotations = {names.DO_NOT_DISRUPT: "true"} if held else None
     return {
         "metadata": {"name": name, "namespace": "training", "annotations": annotations},
         "spec": {"nodeName": on},
@@ -62,9 +61,9 @@ def test_removed_pool_names_the_pods_that_hold_its_nodes() -> None:
 def test_removed_pool_names_the_pods_that_wait_for_its_nodes() -> None:
     """Placeholders of a run or a TorchrunJob that has no node yet."""
     waiting = {**pod("vit-hold-0", ""), "status": {"phase": "Pending"}}
-    waiting["spec"] = {"nodeSelector": {POOL_LABEL: "small"}}
+    waiting["spec"] = {"nodeSelector": {names.LABEL_NODEPOOL: "small"}}
     elsewhere = {**waiting, "metadata": {"name": "other", "namespace": "training"}}
-    elsewhere["spec"] = {"nodeSelector": {POOL_LABEL: "large"}}
+    elsewhere["spec"] = {"nodeSelector": {names.LABEL_NODEPOOL: "large"}}
     (said,) = removal_waits("small", [], [waiting, elsewhere])
     assert "training/vit-hold-0 wait" in said
     assert "other" not in said

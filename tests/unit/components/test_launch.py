@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from components.documents.launch import job_spec, launch_request, manifest
-from launcher import contract as launcher
 from tests.unit.components.pools import pool
 from tests.unit.components.runs import RESOLVED, candidate, run
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -116,10 +116,23 @@ def test_prometheus_finds_the_launchers_metrics_by_annotations_and_by_the_name_o
     template = job_spec(run(), RESOLVED)["template"]
     (container,) = template["spec"]["containers"]
     (port,) = container["ports"]
-    assert port == {"name": "metrics", "containerPort": launcher.METRICS_PORT, "protocol": "TCP"}
+    assert port == {"name": "metrics", "containerPort": names.METRICS_PORT, "protocol": "TCP"}
     found = {k: v for k, v in template["metadata"]["annotations"].items() if k.startswith("prometheus.io/")}
     assert found == {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(launcher.METRICS_PORT),
-        "prometheus.io/path": launcher.METRICS_PATH,
+        "prometheus.io/port": str(names.METRICS_PORT),
+        "prometheus.io/path": names.METRICS_PATH,
+    }
+
+
+def test_launcher_job_has_every_variable_that_the_launcher_reads() -> None:
+    (container,) = job_spec(run(), RESOLVED)["template"]["spec"]["containers"]
+    assert {each["name"] for each in container["env"]} == {
+        names.ENV_REQUEST,
+        names.ENV_MIN_NODES,
+        names.ENV_MAX_NODES,
+        names.ENV_POD_NAME,
+        names.ENV_POD_NAMESPACE,
+        names.ENV_POD_UID,
+        names.ENV_JOB_NAME,
     }

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from components.documents import contract as c
 from components.documents.lustre_manifests import OPEN, PROVE, directory, proof_spec
 from components.documents.pool import Pool
 from components.documents.warm_nodes import beside, deployment
 from components.lustre_proof import LustreProof, LustreProofArgs
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
+from trainyard.k8s import names
 
 pytestmark = [
     pytest.mark.unit,
@@ -68,7 +68,7 @@ def test_it_proves_as_the_training_pods_user() -> None:
     """All but the one container that opens a root which belongs to root."""
     found = containers()
     whole = spec()["securityContext"]
-    assert (whole["runAsNonRoot"], whole["runAsUser"]) == (True, c.POD_USER)
+    assert (whole["runAsNonRoot"], whole["runAsUser"]) == (True, names.POD_USER)
     assert {name for name, each in found.items() if "runAsUser" in each["securityContext"]} == {"open"}
     for each in found.values():
         security = each["securityContext"]
@@ -96,7 +96,7 @@ def test_it_keeps_no_machine_by_itself() -> None:
         assert spec(on)["nodeSelector"] == warm["spec"]["nodeSelector"]
         assert [t for t in spec(on)["tolerations"] if t["key"] not in LOST] == on.tolerations
         assert spec(on)["priorityClassName"] == warm["spec"]["priorityClassName"]
-    assert c.DO_NOT_DISRUPT not in str(recorded().one(POD).inputs)
+    assert names.DO_NOT_DISRUPT not in str(recorded().one(POD).inputs)
 
 
 def test_its_tolerations_are_those_that_the_cluster_has_of_it() -> None:

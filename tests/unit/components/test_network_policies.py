@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from components.documents import network_policies
-from launcher import contract
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ def reached(spec: dict[str, Any], pod: dict[str, str], peer: dict[str, str]) -> 
     return any(selects(source, peer) for source in sources)
 
 
-WORKER = {contract.LABEL_JOB_NAME: "train-r1"}
+WORKER = {names.LABEL_JOB_NAME: "train-r1"}
 DEBUG = {"app.kubernetes.io/name": "network-debug"}
 
 

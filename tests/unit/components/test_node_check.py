@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from components.documents.contract import PLACEHOLDER_PRIORITY_CLASS
 from components.documents.node_check import cron_spec, expectation, name_of
 from components.documents.pool import Pool
 from components.node_check import NodeCheck, NodeCheckArgs
@@ -17,6 +16,7 @@ from tests.unit.components.recording import deploy
 from tests.unit.infra.changing import settings, with_, with_pool
 from tests.unit.policies.building import made
 from trainer.node_check import Expected, expected
+from trainyard.k8s.names import PLACEHOLDER_PRIORITY_CLASS
 from trainyard.policies.judge import judge
 from trainyard.policies.model import Stack
 from trainyard.policies.pods import RULES

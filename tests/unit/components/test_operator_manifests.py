@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from components.documents import lookup
-from components.documents.contract import POD_USER
 from components.documents.operator_manifests import scheme_arguments, token, waves
 from components.operators import Operators, OperatorsArgs
 from infra import versions
 from tests.unit.components.recording import Recorded, deploy
+from trainyard.k8s.names import POD_USER
 
 pytestmark = pytest.mark.unit
 

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.documents import cidr, contract, iam, karpenter_iam
+from components.documents import cidr, iam, karpenter_iam
 from components.documents.context import context_digest, ignored, parse_ignore
-from components.documents.launch import job_spec, launch_request
 from components.documents.pool import Pool, limits, node_class, node_pool
-from components.documents.rbac import LAUNCHER_RULES
-from tests.unit.components.runs import RESOLVED, run
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -182,8 +179,9 @@ def test_workers_on_machines_that_ec2_takes_away_are_told_in_time_to_stop(
     spec = node_pool(pool(**bought))
     grace = int(spec["template"]["spec"]["terminationGracePeriod"].removesuffix("s"))
     assert grace + later < told_before
-    shutdown = yaml.safe_load((ROOT / "contract.yaml").read_text())["workerShutdown"]
-    assert shutdown["seconds"] + shutdown["spare"] <= grace, "else they get less than their own"
+    assert grace >= names.SHUTDOWN_SECONDS + names.SHUTDOWN_MARGIN_SECONDS, (
+        "else they get less than their own"
+    )
     # With a grace period drift would end workers, too.
     assert {"nodes": "0", "reasons": ["Drifted", "Underutilized"]} in spec["disruption"]["budgets"]
 
@@ -208,105 +206,6 @@ def test_reservations_are_selected_by_id() -> None:
     reserved = pool(purchase="reserved", capacity_reservation_ids=("cr-1",))
     spec = node_class(reserved, cluster="c", ami="a", role="r", subnet_id="s", tags={})
     assert spec["capacityReservationSelectorTerms"] == [{"id": "cr-1"}]
-
-
-def test_constants_are_those_of_the_contract() -> None:
-    stated = yaml.safe_load((ROOT / "contract.yaml").read_text())
-    assert stated["namespaces"]["training"] == contract.TRAINING_NAMESPACE
-    assert stated["namespaces"]["operator"] == contract.OPERATOR_NAMESPACE
-    assert stated["namespaces"]["karpenter"] == contract.KARPENTER_NAMESPACE
-    assert stated["namespaces"]["clusterEvents"] == contract.CLUSTER_EVENTS_NAMESPACE
-    assert stated["namespaces"]["devicePlugins"] == contract.DEVICE_PLUGIN_NAMESPACE
-    names = stated["names"]
-    assert names["launcherJobPrefix"] == contract.LAUNCHER_JOB_PREFIX
-    assert names["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
-    assert names["nodeCheckPrefix"] == contract.NODE_CHECK_PREFIX
-    assert (stated["roles"]["check"], stated["roles"]["proof"]) == (contract.ROLE_CHECK, contract.ROLE_PROOF)
-    assert stated["environment"]["nodeCheck"] == {
-        "expected": contract.ENV_NODE_CHECK,
-        "node": contract.ENV_NODE,
-    }
-    assert names["launcherServiceAccount"] == contract.LAUNCHER_SERVICE_ACCOUNT
-    assert names["trainerServiceAccount"] == contract.TRAINER_SERVICE_ACCOUNT
-    assert stated["labels"]["run"] == contract.LABEL_RUN
-    assert stated["labels"]["role"] == contract.LABEL_ROLE
-    assert stated["labels"]["pool"] == contract.LABEL_POOL
-    assert stated["roles"]["worker"] == contract.ROLE_WORKER
-    assert (stated["roles"]["launcher"], stated["roles"]["warm"]) == (
-        contract.ROLE_LAUNCHER,
-        contract.ROLE_WARM,
-    )
-    assert stated["annotations"]["doNotDisrupt"] == contract.DO_NOT_DISRUPT
-    assert stated["annotations"]["nodeResources"] == contract.ANNOTATION_NODE_RESOURCES
-    classes = stated["priorityClasses"]
-    assert (classes["worker"]["name"], classes["worker"]["value"]) == (
-        contract.WORKER_PRIORITY_CLASS,
-        contract.WORKER_PRIORITY,
-    )
-    assert (classes["placeholder"]["name"], classes["placeholder"]["value"]) == (
-        contract.PLACEHOLDER_PRIORITY_CLASS,
-        contract.PLACEHOLDER_PRIORITY,
-    )
-    assert (classes["warm"]["name"], classes["warm"]["value"]) == (
-        contract.WARM_PRIORITY_CLASS,
-        contract.WARM_PRIORITY,
-    )
-    assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
-    assert stated["workerShutdown"]["variable"] == contract.SHUTDOWN_VARIABLE
-    assert stated["workerShutdown"]["most"] == contract.SHUTDOWN_MOST_SECONDS
-    assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT
-    assert tuple(stated["trainerOptions"]) == contract.TRAINER_OPTIONS
-    assert stated["podUser"] == contract.POD_USER
-    assert stated["launcherMetrics"] == {
-        "port": contract.METRICS_PORT,
-        "portName": contract.METRICS_PORT_NAME,
-        "path": contract.METRICS_PATH,
-        "scraperLabel": contract.LABEL_SCRAPER,
-        "scraperValue": contract.SCRAPER,
-    }
-    assert stated["trainerMetrics"] == {
-        "port": contract.TRAINER_METRICS_PORT,
-        "portName": contract.METRICS_PORT_NAME,
-        "path": contract.METRICS_PATH,
-    }
-    assert list(stated["capacityBlocks"].values()) == [
-        contract.TAKEN_BACK_SECONDS,
-        contract.TAKEN_BACK_SECONDS_ULTRASERVER,
-    ]
-    launcher = stated["environment"]["launcher"]
-    assert set(launcher.values()) == {
-        e["name"] for e in job_spec(run(), RESOLVED)["template"]["spec"]["containers"][0]["env"]
-    }
-    assert stated["environment"]["trainerImage"] == {"revision": contract.ENV_REVISION}
-    assert stated["torchrun"] == {
-        "group": contract.TORCHRUN_GROUP,
-        "version": contract.TORCHRUN_VERSION,
-        "queueKind": contract.TORCHRUN_QUEUE_KIND,
-        "queues": contract.TORCHRUN_QUEUES,
-        "jobs": contract.TORCHRUN_JOBS,
-        "namespace": contract.TORCHRUN_NAMESPACE,
-        "controller": contract.TORCHRUN_CONTROLLER,
-        "jobLabel": contract.TORCHRUN_LABEL_JOB,
-        "workerContainer": contract.TORCHRUN_WORKER_CONTAINER,
-        "bucket": {"archives": contract.TORCHRUN_ARCHIVES, "logs": contract.TORCHRUN_LOGS},
-    }
-    assert set(stated["environment"]["workerFromProgram"].values()) <= set(
-        launch_request(run(), RESOLVED)["worker"]["env"]
-    )
-
-
-def test_the_launchers_rights_are_those_of_the_contract() -> None:
-    stated = yaml.safe_load((ROOT / "contract.yaml").read_text())["launcherRbac"]
-    granted = [
-        {
-            "namespace": rule.namespace,
-            "apiGroups": list(rule.api_groups),
-            "resources": list(rule.resources),
-            "verbs": list(rule.verbs),
-        }
-        for rule in LAUNCHER_RULES
-    ]
-    assert granted == stated
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,12 @@ from components.documents import network_policies
 from components.documents.torchrun_manifests import FILES, RIGHTS, waves
 from components.documents.torchrun_queue import Queue
 from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, read_documents
-from launcher import contract
 from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.test_network_policies import reached, selects
+from trainyard.k8s import names
 from trainyard.operator import deployment
 from trainyard.operator.core import names as n
-from trainyard.operator.core.addresses import logs_prefix
-from trainyard.workspace.bucket import archive_url
 
 pytestmark = pytest.mark.unit
 
@@ -96,7 +94,7 @@ def test_but_for_image_place_priority_probe_and_notes_the_controller_is_as_publi
     (published,) = (each for each in deployment.objects(LAUNCHER) if each["kind"] == "Deployment")
     here = copy.deepcopy(stack.one(*DEPLOYMENT).inputs)
     template = here["spec"]["template"]
-    assert template["metadata"].pop("annotations")["prometheus.io/port"] == str(contract.METRICS_PORT)
+    assert template["metadata"].pop("annotations")["prometheus.io/port"] == str(names.METRICS_PORT)
     pod = template["spec"]
     (term,) = pod.pop("affinity")["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
@@ -180,18 +178,17 @@ def test_the_controller_reaches_the_api_server_names_and_metrics_of_workers_and_
 ) -> None:
     spec = policies(stack, n.CONTROLLER_NAMESPACE, CONTROLLER)["calls"]
     assert spec["policyTypes"] == ["Egress"]
-    api, names, metrics = spec["egress"]
+    api, lookups, metrics = spec["egress"]
     assert api == {"ports": [{"protocol": "TCP", "port": port} for port in (443, 6443)]}
-    assert {(each["protocol"], each["port"]) for each in names["ports"]} == {("UDP", 53), ("TCP", 53)}
-    assert names["to"][0]["namespaceSelector"]["matchLabels"] == {
+    assert {(each["protocol"], each["port"]) for each in lookups["ports"]} == {("UDP", 53), ("TCP", 53)}
+    assert lookups["to"][0]["namespaceSelector"]["matchLabels"] == {
         "kubernetes.io/metadata.name": "kube-system"
     }
     (peer,) = metrics["to"]
     assert peer["namespaceSelector"] == {}, "jobs may be in any namespace"
     assert selects(peer["podSelector"], WORKER)
     assert not selects(peer["podSelector"], {"training.kubeflow.org/job-name": "a-job"})
-    told = yaml.safe_load((CHECKOUT / "contract.yaml").read_text())["trainerMetrics"]["port"]
-    assert [each["port"] for each in metrics["ports"]] == [told]
+    assert [each["port"] for each in metrics["ports"]] == [names.TRAINER_METRICS_PORT]
 
 
 def test_workers_reach_each_other_and_their_metrics_are_read_by_the_controller(stack: Recorded) -> None:
@@ -228,18 +225,3 @@ def test_a_file_that_can_not_be_read_is_told_by_its_name(
         pulumi.RunError, match=r"crd/torchrunqueues.torchrun.ai.yaml of the checkout can't be read"
     ):
         read_documents.__wrapped__(*FILES)
-
-
-def test_names_are_those_of_the_contract() -> None:
-    """The controller's side; the program's own is in test_shared.py."""
-    stated = yaml.safe_load((CHECKOUT / "contract.yaml").read_text())["torchrun"]
-    assert stated["group"] == n.GROUP
-    assert stated["version"] == n.VERSION
-    assert stated["queueKind"] == n.QUEUE_KIND
-    assert (stated["queues"], stated["jobs"]) == (n.QUEUE_PLURAL, n.JOB_PLURAL)
-    assert (stated["namespace"], stated["controller"]) == (n.CONTROLLER_NAMESPACE, n.CONTROLLER)
-    assert stated["jobLabel"] == n.LABEL_JOB
-    assert stated["workerContainer"] == n.WORKER_CONTAINER
-    digest, archives = f"sha256:{'0' * 64}", stated["bucket"]["archives"]
-    assert archive_url("s3://bucket/p", "team", digest).startswith(f"s3://bucket/p/{archives}/team/")
-    assert logs_prefix("s3://bucket/p", "team", "u1") == f"s3://bucket/p/{stated['bucket']['logs']}/team/u1"

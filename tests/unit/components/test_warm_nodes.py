@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from components.documents import contract as c
 from components.documents.pool import Pool
 from components.warm_nodes import WarmNodes, WarmNodesArgs
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -64,7 +64,7 @@ def test_a_worker_fits_beside_the_pod() -> None:
 def test_its_priority_is_below_every_other_and_it_displaces_nothing() -> None:
     recorded = made(pool(warm_nodes=1))
     priority = recorded.one("kubernetes:scheduling.k8s.io/v1:PriorityClass").inputs
-    assert priority["value"] < c.PLACEHOLDER_PRIORITY < c.WORKER_PRIORITY
+    assert priority["value"] < names.PLACEHOLDER_PRIORITY < names.WORKER_PRIORITY
     assert priority["preemptionPolicy"] == "Never"
     pod = recorded.one("kubernetes:apps/v1:Deployment").inputs["spec"]["template"]["spec"]
     assert pod["priorityClassName"] == priority["metadata"]["name"]

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from components.documents.contract import TRAINER_OPTIONS
 from infra.trainer_options import wrong
 from tests.unit.infra.changing import mistakes, settings, with_
 from trainer.config import Config
 from trainer.contract import TrainerError
+from trainyard.k8s.names import TRAINER_OPTIONS
 
 pytestmark = pytest.mark.unit
 TRAINING = {"pool": "small", "minNodes": 1, "maxNodes": 2}

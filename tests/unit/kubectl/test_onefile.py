@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -94,9 +93,3 @@ def test_pip_installs_what_the_one_file_has_in_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = dict(each.split("==") for each in project["optional-dependencies"]["plugin"])
     assert extra == {name: version(name) for name in NEEDED}
-
-
-def test_the_exit_codes_are_those_of_the_contract() -> None:
-    stated = yaml.safe_load((ROOT / "contract.yaml").read_text())["exitCodes"]["plugin"]
-    codes = {name: value for name, value in vars(exits).items() if isinstance(value, int)}
-    assert {re.sub("([A-Z])", r"_\1", name).upper(): value for name, value in stated.items()} == codes

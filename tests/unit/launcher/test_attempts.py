@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher import machine, manifests, observe, waiting
 from launcher import progress as progresses
 from launcher.actions import End, Hold, Memory, Remove, Start, Step
@@ -16,6 +15,7 @@ from launcher.progress import Failure, Loss, Progress, begun
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_capacity import NOW, OWNER, held, node, seen
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -45,7 +45,7 @@ def test_an_attempt_that_fails_removes_its_placeholders_and_pauses() -> None:
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
     progress = of(step)
     assert (progress.attempt, progress.resumes) == (2, NOW + 240 * 1.1)
-    assert step.report.state == c.STATE_PAUSING
+    assert step.report.state == names.STATE_PAUSING
     assert step.report.reason == (
         "after 1 of 3 attempts: 1 of at least 2 nodes after 300 s: waiting for Karpenter;"
         " 0 node-seconds stood idle; the next begins at 2027-01-15T08:04:24Z"
@@ -67,17 +67,17 @@ def test_nothing_is_asked_for_in_a_pause_and_a_fresh_wait_follows() -> None:
     assert resumes is not None
     left = machine.step(request, pausing, at(seen([], [held(request, 0)]), resumes - 1))
     assert left.actions == (Remove(name="hold-r1-0", uid="uid-0"),), "a killed launcher's is removed, too"
-    assert left.report.state == c.STATE_PAUSING
+    assert left.report.state == names.STATE_PAUSING
     again = machine.step(request, left.memory, at(seen([]), resumes))
     assert [action.wait for action in again.actions if isinstance(action, Hold)] == ["2-0"] * 4
     assert of(again).began == resumes
     in_time = machine.step(request, again.memory, at(seen([node("a")]), resumes + 299))
-    assert in_time.report.state == c.STATE_WAITING
+    assert in_time.report.state == names.STATE_WAITING
     assert in_time.report.reason.startswith("attempt 2 of 2: ")
     last = machine.step(request, in_time.memory, at(seen([node("a")]), resumes + 300))
     (end,) = last.actions
     assert isinstance(end, End)
-    assert end.code == c.EXIT_BELOW_MINIMUM
+    assert end.code == names.EXIT_BELOW_MINIMUM
     assert end.reason.startswith("after 2 of 2 attempts: 1 of at least 2 nodes after 300 s: ")
 
 
@@ -154,15 +154,15 @@ def failed(request: Request, progress: Progress, observation: Observation) -> tu
     return end.code, end.reason
 
 
-FIRST = Failure(pool="small", code=c.EXIT_BELOW_MINIMUM, reason="1 of at least 2 nodes after 300 s")
-NEVER = Failure(pool="small", code=c.EXIT_IMPOSSIBLE, reason="there is no NodePool small")
+FIRST = Failure(pool="small", code=names.EXIT_BELOW_MINIMUM, reason="1 of at least 2 nodes after 300 s")
+NEVER = Failure(pool="small", code=names.EXIT_IMPOSSIBLE, reason="there is no NodePool small")
 
 
 def test_the_end_lists_each_pools_failure() -> None:
     request = asked(fallbacks=[fallback()])
     progress = Progress(attempt=1, candidate=1, since=NOW - 900, began=NOW - 1, failures=(FIRST,))
     code, reason = failed(request, progress, seen([], pool=None))
-    assert code == c.EXIT_BELOW_MINIMUM, "another attempt might have helped in the first pool"
+    assert code == names.EXIT_BELOW_MINIMUM, "another attempt might have helped in the first pool"
     assert reason == (
         "pool small: 1 of at least 2 nodes after 300 s; pool large: there is no NodePool large;"
         " pool must be the name of a NodePool in this cluster; 0 node-seconds stood idle"
@@ -173,11 +173,11 @@ def test_where_no_pool_can_ever_do_there_is_no_other_attempt() -> None:
     request = asked(fallbacks=[fallback()], attempts=5)
     progress = Progress(attempt=1, candidate=1, since=NOW, began=NOW, failures=(NEVER,))
     code, reason = failed(request, progress, seen([], pool=None))
-    assert code == c.EXIT_IMPOSSIBLE
+    assert code == names.EXIT_IMPOSSIBLE
     assert reason.startswith("after 1 of 5 attempts: pool small: there is no NodePool small; pool large: ")
     hopeful = dataclasses.replace(progress, failures=(FIRST,))
     step = machine.step(request, Memory(progress=hopeful), seen([], pool=None))
-    assert step.report.state == c.STATE_PAUSING
+    assert step.report.state == names.STATE_PAUSING
 
 
 def test_a_pool_that_can_never_do_is_left_at_once() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from components.documents.pool import request as program_side
 from launcher import block, machine
-from launcher import contract as c
 from launcher.actions import End, Memory, Remove
 from launcher.capacity import Decision, GiveUp, Submit, Wait, count, decide
 from launcher.observe import Observation, Training
@@ -22,6 +21,7 @@ from tests.unit.infra.changing import settings, with_pool
 from tests.unit.infra.test_pool_settings import BLOCK
 from tests.unit.launcher.conftest import DOCUMENT
 from tests.unit.launcher.test_capacity import NOW, held, node, seen
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +55,7 @@ def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None
     assert fits.reason == "all 4 nodes are there"
     late = decided(request(left=HOUR, longest=HOUR + 1), four(), started=NOW, quorum_since=None)
     assert isinstance(late, GiveUp)
-    assert late.code == c.EXIT_IMPOSSIBLE
+    assert late.code == names.EXIT_IMPOSSIBLE
 
 
 def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None:
@@ -79,7 +79,7 @@ def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     assert isinstance(decided(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
     pods = [held(run, 0)]
     step = machine.step(run, Memory(progress=begun(NOW)), seen([], pods, now=NOW + 101))
-    assert step.report.state == c.STATE_FAILED
+    assert step.report.state == names.STATE_FAILED
     assert [type(action) for action in step.actions] == [Remove, End], "the placeholder buys nothing more"
 
 
@@ -96,7 +96,7 @@ def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is
 def test_a_training_that_runs_is_never_refused_and_still_warned() -> None:
     running = Training(uid="t", ours=True, nodes=4, outcome="", message="")
     step = machine.step(request(left=-60), Memory(), dataclasses.replace(four(), training=running))
-    assert step.report.state == c.STATE_FOLLOWING
+    assert step.report.state == names.STATE_FOLLOWING
     assert "the machines are taken back from 2027-01-15T07:59:00Z" in step.report.reason
 
 
@@ -121,7 +121,7 @@ def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
     step = machine.step(ahead(301), Memory(), seen([]))
     (end,) = step.actions
     assert isinstance(end, End)
-    assert end.code == c.EXIT_IMPOSSIBLE
+    assert end.code == names.EXIT_IMPOSSIBLE
     assert end.reason == (
         "the capacity block of pool small begins at 2027-01-15T08:05:01Z, after the wait's end at"
         " 2027-01-15T08:05:00Z; capacityDeadlineSeconds must be at least 301, or the run must start later"
@@ -131,7 +131,7 @@ def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
 def test_a_wait_into_the_block_says_when_it_begins_until_it_does() -> None:
     run = ahead(300)
     step = machine.step(run, Memory(), seen([]))
-    assert step.report.state == c.STATE_WAITING
+    assert step.report.state == names.STATE_WAITING
     assert step.report.reason.startswith("the capacity block of pool small begins at 2027-01-15T08:05:00Z")
     begun_ = machine.step(run, Memory(progress=begun(NOW + 10)), seen([], now=NOW + 300))
     assert "capacity block" not in begun_.report.reason

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher import machine, manifests, observe
 from launcher.actions import MOST_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
 from launcher.capacity import GiveUp, Submit, Wait, count, decide, preflight
@@ -16,6 +15,7 @@ from launcher.manifests import Owner
 from launcher.observe import NodePool, Observation, Training
 from launcher.progress import begun
 from launcher.request import Request
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -127,7 +127,7 @@ def test_pods_of_others_occupy_a_node_and_our_placeholders_do_not(request_: Requ
 def warm(at: str, **asked: str) -> Object:
     item = pod(f"warm-{at}", at, **asked)
     item["metadata"] |= {"namespace": "training", "labels": {"trainyard.dev/role": "warm"}}
-    item["spec"]["priorityClassName"] = c.WARM_PRIORITY_CLASS
+    item["spec"]["priorityClassName"] = names.WARM_PRIORITY_CLASS
     return item
 
 
@@ -139,13 +139,13 @@ def test_a_node_that_only_a_warm_pod_keeps_is_free(request_: Request) -> None:
     assert choice(request_, seen([node(name) for name in "abcd"], pods), 0).nodes == 4
 
 
-@pytest.mark.parametrize("role", [c.ROLE_PLACEHOLDER, "warm"])
+@pytest.mark.parametrize("role", [names.ROLE_PLACEHOLDER, "warm"])
 def test_pod_with_labels_of_ours_and_ordinary_priority_occupies_its_node(
     request_: Request, role: str
 ) -> None:
     """Anybody may write labels."""
     theirs = pod("theirs", "a", **{"nvidia.com/gpu": "4"})
-    theirs["metadata"] |= {"namespace": "training", "labels": {c.LABEL_ROLE: role, c.LABEL_RUN: "r1"}}
+    theirs["metadata"] |= {"namespace": "training", "labels": {names.LABEL_ROLE: role, names.LABEL_RUN: "r1"}}
     counted = count(request_, seen([node("a")], [theirs]))
     assert (counted.usable, counted.foreign) == ((), 1)
 
@@ -165,7 +165,7 @@ def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> N
     three = dataclasses.replace(request_, min_nodes=3)
     answer = preflight(three, seen([], limit="8"), NOW)
     assert isinstance(answer, GiveUp)
-    assert answer.code == c.EXIT_IMPOSSIBLE
+    assert answer.code == names.EXIT_IMPOSSIBLE
     assert (
         "3 nodes are needed, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
         in answer.reason
@@ -191,7 +191,7 @@ def test_the_hold_window_lies_between_minimum_and_maximum(request_: Request) -> 
     assert choice(request_, two, 300, quorum=1).nodes == 2
     assert choice(request_, seen([node("a")]), 40, quorum=30) == Wait(since=None)
     assert isinstance(choice(request_, seen([node("a")]), 299), Wait)
-    assert choice(request_, seen([node("a")]), 300).code == c.EXIT_BELOW_MINIMUM
+    assert choice(request_, seen([node("a")]), 300).code == names.EXIT_BELOW_MINIMUM
 
 
 def test_one_node_is_one_node_in_words(request_: Request) -> None:
@@ -317,17 +317,17 @@ def test_a_failed_training_frees_its_nodes_and_keeps_finished_pods(request_: Req
     )
     assert step.actions == (
         Remove(name="train-r1-worker-1", uid="train-r1-worker-1"),
-        End(code=c.EXIT_TRAINING_FAILED, reason="bad"),
+        End(code=names.EXIT_TRAINING_FAILED, reason="bad"),
     )
 
 
 @pytest.mark.parametrize(
     ("job", "code"),
     [
-        (training(outcome="Succeeded"), c.EXIT_SUCCEEDED),
-        (training(ours=False), c.EXIT_IMPOSSIBLE),
-        (training(uid="another"), c.EXIT_TRAINING_FAILED),
-        (None, c.EXIT_TRAINING_FAILED),
+        (training(outcome="Succeeded"), names.EXIT_SUCCEEDED),
+        (training(ours=False), names.EXIT_IMPOSSIBLE),
+        (training(uid="another"), names.EXIT_TRAINING_FAILED),
+        (None, names.EXIT_TRAINING_FAILED),
     ],
 )
 def test_the_end_of_the_training_is_the_launchers_end(
@@ -370,7 +370,7 @@ def test_a_pool_of_another_type_or_zone_than_the_requests_is_hopeless(
 
     refused = preflight(request_, seen([], pool=pool(value)), NOW)
     assert refused is not None
-    assert refused.code == c.EXIT_IMPOSSIBLE
+    assert refused.code == names.EXIT_IMPOSSIBLE
     assert f"NodePool small has {key} {told}" in refused.reason
     right = {"g5.12xlarge", "us-west-2b"}
     assert preflight(request_, seen([], pool=pool(value, *right)), NOW) is None
@@ -380,8 +380,8 @@ def test_a_pool_of_another_type_or_zone_than_the_requests_is_hopeless(
 @pytest.mark.parametrize(
     ("reason", "age", "code"),
     [
-        ("NodeClassNotFound", 10, c.EXIT_IMPOSSIBLE),
-        ("NodeClassTerminating", 10, c.EXIT_IMPOSSIBLE),
+        ("NodeClassNotFound", 10, names.EXIT_IMPOSSIBLE),
+        ("NodeClassTerminating", 10, names.EXIT_IMPOSSIBLE),
         ("NodeClassNotFound", 9, None),
         ("SubnetsNotFound", 1000, None),
     ],

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher import contract as c
 from launcher import giveback, machine
 from launcher.actions import End, Memory, Start, Step
 from launcher.observe import Claim, Observation
@@ -15,6 +14,7 @@ from launcher.progress import Failure, Progress, begun
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node, seen
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -39,26 +39,26 @@ def steps(
 
 def test_a_hold_lasts_no_longer_than_its_window_after_a_clock_was_set_back(request_: Request) -> None:
     last, then = steps(request_, Memory(), "ab", NOW, NOW + 5, BACK, BACK + 29)
-    assert last.report.state == c.STATE_HOLDING
+    assert last.report.state == names.STATE_HOLDING
     assert [type(action) for action in then(BACK + 30).actions] == [Start]
 
 
 def test_a_wait_ends_at_its_deadline_after_a_clock_was_set_back(request_: Request) -> None:
     last, then = steps(request_, Memory(), "a", NOW, BACK, BACK + 299)
-    assert last.report.state == c.STATE_WAITING
+    assert last.report.state == names.STATE_WAITING
     (end,) = then(BACK + 300).actions
     assert isinstance(end, End)
-    assert end.code == c.EXIT_BELOW_MINIMUM
+    assert end.code == names.EXIT_BELOW_MINIMUM
 
 
 def test_a_pause_ends_after_its_longest_time_after_a_clock_was_set_back() -> None:
-    failure = Failure(pool="small", code=c.EXIT_BELOW_MINIMUM, reason="none came")
+    failure = Failure(pool="small", code=names.EXIT_BELOW_MINIMUM, reason="none came")
     paused = Progress(
         attempt=2, candidate=0, since=NOW - 300, began=NOW - 300, resumes=NOW + 240, failures=(failure,)
     )
     last, then = steps(asked(attempts=2), Memory(progress=paused), "", NOW, BACK, BACK + 287)
-    assert last.report.state == c.STATE_PAUSING
-    assert then(BACK + 288).report.state == c.STATE_WAITING
+    assert last.report.state == names.STATE_PAUSING
+    assert then(BACK + 288).report.state == names.STATE_WAITING
 
 
 def test_a_machine_is_given_back_in_its_time_after_a_clock_was_set_back(request_: Request) -> None:

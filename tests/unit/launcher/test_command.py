@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher import contract as c
 from launcher.__main__ import main
 from tests.unit.launcher.conftest import DOCUMENT
 from tests.unit.launcher.program import ROOT
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def test_main_with_a_wrong_request_reports_each_mistake(capsys: pytest.CaptureFi
     document = copy.deepcopy(DOCUMENT)
     document["worker"]["image"], document["holdSeconds"] = "trainer", "1h30m"
     environment = {"TRAINYARD_REQUEST": json.dumps(document), "MIN_NODES": "5", "MAX_NODES": "1.5"}
-    assert main([], environment) == c.EXIT_BAD_REQUEST
+    assert main([], environment) == names.EXIT_BAD_REQUEST
     printed = capsys.readouterr()
     assert printed.out == ""
     assert sorted(line.partition(";")[0] for line in printed.err.splitlines()) == [
@@ -37,13 +37,13 @@ def test_main_with_a_wrong_request_reports_each_mistake(capsys: pytest.CaptureFi
 
 def test_main_without_a_cluster_is_an_api_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert main([], {"TRAINYARD_REQUEST": json.dumps(DOCUMENT)}) == c.EXIT_API_ERROR
+    assert main([], {"TRAINYARD_REQUEST": json.dumps(DOCUMENT)}) == names.EXIT_API_ERROR
 
 
 def test_main_with_an_unknown_option_is_a_wrong_request() -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--wet-run"], {})
-    assert ended.value.code == c.EXIT_BAD_REQUEST
+    assert ended.value.code == names.EXIT_BAD_REQUEST
 
 
 def test_dry_run_as_a_process_prints_all_objects(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_dry_run_as_a_process_prints_all_objects(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert (ended.returncode, ended.stderr) == (c.EXIT_SUCCEEDED, "")
+    assert (ended.returncode, ended.stderr) == (names.EXIT_SUCCEEDED, "")
     first, *objects = yaml.safe_load_all(ended.stdout)
     assert (first["request"]["min_nodes"], first["request"]["max_nodes"]) == (1, 3)
     assert [item["kind"] for item in objects] == ["Pod"] * 3 + ["PyTorchJob"]

@@ -6,16 +6,14 @@ import dataclasses
 from typing import Any
 
 import pytest
-import yaml
 
-from launcher import contract as c
 from launcher import observe
 from launcher.endings import Ending, ending, gang
 from launcher.manifests import stamp
 from launcher.observe import Pod, Training
 from tests.unit.launcher.conftest import asked
-from tests.unit.launcher.program import ROOT
 from tests.unit.launcher.test_capacity import NOW, node
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -108,14 +106,6 @@ def test_wrong_settings_and_broken_commands_are_never_restarted(code: int, means
     told = judged(worker("master-0"), ended("worker-0", code), lost)
     assert told is not None
     assert not told.again, "the others may have been taken away by a launcher that knew that already"
-
-
-def test_the_codes_that_are_final_are_the_trainers_own_for_wrong_settings() -> None:
-    codes = yaml.safe_load((ROOT / "contract.yaml").read_text())["exitCodes"]
-    trainer = codes["trainer"]
-    assert {trainer["configuration"], trainer["worldSize"]} == set(codes["workerFinal"]) & set(
-        trainer.values()
-    )
 
 
 def test_the_first_failure_is_told_and_how_many_followed_from_it() -> None:
@@ -241,5 +231,5 @@ def test_a_training_that_ran_out_of_time_is_not_restarted_though_its_pods_are_go
 
 def test_an_elastic_world_goes_on_without_a_lost_worker_until_the_job_has_failed() -> None:
     lost = worker("worker-0", metadata={"deletionTimestamp": "now"})
-    assert judged(*others("worker-0"), lost, outcome="", shape=c.SHAPE_ELASTIC) is None
-    assert again(judged(*others("worker-0"), lost, shape=c.SHAPE_ELASTIC))
+    assert judged(*others("worker-0"), lost, outcome="", shape=names.SHAPE_ELASTIC) is None
+    assert again(judged(*others("worker-0"), lost, shape=names.SHAPE_ELASTIC))

@@ -8,24 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from launcher import contract as c
+from components.documents.rbac import LAUNCHER_RULES
 from launcher.gateway import AT_ONCE, KubernetesGateway
 from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
 from launcher.request import Request, RequestError
 from launcher.submit import ManifestError, read_manifest, with_range
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.test_capacity import node
+from trainyard.k8s import names
 from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[3]
 PODS = "/api/v1/namespaces/training/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
 POOL = "/apis/karpenter.sh/v1/nodepools/small"
@@ -199,11 +197,11 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     gateway.update_lease(request_, made)
     gateway.record(request_, pod("event"))
     granted = {
-        (rule["namespace"], group, resource, verb)
-        for rule in yaml.safe_load((ROOT / "contract.yaml").read_text())["launcherRbac"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
+        (rule.namespace, group, resource, verb)
+        for rule in LAUNCHER_RULES
+        for group in rule.api_groups
+        for resource in rule.resources
+        for verb in rule.verbs
     }
     assert {asked(method, path, query) for method, path, query in api.requests} == granted
 
@@ -227,7 +225,7 @@ def test_pods_of_others_that_want_a_machine_of_the_pool_are_seen_in_fresh_lists_
 ) -> None:
     add_claim(api)
     for name, pool in (("wants-one", "small"), ("wants-none", "large")):
-        spec = {"containers": [], "nodeSelector": {c.LABEL_NODEPOOL: pool}}
+        spec = {"containers": [], "nodeSelector": {names.LABEL_NODEPOOL: pool}}
         meta = {"name": name, "namespace": "default"}
         api.put(f"/api/v1/namespaces/default/pods/{name}", {"metadata": meta, "spec": spec})
     seen = {
@@ -261,7 +259,7 @@ def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(
 
     api.on_request = react
     runner, said = launcher(gateway, request_)
-    assert runner.run() == c.EXIT_SUCCEEDED
+    assert runner.run() == names.EXIT_SUCCEEDED
     assert states(said) == ["waiting", "submitting", "succeeded"]
     assert said[-1].startswith(
         'launcher state=succeeded nodes=4/4 claims=0 reason="trained on 4 nodes" elapsed='
@@ -291,7 +289,7 @@ def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> No
     api.on_request = react
     with closing(KubernetesGateway(api.rest(), lambda: 10 * time.monotonic())) as gateway:
         runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
-        assert runner.run() == c.EXIT_TRAINING_FAILED
+        assert runner.run() == names.EXIT_TRAINING_FAILED
     told = [line.split("state=")[1].split()[0] for line in said]
     order = ["holding", "submitting", "failed"]
     assert [state for index, state in enumerate(told) if index == 0 or told[index - 1] != state] == order
@@ -304,7 +302,7 @@ def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(
     api.objects[POOL]["spec"]["limits"]["nvidia.com/gpu"] = "4"
     runner, said = launcher(gateway, request_)
     began = time.monotonic()
-    assert runner.run() == c.EXIT_IMPOSSIBLE
+    assert runner.run() == names.EXIT_IMPOSSIBLE
     assert time.monotonic() - began < 2
     assert states(said) == ["failed"]
     assert not [path for method, path, _ in api.requests if method == "POST" and path in (PODS, JOBS)]
@@ -313,7 +311,7 @@ def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(
 def test_what_the_cluster_lacks_is_named(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
     del api.objects["/apis/scheduling.k8s.io/v1/priorityclasses/trainyard-worker"]
     runner, said = launcher(gateway, request_)
-    assert runner.run() == c.EXIT_IMPOSSIBLE
+    assert runner.run() == names.EXIT_IMPOSSIBLE
     assert "the cluster has no PriorityClass trainyard-worker" in said[-1]
 
 
@@ -322,7 +320,7 @@ def test_a_signal_removes_the_placeholders(
 ) -> None:
     runner, _ = launcher(gateway, request_)
     api.on_request = lambda method, path: runner.stopping.set() if len(api.names(PODS)) == 3 else None
-    assert runner.run() == c.EXIT_STOPPED
+    assert runner.run() == names.EXIT_STOPPED
     assert api.names(PODS) == []
 
 
@@ -341,7 +339,7 @@ def test_a_refused_training_leaves_no_placeholder(
     api.on_request = react
     api.refused = {("POST", JOBS)}
     runner, said = launcher(gateway, request_)
-    assert runner.run() == c.EXIT_API_ERROR
+    assert runner.run() == names.EXIT_API_ERROR
     assert "403 Forbidden" in said[-1]
     assert sum(path == PODS for method, path, _ in api.requests if method == "POST") == 4
     assert api.names(PODS) == []
@@ -354,7 +352,7 @@ def test_a_second_launcher_adopts_the_first_ones_training(
     job = {"metadata": {"name": "train-r1", "labels": labels}, "spec": {}}
     api.put(f"{JOBS}/train-r1", {**job, "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
     runner, _ = launcher(gateway, request_)
-    assert runner.run() == c.EXIT_SUCCEEDED
+    assert runner.run() == names.EXIT_SUCCEEDED
     made = {path for method, path, _ in api.requests if method == "POST"}
     assert {path.rpartition("/")[2] for path in made} == {"events", "leases"}
 
@@ -365,7 +363,7 @@ def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
     api.faults = [BUSY] * 12
     api.on_request = lambda method, path: runner.stopping.set() if api.names(PODS) else None
     with closing(impatient):
-        assert runner.run() == c.EXIT_STOPPED
+        assert runner.run() == names.EXIT_STOPPED
     assert len(api.names(PODS)) == 0
     assert any(path == PODS for method, path, _ in api.requests if method == "POST")
 
@@ -394,7 +392,7 @@ def test_the_launcher_leaves_the_api_alone_as_long_as_it_asks_whatever_changes(
     api.faults = [(429, {"Retry-After": said}, b"{}")]
     with closing(Woken(api.rest(patience=Patience()), time.time)) as gateway:
         runner = Launcher(request_, "launch-r1", gateway, say=lambda _: None, clock=lambda: now)
-        assert runner.run() == c.EXIT_STOPPED
+        assert runner.run() == names.EXIT_STOPPED
     assert kept <= asked[0] <= kept + POLL_SECONDS
 
 

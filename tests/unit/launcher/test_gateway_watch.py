@@ -18,7 +18,6 @@ import pytest
 
 from launcher import __main__ as program
 from launcher import bell
-from launcher import contract as c
 from launcher.gateway import KubernetesGateway
 from launcher.loop import Launcher
 from launcher.observe import Observation, Pod
@@ -26,7 +25,7 @@ from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
-from trainyard.k8s import kubeconfig
+from trainyard.k8s import kubeconfig, names
 from trainyard.k8s.rest import ApiError
 
 pytestmark = pytest.mark.unit
@@ -155,7 +154,7 @@ def waited_out(api: FakeApi, request: Request, deadline: int) -> tuple[int, int]
             say=lambda _: None,
             poll_seconds=0.001,
         )
-        assert runner.run() == c.EXIT_BELOW_MINIMUM
+        assert runner.run() == names.EXIT_BELOW_MINIMUM
     until(lambda: not api.watching)
     return rounds, len(api.requests) - before
 
@@ -308,14 +307,14 @@ def test_sigterm_ends_the_launchers_wait_and_its_watches(
         launcher.gateway.observe(request_, fresh=False)
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         launcher.gateway.wait(20.0)
-        return c.EXIT_STOPPED if launcher.stopping.is_set() else c.EXIT_API_ERROR
+        return names.EXIT_STOPPED if launcher.stopping.is_set() else names.EXIT_API_ERROR
 
     monkeypatch.setattr(Launcher, "run", run)
     monkeypatch.setattr(kubeconfig, "connect_in_pod_or_outside", api.rest)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     began = time.monotonic()
     try:
-        assert program.run(request_, "launch-r1", "pod-a", cluster.NO_ADDRESS) == c.EXIT_STOPPED
+        assert program.run(request_, "launch-r1", "pod-a", cluster.NO_ADDRESS) == names.EXIT_STOPPED
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

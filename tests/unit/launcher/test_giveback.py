@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher import giveback, machine, observe
 from launcher.actions import End, GiveBack, Hold, Memory, Recount, Remove, Start, Step
 from launcher.manifests import stamp
@@ -16,6 +15,7 @@ from launcher.progress import Progress, begun
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen, warm
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -321,7 +321,7 @@ def test_begin_for_an_event_gives_no_node_claim_back(patient: Request) -> None:
     told = observe.Warned(
         kind="NodeClaim", name="small-x", reason="InsufficientCapacityError", message="", at=NOW
     )
-    one_way = {"requirements": [{"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]}
+    one_way = {"requirements": [{"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]}
     pool = observe.node_pool({"spec": {"template": {"spec": one_way}}})
     observation = cluster([stuck], [node("a"), node("b")], warnings=(told,), pool=pool)
     step = waited(patient, observation, began=100)

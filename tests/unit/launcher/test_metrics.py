@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 
 from launcher import __main__ as program
-from launcher import contract as c
 from launcher import metrics, tally
 from launcher.manifests import Owner, stamp
 from launcher.progress import Progress
@@ -26,7 +25,7 @@ from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.program import ROOT, Scraped, scrape, value
 from tests.unit.launcher.test_lease import Clock, tenure
 from tests.unit.launcher.test_runs import JOB, ended, hurried
-from trainyard.k8s import kubeconfig
+from trainyard.k8s import kubeconfig, names
 
 pytestmark = pytest.mark.unit
 
@@ -102,7 +101,7 @@ def test_a_run_is_seen_from_its_wait_to_its_training(api: FakeApi) -> None:
         160: succeed,
     }
     code, scrapes = followed(api, asked(), moments, Clock())
-    assert code == c.EXIT_SUCCEEDED
+    assert code == names.EXIT_SUCCEEDED
     first, second, following = at(scrapes, 40), at(scrapes, 80), at(scrapes, 150)
     assert [value(each, "waiting", run="r1") for each in (first, second, following)] == [1, 1, 0]
     assert [value(each, "ready_nodes", **SMALL) for each in (first, second)] == [0, 1]
@@ -141,7 +140,7 @@ def test_refusals_count_once_through_lost_watches_and_new_lists(api: FakeApi) ->
         200: lambda now: refuse(api, "three", now),
     }
     code, scrapes = followed(api, asked(), moments, Clock())
-    assert code == c.EXIT_BELOW_MINIMUM
+    assert code == names.EXIT_BELOW_MINIMUM
     counts = [value(each, "insufficient_capacity_total", **REFUSED, code=CAPACITY) for _, each in scrapes]
     assert [count for count in dict.fromkeys(counts) if count] in ([2, 3], [1, 2, 3])
     vcpu = {
@@ -155,7 +154,7 @@ def test_attempts_and_pools_are_told_apart(api: FakeApi) -> None:
     api.put(f"{cluster.POOLS}/large", pool)
     request = asked(attempts=2, capacityDeadlineSeconds=40, fallbacks=[fallback()])
     code, scrapes = followed(api, request, {}, Clock())
-    assert code == c.EXIT_BELOW_MINIMUM
+    assert code == names.EXIT_BELOW_MINIMUM
     small, large, pause, again = at(scrapes, 30), at(scrapes, 120), at(scrapes, 300), at(scrapes, 430)
     assert value(small, "nodes_wanted", **SMALL) == 4
     assert value(small, "nodes_wanted", run="r1", pool="large") is None
@@ -182,7 +181,7 @@ def test_a_machine_that_is_given_back_twice_is_one(api: FakeApi) -> None:
     request = asked(nodeStartSeconds=60, capacityDeadlineSeconds=100)
     code, scrapes = followed(api, request, {4: come, 76: come}, Clock())
     assert deleted.count(path) == 2
-    assert code == c.EXIT_BELOW_MINIMUM
+    assert code == names.EXIT_BELOW_MINIMUM
     counts = [value(each, "machines_given_back_total", run="r1") for _, each in scrapes]
     assert list(dict.fromkeys(counts)) == [0, 1]
 
@@ -195,7 +194,7 @@ def test_a_launcher_that_follows_a_dead_one_begins_at_nothing(api: FakeApi) -> N
     refuse(api, "before", clock.now - 50)
     moments = {60: lambda now: refuse(api, "own", now)}
     code, scrapes = followed(api, asked(attempts=2), moments, clock, "pod-b")
-    assert code == c.EXIT_BELOW_MINIMUM
+    assert code == names.EXIT_BELOW_MINIMUM
     last = scrapes[-1][1]
     assert value(last, "attempts_total", run="r1") == 0
     assert value(last, "insufficient_capacity_total", **REFUSED, code=CAPACITY) == 1
@@ -298,11 +297,11 @@ def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     request = asked(capacityDeadlineSeconds=1)
     api.objects[f"{cluster.POOLS}/small"]["spec"]["limits"]["nvidia.com/gpu"] = "4"
-    with socket.create_server((address, c.METRICS_PORT)):
-        assert program.run(request, "launch-r1", "pod-a", address) == c.EXIT_IMPOSSIBLE
+    with socket.create_server((address, names.METRICS_PORT)):
+        assert program.run(request, "launch-r1", "pod-a", address) == names.EXIT_IMPOSSIBLE
     (told,) = (record for record in caplog.records if "metrics" in record.getMessage())
     assert told.levelno == logging.WARNING
-    assert told.getMessage().startswith(f"no metrics: {address} port {c.METRICS_PORT} can't be used: ")
+    assert told.getMessage().startswith(f"no metrics: {address} port {names.METRICS_PORT} can't be used: ")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -312,7 +311,7 @@ def test_metrics_are_served_on_both_families(request_: Request, address: str) ->
     assert server is not None
     try:
         with closing(http.client.HTTPConnection(address, server.server_address[1], timeout=10)) as connection:
-            connection.request("GET", c.METRICS_PATH)
+            connection.request("GET", names.METRICS_PATH)
             assert connection.getresponse().status == 200
     finally:
         server.shutdown()

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from launcher import contract
 from launcher.request import RequestError, parse_request
 from tests.unit.launcher.conftest import fallback
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
-CONTRACT = yaml.safe_load((ROOT / "contract.yaml").read_text())
 
 
 def problems(document: Any, **environment: str) -> tuple[str, ...]:
@@ -96,12 +93,10 @@ def test_a_world_is_static_or_elastic(document: dict[str, Any], value: object) -
 def test_the_page_has_every_exit_code() -> None:
     text = (ROOT / "docs" / "monitoring.md").read_text().partition("## How a run ended")[2]
     table, _, after = text.partition("\nAfter ")
-    codes = CONTRACT["exitCodes"]
-    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == sorted(
-        codes["launcher"].values()
-    )
+    codes = sorted(code for name, code in vars(names).items() if name.startswith("EXIT_"))
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == codes
     final = after.partition(" the Job is over")[0]
-    assert [int(code) for code in re.findall(r"\d+", final)] == codes["launcherFinal"]
+    assert tuple(int(code) for code in re.findall(r"\d+", final)) == names.LAUNCHER_FINAL_EXIT_CODES
 
 
 DIGEST = "@sha256:" + "0" * 64
@@ -322,89 +317,6 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no quantity") as refused:
         quantity.parse(text)
     assert len(str(refused.value)) < 200
-
-
-def test_the_constants_are_those_of_the_contract() -> None:
-    launcher, worker = CONTRACT["environment"]["launcher"], CONTRACT["environment"]["workerFromLauncher"]
-    codes, names, classes = CONTRACT["exitCodes"]["launcher"], CONTRACT["names"], CONTRACT["priorityClasses"]
-    assert {name: value for name, value in vars(contract).items() if name.isupper()} == {
-        "TRAINING_NAMESPACE": CONTRACT["namespaces"]["training"],
-        "CLUSTER_EVENTS_NAMESPACE": CONTRACT["namespaces"]["clusterEvents"],
-        "LAUNCHER_JOB_PREFIX": names["launcherJobPrefix"],
-        "TRAINING_JOB_PREFIX": names["trainingJobPrefix"],
-        "PLACEHOLDER_PREFIX": names["placeholderPrefix"],
-        "PLACEHOLDER_PRIORITY_CLASS": classes["placeholder"]["name"],
-        "WARM_PRIORITY_CLASS": classes["warm"]["name"],
-        "LABEL_SCRAPER": CONTRACT["launcherMetrics"]["scraperLabel"],
-        "SCRAPER": CONTRACT["launcherMetrics"]["scraperValue"],
-        "RUN_ID_MAX_LENGTH": names["runIdMaxLength"],
-        "TRAINING_CONTAINER": names["trainingContainer"],
-        "LABEL_RUN": CONTRACT["labels"]["run"],
-        "LABEL_ROLE": CONTRACT["labels"]["role"],
-        "LABEL_POOL": CONTRACT["labels"]["pool"],
-        "LABEL_ATTEMPT": CONTRACT["labels"]["attempt"],
-        "LABEL_MANAGED_BY": CONTRACT["labels"]["managedBy"],
-        "MANAGED_BY": CONTRACT["labels"]["managedByLauncher"],
-        "ROLE_LAUNCHER": CONTRACT["roles"]["launcher"],
-        "ROLE_PLACEHOLDER": CONTRACT["roles"]["placeholder"],
-        "ROLE_WORKER": CONTRACT["roles"]["worker"],
-        "LABEL_TRAINING_JOB": CONTRACT["labels"]["trainingJob"],
-        "ANNOTATION_NODES": CONTRACT["annotations"]["nodes"],
-        "ANNOTATION_REASON": CONTRACT["annotations"]["reason"],
-        "ANNOTATION_RESTART": CONTRACT["annotations"]["restart"],
-        "ANNOTATION_ATTEMPT": CONTRACT["annotations"]["attempt"],
-        "SHAPE_STATIC": CONTRACT["trainingShapes"]["static"],
-        "SHAPE_ELASTIC": CONTRACT["trainingShapes"]["elastic"],
-        "ANNOTATION_NODE_RESOURCES": CONTRACT["annotations"]["nodeResources"],
-        "DO_NOT_DISRUPT": CONTRACT["annotations"]["doNotDisrupt"],
-        "POD_USER": CONTRACT["podUser"],
-        "ENV_REQUEST": launcher["request"],
-        "ENV_MIN_NODES": launcher["minNodes"],
-        "ENV_MAX_NODES": launcher["maxNodes"],
-        "ENV_POD_NAME": launcher["podName"],
-        "ENV_POD_NAMESPACE": launcher["podNamespace"],
-        "ENV_POD_UID": launcher["podUid"],
-        "ENV_JOB_NAME": launcher["jobName"],
-        "ENV_EXPECTED_NODES": worker["expectedNodes"],
-        "ENV_PROCESSES_PER_NODE": worker["processesPerNode"],
-        "ENV_RUN_ID": worker["runId"],
-        "ENV_RESTART": worker["restart"],
-        "ENV_DEVICE": CONTRACT["environment"]["workerFromProgram"]["device"],
-        "WORKER_FINAL_EXIT_CODES": tuple(CONTRACT["exitCodes"]["workerFinal"]),
-        "SHUTDOWN_VARIABLE": CONTRACT["workerShutdown"]["variable"],
-        "SHUTDOWN_SECONDS": CONTRACT["workerShutdown"]["seconds"],
-        "SHUTDOWN_MOST_SECONDS": CONTRACT["workerShutdown"]["most"],
-        "SHUTDOWN_SPARE_SECONDS": CONTRACT["workerShutdown"]["spare"],
-        "WORKER_EXIT_STOPPED": CONTRACT["exitCodes"]["trainer"]["stopped"],
-        "WORKER_EXIT_HUNG": CONTRACT["exitCodes"]["trainer"]["hung"],
-        "EXIT_SUCCEEDED": codes["succeeded"],
-        "EXIT_BAD_REQUEST": codes["badRequest"],
-        "EXIT_BELOW_MINIMUM": codes["belowMinimum"],
-        "EXIT_IMPOSSIBLE": codes["impossible"],
-        "EXIT_TRAINING_FAILED": codes["trainingFailed"],
-        "EXIT_API_ERROR": codes["apiError"],
-        "EXIT_STOPPED": codes["stopped"],
-        "EXIT_ALREADY_RUNNING": codes["alreadyRunning"],
-        "METRICS_PORT": CONTRACT["launcherMetrics"]["port"],
-        "METRICS_PATH": CONTRACT["launcherMetrics"]["path"],
-        "ENV_TRAINER_METRICS_PORT": CONTRACT["environment"]["workerFromProgram"]["metricsPort"],
-        "TRAINER_METRICS_PORT_NAME": CONTRACT["trainerMetrics"]["portName"],
-        "TRAINER_METRICS_PATH": CONTRACT["trainerMetrics"]["path"],
-        "TRAINER_METRICS_PORT": CONTRACT["trainerMetrics"]["port"],
-        "TRAINER_PROGRESS": CONTRACT["trainerProgress"],
-        "LEASE_SECONDS": CONTRACT["launcherLease"]["durationSeconds"],
-        "LEASE_RENEW_SECONDS": CONTRACT["launcherLease"]["renewSeconds"],
-        **{f"STATE_{state.upper()}": state for state in CONTRACT["launcherStates"]},
-        # Names of others, which are not ours to agree on.
-        "LABEL_NODEPOOL": "karpenter.sh/nodepool",
-        "LABEL_INITIALIZED": "karpenter.sh/initialized",
-        "LABEL_INSTANCE_TYPE": "node.kubernetes.io/instance-type",
-        "LABEL_ZONE": "topology.kubernetes.io/zone",
-        "LABEL_CAPACITY_TYPE": "karpenter.sh/capacity-type",
-        "LABEL_JOB_NAME": "training.kubeflow.org/job-name",
-        "EFA_RESOURCE": "vpc.amazonaws.com/efa",
-    }
-    assert classes["placeholder"]["value"] < 0 <= classes["worker"]["value"]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.trace import Trace
 from tests.unit.launcher.world import EPOCH, Machine, World
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -88,14 +88,14 @@ def kills(*blows: Any) -> list[Any]:
 @pytest.mark.parametrize(("blow", "first"), kills("failed", "silent", "made anew", 1))
 def test_launcher_killed_anywhere_in_a_restart_ends_alike(blow: str | int, first: int) -> None:
     undisturbed = struck(blow)
-    assert (undisturbed.code, undisturbed.submits, undisturbed.world.wrongs) == (c.EXIT_SUCCEEDED, 2, [])
+    assert (undisturbed.code, undisturbed.submits, undisturbed.world.wrongs) == (names.EXIT_SUCCEEDED, 2, [])
     assert undisturbed.points > 50
     for point in range(first, undisturbed.points + 1, STRIDE):
         trace = struck(blow, dies_at=point)
         assert trace.kills == 1
         told = (point, trace.said)
         assert trace.world.wrongs == [], told
-        assert (trace.code, trace.submits) == (c.EXIT_SUCCEEDED, 2), told
+        assert (trace.code, trace.submits) == (names.EXIT_SUCCEEDED, 2), told
         assert trace.progress is not None
         assert (trace.progress.restarts, trace.progress.retiring) == (1, ""), told
 
@@ -103,10 +103,10 @@ def test_launcher_killed_anywhere_in_a_restart_ends_alike(blow: str | int, first
 @pytest.mark.parametrize(("blows", "first"), kills((1, "failed", 137)))
 def test_restart_budget_with_launcher_killed_is_kept(blows: tuple[str | int, ...], first: int) -> None:
     undisturbed = struck(*blows)
-    assert (undisturbed.code, undisturbed.submits) == (c.EXIT_TRAINING_FAILED, 3)
+    assert (undisturbed.code, undisturbed.submits) == (names.EXIT_TRAINING_FAILED, 3)
     for point in range(first, undisturbed.points + 1, STRIDE):
         trace = struck(*blows, dies_at=point)
-        assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_TRAINING_FAILED, 3, []), point
+        assert (trace.code, trace.submits, trace.world.wrongs) == (names.EXIT_TRAINING_FAILED, 3, []), point
         assert "ended with 137 (SIGKILL, often out of memory); " in trace.said[-1], point
         assert "; after restart 2 of 2, the last one because " in trace.said[-1], point
 
@@ -114,7 +114,7 @@ def test_restart_budget_with_launcher_killed_is_kept(blows: tuple[str | int, ...
 @pytest.mark.parametrize(("blow", "first"), kills("suspended"))
 def test_suspended_run_holds_nothing_and_resumes(blow: str, first: int) -> None:
     undisturbed = struck(blow, holdSeconds=200)
-    assert (undisturbed.code, undisturbed.sizes, undisturbed.idle) == (c.EXIT_SUCCEEDED, [4, 4], 0)
+    assert (undisturbed.code, undisturbed.sizes, undisturbed.idle) == (names.EXIT_SUCCEEDED, [4, 4], 0)
     told = undisturbed.said
     assert [sum(f"state={state} " in line for line in told) > 0 for state in ("suspended", "restarting")] == [
         True,
@@ -122,14 +122,14 @@ def test_suspended_run_holds_nothing_and_resumes(blow: str, first: int) -> None:
     ]
     for point in range(first, undisturbed.points + 1, 2 * STRIDE):
         trace = struck(blow, dies_at=point, holdSeconds=200)
-        assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_SUCCEEDED, 2, []), point
+        assert (trace.code, trace.submits, trace.world.wrongs) == (names.EXIT_SUCCEEDED, 2, []), point
         assert trace.progress is not None
         assert (trace.progress.restarts, trace.progress.trainings) == (0, 1), point
 
 
 def test_wrong_settings_end_the_run_at_once() -> None:
     trace = struck(2)
-    assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_TRAINING_FAILED, 1, [])
+    assert (trace.code, trace.submits, trace.world.wrongs) == (names.EXIT_TRAINING_FAILED, 1, [])
     assert "ended with 2, which no restart heals" in trace.said[-1]
 
 
@@ -154,4 +154,4 @@ def test_a_lost_machine_is_replaced_and_its_training_grows_back_or_goes_on_with_
     shrunk = Struck(asked(maxRestarts=2, holdSeconds=10), 7, blows=("failed",))
     shrunk.world.pools["small"].refusing_until = EPOCH + 10_000
     shrunk.run()
-    assert (shrunk.code, shrunk.sizes, shrunk.world.wrongs) == (c.EXIT_SUCCEEDED, [4, 3], [])
+    assert (shrunk.code, shrunk.sizes, shrunk.world.wrongs) == (names.EXIT_SUCCEEDED, [4, 3], [])

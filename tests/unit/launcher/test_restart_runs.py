@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher import lease
 from launcher.progress import loads
 from tests.unit.launcher import cluster
@@ -17,6 +16,7 @@ from tests.unit.launcher.test_gateway import states
 from tests.unit.launcher.test_lease import LEASE, Clock
 from tests.unit.launcher.test_metrics import followed
 from tests.unit.launcher.test_runs import EVENTS, ended, hurried
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +49,7 @@ def lose(api: FakeApi) -> None:
 
 def restarts(api: FakeApi) -> str:
     labels = api.objects[JOB]["metadata"]["annotations"]
-    return str(labels[c.ANNOTATION_RESTART])
+    return str(labels[names.ANNOTATION_RESTART])
 
 
 def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: FakeApi) -> None:
@@ -75,7 +75,7 @@ def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: F
             put_outcome(api, "Succeeded")
 
     runner, said = hurried(api, asked(maxRestarts=1), go)
-    assert runner.run() == c.EXIT_SUCCEEDED
+    assert runner.run() == names.EXIT_SUCCEEDED
     assert states(said) == ["submitting", "following", "restarting", "holding", "succeeded"]
     reason = "restart 1 of 1: worker train-r1-worker-0 on a was lost: its node is gone"
     assert any("state=restarting" in line and reason in line for line in said)
@@ -99,7 +99,7 @@ def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: F
     worker = api.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     values = {each["name"]: each["value"] for each in worker["env"]}
     assert (values["TRAINYARD_RESTART"], values["PET_RDZV_ID"]) == ("1", "r1-1")
-    assert api.objects[JOB]["metadata"]["annotations"][c.ANNOTATION_REASON].startswith("restart 1 of 1: ")
+    assert api.objects[JOB]["metadata"]["annotations"][names.ANNOTATION_REASON].startswith("restart 1 of 1: ")
 
 
 def test_restarts_are_a_metric(api: FakeApi) -> None:
@@ -110,6 +110,6 @@ def test_restarts_are_a_metric(api: FakeApi) -> None:
         120: lambda now: put_outcome(api, "Succeeded"),
     }
     code, scrapes = followed(api, asked(maxRestarts=3), moments, Clock())
-    assert code == c.EXIT_SUCCEEDED
+    assert code == names.EXIT_SUCCEEDED
     counts = [value(each, "restarts_total", run="r1") for _, each in scrapes]
     assert list(dict.fromkeys(counts)) == [0, 1]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher import machine, observe
 from launcher import progress as progresses
 from launcher.actions import End, Hold, Memory, Recount, Remove, Retire, Start, Step
@@ -16,6 +15,7 @@ from launcher.progress import Progress, begun
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, seen
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -70,7 +70,7 @@ def test_a_loss_is_counted_and_its_job_deleted_and_the_free_node_held() -> None:
     progress = of(step)
     assert (progress.restarts, progress.trainings, progress.retiring) == (1, 1, "t")
     assert (progress.trained, progress.began) == (100.0, NOW)
-    assert (step.report.state, step.report.nodes) == (c.STATE_RESTARTING, 2)
+    assert (step.report.state, step.report.nodes) == (names.STATE_RESTARTING, 2)
     assert step.report.reason == "restart 1 of 3: worker train-r1-worker-2 on n2 was lost: Evicted"
 
 
@@ -95,7 +95,7 @@ def test_nodes_are_held_as_workers_leave_and_together_they_are_never_more_than_t
 
 def held_again(request: Request, index: int, at: str = "") -> Object:
     item = held(request, index, at)
-    item["metadata"]["labels"][c.LABEL_ATTEMPT] = "1-0-1"
+    item["metadata"]["labels"][names.LABEL_ATTEMPT] = "1-0-1"
     return item
 
 
@@ -118,7 +118,7 @@ def test_a_restart_waits_like_any_other_wait_and_goes_on_with_fewer_nodes() -> N
     request = asked(maxRestarts=3)
     memory = lost(request).memory
     step = later(request, memory, 12, seen([node("a"), node("b")], []))
-    assert step.report.state == c.STATE_HOLDING
+    assert step.report.state == names.STATE_HOLDING
     assert [action for action in step.actions if isinstance(action, Hold)] == [
         Hold(index=index, wait="1-0-1") for index in range(4)
     ]
@@ -137,7 +137,7 @@ def test_below_the_minimum_a_restart_goes_to_the_next_pool_and_ends_with_the_rea
     step = later(request, step.memory, 433, seen([], []))
     end = step.actions[-1]
     assert isinstance(end, End)
-    assert end.code == c.EXIT_BELOW_MINIMUM
+    assert end.code == names.EXIT_BELOW_MINIMUM
     assert end.reason.startswith(
         "restart 1 of 3, because worker train-r1-worker-2 on n2 was lost: Evicted: pool small: 1 of at least 2"
     )
@@ -149,12 +149,12 @@ def test_a_job_whose_pods_never_go_ends_the_run_with_what_a_person_can_do() -> N
     hold = held_again(request, 0, "n2")
     observation = seen([], [stuck, hold], training=job(deleting=True))
     memory = lost(request).memory
-    assert later(request, memory, 599, observation).report.state == c.STATE_RESTARTING
+    assert later(request, memory, 599, observation).report.state == names.STATE_RESTARTING
     step = later(request, memory, 600, observation)
     remove, end = step.actions
     assert remove == Remove(name="hold-r1-0", uid="uid-0")
     assert isinstance(end, End)
-    assert end.code == c.EXIT_TRAINING_FAILED
+    assert end.code == names.EXIT_TRAINING_FAILED
     assert "(train-r1-worker-1 on n1); delete the node that does not answer" in end.reason
 
 
@@ -163,7 +163,7 @@ def test_without_a_restart_left_a_loss_is_the_end(budget: int, before: int) -> N
     step = lost(asked(maxRestarts=budget), restarts=before, trainings=before, why="it fell")
     end = step.actions[-1]
     assert isinstance(end, End)
-    assert end.code == c.EXIT_TRAINING_FAILED
+    assert end.code == names.EXIT_TRAINING_FAILED
     assert [action.name for action in step.actions if isinstance(action, Remove)] == [
         "train-r1-worker-0",
         "train-r1-worker-1",
@@ -189,7 +189,9 @@ def test_the_time_to_train_is_for_all_restarts_together() -> None:
     pods = [worker(0), worker(1), evicted(2)]
     memory = Memory(progress=again, training_uid="t2")
     step = machine.step(request, memory, seen([], pods, training=job(uid="t2", created=NOW - 1)))
-    assert step.report.state == c.STATE_FOLLOWING, "its five seconds are over, so that the operator ends it"
+    assert step.report.state == names.STATE_FOLLOWING, (
+        "its five seconds are over, so that the operator ends it"
+    )
     assert step.actions == ()
 
 
@@ -212,7 +214,7 @@ def test_a_job_that_somebody_deletes_is_not_a_loss() -> None:
     step = machine.step(asked(maxRestarts=3), memory, seen([], pods, training=job(deleting=True)))
     assert (step.actions, step.report.reason) == ((), "PyTorchJob train-r1 is being deleted")
     step = machine.step(asked(maxRestarts=3), step.memory, seen([], []))
-    assert step.actions == (End(code=c.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
+    assert step.actions == (End(code=names.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
 
 
 def test_what_a_lease_keeps_of_restarts_is_read_back() -> None:
@@ -230,7 +232,7 @@ def test_a_suspended_training_is_no_failure_and_holds_nothing() -> None:
     observation = seen([], leaving, training=job(suspended=True))
     step = machine.step(request, memory, observation)
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
-    assert (step.report.state, step.report.nodes) == (c.STATE_SUSPENDED, 0)
+    assert (step.report.state, step.report.nodes) == (names.STATE_SUSPENDED, 0)
     assert (of(step).suspended, of(step).trained, of(step).restarts) == (True, 100.0, 0)
     much_later = later(request, step.memory, 9000, seen([], [], training=job(suspended=True)))
     assert (much_later.actions, of(much_later).trained) == ((), 100.0)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from launcher import __main__ as entry
-from launcher import contract as c
 from launcher import lease
 from launcher.gateway import KubernetesGateway
 from launcher.loop import Launcher
@@ -22,6 +21,7 @@ from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
 from tests.unit.launcher.test_lease import LEASE, Clock, tenure
+from trainyard.k8s import names
 from trainyard.k8s.rest import Patience
 from trainyard.k8s.watch import Reflector, Source, _key
 
@@ -102,8 +102,8 @@ def test_a_second_launcher_beside_a_live_one_names_it_and_leaves(api: FakeApi) -
         first.keep(begun(now))
 
     runner, said = hurried(api, asked(), renew, clock, "pod-b")
-    assert runner.run() == c.EXIT_ALREADY_RUNNING
-    assert clock.now - 1_800_000_000.0 <= 2 * c.LEASE_SECONDS
+    assert runner.run() == names.EXIT_ALREADY_RUNNING
+    assert clock.now - 1_800_000_000.0 <= 2 * names.LEASE_SECONDS
     (line,) = said
     assert "another launcher, pod-a, launches run r1: it holds and renews Lease training/launch-r1" in line
     assert api.names(PODS) == api.names(EVENTS) == []
@@ -117,7 +117,7 @@ def test_a_pod_that_follows_a_dead_one_goes_on_where_that_one_was(api: FakeApi) 
     dead.write(Progress(attempt=2, candidate=0, since=clock.now - 900, began=clock.now - 100))
     request = asked(attempts=2)
     runner, said = hurried(api, request, clock=clock, holder="pod-b")
-    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    assert runner.run() == names.EXIT_BELOW_MINIMUM
     waited = clock.now - 1_800_000_000.0
     assert 200 <= waited <= 206, "the deadline is the first one's"
     assert "after 2 of 2 attempts" in said[-1]
@@ -145,7 +145,7 @@ def test_attempts_and_pools_are_tried_in_turn_over_a_real_connection(api: FakeAp
     runner, said = hurried(
         api, asked(attempts=2, fallbacks=[fallback()], capacityDeadlineSeconds=40), clock=clock
     )
-    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    assert runner.run() == names.EXIT_BELOW_MINIMUM
     moments = [moment for moment, _, _ in labels]
     assert [entry[1:] for entry in labels] == [
         ("1-0", "small"),
@@ -179,7 +179,7 @@ def test_a_machine_is_given_back_with_a_warning_on_the_launchers_job(api: FakeAp
 
     clock_began = clock.now
     runner, said = hurried(api, asked(nodeStartSeconds=60, capacityDeadlineSeconds=75), come, clock)
-    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    assert runner.run() == names.EXIT_BELOW_MINIMUM
     told = "i-0abc / NodeClaim small-x: 0 of 4 nvidia.com/gpu after 60 s"
     assert f"; 1 machine given back: {told}" in said[-1]
     warned = [event for path, event in api.objects.items() if path.startswith(EVENTS)]
@@ -202,7 +202,7 @@ def test_progress_is_written_before_anything_rests_on_it(api: FakeApi) -> None:
 
     api.on_request = look
     runner, _ = hurried(api, asked(attempts=3, retrySeconds=180, capacityDeadlineSeconds=20))
-    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    assert runner.run() == names.EXIT_BELOW_MINIMUM
     assert wrong == []
 
 
@@ -218,7 +218,7 @@ def test_a_lost_race_is_seen_and_nothing_is_done(api: FakeApi) -> None:
             api.requests.clear()
 
     runner, said = hurried(api, asked(attempts=2, capacityDeadlineSeconds=40), take, clock)
-    assert runner.run() == c.EXIT_ALREADY_RUNNING
+    assert runner.run() == names.EXIT_ALREADY_RUNNING
     assert "another launcher, pod-b" in said[-1]
     made = [(method, path) for method, path, _ in api.requests if method in ("POST", "DELETE")]
     assert made == []
@@ -232,7 +232,7 @@ def test_a_signal_while_another_holds_the_lease_leaves_its_placeholders(api: Fak
     meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
     api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
     runner, _ = hurried(api, asked(), lambda _now: runner.stopping.set(), clock, "pod-b")
-    assert runner.run() == c.EXIT_STOPPED
+    assert runner.run() == names.EXIT_STOPPED
     assert api.names(PODS) == ["hold-r1-0"]
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"
 
@@ -245,11 +245,11 @@ def test_a_signal_releases_the_lease_and_the_next_pod_has_the_rest_of_the_time(a
             runner.stopping.set()
 
     runner, _ = hurried(api, asked(), stop, clock)
-    assert runner.run() == c.EXIT_STOPPED
+    assert runner.run() == names.EXIT_STOPPED
     assert api.objects[LEASE]["spec"]["holderIdentity"] is None
     assert api.names(PODS) == []
     following, said = hurried(api, asked(), clock=clock, holder="pod-b")
-    assert following.run() == c.EXIT_BELOW_MINIMUM
+    assert following.run() == names.EXIT_BELOW_MINIMUM
     assert clock.now - 1_800_000_000.0 == pytest.approx(300, abs=6)
     assert "0 of at least 2 nodes after 300 s" in said[-1]
 
@@ -260,7 +260,7 @@ def test_a_launcher_without_the_right_to_the_lease_ends_and_leaves_the_placehold
     api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
     api.refused = {("GET", LEASE)}
     runner, said = hurried(api, asked())
-    assert runner.run() == c.EXIT_API_ERROR
+    assert runner.run() == names.EXIT_API_ERROR
     assert f"GET {LEASE}: 403 Forbidden" in said[-1]
     assert api.names(PODS) == ["hold-r1-0"], "they may be those of a launcher that holds the Lease"
 
@@ -269,7 +269,7 @@ def test_what_only_a_fallback_needs_of_the_cluster_is_named_before_any_wait(api:
     other = fallback()
     other["worker"]["priorityClassName"] = "other"
     runner, said = hurried(api, asked(fallbacks=[other]))
-    assert runner.run() == c.EXIT_IMPOSSIBLE
+    assert runner.run() == names.EXIT_IMPOSSIBLE
     assert 'reason="the cluster has no PriorityClass other"' in said[-1]
 
 
@@ -283,7 +283,7 @@ def test_a_signal_while_the_api_is_silent_ends_in_time_and_leaves_the_lease_to_r
         runner.stopping.set()
 
     runner, said = hurried(api, asked(), silence, clock, patience=Patience(total=0.05, first=0.01))
-    assert runner.run() == c.EXIT_STOPPED
+    assert runner.run() == names.EXIT_STOPPED
     assert "placeholders may be left" in said[-1]
     assert "is not released" not in caplog.text, "to ask for it takes as long as for anything else"
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import contract as c
 from launcher.submit import main
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +31,7 @@ def test_what_is_no_manifest_is_refused_in_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, told: str
 ) -> None:
     (tmp_path / "manifest").write_bytes(data)
-    assert main(["--manifest", str(tmp_path / "manifest")]) == c.EXIT_BAD_REQUEST
+    assert main(["--manifest", str(tmp_path / "manifest")]) == names.EXIT_BAD_REQUEST
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("submit: ")
     assert told in line

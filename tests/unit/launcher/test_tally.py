@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher import machine, observe, tally
 from launcher.actions import Memory
 from launcher.manifests import stamp
@@ -17,6 +16,7 @@ from launcher.request import Request
 from launcher.tally import Refusal, Tally
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, seen
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -75,7 +75,7 @@ def test_a_training_ends_the_wait_and_its_nodes_are_those_that_are_wanted() -> N
     now = counting.see(at(NOW, nodes=3))
     assert (now.waiting, now.ready_nodes, now.nodes_wanted) == (False, 3, 3), "it is submitted"
     item = {
-        "metadata": {"uid": "t", "labels": {c.LABEL_RUN: "r1", c.LABEL_MANAGED_BY: c.MANAGED_BY}},
+        "metadata": {"uid": "t", "labels": {names.LABEL_RUN: "r1", names.LABEL_MANAGED_BY: names.MANAGED_BY}},
         "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 1}}},
     }
     training = observe.training(item, "r1")

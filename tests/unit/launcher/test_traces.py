@@ -11,10 +11,10 @@ from collections import Counter
 
 import pytest
 
-from launcher import contract as c
 from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.trace import FINAL, Trace, several
 from tests.unit.launcher.world import EPOCH, TICK
+from trainyard.k8s import names
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
 
@@ -50,10 +50,10 @@ def test_the_traces_are_a_mix_that_is_worth_something(traces: list[Trace]) -> No
     told = counts(traces)
     ends = Counter(trace.code for trace in traces)
     assert set(ends) <= FINAL, told
-    assert ends[c.EXIT_SUCCEEDED] > 60, told
-    assert ends[c.EXIT_BELOW_MINIMUM] > 30, told
-    assert ends[c.EXIT_IMPOSSIBLE] > 5, told
-    assert ends[c.EXIT_TRAINING_FAILED] > 3, told
+    assert ends[names.EXIT_SUCCEEDED] > 60, told
+    assert ends[names.EXIT_BELOW_MINIMUM] > 30, told
+    assert ends[names.EXIT_IMPOSSIBLE] > 5, told
+    assert ends[names.EXIT_TRAINING_FAILED] > 3, told
     assert sum(trace.kills for trace in traces) > 100, told
     assert sum(trace.given_back for trace in traces) > 30, told
     events = Counter(event for trace in traces for event in trace.events)
@@ -63,13 +63,15 @@ def test_the_traces_are_a_mix_that_is_worth_something(traces: list[Trace]) -> No
     assert sum(after < before for before, after in again) > 3, "restarts on fewer nodes: " + told
     assert sum(after > before for before, after in again) > 3, "restarts on more nodes: " + told
     used_up = [trace for trace in traces if trace.submits == 1 + trace.request.max_restarts > 1]
-    assert any(trace.code == c.EXIT_TRAINING_FAILED for trace in used_up), "a budget that is used up: " + told
+    assert any(trace.code == names.EXIT_TRAINING_FAILED for trace in used_up), (
+        "a budget that is used up: " + told
+    )
     large = sum("pool large: " in line for trace in traces for line in trace.said if "submitting" in line)
     assert large > 10, told
 
 
 def test_each_trace_submits_once_and_once_more_for_each_restart_at_most(traces: list[Trace]) -> None:
-    trained = {c.EXIT_SUCCEEDED, c.EXIT_TRAINING_FAILED}
+    trained = {names.EXIT_SUCCEEDED, names.EXIT_TRAINING_FAILED}
     for trace in traces:
         noted = trace.progress
         assert noted is not None
@@ -80,7 +82,7 @@ def test_each_trace_submits_once_and_once_more_for_each_restart_at_most(traces: 
 def test_a_wait_ends_at_its_deadline_and_not_before(traces: list[Trace]) -> None:
     once = [trace for trace in traces if trace.submits == 0]
     plain = [trace for trace in once if trace.request.candidates == trace.request.attempts == 1]
-    ended = [trace for trace in plain if trace.kills == 0 and trace.code == c.EXIT_BELOW_MINIMUM]
+    ended = [trace for trace in plain if trace.kills == 0 and trace.code == names.EXIT_BELOW_MINIMUM]
     assert len(ended) > 5, counts(traces)
     for trace in ended:
         last = float(trace.said[-1].rpartition("elapsed=")[2].removesuffix("s"))

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher.gateway import KubernetesGateway
 from launcher.loop import Launcher
 from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.program import launched, scrape, value
+from trainyard.k8s import names
 from trainyard.k8s.rest import Patience
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
@@ -148,16 +148,16 @@ def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
     reading.start()
     try:
         until(lambda: large.watching == 7 and len(large.names(cluster.PODS)) == 256, 60.0)
-        names = [name for name in large.objects if name.startswith(f"{cluster.NODES}/")]
+        paths = [name for name in large.objects if name.startswith(f"{cluster.NODES}/")]
         before = len(large.requests)
         for round_ in range(2):
-            for name in names:
+            for name in paths:
                 item = large.objects[name]
                 ready = "True" if round_ % 2 else "Unknown"
                 conditions = {**item["status"], "conditions": [{"type": "Ready", "status": ready}]}
                 large.put(name, {**item, "status": conditions})
         for _ in range(100):
-            scraped = scrape(METRICS_ADDRESS, c.METRICS_PORT)
+            scraped = scrape(METRICS_ADDRESS, names.METRICS_PORT)
         time.sleep(1.0)
         asked = len(large.requests) - before
         now, most = memory(process.pid, "VmRSS"), memory(process.pid, "VmHWM")
@@ -172,9 +172,9 @@ def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
             reading.join(5.0)
     print(
         f"launcher at 256 nodes: {now:.1f} MB now, {most:.1f} MB at most, {threads} threads; {asked} requests for "
-        f"{2 * len(names)} changes; ended {time.monotonic() - began:.2f} s after the signal"
+        f"{2 * len(paths)} changes; ended {time.monotonic() - began:.2f} s after the signal"
     )
-    assert code == c.EXIT_STOPPED, "".join(said)
+    assert code == names.EXIT_STOPPED, "".join(said)
     assert large.names(cluster.PODS) == []
     of_pool = {"run": "r1", "pool": "small"}
     assert value(scraped, "waiting", run="r1") == 1

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from launcher import contract as c
 from launcher import lease, progress
 from launcher.loop import Launcher
 from launcher.manifests import Owner, stamp
 from launcher.observe import Observation
 from launcher.request import Request
 from tests.unit.launcher.world import EPOCH, TICK, World
+from trainyard.k8s import names
 
 Object = dict[str, Any]
 LONGEST = 6000.0
@@ -124,7 +124,7 @@ class Trace:
         old = [
             pod
             for pod in self.world.pods.values()
-            if pod["metadata"]["labels"].get(c.LABEL_ATTEMPT, label) != label
+            if pod["metadata"]["labels"].get(names.LABEL_ATTEMPT, label) != label
         ]
         self.outlived = self.outlived + 1 if old and self.world.training is None else 0
         if self.outlived == OUTLIVED_TICKS:
@@ -143,7 +143,7 @@ class Trace:
         ]
         if left:
             self.wrong(f"{left} left behind")
-        if self.code == c.EXIT_BELOW_MINIMUM:
+        if self.code == names.EXIT_BELOW_MINIMUM:
             pool = self.request.candidate(self.request.candidates - 1).pool.name
             machines = [one for one in self.world.machines.values() if one.pool == pool]
             usable = sum(one.usable(self.world.now) for one in machines)
@@ -265,7 +265,7 @@ class Trace:
             self.wrong(f"{len(alive) - nodes} surplus placeholders at the submit")
         if world.workers():
             self.wrong("submitted beside the workers of the last training")
-        if manifest["metadata"]["annotations"][c.ANNOTATION_RESTART] != str(self.submits - 1):
+        if manifest["metadata"]["annotations"][names.ANNOTATION_RESTART] != str(self.submits - 1):
             self.wrong(f"submit {self.submits} is called {manifest['metadata']['annotations']}")
         if self.submits > 1 + request.max_restarts:
             self.wrong(f"{self.submits} submits with {request.max_restarts} restarts")
@@ -342,4 +342,6 @@ def several(request: Request, seed: int) -> Trace:
     return Trace(chosen, seed, crashes=(0.0, 0.0, 0.01, 0.05)[seed // 2 % 4])
 
 
-FINAL = frozenset({c.EXIT_SUCCEEDED, c.EXIT_BELOW_MINIMUM, c.EXIT_IMPOSSIBLE, c.EXIT_TRAINING_FAILED})
+FINAL = frozenset(
+    {names.EXIT_SUCCEEDED, names.EXIT_BELOW_MINIMUM, names.EXIT_IMPOSSIBLE, names.EXIT_TRAINING_FAILED}
+)

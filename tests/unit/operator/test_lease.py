@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher import contract as c
 from tests.unit.launcher.api_server import FakeApi
+from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator.core import names as n
 from trainyard.operator.lease import Hold
@@ -43,11 +43,11 @@ def test_another_waits_as_long_as_it_is_renewed_and_takes_it_when_it_is_not(api:
     assert first.keep() > clock()
     for _ in range(8):
         assert second.keep() <= clock()
-        clock.now += c.LEASE_RENEW_SECONDS
+        clock.now += names.LEASE_RENEW_SECONDS
         assert first.keep() > clock()
     assert second.other == "a"
     assert second.keep() <= clock()
-    clock.now += c.LEASE_SECONDS
+    clock.now += names.LEASE_SECONDS
     assert second.keep() > clock()
     assert first.keep() <= clock()
     assert api.objects[PATH]["spec"]["leaseTransitions"] == 1
@@ -70,7 +70,7 @@ def test_it_is_kept_again_when_the_api_wants_to_be_asked(api: FakeApi) -> None:
     assert first.keep() <= clock()
     assert first.pause == 30.0
     assert first.keep() > clock()
-    assert first.pause == c.LEASE_RENEW_SECONDS
+    assert first.pause == names.LEASE_RENEW_SECONDS
 
 
 def test_an_api_that_does_not_answer_costs_it_only_after_its_time(api: FakeApi) -> None:
@@ -78,7 +78,7 @@ def test_an_api_that_does_not_answer_costs_it_only_after_its_time(api: FakeApi) 
     first = hold(api, "a", clock)
     assert first.keep() > clock()
     api.faults += [(403, {}, b"{}")] * 100
-    clock.now += c.LEASE_SECONDS - 1
+    clock.now += names.LEASE_SECONDS - 1
     assert first.keep() > clock()
     clock.now += 2
     assert first.keep() <= clock()

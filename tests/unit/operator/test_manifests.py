@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher import contract as c
+from trainyard.k8s import names
 from trainyard.operator import deployment, people, rights
 from trainyard.operator.core import names as n
 from trainyard.operator.manifests import CHECKOUT, files, main
@@ -157,7 +157,7 @@ def test_liveness_is_asked_where_kopf_answers() -> None:
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     probe = container["livenessProbe"]["httpGet"]
     assert (ports[probe["port"]], probe["path"]) == (n.LIVENESS_PORT, "/healthz")
-    assert ports["metrics"] == c.METRICS_PORT
+    assert ports["metrics"] == names.METRICS_PORT
 
 
 def test_the_image_is_one_by_its_digest() -> None:

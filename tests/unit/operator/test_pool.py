@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import contract as c
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.launcher.conftest import made_for
 from tests.unit.operator.staged import (
@@ -23,6 +22,7 @@ from tests.unit.operator.staged import (
     stage,
     workers,
 )
+from trainyard.k8s import names
 from trainyard.k8s.rest import ApiError
 from trainyard.operator import pools
 from trainyard.operator.core import names as n
@@ -35,7 +35,7 @@ NODES = "/api/v1/nodes"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 NODE_CLASS = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses/p5"
 POOL = "/apis/karpenter.sh/v1/nodepools/p5"
-CLASS = f"/apis/scheduling.k8s.io/v1/priorityclasses/{c.PLACEHOLDER_PRIORITY_CLASS}"
+CLASS = f"/apis/scheduling.k8s.io/v1/priorityclasses/{names.PLACEHOLDER_PRIORITY_CLASS}"
 EVENTS = f"/api/v1{TEAM}/events"
 ALL_PODS = "/api/v1/pods"
 READ_OF_A_POOL = {NODES, CLAIMS, POOL, ALL_PODS, EVENTS, "/api/v1/namespaces/default/events"}
@@ -46,16 +46,16 @@ def pooled(api: FakeApi, *, limit: int = 4) -> None:
     stage(api)
     item = api.objects[QUEUE]
     api.put(QUEUE, {**item, "spec": {**item["spec"], "scheduling": {"pool": "p5"}}})
-    offers = [{"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]
+    offers = [{"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]
     spec = {"limits": {"nvidia.com/gpu": str(8 * limit)}, "template": {"spec": {"requirements": offers}}}
     api.put(POOL, {"metadata": {"name": "p5"}, "spec": spec})
-    api.put(CLASS, {"metadata": {"name": c.PLACEHOLDER_PRIORITY_CLASS}})
+    api.put(CLASS, {"metadata": {"name": names.PLACEHOLDER_PRIORITY_CLASS}})
 
 
 def reserve(api: FakeApi) -> None:
     """The pool buys reserved capacity alone, of which there is none."""
     pool = api.objects[POOL]
-    bought = {"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"]}
+    bought = {"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"]}
     named = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "p5"}
     template = {"spec": {"requirements": [bought], "nodeClassRef": named}}
     api.put(POOL, {**pool, "spec": {**pool["spec"], "template": template}})
@@ -67,13 +67,13 @@ def held(api: FakeApi) -> list[str]:
     return [
         path
         for path, item in api.objects.items()
-        if (item["metadata"].get("labels") or {}).get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
+        if (item["metadata"].get("labels") or {}).get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
     ]
 
 
 def idle(api: FakeApi, name: str) -> None:
     """A machine that can take a worker."""
-    labels = {c.LABEL_NODEPOOL: "p5", c.LABEL_INITIALIZED: "true"}
+    labels = {names.LABEL_NODEPOOL: "p5", names.LABEL_INITIALIZED: "true"}
     status = {
         "conditions": [{"type": "Ready", "status": "True"}],
         "allocatable": {"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "8"},
@@ -319,7 +319,11 @@ def test_karpenters_word_on_a_placeholder_is_heard_and_nobody_elses(api: FakeApi
 def test_machines_that_are_not_waited_for_any_more_go_back(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
-    meta = {"name": "p5-1", "labels": {c.LABEL_NODEPOOL: "p5"}, "creationTimestamp": "2027-01-15T08:10:00Z"}
+    meta = {
+        "name": "p5-1",
+        "labels": {names.LABEL_NODEPOOL: "p5"},
+        "creationTimestamp": "2027-01-15T08:10:00Z",
+    }
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     objects = Mortal(api)
     later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 1200)

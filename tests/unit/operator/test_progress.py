@@ -13,14 +13,14 @@ from wsgiref.simple_server import make_server
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
-from launcher import contract as c
+from trainyard.k8s import names
 from trainyard.operator import progress
 from trainyard.operator.core import names as n
 from trainyard.operator.progress import ask, first_worker, parse
 
 pytestmark = pytest.mark.unit
 
-NAMES = c.TRAINER_PROGRESS
+NAMES = names.TRAINER_PROGRESS
 
 
 def pod(

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from launcher import contract as c
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.launcher.conftest import made_for
 from tests.unit.operator.asked_rights import GIVEN, Needed, needed
@@ -30,6 +29,7 @@ from tests.unit.operator.staged import (
 )
 from tests.unit.operator.test_pool import CLAIMS, pooled, reserve
 from tests.unit.operator_core.api import sync_pod_status
+from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator import handlers
 from trainyard.operator.controller import Controller
@@ -155,7 +155,11 @@ def a_job_that_waits_for_machines(api: FakeApi) -> None:
     looks = looking(api, clock)
     for _ in range(6):
         looks.job("team", "vit")
-    meta = {"name": "p5-1", "labels": {c.LABEL_NODEPOOL: "p5"}, "creationTimestamp": "2027-01-15T08:10:00Z"}
+    meta = {
+        "name": "p5-1",
+        "labels": {names.LABEL_NODEPOOL: "p5"},
+        "creationTimestamp": "2027-01-15T08:10:00Z",
+    }
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     clock.now += 1200
     looking(api, clock).job("team", "vit")

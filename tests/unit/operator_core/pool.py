@@ -5,21 +5,21 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from launcher import contract as c
 from launcher import observe
 from launcher.claim_mark import mark
 from launcher.manifests import stamp
 from launcher.observe import Observation
 from tests.unit.operator_core.api import Api, JsonObject
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 
 POOL = "p5"
 GPU = "nvidia.com/gpu"
 MACHINE = {"cpu": "97", "memory": "1Ti", GPU: "8"}
 OFFERS = {
-    c.LABEL_INSTANCE_TYPE: "p5.48xlarge",
-    c.LABEL_ZONE: "us-west-2b",
-    c.LABEL_CAPACITY_TYPE: "on-demand",
+    names.LABEL_INSTANCE_TYPE: "p5.48xlarge",
+    names.LABEL_ZONE: "us-west-2b",
+    names.LABEL_CAPACITY_TYPE: "on-demand",
 }
 OVER = ("Succeeded", "Failed")
 
@@ -105,8 +105,8 @@ class PoolApi(Api):
     def add(self, name: str, **changes: Any) -> JsonObject:
         """A machine that is ready, but for the changes."""
         labels = {
-            c.LABEL_NODEPOOL: POOL,
-            c.LABEL_INITIALIZED: "true",
+            names.LABEL_NODEPOOL: POOL,
+            names.LABEL_INITIALIZED: "true",
             **{key: value.partition(",")[0] for key, value in self.offers.items()},
         }
         item: JsonObject = {
@@ -163,7 +163,7 @@ class PoolApi(Api):
             node["status"]["conditions"][0]["status"] == "True"
             and not node["spec"]["unschedulable"]
             and taints <= {GPU}
-            and node["metadata"]["labels"].get(c.LABEL_INITIALIZED) == "true"
+            and node["metadata"]["labels"].get(names.LABEL_INITIALIZED) == "true"
             and node["status"]["allocatable"].get(GPU) == "8"
         )
 
@@ -228,10 +228,10 @@ class PoolApi(Api):
     def schedule(self) -> None:
         """Gives nodes to pods, workers first; a worker takes the place of a placeholder where nothing else is free."""
         self.settle()
-        for pod in sorted(self.pods_without_node(), key=lambda each: _role(each) == c.ROLE_PLACEHOLDER):
+        for pod in sorted(self.pods_without_node(), key=lambda each: _role(each) == names.ROLE_PLACEHOLDER):
             nodes = list(self.nodes.values())
             place = next((each for each in nodes if self.free(each)), None)
-            if place is None and _role(pod) != c.ROLE_PLACEHOLDER:
+            if place is None and _role(pod) != names.ROLE_PLACEHOLDER:
                 place = next((each for each in nodes if self._gives_way(each)), None)
                 if place is not None:
                     for each in self.pods_on(place["metadata"]["name"]):
@@ -241,32 +241,32 @@ class PoolApi(Api):
                 pod["spec"]["nodeName"] = place["metadata"]["name"]
                 pod.setdefault("status", {})["phase"] = "Pending"
                 self.touch(pod)
-        held = [each for each in self.objects.values() if _role(each) == c.ROLE_PLACEHOLDER]
+        held = [each for each in self.objects.values() if _role(each) == names.ROLE_PLACEHOLDER]
         self.most_held = max(self.most_held, len(held))
 
     def _gives_way(self, node: JsonObject) -> bool:
         name = node["metadata"]["name"]
         here = self.pods_on(name)
         busy = any(each["spec"]["nodeName"] == name for each in self.others.values())
-        lower = [_role(each) == c.ROLE_PLACEHOLDER and not each["metadata"].get("stuck") for each in here]
+        lower = [_role(each) == names.ROLE_PLACEHOLDER and not each["metadata"].get("stuck") for each in here]
         return self.usable(node) and not busy and all(lower)
 
     def held_by_placeholders(self) -> int:
         """How many usable nodes the job's placeholders have: what an attempt may begin with."""
-        names = {
+        held = {
             each["spec"]["nodeName"]
             for each in self.objects.values()
-            if _role(each) == c.ROLE_PLACEHOLDER
+            if _role(each) == names.ROLE_PLACEHOLDER
             and each["spec"].get("nodeName")
             and "deletionTimestamp" not in each["metadata"]
         }
-        return sum(self.usable(self.nodes[name]) for name in names if name in self.nodes)
+        return sum(self.usable(self.nodes[name]) for name in held if name in self.nodes)
 
     def placeholders(self) -> list[str]:
         return sorted(
             each["metadata"]["name"]
             for each in self.objects.values()
-            if _role(each) == c.ROLE_PLACEHOLDER and "deletionTimestamp" not in each["metadata"]
+            if _role(each) == names.ROLE_PLACEHOLDER and "deletionTimestamp" not in each["metadata"]
         )
 
     def workers(self) -> list[JsonObject]:
@@ -278,7 +278,7 @@ class PoolApi(Api):
 
 
 def _role(item: JsonObject) -> str:
-    return str((item["metadata"].get("labels") or {}).get(c.LABEL_ROLE, ""))
+    return str((item["metadata"].get("labels") or {}).get(names.LABEL_ROLE, ""))
 
 
 def _phase(pod: JsonObject) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from local.home import CHECKOUT
 from local.nodes import dockerfile
 from tests.unit.operator_core.made import (
@@ -24,6 +23,7 @@ from tests.unit.operator_core.made import (
     pod,
 )
 from tests.unit.operator_core.test_affinity import node
+from trainyard.k8s import names
 from trainyard.operator.core import affinity, children
 from trainyard.operator.core import names as n
 from trainyard.operator.core.distribution import Refused
@@ -120,8 +120,8 @@ def test_job_without_gpus_buys_no_node_with_gpus() -> None:
     with pytest.raises(AssertionError, match=r"spec.overrides.nodeResources.gpus is 0, and nodes of pool p5"):
         making({"numGPUs": 0, "overrides": {"nodeResources": {"gpus": 0}}}, pooled)
     for bound in (
-        {"scheduling.nodeSelector": {c.LABEL_NODEPOOL: "p5"}},
-        {"podTemplate.spec.nodeSelector": {c.LABEL_NODEPOOL: "p5"}},
+        {"scheduling.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
+        {"podTemplate.spec.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
         {"nodeResources.gpuType": "p5"},
     ):
         with pytest.raises(Refused, match=r"spec.numGPUs is 0, and nodes of (pool|gpuType) p5 have GPUs"):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from tests.unit.operator_core.made import CLUSTER
 from tests.unit.operator_core.pool import GPU, POOL
 from tests.unit.operator_core.pooled import ELASTIC, TWO, Pooled
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core.pool_request import DEADLINE_SECONDS, HOLD_SECONDS, RETRY_SECONDS
 
@@ -55,8 +55,8 @@ def test_machines_that_stand_idle_are_held_before_they_count() -> None:
 def test_a_pool_may_have_several_types_and_zones() -> None:
     life = Pooled()
     life.api.offers |= {
-        c.LABEL_ZONE: "us-west-2a,us-west-2b",
-        c.LABEL_INSTANCE_TYPE: "p5.48xlarge,p5e.48xlarge",
+        names.LABEL_ZONE: "us-west-2a,us-west-2b",
+        names.LABEL_INSTANCE_TYPE: "p5.48xlarge,p5e.48xlarge",
     }
     life.api.left = 0
     life.turn(2)

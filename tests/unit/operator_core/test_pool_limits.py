@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from components.documents.pool import pool_annotations
-from launcher import contract as c
 from launcher import observe
 from tests.unit.components.pools import pool as stack_pool
 from tests.unit.operator_core.made import CLUSTER, making, queue
 from tests.unit.operator_core.pool import POOL, PoolApi
 from tests.unit.operator_core.pooled import POOLED, Pooled
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core import pool_limits, queues
 from trainyard.operator.status_schema import fit_status
 
 pytestmark = pytest.mark.unit
 
-NODE = {c.ANNOTATION_NODE_RESOURCES: json.dumps({"nvidia.com/gpu": "8", "cpu": "97", "memory": "1Ti"})}
+NODE = {names.ANNOTATION_NODE_RESOURCES: json.dumps({"nvidia.com/gpu": "8", "cpu": "97", "memory": "1Ti"})}
 NEURON = {
     "nodeResources.gpus": 0,
     "podTemplate.spec.containers": [
@@ -47,7 +47,7 @@ def test_nodes_that_are_there_show_what_a_pool_can_have() -> None:
     life.look()
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     several = Pooled({"numGPUs": 9}, PART)
-    several.api.offers[c.LABEL_INSTANCE_TYPE] = "p5.48xlarge,p5.4xlarge"
+    several.api.offers[names.LABEL_INSTANCE_TYPE] = "p5.48xlarge,p5.4xlarge"
     several.api.add("one")
     several.look()
     assert several.told == ("Pending", n.REASON_WAITING_FOR_NODES), "the others may be of another type"
@@ -110,7 +110,7 @@ def test_queue_status_has_all_that_submit_goes_by() -> None:
 
 def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
     life = Pooled({"numGPUs": 16})
-    life.api.offers[c.LABEL_CAPACITY_TYPE] = "reserved"
+    life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
     life.api.reservations = []
     life.turn(2)
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
@@ -133,7 +133,7 @@ def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
 
 def test_nodes_of_an_ended_reservation_take_workers() -> None:
     life = Pooled({"numGPUs": 8})
-    life.api.offers[c.LABEL_CAPACITY_TYPE] = "reserved"
+    life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
     life.api.reservations = [{"id": "cr-1", "state": "expiring"}]
     life.api.add("one")
     life.turn(2)
@@ -152,7 +152,7 @@ def test_nodes_of_an_ended_reservation_take_workers() -> None:
 def test_only_pools_of_reserved_capacity_are_bound(
     changes: dict[str, Any], ready: str, found: int | None
 ) -> None:
-    bought = {"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"], **changes}
+    bought = {"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"], **changes}
     named = {"group": observe.NODE_CLASS_GROUP, "name": "p5"}
     item = {"spec": {"template": {"spec": {"nodeClassRef": named, "requirements": [bought]}}}}
     there = [{"id": "cr-1", "state": "active"}, {"id": "cr-2", "state": "expiring"}]
@@ -177,7 +177,7 @@ def test_limits_of_all_that_a_worker_asks_for_count(
 ) -> None:
     life = Pooled({"numGPUs": 0, "numNodes": 3}, of_queue)
     life.api.limits = limits
-    life.api.offers[c.LABEL_INSTANCE_TYPE] = "one,another"
+    life.api.offers[names.LABEL_INSTANCE_TYPE] = "one,another"
     life.turn(2)
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert said in life.status["message"]

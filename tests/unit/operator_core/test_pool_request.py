@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from launcher import observe
 from launcher.claim_mark import mark
 from launcher.observe import NodePool
 from tests.unit.operator_core.made import DIGEST, TOOLS, making, pod
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 from trainyard.operator.core import names as n
 from trainyard.operator.core import pool_request
 from trainyard.operator.core.affinity import REQUIRED
@@ -36,11 +35,11 @@ def test_a_placeholder_says_what_it_is_whose_it_is_and_gives_way() -> None:
     assert meta["labels"] == {
         n.LABEL_JOB: "vit",
         n.LABEL_MANAGED_BY: n.MANAGED_BY,
-        c.LABEL_RUN: "torchrun.vit",
-        c.LABEL_ROLE: c.ROLE_PLACEHOLDER,
-        c.LABEL_ATTEMPT: "1-0",
+        names.LABEL_RUN: "torchrun.vit",
+        names.LABEL_ROLE: names.ROLE_PLACEHOLDER,
+        names.LABEL_ATTEMPT: "1-0",
     }
-    assert meta["annotations"][c.DO_NOT_DISRUPT] == "true"
+    assert meta["annotations"][names.DO_NOT_DISRUPT] == "true"
     (owner,) = meta["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == (
         n.JOB_KIND,
@@ -86,7 +85,7 @@ def test_a_placeholder_may_be_where_a_worker_may_be_each_on_a_node_of_its_own() 
         "scheduling.affinity": {"podAffinity": {"x": 1}},
     }
     worker, spec = pod({}, {**POOLED, **asked})["spec"], placeholder({}, asked)["spec"]
-    assert spec["nodeSelector"] == worker["nodeSelector"] == {"a": "b", c.LABEL_NODEPOOL: "p5"}
+    assert spec["nodeSelector"] == worker["nodeSelector"] == {"a": "b", names.LABEL_NODEPOOL: "p5"}
     terms = worker["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     held = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     own = {"key": mark("team", "torchrun.vit"), "operator": "DoesNotExist"}
@@ -119,13 +118,13 @@ def test_the_digest_of_a_placeholder_is_that_of_its_spec() -> None:
 
 def test_the_request_is_of_the_jobs_own_numbers() -> None:
     made = making({"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}, POOLED)
-    offers = {c.LABEL_INSTANCE_TYPE: ("p5.48xlarge",), c.LABEL_ZONE: ("us-west-2b",)}
+    offers = {names.LABEL_INSTANCE_TYPE: ("p5.48xlarge",), names.LABEL_ZONE: ("us-west-2b",)}
     request = request_of(made, observe.NodePool(limits={}, ready=True, problem="", offers=offers))
-    assert (request.min_nodes, request.max_nodes, request.shape) == (2, 4, c.SHAPE_ELASTIC)
+    assert (request.min_nodes, request.max_nodes, request.shape) == (2, 4, names.SHAPE_ELASTIC)
     assert (request.pool.resource, request.pool.per_node) == ("nvidia.com/gpu", 8)
     assert (request.pool.instance_type, request.pool.zone) == ("p5.48xlarge", "us-west-2b")
     cpus = request_of(making({"numGPUs": 0, "numNodes": 3}, {**POOLED, "nodeResources.gpus": 0}), None)
-    assert (cpus.min_nodes, cpus.max_nodes, cpus.shape) == (3, 3, c.SHAPE_STATIC)
+    assert (cpus.min_nodes, cpus.max_nodes, cpus.shape) == (3, 3, names.SHAPE_STATIC)
     assert (cpus.pool.resource, cpus.pool.per_node) == ("cpu", 96)
     part = request_of(making({"numGPUs": 8, "numNodes": 2}, POOLED), POOL)
     assert (part.pool.per_node, part.max_nodes, part.resources["nvidia.com/gpu"]) == (4, 2, "4")

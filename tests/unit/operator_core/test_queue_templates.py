@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from launcher import contract as c
 from tests.unit.operator_core.life import Life as JobLife
 from tests.unit.operator_core.made import CLUSTER, DIGEST, queue
 from tests.unit.operator_core.queue_life import NAMED, Life
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core import pod_template
 from trainyard.operator.core.queues import Trial, trial
@@ -111,11 +111,11 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
         *(
             ({"metadata": {kind: {key: "x"}}}, f"spec.podTemplate.metadata.{kind}.{key}: reserved")
             for kind, key in (
-                ("labels", c.LABEL_ROLE),
+                ("labels", names.LABEL_ROLE),
                 ("labels", "sub.trainyard.dev/x"),
                 ("labels", n.LABEL_KAI_QUEUE),
                 ("labels", n.LABEL_JOB),
-                ("annotations", c.DO_NOT_DISRUPT),
+                ("annotations", names.DO_NOT_DISRUPT),
                 ("annotations", n.ANNOTATION_POD_GROUP),
             )
         ),

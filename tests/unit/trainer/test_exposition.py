@@ -13,7 +13,6 @@ from pathlib import Path
 from socketserver import TCPServer
 
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,6 +20,7 @@ from tests.unit.trainer.records import ALARM, BEGAN, CHECKPOINT, EVALUATION, EVE
 from trainer.metrics.exposition import Exposition, _Scrape, _Values, families
 from trainer.metrics.record import Record
 from trainer.metrics.tally import Tally, after
+from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
@@ -132,10 +132,9 @@ def test_counts_add_up_and_gauges_are_the_last() -> None:
 
 
 def test_the_names_that_a_jobs_progress_is_made_of_are_told() -> None:
-    """The controller of torchrun jobs reads them (contract.yaml, trainerProgress)."""
-    contract = yaml.safe_load((ROOT / "contract.yaml").read_text())
+    """The controller of torchrun jobs reads them."""
     told = {f"trainyard_trainer_{name}" for name in values(START, STEP, CHECKPOINT)}
-    assert set(contract["trainerProgress"].values()) <= told
+    assert set(names.TRAINER_PROGRESS.values()) <= told
 
 
 def test_a_late_record_of_an_earlier_step_does_not_set_the_step_back() -> None:

@@ -13,17 +13,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import yaml
 
 from local.nodes.dockerfile import instructions, parse
 from trainer.contract import REVISION
+from trainyard.k8s import names
 from trainyard.operator.core.queue_spec import WORKING_DIRECTORY
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "trainer" / "Dockerfile"
-USER = yaml.safe_load((ROOT / "contract.yaml").read_text())["podUser"]
+USER = names.POD_USER
 PINNED = f"FROM python:3.11@sha256:{'0' * 64}\n"
 GPU_TARGETS = ("cuda", "v100")
 

@@ -10,24 +10,23 @@ import json
 import re
 from typing import Final
 
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core.job_spec import Workspace
 
-WORKSPACES: Final = "workspaces"
-LOGS: Final = "logs"
 ATTEMPT: Final = "attempt-"
 NODE: Final = "node-"
-_ARCHIVE_URL: Final = re.compile(rf"(s3://[^/]+(?:/.*)?)/{WORKSPACES}/[^/]+/[^/]+")
+_ARCHIVE_URL: Final = re.compile(rf"(s3://[^/]+(?:/.*)?)/{names.TORCHRUN_ARCHIVES}/[^/]+/[^/]+")
 
 
 def workspaces_prefix(where: str, namespace: str) -> str:
     """Return the prefix of a namespace's archives below this bucket and prefix."""
-    return f"{where.rstrip('/')}/{WORKSPACES}/{namespace}"
+    return f"{where.rstrip('/')}/{names.TORCHRUN_ARCHIVES}/{namespace}"
 
 
 def logs_prefix(where: str, namespace: str, uid: str) -> str:
     """Return the prefix of the logs of the job with this uid, below this bucket and prefix."""
-    return f"{where.rstrip('/')}/{LOGS}/{namespace}/{uid}"
+    return f"{where.rstrip('/')}/{names.TORCHRUN_LOGS}/{namespace}/{uid}"
 
 
 def log_url(below: str, attempt: int, node: str) -> str:

@@ -10,8 +10,8 @@ import hashlib
 import json
 from typing import Final
 
-from launcher import contract as c
 from launcher.manifests import pod_security
+from trainyard.k8s import names
 from trainyard.k8s.quantity import in_words
 from trainyard.operator.core import names as n
 from trainyard.operator.core import pods
@@ -32,7 +32,7 @@ _OUTSIDE_POOLS: Final = {
     "nodeAffinity": {
         REQUIRED: {
             "nodeSelectorTerms": [
-                {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
+                {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
                 {"matchExpressions": [{"key": n.LABEL_SYNC_PODS, "operator": "In", "values": ["true"]}]},
             ]
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher import contract as c
+from trainyard.k8s import names
 from trainyard.operator.core.job_spec import JobSpec
 from trainyard.operator.core.queue_spec import QueueSpec
 
@@ -61,7 +61,7 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
 def _bound_to(queue: QueueSpec) -> str:
     """Return what binds workers of a queue with GPUs to nodes with GPUs; "" if they may run on others."""
     selector = {**(queue.template_spec.get("nodeSelector") or {}), **queue.node_selector}
-    pool = queue.pool or selector.get(c.LABEL_NODEPOOL)
+    pool = queue.pool or selector.get(names.LABEL_NODEPOOL)
     if pool:
         return f"pool {pool}"
     return f"gpuType {queue.gpu_type}" if queue.gpu_type else ""

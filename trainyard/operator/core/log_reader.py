@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from launcher import contract as c
 from launcher.manifests import pod_security
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core.children import owner_reference
 from trainyard.operator.core.pods import pull_secrets
@@ -85,5 +85,5 @@ def log_reader(
 
 _OUTSIDE_POOLS: Final = {
     "weight": 100,
-    "preference": {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
+    "preference": {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
 }

@@ -7,29 +7,31 @@ from __future__ import annotations
 
 from typing import Final
 
-GROUP: Final = "torchrun.ai"
-VERSION: Final = "v1alpha1"
+from trainyard.k8s import names
+
+GROUP: Final = names.TORCHRUN_GROUP
+VERSION: Final = names.TORCHRUN_VERSION
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 CATEGORY: Final = "torchrun"
 
-QUEUE_KIND: Final = "TorchrunQueue"
+QUEUE_KIND: Final = names.TORCHRUN_QUEUE_KIND
 QUEUE_SINGULAR: Final = "torchrunqueue"
-QUEUE_PLURAL: Final = "torchrunqueues"
+QUEUE_PLURAL: Final = names.TORCHRUN_QUEUES
 QUEUE_SHORT: Final = "tq"
 
 JOB_KIND: Final = "TorchrunJob"
 JOB_SINGULAR: Final = "torchrunjob"
-JOB_PLURAL: Final = "torchrunjobs"
+JOB_PLURAL: Final = names.TORCHRUN_JOBS
 JOB_SHORT: Final = "tj"
 # The longest of a job's names is that of a pod, <job>-<attempt>-<index>: with the random ending that the Job controller
 # adds it has to be a label of 63 characters.
 JOB_NAME_MAX_LENGTH: Final = 40
 
 # The controller's own objects, and the manager of the fields that it applies.
-CONTROLLER: Final = "torchrun-controller"
-CONTROLLER_NAMESPACE: Final = "torchrun-system"
+CONTROLLER: Final = names.TORCHRUN_CONTROLLER
+CONTROLLER_NAMESPACE: Final = names.TORCHRUN_NAMESPACE
 FIELD_MANAGER: Final = CONTROLLER
-# kopf's /healthz answers here; the metrics' port is the launcher's (launcher/contract.py).
+# kopf's /healthz answers here; the metrics' port is `trainyard.k8s.names.METRICS_PORT`.
 LIVENESS_PORT: Final = 8080
 LIVENESS_PATH: Final = "/healthz"
 QUEUE_FINALIZER: Final = f"{GROUP}/kai-queue"
@@ -41,7 +43,7 @@ QUEUE_POLICY: Final = f"{QUEUE_PLURAL}.{GROUP}"
 ENV_TOOLS_IMAGE: Final = "TORCHRUN_TOOLS_IMAGE"
 
 # On everything that is made for a job; the short key is the one that people type.
-LABEL_JOB: Final = "torchrun-job-name"
+LABEL_JOB: Final = names.TORCHRUN_LABEL_JOB
 LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
 # On workers: the job's uid, as an earlier job of its name may still have some.
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
@@ -49,7 +51,7 @@ LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 LABEL_NODE: Final = f"{GROUP}/node"
 # Kubernetes' own, of the pods of an Indexed Job.
 LABEL_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_MANAGED_BY: Final = names.LABEL_MANAGED_BY
 MANAGED_BY: Final = CONTROLLER
 # On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.
 ANNOTATION_SIZE: Final = f"{GROUP}/size"
@@ -78,7 +80,7 @@ LABEL_GPU_TYPE: Final = f"{GROUP}/gpu-type"
 LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
 LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
 
-WORKER_CONTAINER: Final = "torchrun"
+WORKER_CONTAINER: Final = names.TORCHRUN_WORKER_CONTAINER
 # Before it in the same pod: puts the workspace in place, and keeps it as it was last sent.
 FETCH_CONTAINER: Final = "workspace"
 FOLLOW_CONTAINER: Final = "workspace-sync"

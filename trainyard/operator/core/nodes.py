@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher import capacity, giveback, observe
-from launcher import contract as c
 from launcher.actions import GiveBack, Hold, Remove, placeholders, remove
 from launcher.capacity import Count, GiveUp, Submit
 from launcher.holding import hold
@@ -22,6 +21,7 @@ from launcher.manifests import stamp
 from launcher.observe import Observation, Pod
 from launcher.progress import Progress
 from launcher.reasons import shortfall
+from trainyard.k8s import names
 from trainyard.operator.core import affinity, job_spec, placement, pool_limits, pool_request, record
 from trainyard.operator.core import names as n
 from trainyard.operator.core.decision import Removal, removal
@@ -89,8 +89,8 @@ def choose(look: Look, making: Making, leaving: int, first: Waiting | None = Non
     """
     if not making.cluster.placeholders:
         message = (
-            f"there is no PriorityClass {c.PLACEHOLDER_PRIORITY_CLASS}, which pods have that hold the nodes of pool "
-            f"{making.settings.queue.pool}; the job begins when it is there"
+            f"there is no PriorityClass {names.PLACEHOLDER_PRIORITY_CLASS}, which pods have that hold the nodes of"
+            f" pool {making.settings.queue.pool}; the job begins when it is there"
         )
         return Waiting(
             reason=n.REASON_PRIORITY_CLASS_NOT_FOUND,
@@ -328,14 +328,14 @@ def _observation(look: Look, making: Making, request: JobRequest) -> tuple[list[
         offers={
             label: values
             for label, values in known.offers.items()
-            if label not in (c.LABEL_INSTANCE_TYPE, c.LABEL_ZONE)
+            if label not in (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)
         },
     )
     return old, replace(read, now=look.now, pool=pool, pods=(*own, *others))
 
 
 def _is_own(pod: Pod, request: JobRequest) -> bool:
-    return pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
+    return pod.namespace == request.namespace and pod.labels.get(names.LABEL_RUN) == request.run_id
 
 
 def _allowed(making: Making, request: JobRequest, seen: Observation) -> Count:

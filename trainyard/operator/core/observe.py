@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from launcher import contract as c
 from launcher.held import held_up
 from launcher.observe import taken_by
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core.ends import End, end_of
 from trainyard.operator.core.job_spec import Meta
@@ -151,7 +151,7 @@ class Children:
         return tuple(
             item
             for (kind, _), item in self.objects.items()
-            if kind == "Pod" and _labels(item).get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
+            if kind == "Pod" and _labels(item).get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
         )
 
     @property

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from trainyard.operator.core import names as n
+
 # Permission to update the queue that the job names.
 UPDATE_QUEUE: Final = "update-queue"
 # Permission to create pods in the namespace. It gives access to each service account, Secret and claim there.
@@ -96,7 +98,7 @@ RESTRICTED_QUEUE_FIELDS: Final = (
 # pkg/common/constants/constants.go, and training-operator v1.9, pkg/apis/kubeflow.org/v1/common_types.go.
 RESERVED_DOMAINS: Final = (
     "trainyard.dev",
-    "torchrun.ai",
+    n.GROUP,
     "training.kubeflow.org",
     "karpenter.sh",
     "karpenter.k8s.aws",
@@ -104,7 +106,7 @@ RESERVED_DOMAINS: Final = (
     "run.ai",
     "runai",
 )
-RESERVED_NAMES: Final = ("pod-group-name", "torchrun-job-name")
+RESERVED_NAMES: Final = (n.ANNOTATION_POD_GROUP, n.LABEL_JOB)
 RESERVED_PATTERN: Final = (
     rf"^(([^/]*[.])?({'|'.join(each.replace('.', '[.]') for each in RESERVED_DOMAINS)})/"
     rf"|({'|'.join(RESERVED_NAMES)})$)"

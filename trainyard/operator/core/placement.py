@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from launcher import contract as c
 from launcher.request import GPU_RESOURCE
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core.affinity import REQUIRED
 from trainyard.operator.core.queue_spec import QueueSpec
@@ -28,7 +28,7 @@ def place(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
     """The fields of a PodSpec that say where, out of the queue's template and its `scheduling`."""
     selector = {**(template.get("nodeSelector") or {}), **queue.node_selector}
     if queue.pool:
-        selector[c.LABEL_NODEPOOL] = queue.pool
+        selector[names.LABEL_NODEPOOL] = queue.pool
     affinity = {**(template.get("affinity") or {}), **queue.affinity}
     if queue.gpu_type:
         affinity["nodeAffinity"] = _with_gpus(affinity.get("nodeAffinity") or {}, queue.gpu_type)
@@ -93,7 +93,7 @@ def _pool_tolerations(given: list[JsonObject]) -> list[JsonObject]:
         return []
     return [
         {"key": key, "operator": "Exists", "effect": "NoSchedule"}
-        for key in (GPU_RESOURCE, c.LABEL_POOL)
+        for key in (GPU_RESOURCE, names.LABEL_POOL)
         if key not in keys
     ]
 

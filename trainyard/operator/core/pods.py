@@ -12,9 +12,8 @@ from fractions import Fraction
 from math import floor
 from typing import Any, Final
 
-from launcher import contract as c
 from launcher import user_environment
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import in_words
 from trainyard.operator.core import command as commands
 from trainyard.operator.core import first_process, job_spec, placement
@@ -147,7 +146,7 @@ def _metadata(making: Making, node: int | None) -> JsonObject:
             **({n.LABEL_NODE: str(node)} if node is not None else {}),
         },
         "annotations": {
-            c.DO_NOT_DISRUPT: "true",
+            names.DO_NOT_DISRUPT: "true",
             **queue.template_annotations,
             **(gang if making.settings.gang else {}),
             **({n.ANNOTATION_ARCHIVE: archive_annotation(workspace)} if workspace is not None else {}),
@@ -223,8 +222,8 @@ def _template_resources(making: Making, asked: Mapping[str, Any]) -> JsonObject:
     part, gpus = _node_fraction(making), making.size.gpus
     if not gpus or gpus == making.settings.node_gpus:
         return dict(asked)
-    left = {name: amount for name, amount in asked.items() if name != c.EFA_RESOURCE}
-    if c.EFA_RESOURCE in asked and not _mounts_huge_pages(making.settings.queue.template_spec):
+    left = {name: amount for name, amount in asked.items() if name != names.EFA_RESOURCE}
+    if names.EFA_RESOURCE in asked and not _mounts_huge_pages(making.settings.queue.template_spec):
         left = {name: amount for name, amount in left.items() if not name.startswith("hugepages-")}
     if _STORAGE in left:
         with suppress(ValueError):  # the queue's dry run says so
@@ -249,9 +248,9 @@ def _environment(
     values = {
         n.ENV_THREADS: str(max(1, threads)),
         n.ENV_BACKEND: making.spec.backend,
-        c.ENV_RUN_ID: making.name,
-        c.ENV_RESTART: str(making.attempt),
-        c.ENV_PROCESSES_PER_NODE: str(size.processes),
+        names.ENV_RUN_ID: making.name,
+        names.ENV_RESTART: str(making.attempt),
+        names.ENV_PROCESSES_PER_NODE: str(size.processes),
         **flags,
     }
     if queue.interface:
@@ -261,7 +260,7 @@ def _environment(
         # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         values["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     else:
-        values[c.ENV_EXPECTED_NODES] = str(size.nodes)
+        values[names.ENV_EXPECTED_NODES] = str(size.nodes)
     rank: JsonObject = {"value": str(node)}
     if node is None:
         rank = {"valueFrom": {"fieldRef": {"fieldPath": COMPLETION_INDEX}}}
@@ -301,10 +300,10 @@ def _by_name(*lists: Iterable[JsonObject]) -> list[JsonObject]:
 def _grace(container: JsonObject) -> int:
     """Seconds from SIGTERM to SIGKILL: what torchrun leaves its processes, and some for its own end."""
     told = next(
-        (str(each.get("value")) for each in container["env"] if each["name"] == c.SHUTDOWN_VARIABLE), ""
+        (str(each.get("value")) for each in container["env"] if each["name"] == names.SHUTDOWN_VARIABLE), ""
     )
-    seconds = int(told) if told.isdecimal() and told.isascii() and len(told) < 6 else c.SHUTDOWN_SECONDS
-    return seconds + c.SHUTDOWN_SPARE_SECONDS
+    seconds = int(told) if told.isdecimal() and told.isascii() and len(told) < 6 else names.SHUTDOWN_SECONDS
+    return seconds + names.SHUTDOWN_MARGIN_SECONDS
 
 
 def _working_directory(making: Making) -> str:

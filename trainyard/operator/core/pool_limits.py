@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from launcher import capacity
-from launcher import contract as c
 from launcher.observe import Node, NodePool, Observation
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 from trainyard.operator.core import pool_request
 from trainyard.operator.core.pods import Making
@@ -54,11 +53,11 @@ def with_node_resources(pool: NodePool, nodes: Iterable[Node], before: Mapping[s
     They come from the present nodes of the pool, or from `before`. A pool with several instance types stays as it is,
     because the type of its next node is not known.
     """
-    if pool.node or len(pool.offers.get(c.LABEL_INSTANCE_TYPE, ())) != 1:
+    if pool.node or len(pool.offers.get(names.LABEL_INSTANCE_TYPE, ())) != 1:
         return pool
     node = dict(before)
     for each in nodes:
-        if each.ready and each.labels.get(c.LABEL_INITIALIZED) == "true":
+        if each.ready and each.labels.get(names.LABEL_INITIALIZED) == "true":
             node |= {name: max(amount, node.get(name, 0)) for name, amount in each.allocatable.items()}
     return replace(pool, node={name: amount for name, amount in node.items() if amount})
 

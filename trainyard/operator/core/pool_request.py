@@ -8,13 +8,12 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Final
 
-from launcher import contract as c
 from launcher import manifests, observe
 from launcher.claim_mark import add_mark, mark
 from launcher.manifests import Owner
 from launcher.observe import NodePool
 from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
-from trainyard.k8s import quantity
+from trainyard.k8s import names, quantity
 from trainyard.operator.core import names as n
 from trainyard.operator.core.affinity import REQUIRED
 from trainyard.operator.core.children import made_of, owner_reference
@@ -71,12 +70,12 @@ def request_of(making: Making, pool: NodePool | None) -> JobRequest:
         namespace=making.namespace,
         pool=Pool(
             name=queue.pool,
-            instance_type=_offered(pool, c.LABEL_INSTANCE_TYPE) or "any type",
-            zone=_offered(pool, c.LABEL_ZONE) or "any zone",
+            instance_type=_offered(pool, names.LABEL_INSTANCE_TYPE) or "any type",
+            zone=_offered(pool, names.LABEL_ZONE) or "any zone",
             resource=resource,
             per_node=size.gpus or max(1, int(amounts.get(resource, 1))),
             max_nodes=size.nodes,  # its real ceiling is the NodePool's limit
-            efa_per_node=int(amounts.get(c.EFA_RESOURCE, 0)),
+            efa_per_node=int(amounts.get(names.EFA_RESOURCE, 0)),
             node_selector=spec["nodeSelector"],
             tolerations=_tolerations(spec["tolerations"], pool),
         ),
@@ -88,10 +87,10 @@ def request_of(making: Making, pool: NodePool | None) -> JobRequest:
         attempts=1,
         retry_seconds=RETRY_SECONDS,
         max_restarts=making.settings.max_restarts,
-        shape=c.SHAPE_ELASTIC if size.elastic else c.SHAPE_STATIC,
+        shape=names.SHAPE_ELASTIC if size.elastic else names.SHAPE_STATIC,
         active_deadline_seconds=None,
         placeholder=Placeholder(
-            image=making.cluster.tools_image, priority_class=c.PLACEHOLDER_PRIORITY_CLASS
+            image=making.cluster.tools_image, priority_class=names.PLACEHOLDER_PRIORITY_CLASS
         ),
         worker=Worker(
             image=queue.image,
@@ -190,7 +189,7 @@ def placeholder(making: Making, request: JobRequest, index: int, wait: str) -> J
     meta, spec = made["metadata"], made["spec"]
     meta["labels"] |= making.labels
     meta["ownerReferences"] = [owner_reference(making.name, making.uid)]
-    apart = {"matchLabels": {n.LABEL_JOB: making.name, c.LABEL_ROLE: c.ROLE_PLACEHOLDER}}
+    apart = {"matchLabels": {n.LABEL_JOB: making.name, names.LABEL_ROLE: names.ROLE_PLACEHOLDER}}
     spec["affinity"] = {
         "nodeAffinity": add_mark(request.affinity, mark(request.namespace, request.run_id)),
         "podAntiAffinity": {REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from launcher import contract as c
 from launcher.exit_codes import meaning
 from launcher.manifests import stamp
+from trainyard.k8s import names
 from trainyard.operator.core import names as n
 from trainyard.operator.core import record, withheld
 from trainyard.operator.core.addresses import archive_annotation
@@ -81,7 +81,7 @@ def ended(look: Look) -> Over | None:
     if failure is not None:
         worker = failure.worker
         # The exit code of an init container says nothing about the command.
-        final = not worker.end.before and worker.end.code in c.WORKER_FINAL_EXIT_CODES
+        final = not worker.end.before and worker.end.code in names.WORKER_FINAL_EXIT_CODES
         settles = settle_seconds(failure, kept, look.now)
         return Over(
             why=_describe_failure(failure),
