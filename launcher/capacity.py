@@ -89,13 +89,15 @@ def count(request: Request, seen: Observation) -> Count:
         if not (is_placeholder(pod, request) or is_warm(pod)):
             for name in needs.keys() & pod.requests.keys():
                 taken[pod.node, name] += pod.requests[name]
+    # Karpenter marks the node up to a second later.
+    deleted = {claim.node for claim in seen.claims if claim.deleting}
     usable: list[str] = []
     unusable: dict[str, str] = {}
     foreign = 0
     for node in sorted(seen.nodes, key=lambda node: node.name):
         if any(node.labels.get(key) != value for key, value in request.pool.node_selector.items()):
             continue
-        problem = _problem(node, request)
+        problem = "being deleted" if node.name in deleted else _problem(node, request)
         lacking = [name for name, need in needs.items() if node.allocatable.get(name, 0) < need]
         if not problem and lacking:
             problem = _gap(node, lacking[0], needs[lacking[0]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher import giveback, machine, observe
+from launcher import capacity, giveback, machine, observe
 from launcher.actions import End, GiveBack, Hold, Memory, Recount, Remove, Start, Step
 from launcher.manifests import stamp
 from launcher.observe import Observation, Training
@@ -254,6 +254,26 @@ def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: R
     assert step.actions[0] == Remove(name="hold-r1-2", uid="uid-2")
     holding = waited(patient, observation, quorum_since=NOW - patient.hold_seconds + 1)
     assert given_back(holding) == []
+
+
+def test_node_that_registers_between_two_lists_is_not_given_back(patient: Request) -> None:
+    """NodeClaim b-1 was listed before its node registered, and the nodes after that node was initialized."""
+    observation = cluster(
+        [starting("a-1", "a"), starting("b-1")],
+        [node("a"), node("b")],
+        [held(patient, 0, "a"), held(patient, 1, "b")],
+    )
+    step = waited(patient, observation, quorum_since=NOW - patient.hold_seconds)
+    assert given_back(step) == []
+    assert [action.nodes for action in step.actions if isinstance(action, Start)] == [2]
+
+
+def test_node_whose_node_claim_is_being_deleted_is_not_counted(patient: Request) -> None:
+    going = starting("b-1", "b")
+    going["metadata"]["deletionTimestamp"] = stamp(NOW)
+    observation = cluster([starting("a-1", "a"), going], [node("a"), node("b")])
+    counted = capacity.count(patient, observation)
+    assert (counted.usable, counted.unusable) == (("a",), {"b": "being deleted"})
 
 
 @pytest.mark.parametrize(
