@@ -146,10 +146,10 @@ class KubernetesGateway:
         pool = [] if training is not None else self._list(sources.node_pool(request))
         warnings = [] if training is not None else self._list(sources.warnings(), cached=True)
         # Nodes after pods: a pod that has left its node by then makes the count too low, never too high. NodeClaims
-        # after pods, too: one whose pod has found its node by then says which node that is.
+        # after both: a node that is listed has registered, so its NodeClaim names it.
         others = self._list(sources.others_pods(request, self._is_near))
-        claims = self._list(sources.claims(request))
         nodes = self._list(sources.nodes(request))
+        claims = self._list(sources.claims(request))
         near = _names(nodes, claims)
         now = self._now()
         return Observation(

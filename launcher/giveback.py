@@ -86,9 +86,8 @@ def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[Give
     """Gives back, when a wait or a run is over, the machines that were made after `since` and are not initialized yet.
 
     Other pods may also wait for one of these nodes. So none is deleted while a pod of another workload waits for a node
-    of the pool; `seen` must come from fresh lists. A list of NodeClaims that was read before that of the nodes may not
-    name the node that a NodeClaim has by now. So while an initialized node has no NodeClaim, none without a node is
-    deleted.
+    of the pool. `seen` must come from fresh lists, and the NodeClaims must be listed after the nodes, so that a
+    NodeClaim names each node that is counted.
     """
     taints = seen.pool.taints if seen.pool is not None else ()
     if any(_waits_for_pool(pod, request, taints) for pod in seen.pods):
@@ -96,11 +95,10 @@ def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[Give
     nodes = {node.name: node for node in seen.nodes}
     busy = {pod.node for pod in seen.pods if _of_somebody_else(pod, request)}
     initialized = {node.name for node in seen.nodes if node.labels.get(names.LABEL_INITIALIZED) == "true"}
-    unclaimed = initialized - {claim.node for claim in seen.claims}
     found = []
     for claim in seen.claims:
         node = nodes.get(claim.node)
-        if claim.node in initialized or (unclaimed and not claim.node):
+        if claim.node in initialized:
             continue
         if not _is_own(claim, request) or claim.deleting or seen.now - claim.age < since:
             continue

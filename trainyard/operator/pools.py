@@ -64,13 +64,14 @@ class Pools:
             *read(sources.warnings(), cached=True),
             *read(sources.karpenter_on_pods(namespace), cached=True),
         ]
-        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high.
+        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high. NodeClaims
+        # after both: a node that is listed has registered, so its NodeClaim names it.
         if fresh:
             pods = read(sources.unfinished_pods())
         else:
             pods = self._shared("pods", PODS_SECONDS, lambda: read(sources.unfinished_pods(), cached=True))
-        claims = read(sources.claims_of(pool), cached=cached)
         present = read(sources.nodes_with({names.LABEL_NODEPOOL: pool}), cached=cached)
+        claims = read(sources.claims_of(pool), cached=cached)
         return Observation(
             now=now,
             fresh=fresh,

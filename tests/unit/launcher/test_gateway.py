@@ -246,6 +246,28 @@ def add_claim(api: FakeApi) -> None:
     api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta})
 
 
+def test_node_claim_names_each_listed_node_that_registers_between_the_lists(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    nodes, claims = "/api/v1/nodes", "/apis/karpenter.sh/v1/nodeclaims"
+    asked: list[str] = []
+
+    def register(method: str, path: str) -> None:
+        if method == "GET" and path in (nodes, claims):
+            asked.append(path)
+            if len(asked) == 2:
+                add_node(api, "a")
+                api.put(
+                    f"{claims}/small-1", {**api.objects[f"{claims}/small-1"], "status": {"nodeName": "a"}}
+                )
+
+    add_claim(api)
+    api.on_request = register
+    seen = gateway.observe(request_, fresh=True)
+    assert sorted(asked) == [nodes, claims]
+    assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
+
+
 def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:

@@ -256,18 +256,6 @@ def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: R
     assert given_back(holding) == []
 
 
-def test_node_that_registers_between_two_lists_is_not_given_back(patient: Request) -> None:
-    """NodeClaim b-1 was listed before its node registered, and the nodes after that node was initialized."""
-    observation = cluster(
-        [starting("a-1", "a"), starting("b-1")],
-        [node("a"), node("b")],
-        [held(patient, 0, "a"), held(patient, 1, "b")],
-    )
-    step = waited(patient, observation, quorum_since=NOW - patient.hold_seconds)
-    assert given_back(step) == []
-    assert [action.nodes for action in step.actions if isinstance(action, Start)] == [2]
-
-
 def test_node_whose_node_claim_is_being_deleted_is_not_counted(patient: Request) -> None:
     going = starting("b-1", "b")
     going["metadata"]["deletionTimestamp"] = stamp(NOW)

@@ -296,6 +296,25 @@ def test_a_list_is_kept_for_its_time_and_not_longer(api: FakeApi) -> None:
     assert not read.placeholders()
 
 
+def test_node_claim_names_each_listed_node_that_registers_between_the_lists(api: FakeApi) -> None:
+    pooled(api)
+    meta = {"name": "p5-1", "labels": {names.LABEL_NODEPOOL: "p5"}}
+    asked: list[str] = []
+
+    def register(method: str, path: str) -> None:
+        if method == "GET" and path in (NODES, CLAIMS):
+            asked.append(path)
+            if len(asked) == 2:
+                idle(api, "node-1")
+                api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "status": {"nodeName": "node-1"}})
+
+    api.put(f"{CLAIMS}/p5-1", {"metadata": meta})
+    api.on_request = register
+    seen = pools.Pools(Mortal(api)).read("p5", "team", NOW, fresh=True)
+    assert sorted(asked) == [NODES, CLAIMS]
+    assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
+
+
 def test_karpenters_word_on_a_placeholder_is_heard_and_nobody_elses(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
