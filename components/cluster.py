@@ -90,6 +90,7 @@ class Cluster(pulumi.ComponentResource):
     oidc_issuer: pulumi.Output[str]
     access: list[pulumi.Resource]
     ready: list[pulumi.Resource]
+    group_id: pulumi.Output[str]
     security_group_id: str | None = None
     kubernetes: pulumi.Output[str] | None
 
@@ -110,8 +111,9 @@ class Cluster(pulumi.ComponentResource):
         self.kubeconfig = self.eks.kubeconfig_json
         self.oidc_provider_arn = self.eks.oidc_provider_arn
         self.oidc_issuer = self.eks.oidc_issuer
+        self.group_id = self.eks.cluster_security_group_id
         # The versions of the add-ons must be read after the control plane was updated.
-        version: pulumi.Output[str] = self.eks.cluster_security_group_id.apply(lambda _: args.version)
+        version: pulumi.Output[str] = self.group_id.apply(lambda _: args.version)
         self.kubernetes = version
         self.access = [*self._access(name), *self._private_access(name)]
         self._common = AddonArgs(
@@ -290,7 +292,7 @@ class Cluster(pulumi.ComponentResource):
         return [
             aws.vpc.SecurityGroupIngressRule(
                 f"{name}-api-from-{cidr.replace('/', '-')}",
-                security_group_id=self.eks.cluster_security_group_id,
+                security_group_id=self.group_id,
                 cidr_ipv4=cidr,
                 ip_protocol="tcp",
                 from_port=HTTPS,

@@ -15,7 +15,7 @@ class ExistingClusterArgs:
     """A cluster as DescribeCluster tells of it, and its OIDC provider in IAM.
 
     `certificate_authority` is in base64; `oidc_issuer` may have its https:// in front. `security_group_id` is the group
-    that EKS made for the cluster, None where that carries EKS's tag.
+    that EKS made for the cluster.
     """
 
     name: str
@@ -24,7 +24,7 @@ class ExistingClusterArgs:
     certificate_authority: str
     oidc_provider_arn: str
     oidc_issuer: str
-    security_group_id: str | None
+    security_group_id: str
     worker_role_arn: pulumi.Input[str]
     profile: str | None = None
     tags: dict[str, str]
@@ -42,6 +42,7 @@ class ExistingCluster(pulumi.ComponentResource):
     oidc_issuer: pulumi.Output[str]
     access: list[pulumi.Resource]
     ready: list[pulumi.Resource]
+    group_id: pulumi.Output[str]
     security_group_id: str | None
     kubernetes: pulumi.Output[str] | None = None
 
@@ -60,6 +61,7 @@ class ExistingCluster(pulumi.ComponentResource):
         )
         self.oidc_provider_arn = pulumi.Output.from_input(args.oidc_provider_arn)
         self.oidc_issuer = pulumi.Output.from_input(args.oidc_issuer.removeprefix("https://"))
+        self.group_id = pulumi.Output.from_input(args.security_group_id)
         self.security_group_id = args.security_group_id
         self.access = [
             aws.eks.AccessEntry(

@@ -31,8 +31,9 @@ class ClusterHandles(Protocol):
     """An EKS cluster: `components.cluster.Cluster` or `components.existing_cluster.ExistingCluster`.
 
     `kubeconfig` is JSON without a secret. `access` must exist for anything to be changed in the cluster, so that it is
-    deleted after everything there; `ready` is what must exist before workloads do. `security_group_id` is the group
-    that EKS made for the cluster where it is given; None where it has to be found by the tag that EKS puts on it.
+    deleted after everything there; `ready` is what must exist before workloads do. `group_id` is the security group
+    that EKS made for the cluster. `security_group_id` is the same for an existing cluster; None where nodes find the
+    group by the tag that EKS puts on it.
     `kubernetes` is the version of the control plane; None for an existing cluster.
     """
 
@@ -41,5 +42,6 @@ class ClusterHandles(Protocol):
     oidc_issuer: pulumi.Output[str]
     access: list[pulumi.Resource]
     ready: list[pulumi.Resource]
+    group_id: pulumi.Output[str]
     security_group_id: str | None
     kubernetes: pulumi.Output[str] | None

@@ -6,7 +6,6 @@ that other thing's `after` list.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +48,7 @@ from infra import (
 )
 from infra.foundation import Foundation
 from infra.model import Settings, Training
+from infra.outputs import outputs
 from infra.settings import PROJECT
 from trainyard.k8s import names
 
@@ -234,24 +234,16 @@ def deploy(settings: Settings) -> dict[str, Any]:
         torchrun=bool(settings.queues),
         profile=settings.provider.profile,
     )
-    return {
-        "clusterName": settings.cluster.name,
-        "region": settings.region,
-        "kubeconfigCommand": (
-            f"aws eks update-kubeconfig --name {settings.cluster.name} --region {settings.region}"
-            + (f" --profile {shlex.quote(settings.provider.profile)}" if settings.provider.profile else "")
-        ),
-        "modelBucket": bucket.bucket_name,
-        "modelUri": model_uri,
-        "trainingNamespace": names.TRAINING_NAMESPACE,
-        "runId": settings.training.run_id if settings.training else None,
-        "launcherJobName": launcher.job_name if launcher else None,
-        "launcherManifest": launcher.manifest if launcher else None,
-        "repositoryUrls": images.repository_urls,
-        "submitterPolicies": access.submitter_policies(settings, base, bucket) or None,
-        "launcherImage": images.uris["launcher"],
-        "trainerImage": images.uris["trainer"],
-    }
+    return outputs(
+        settings,
+        base=base,
+        bucket=bucket,
+        model_uri=model_uri,
+        lustre=lustre,
+        images=images,
+        trainer=trainer,
+        launcher=launcher,
+    )
 
 
 def _started(

@@ -89,21 +89,32 @@ def test_outputs_are_those_that_the_driver_reads(local: Recorded) -> None:
     assert local.result["runId"] == "r1"
     assert local.result["launcherJobName"] == "launch-r1"
     assert local.result["modelUri"] == f"s3://{local.result['modelBucket']}/models"
-    assert set(local.result) == {
-        "clusterName",
-        "region",
-        "kubeconfigCommand",
-        "modelBucket",
-        "modelUri",
-        "trainingNamespace",
-        "runId",
-        "launcherJobName",
-        "launcherManifest",
-        "repositoryUrls",
-        "submitterPolicies",
-        "launcherImage",
-        "trainerImage",
+
+
+def test_outputs_name_what_other_programs_build_on(local: Recorded, dev: Recorded) -> None:
+    result = dev.result
+    assert result.keys() == local.result.keys()
+    vpc, eks = dev.one("aws:ec2/vpc:Vpc"), dev.one("eks:index:Cluster")
+    private = [each for each in dev.of("aws:ec2/subnet:Subnet") if "private" in each.name]
+    assert result["vpcId"] == f"{vpc.name}-id"
+    assert result["privateSubnetIdsByZone"] == {
+        each.inputs["availabilityZone"]: f"{each.name}-id" for each in private
     }
+    assert len(result["publicSubnetIds"]) == 3
+    assert result["pools"] == [pool.name for pool in settings_of("dev").pools]
+    assert eks.name in result["clusterSecurityGroupId"]
+    arns = {name: value for name, value in result.items() if name.endswith("Arn")}
+    assert sorted(arns) == [
+        "dataKeyArn",
+        "oidcProviderArn",
+        "secretsKeyArn",
+        "trainerRoleArn",
+        "workerRoleArn",
+    ]
+    assert all(value.startswith("arn:aws:") for value in arns.values())
+    table = (ROOT / "docs/deploying.md").read_text().partition("## Outputs")[2]
+    first_cells = re.findall(r"^\| (`.*?) \|", table, re.M)
+    assert sorted(re.findall(r"\w+", " ".join(first_cells))) == sorted(result)
 
 
 def test_subnets_lie_in_three_zones_and_give_no_public_addresses(dev: Recorded) -> None:
