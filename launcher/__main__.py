@@ -64,8 +64,8 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
     from launcher import metrics
     from launcher.gateway import KubernetesGateway
     from launcher.loop import Launcher
+    from trainyard.k8s.client import ApiUnavailable
     from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
-    from trainyard.k8s.rest import ApiUnavailable
 
     try:
         gateway = KubernetesGateway(connect_in_pod_or_outside(), time.time)

@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from launcher import observe, sources
-from launcher.bell import Bell
 from launcher.manifests import Owner
 from launcher.observe import Node, Observation, Training
 from launcher.request import Request
 from launcher.sources import Aging
-from trainyard.k8s.rest import ApiError, JsonObject, Rest
-from trainyard.k8s.stores import Stores
-from trainyard.k8s.watch import Source
+from launcher.wakeup import Wakeup
+from trainyard.k8s.client import ApiError, Client, JsonObject
+from trainyard.k8s.informer import Informers, ListWatch
 
 T = TypeVar("T")
 
@@ -76,28 +75,28 @@ class Gateway(Protocol):
 class KubernetesGateway:
     """A cluster behind a real API server. It watches from the first `observe` until `close`."""
 
-    def __init__(self, rest: Rest, wall_clock: Callable[[], float]) -> None:
-        self._rest = rest
+    def __init__(self, client: Client, wall_clock: Callable[[], float]) -> None:
+        self._client = client
         self._now = wall_clock
-        self._bell = Bell()
-        self._stores = Stores(rest, self._bell.ring)
+        self._wakeup = Wakeup()
+        self._informers = Informers(client, self._wakeup.set)
         # The uid of the PyTorchJob as it was last read from the store itself, "" for none.
         self._training_uid = ""
         self._near: frozenset[str] = frozenset()
 
     def wait(self, timeout: float) -> None:
-        self._bell.wait(timeout)
+        self._wakeup.wait(timeout)
 
     def wake(self) -> None:
         """Ends the present `wait`, or else the next one; for signal handlers, too."""
-        self._bell.ring()
+        self._wakeup.set()
 
     def close(self) -> None:
         """Ends the watches."""
-        self._stores.close()
+        self._informers.close()
 
     def owner(self, request: Request, job: str) -> Owner:
-        found = self._rest.request("GET", f"/apis/batch/v1/namespaces/{request.namespace}/jobs/{job}")
+        found = self._client.request("GET", f"/apis/batch/v1/namespaces/{request.namespace}/jobs/{job}")
         return Owner(name=job, uid=found["metadata"]["uid"])
 
     def lacking(self, request: Request) -> list[str]:
@@ -109,7 +108,7 @@ class KubernetesGateway:
         return found
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        self._bell.clear()
+        self._wakeup.clear()
         return self._read(request) if fresh else self._remembered(request)
 
     def _remembered(self, request: Request) -> Observation:
@@ -117,27 +116,29 @@ class KubernetesGateway:
         job, own = sources.training(request), sources.own_pods(request)
         pool, claims, nodes = sources.node_pool(request), sources.claims(request), sources.nodes(request)
         warnings, others = sources.warnings(), sources.others_pods(request, self._is_near)
-        self._stores.start(job)
-        told = next(iter(self._stores.items(job)), None)
+        self._informers.start(job)
+        told = next(iter(self._informers.items(job)), None)
         training = told if _uid(told) == self._training_uid else self._read_training(request)
         if training is not None:
-            self._stores.keep((job, own))
-            return Observation(now=self._now(), fresh=False, pods=self._stores.items(own), training=training)
-        self._stores.keep((job, own, pool, claims, nodes, warnings, others))
-        present = self._stores.items(nodes)
-        aging = self._stores.items(claims)
+            self._informers.keep((job, own))
+            return Observation(
+                now=self._now(), fresh=False, pods=self._informers.items(own), training=training
+            )
+        self._informers.keep((job, own, pool, claims, nodes, warnings, others))
+        present = self._informers.items(nodes)
+        aging = self._informers.items(claims)
         # Before the pods are read, so that a pod which comes later rings.
         self._near = _names(present, aging)
-        beside = (pod for pod in self._stores.items(others) if self._is_near(pod.node))
+        beside = (pod for pod in self._informers.items(others) if self._is_near(pod.node))
         now = self._now()
         return Observation(
             now=now,
             fresh=False,
             nodes=present,
             claims=tuple(each.at(now) for each in aging),
-            pool=next(iter(self._stores.items(pool)), None),
-            pods=(*self._stores.items(own), *beside),
-            warnings=self._stores.items(warnings),
+            pool=next(iter(self._informers.items(pool)), None),
+            pods=(*self._informers.items(own), *beside),
+            warnings=self._informers.items(warnings),
         )
 
     def _read(self, request: Request) -> Observation:
@@ -205,7 +206,7 @@ class KubernetesGateway:
 
     def create_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
         try:
-            return self._rest.request("POST", _leases(request), body=manifest)
+            return self._client.request("POST", _leases(request), body=manifest)
         except ApiError as error:
             if error.status == _CONFLICT and error.reason == "AlreadyExists":
                 return None
@@ -213,7 +214,7 @@ class KubernetesGateway:
 
     def update_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
         try:
-            return self._rest.request("PUT", f"{_leases(request)}/{request.lease}", body=manifest)
+            return self._client.request("PUT", f"{_leases(request)}/{request.lease}", body=manifest)
         except ApiError as error:
             if error.status in (_NOT_FOUND, _CONFLICT):
                 return None
@@ -222,27 +223,27 @@ class KubernetesGateway:
     def create_job(self, manifest: JsonObject) -> str:
         """Makes this Job and returns its name; with `generateName` the API chooses it."""
         namespace = manifest["metadata"]["namespace"]
-        made = self._rest.request(
+        made = self._client.request(
             "POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", body=manifest, repeatable=False
         )
         return str(made["metadata"]["name"])
 
     def _get(self, path: str, query: dict[str, str] | None = None) -> JsonObject | None:
         try:
-            return self._rest.request("GET", path, query)
+            return self._client.request("GET", path, query)
         except ApiError as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
 
-    def _list(self, source: Source[T], *, cached: bool = False) -> list[T]:
+    def _list(self, source: ListWatch[T], *, cached: bool = False) -> list[T]:
         query = {**dict(source.selectors), **(_CACHED if cached else {})}
-        return self._rest.list_items(source.path, query, source.convert)
+        return self._client.list_items(source.path, query, source.convert)
 
     def _delete(self, path: str, uid: str, **options: str) -> None:
         body: JsonObject = {"preconditions": {"uid": uid}, **options}
         try:
-            self._rest.request("DELETE", path, body=body)
+            self._client.request("DELETE", path, body=body)
         except ApiError as error:
             # Gone already, or another of its name by now: both are what was asked for.
             if error.status not in (_NOT_FOUND, _CONFLICT):
@@ -250,7 +251,7 @@ class KubernetesGateway:
 
     def _create(self, path: str, manifest: JsonObject) -> bool:
         try:
-            self._rest.request("POST", path, body=manifest)
+            self._client.request("POST", path, body=manifest)
         except ApiError as error:
             if error.status == _CONFLICT and error.reason == "AlreadyExists":
                 return False

@@ -32,7 +32,7 @@ from launcher.observe import Observation
 from launcher.request import Request
 from launcher.tenure import Lost, Tenure
 from trainyard.k8s import names
-from trainyard.k8s.rest import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from launcher import giveback, observe
 from launcher.observe import Claim, Node, NodePool, Pod, Training, Warned
 from launcher.request import Request
 from trainyard.k8s import names
-from trainyard.k8s.rest import JsonObject
-from trainyard.k8s.watch import Source
+from trainyard.k8s.client import JsonObject
+from trainyard.k8s.informer import ListWatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class Aging:
         return replace(self.claim, age=max(0.0, now - self.created))
 
 
-def training(request: Request) -> Source[Training]:
+def training(request: Request) -> ListWatch[Training]:
     """The PyTorchJob of the run. Its list is never an old one: whether it exists decides on everything else."""
-    return Source(
+    return ListWatch(
         path=training_jobs(request),
         selectors=(("fieldSelector", f"metadata.name={request.training_job}"),),
         convert=lambda item: observe.training(item, request.run_id),
@@ -40,16 +40,16 @@ def training_jobs(request: Request) -> str:
     return f"/apis/kubeflow.org/v1/namespaces/{request.namespace}/pytorchjobs"
 
 
-def own_pods(request: Request) -> Source[Pod]:
+def own_pods(request: Request) -> ListWatch[Pod]:
     """The pods of the run, finished ones among them."""
-    return Source(
+    return ListWatch(
         path=f"/api/v1/namespaces/{request.namespace}/pods",
         selectors=(("labelSelector", f"{names.LABEL_RUN}={request.run_id}"),),
         convert=observe.pod,
     )
 
 
-def others_pods(request: Request, near: Callable[[str], bool]) -> Source[Pod]:
+def others_pods(request: Request, near: Callable[[str], bool]) -> ListWatch[Pod]:
     """The pods of others that are not finished, and on a node or in want of one of the pool.
 
     A change is news where the node is `near`. Annotations are left out: nothing is decided on those of others, and they
@@ -64,7 +64,7 @@ def others_pods(request: Request, near: Callable[[str], bool]) -> Source[Pod]:
         pod = observe.pod({**item, "metadata": {**meta, "annotations": None}})
         return pod if pod.node or giveback.wants_pool(pod, request) else None
 
-    return Source(
+    return ListWatch(
         path="/api/v1/pods",
         selectors=(("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),),
         convert=convert,
@@ -72,66 +72,66 @@ def others_pods(request: Request, near: Callable[[str], bool]) -> Source[Pod]:
     )
 
 
-def nodes(request: Request) -> Source[Node]:
+def nodes(request: Request) -> ListWatch[Node]:
     """The nodes of the pool."""
     return nodes_with(request.pool.node_selector)
 
 
-def nodes_with(labels: Mapping[str, str]) -> Source[Node]:
+def nodes_with(labels: Mapping[str, str]) -> ListWatch[Node]:
     """The nodes that have these labels."""
     selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-    return Source(path="/api/v1/nodes", selectors=(("labelSelector", selector),), convert=observe.node)
+    return ListWatch(path="/api/v1/nodes", selectors=(("labelSelector", selector),), convert=observe.node)
 
 
-def claims(request: Request) -> Source[Aging]:
+def claims(request: Request) -> ListWatch[Aging]:
     """The NodeClaims of the pool."""
     return claims_of(request.pool.name)
 
 
-def claims_of(pool: str) -> Source[Aging]:
+def claims_of(pool: str) -> ListWatch[Aging]:
     """The NodeClaims of the pool of this name."""
 
     def convert(item: JsonObject) -> Aging:
         created = observe.seconds(item["metadata"].get("creationTimestamp"))
         return Aging(claim=observe.claim(item, created), created=created)
 
-    return Source(
+    return ListWatch(
         path="/apis/karpenter.sh/v1/nodeclaims",
         selectors=(("labelSelector", f"{names.LABEL_NODEPOOL}={pool}"),),
         convert=convert,
     )
 
 
-def unfinished_pods() -> Source[Pod]:
+def unfinished_pods() -> ListWatch[Pod]:
     """The pods of the cluster that are not finished; without annotations, which can be larger than all the rest."""
-    return Source(
+    return ListWatch(
         path="/api/v1/pods",
         selectors=(("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),),
         convert=lambda item: observe.pod({**item, "metadata": {**item["metadata"], "annotations": None}}),
     )
 
 
-def karpenter_on_pods(namespace: str) -> Source[Warned]:
+def karpenter_on_pods(namespace: str) -> ListWatch[Warned]:
     """What Karpenter says of pods of a namespace that it can buy no machine for."""
-    return Source(
+    return ListWatch(
         path=f"/api/v1/namespaces/{namespace}/events",
         selectors=(("fieldSelector", "type=Warning,involvedObject.kind=Pod,source=karpenter"),),
         convert=observe.warned,
     )
 
 
-def node_pool(request: Request) -> Source[NodePool]:
+def node_pool(request: Request) -> ListWatch[NodePool]:
     """The NodePool of the run."""
-    return Source(
+    return ListWatch(
         path="/apis/karpenter.sh/v1/nodepools",
         selectors=(("fieldSelector", f"metadata.name={request.pool.name}"),),
         convert=observe.node_pool,
     )
 
 
-def warnings() -> Source[Warned]:
+def warnings() -> ListWatch[Warned]:
     """The Warning Events about NodeClaims, of all pools: an Event has no label of its object's pool."""
-    return Source(
+    return ListWatch(
         path=f"/api/v1/namespaces/{names.CLUSTER_EVENTS_NAMESPACE}/events",
         selectors=(("fieldSelector", "type=Warning,involvedObject.kind=NodeClaim"),),
         convert=observe.warned,

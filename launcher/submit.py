@@ -16,8 +16,8 @@ from typing import Any, TypeGuard
 from launcher.gateway import KubernetesGateway
 from launcher.request import RequestError, parse_request
 from trainyard.k8s import names
+from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
-from trainyard.k8s.rest import ApiError, ApiUnavailable
 
 
 class ManifestError(ValueError):

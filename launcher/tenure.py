@@ -13,7 +13,7 @@ from launcher.manifests import Owner
 from launcher.progress import Progress
 from launcher.request import Request
 from trainyard.k8s import names
-from trainyard.k8s.rest import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from kubernetes import client
 
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving
-from trainyard.k8s.rest import Patience, Rest, client_of
+from trainyard.k8s.client import Client, RetryPolicy, api_client
 
 Object = dict[str, Any]
 ANSWER_SECONDS = 120.0
@@ -54,10 +54,10 @@ class Server:
                 raise TimeoutError(f"{function.__name__}{arguments} did not come in {seconds:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
-    def rest(self, patience: Patience | None = None) -> Rest:
+    def client(self, retry: RetryPolicy | None = None) -> Client:
         settings = client.Configuration()
         settings.host = self.url
-        return Rest(client_of(settings), patience)
+        return Client(api_client(settings), retry)
 
 
 class ApiProcess:

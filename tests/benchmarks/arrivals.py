@@ -12,8 +12,8 @@ from tests.benchmarks.figures import Figure, Note
 from tests.benchmarks.torchrun_stack import NOWHERE, Bench
 from tests.faults.place import SPACE, until
 from tests.faults.run import PODS, TRAININGS
-from trainyard.k8s.rest import JsonObject
-from trainyard.k8s.watch import Reflector, Source
+from trainyard.k8s.client import JsonObject
+from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.operator.core import names as n
 
 # Nodes, and how many jobs of each kind are submitted.
@@ -35,14 +35,14 @@ class Arrivals:
         self._bench = bench
         self._wanted, self._there = ("", "", 0), threading.Event()
         self._moment = 0.0
-        source = Source[dict[str, str]](path=PODS, convert=lambda pod: pod["metadata"].get("labels") or {})
-        self._reflector = Reflector(bench.place.api, source, self._changed)
-        self._reflector.start()
-        self._reflector.items()
+        source = ListWatch[dict[str, str]](path=PODS, convert=lambda pod: pod["metadata"].get("labels") or {})
+        self._informer = Informer(bench.place.api, source, self._changed)
+        self._informer.start()
+        self._informer.items()
 
     def close(self) -> None:
-        self._reflector.stop()
-        self._reflector.join(10.0)
+        self._informer.stop()
+        self._informer.join(10.0)
 
     def _changed(self) -> None:
         moment = time.monotonic()
@@ -52,7 +52,7 @@ class Arrivals:
             self._there.set()
 
     def _count(self, label: str, name: str) -> int:
-        return sum(labels.get(label) == name for labels in self._reflector.items())
+        return sum(labels.get(label) == name for labels in self._informer.items())
 
     def seconds(self, path: str, job: JsonObject, nodes: int) -> float:
         """From the begin of the create call to the news of the last pod; the job is removed afterwards."""

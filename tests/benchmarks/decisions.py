@@ -20,7 +20,7 @@ from tests.benchmarks.api_process import ApiProcess
 from tests.benchmarks.figures import Figure, Note, percentile
 from tests.unit.launcher import cluster
 from tests.unit.launcher.conftest import asked
-from trainyard.k8s.rest import Rest
+from trainyard.k8s.client import Client
 
 SMALL, LARGE, LARGE_PODS = 4, 256, 2000
 SMALL_SAMPLES, LARGE_SAMPLES = 100, 10
@@ -38,7 +38,7 @@ _EPOCH = 1_800_000_000.0
 class TimedGateway(KubernetesGateway):
     """The real gateway, with the monotonic moments of the first look that saw MIN and of the training's answer."""
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: Client) -> None:
         super().__init__(rest, lambda: _EPOCH + time.monotonic())
         self.reached: float | None = None
         self.answered = 0.0
@@ -75,7 +75,7 @@ def at_most(process: ApiProcess, nodes: int, pods: int = 0) -> tuple[float, floa
 
     With `pods` the cluster has real sizes: NodeClaims, nodes of 12 KB, and so many pods of 5 KB.
     """
-    with process.server() as server, closing(TimedGateway(server.rest())) as gateway:
+    with process.server() as server, closing(TimedGateway(server.client())) as gateway:
         if pods:
             server.call(cluster.grow, nodes - 1, pods)
         else:
@@ -91,7 +91,7 @@ def at_most(process: ApiProcess, nodes: int, pods: int = 0) -> tuple[float, floa
 def at_hold_end(process: ApiProcess, hold: float) -> float:
     """Seconds from the end of a hold window of so many seconds, with two of four nodes, to the answer."""
     request = sized(SMALL, min_nodes=2, hold_seconds=hold)
-    with process.server() as server, closing(TimedGateway(server.rest())) as gateway:
+    with process.server() as server, closing(TimedGateway(server.client())) as gateway:
         server.call(api_process.put_nodes, 2)
         with Running(request, gateway):
             answered = _answer(server, gateway, 2)

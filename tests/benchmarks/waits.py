@@ -20,7 +20,7 @@ from tests.benchmarks.figures import Figure, Note
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
-from trainyard.k8s.rest import Patience
+from trainyard.k8s.client import RetryPolicy
 
 Call = tuple[str, str, bool]
 SPEED = 50.0
@@ -56,11 +56,13 @@ def sleep(seconds: float) -> None:
 def waiting(process: ApiProcess, least: int, present: int) -> Iterator[Server]:
     """A launcher that waits for `least` of 4 nodes, of which so many are there. Its deadline is far away."""
     request: Request = dataclasses.replace(asked(maxNodes=4, minNodes=least), deadline_seconds=100_000)
-    usual = Patience()
-    hurried = Patience(total=usual.total, first=usual.first / SPEED, longest=usual.longest / SPEED)
+    usual = RetryPolicy()
+    hurried = RetryPolicy(
+        timeout=usual.timeout, initial_delay=usual.initial_delay / SPEED, max_delay=usual.max_delay / SPEED
+    )
     with process.server(SPEED) as server:
         server.call(api_process.put_nodes, present)
-        with closing(KubernetesGateway(server.rest(hurried), lambda: _EPOCH + simulated())) as gateway:
+        with closing(KubernetesGateway(server.client(hurried), lambda: _EPOCH + simulated())) as gateway:
             launcher = Launcher(
                 request,
                 "launch-r1",

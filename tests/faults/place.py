@@ -19,7 +19,7 @@ from local.cluster.usage import descendants
 from local.home import Home
 from tests.account import connected
 from tests.faults.proxy import Proxy
-from trainyard.k8s.rest import ApiError, ApiUnavailable, JsonObject, Rest, client_of
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client, JsonObject, api_client
 
 SPACE = "training"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
@@ -58,7 +58,7 @@ class Place:
     def __init__(self, home: Home, outputs: Mapping[str, Any]) -> None:
         settings = client.Configuration()
         config.load_kube_config(str(home.kubeconfig), outputs["clusterName"], settings)
-        self.api = Rest(client_of(settings))
+        self.api = Client(api_client(settings))
         self.manifest = read_manifest(outputs["launcherManifest"])
         self.pool = str(self.request()["pool"]["name"])
         self._home = home

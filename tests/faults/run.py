@@ -14,7 +14,7 @@ from tests.faults.launched import Launched
 from tests.faults.place import SPACE, Place, until
 from tests.faults.proxy import Call, Proxy
 from tests.faults.verdict import Leavings, Trained
-from trainyard.k8s.rest import ApiError, ApiUnavailable, JsonObject
+from trainyard.k8s.client import ApiError, ApiUnavailable, JsonObject
 
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{SPACE}/jobs"

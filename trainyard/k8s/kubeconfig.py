@@ -18,7 +18,7 @@ from kubernetes.config.dateutil import parse_rfc3339
 from kubernetes.config.exec_provider import ExecProvider
 from yaml import YAMLError
 
-from trainyard.k8s.rest import ApiUnavailable, Patience, Rest, client_of
+from trainyard.k8s.client import ApiUnavailable, Client, RetryPolicy, api_client
 
 _HOME: Final = "~/.kube/config"
 _CURRENT: Final = "current-context"
@@ -29,7 +29,7 @@ class NoLogin(ApiUnavailable):
     """The program that a kubeconfig names to log in, such as `aws eks get-token`, gave nothing to log in with."""
 
 
-def connect(file: str | None, context: str | None, patience: Patience) -> tuple[Rest, str]:
+def connect(file: str | None, context: str | None, retry: RetryPolicy) -> tuple[Client, str]:
     """As `kubectl` connects: this file, else those of KUBECONFIG, else ~/.kube/config; and the context's namespace.
 
     Without any of them, in a pod such as a notebook's, by its service account and in its namespace. Raises
@@ -39,17 +39,17 @@ def connect(file: str | None, context: str | None, patience: Patience) -> tuple[
     if _is_in_pod(file, context):
         with _understood():
             config.load_incluster_config(client_configuration=settings)
-        return Rest(client_of(settings), patience), _namespace_of_pod()
+        return Client(api_client(settings), retry), _namespace_of_pod()
     with _understood():
         loader = _loader(file, context)
         namespace = _namespace(loader)
         _check_server(loader)
         _check_user(loader)
         loader.load_and_set(settings)
-    return Rest(client_of(settings), patience), namespace
+    return Client(api_client(settings), retry), namespace
 
 
-def connect_in_pod_or_outside() -> Rest:
+def connect_in_pod_or_outside() -> Client:
     """With the pod's service account, or outside of a pod as `kubectl` connects.
 
     Raises ApiUnavailable where there is neither.
@@ -59,10 +59,10 @@ def connect_in_pod_or_outside() -> Rest:
         config.load_incluster_config(client_configuration=settings)
     except config.ConfigException:
         try:
-            return connect(None, None, Patience())[0]
+            return connect(None, None, RetryPolicy())[0]
         except ApiUnavailable as error:
             raise ApiUnavailable(f"neither a service account nor a usable kubeconfig: {error}") from None
-    return Rest(client_of(settings))
+    return Client(api_client(settings))
 
 
 def namespace_of(file: str | None, context: str | None) -> str:

@@ -6,8 +6,8 @@ import builtins
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from trainyard.k8s.rest import ApiError, JsonObject, Rest
-from trainyard.k8s.watch import Source
+from trainyard.k8s.client import ApiError, Client, JsonObject
+from trainyard.k8s.informer import ListWatch
 
 T = TypeVar("T")
 
@@ -37,14 +37,14 @@ def path_of(item: Mapping[str, Any]) -> str:
 class Objects:
     """Writes as one field manager. Every method may raise ApiError and ApiUnavailable."""
 
-    def __init__(self, rest: Rest, manager: str) -> None:
-        self._rest = rest
+    def __init__(self, client: Client, manager: str) -> None:
+        self._client = client
         self._manager = manager
 
     def get(self, path: str) -> JsonObject | None:
         """The object, None where there is none."""
         try:
-            return self._rest.request("GET", path)
+            return self._client.request("GET", path)
         except ApiError as error:
             if error.status == _NOT_FOUND:
                 return None
@@ -57,17 +57,17 @@ class Objects:
             return {"apiVersion": version, "kind": kind, **item}
 
         query = {"labelSelector": selector} if selector else {}
-        return self._rest.list_items(collection(version, kind, namespace), query, named)
+        return self._client.list_items(collection(version, kind, namespace), query, named)
 
-    def read(self, source: Source[T], *, cached: bool = False) -> builtins.list[T]:
+    def read(self, source: ListWatch[T], *, cached: bool = False) -> builtins.list[T]:
         """What the source keeps of its list; `cached` may be an older one, which costs the store nothing."""
         query = {**dict(source.selectors), **({"resourceVersion": "0"} if cached else {})}
-        return self._rest.list_items(source.path, query, source.convert)
+        return self._client.list_items(source.path, query, source.convert)
 
     def apply(self, manifest: JsonObject) -> JsonObject:
         """Make the object, or set these of its fields and leave the others: whoever else wrote them keeps theirs."""
         query = {"fieldManager": self._manager, "force": "true"}
-        return self._rest.request("PATCH", path_of(manifest), query, manifest, content=_APPLY)
+        return self._client.request("PATCH", path_of(manifest), query, manifest, content=_APPLY)
 
     def change(self, manifest: JsonObject) -> bool:
         """Apply to exactly the object whose uid the manifest has; False if that is another one by now, or gone."""
@@ -91,7 +91,7 @@ class Objects:
         try:
             judged = {"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {}
             query = {"fieldManager": self._manager, **judged}
-            self._rest.request("POST", path, query, manifest)
+            self._client.request("POST", path, query, manifest)
         except ApiError as error:
             if error.status == _CONFLICT and error.reason == "AlreadyExists":
                 return False
@@ -115,7 +115,7 @@ class Objects:
         meta = {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": [*finalizers]}
         try:
             query = {"fieldManager": self._manager}
-            self._rest.request("PATCH", path_of(item), query, {"metadata": meta}, content=_MERGE)
+            self._client.request("PATCH", path_of(item), query, {"metadata": meta}, content=_MERGE)
         except ApiError as error:
             if error.status in (_NOT_FOUND, _CONFLICT):
                 return False
@@ -124,7 +124,7 @@ class Objects:
 
     def _put(self, path: str, item: JsonObject) -> JsonObject | None:
         try:
-            return self._rest.request("PUT", path, {"fieldManager": self._manager}, item)
+            return self._client.request("PUT", path, {"fieldManager": self._manager}, item)
         except ApiError as error:
             if error.status in (_NOT_FOUND, _CONFLICT):
                 return None
@@ -138,7 +138,7 @@ class Objects:
             "propagationPolicy": "Foreground" if foreground else "Background",
         }
         try:
-            self._rest.request("DELETE", path, body=body)
+            self._client.request("DELETE", path, body=body)
         except ApiError as error:
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise

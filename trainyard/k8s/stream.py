@@ -10,14 +10,14 @@ from typing import Any
 _JSON = json.JSONDecoder()
 
 
-class Garbled(Exception):
+class MalformedResponse(Exception):
     """What came is not what was asked for: no JSON, or it ends in the middle."""
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The objects of a stream with one on each line. What follows the end of the last line is cut off, and left out.
 
-    Raises Garbled for a line that is no JSON object.
+    Raises MalformedResponse for a line that is no JSON object.
     """
     rest = b""
     for chunk in chunks:
@@ -30,7 +30,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError):
                 value = None
             if not isinstance(value, dict):
-                raise Garbled(f"{line[:80]!r} is no JSON object")
+                raise MalformedResponse(f"{line[:80]!r} is no JSON object")
             yield value
 
 
@@ -39,7 +39,7 @@ def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -
 
     No more than one item and one chunk stand in memory: a list of a large cluster's pods has tens of megabytes, and ten
     times that as Python objects. The order of the list's fields is not relied on: custom resources have their `items`
-    before their `metadata`. Raises Garbled for anything that is no list.
+    before their `metadata`. Raises MalformedResponse for anything that is no list.
     """
     text = _Text(chunks)
     version = ""
@@ -80,10 +80,12 @@ class _Text:
             self._more()
 
     def take(self, expected: str) -> None:
-        """Goes past this character. Raises Garbled if another one comes next."""
+        """Goes past this character. Raises MalformedResponse if another one comes next."""
         found = self.peek()
         if found != expected:
-            raise Garbled(f"{self._here[self._at : self._at + 80]!r} where {expected!r} was expected")
+            raise MalformedResponse(
+                f"{self._here[self._at : self._at + 80]!r} where {expected!r} was expected"
+            )
         self._at += 1
 
     def skip(self, possible: str) -> None:
@@ -100,7 +102,7 @@ class _Text:
             except json.JSONDecodeError:
                 end = len(self._here)
             except RecursionError as error:
-                raise Garbled(f"an object in the list is too deep: {error}") from None
+                raise MalformedResponse(f"an object in the list is too deep: {error}") from None
             if end < len(self._here):
                 self._at = end
                 return value
@@ -114,8 +116,8 @@ class _Text:
     def _more(self) -> None:
         chunk = next(self._chunks, None)
         if chunk is None:
-            raise Garbled("the list ends in the middle")
+            raise MalformedResponse("the list ends in the middle")
         try:
             self._here, self._at = self._here[self._at :] + self._decoder.decode(chunk), 0
         except UnicodeDecodeError as error:
-            raise Garbled(f"the list is no UTF-8: {error}") from None
+            raise MalformedResponse(f"the list is no UTF-8: {error}") from None

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from trainyard.k8s import kubeconfig as kubeconfigs
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 from trainyard.k8s.kubeconfig import NoLogin
-from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience, Rest
 from trainyard.kubectl.exits import (
     NO_KUBECONFIG,
     NOT_FOUND,
@@ -29,7 +29,7 @@ MERGE: Final = "application/merge-patch+json"
 LABEL_INDEX: Final = n.LABEL_INDEX
 _ROOT: Final = f"/apis/{n.API_VERSION}"
 # A person waits.
-PATIENCE: Final = Patience(total=10.0, first=0.2, longest=2.0)
+PATIENCE: Final = RetryPolicy(timeout=10.0, initial_delay=0.2, max_delay=2.0)
 _EVERYWHERE: Final = "all namespaces"
 _ABSENT, _CONFLICT = 404, 409
 
@@ -37,7 +37,7 @@ _ABSENT, _CONFLICT = 404, 409
 class Cluster:
     """One API server and one namespace. Every method raises PluginError."""
 
-    def __init__(self, rest: Rest, namespace: str, given: Sequence[tuple[str, str | None]] = ()) -> None:
+    def __init__(self, rest: Client, namespace: str, given: Sequence[tuple[str, str | None]] = ()) -> None:
         """`given` are the flags with which a person named them, and their values, if any."""
         self.rest = rest
         self.namespace = namespace
@@ -45,7 +45,11 @@ class Cluster:
 
     @classmethod
     def connect(
-        cls, kubeconfig: str | None, context: str | None, namespace: str | None, patience: Patience = PATIENCE
+        cls,
+        kubeconfig: str | None,
+        context: str | None,
+        namespace: str | None,
+        patience: RetryPolicy = PATIENCE,
     ) -> Cluster:
         """With the person's kubeconfig."""
         with _usable(kubeconfig, context):

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from trainyard.k8s.rest import Patience
+from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl.cluster import Cluster, contexts_of
 from trainyard.kubectl.exits import PluginError
 from trainyard.kubectl.words import parser, value_or_none
 
-_QUICK: Final = Patience(total=1.0, first=0.1, longest=0.2)
+_QUICK: Final = RetryPolicy(timeout=1.0, initial_delay=0.1, max_delay=0.2)
 _FILES, _NO_FILES = 0, 4
 _WITH_JOB: Final = frozenset({"logs", "status", "cancel", "suspend", "resume", "sync", "cp"})
 # What the values of these flags are the names of.

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Final
 
-from trainyard.k8s.execute import Execution
+from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.download import AS_IT_IS, download, failed
 from trainyard.kubectl.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError

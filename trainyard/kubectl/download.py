@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from trainyard.k8s.execute import Execution
+from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from trainyard.kubectl.names import sendable

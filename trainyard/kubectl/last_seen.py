@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from trainyard.k8s.rest import ApiError, ApiUnavailable
-from trainyard.k8s.watch import Reflector, Source
+from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.exits import REMOVED, PluginError
 from trainyard.operator.core import names as n
@@ -31,12 +31,12 @@ class LastSeen:
         self._name, self._uid = job["metadata"]["name"], job["metadata"]["uid"]
         self._over: JsonObject | None = None
         self._news = threading.Condition()
-        source = Source(
+        source = ListWatch(
             path=cluster.path(n.JOB_PLURAL),
             selectors=(("fieldSelector", f"metadata.name={self._name}"),),
             convert=self._take,
         )
-        self._watch = Reflector(cluster.rest, source, self._changed)
+        self._watch = Informer(cluster.rest, source, self._changed)
 
     @contextmanager
     def watching(self) -> Iterator[None]:

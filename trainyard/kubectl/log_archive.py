@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from launcher.held import held_up
-from trainyard.k8s.rest import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.exits import NOT_FOUND, UNAVAILABLE, PluginError
 from trainyard.kubectl.screen import say

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from trainyard.k8s.rest import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.exits import UNAVAILABLE, PluginError
 from trainyard.kubectl.pod_state import has_ended, is_over

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, Final, Protocol
 
 from launcher.held import PATIENCE_SECONDS, held_up
-from trainyard.k8s.execute import Execution
-from trainyard.k8s.rest import ApiUnavailable
+from trainyard.k8s.client import ApiUnavailable
+from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.exits import UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from trainyard.kubectl.screen import Bar, say
@@ -36,7 +36,7 @@ class Ended(PluginError):
 
 
 class Running(Protocol):
-    """A command in a container (trainyard/k8s/execute.py)."""
+    """A command in a container (trainyard/k8s/exec.py)."""
 
     def __enter__(self) -> Running: ...
     def __exit__(self, *_: Any) -> None: ...

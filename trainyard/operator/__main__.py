@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 import kopf
 
 from trainyard.k8s import names
+from trainyard.k8s.client import ApiUnavailable, Client
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 from trainyard.k8s.objects import Objects
-from trainyard.k8s.rest import ApiUnavailable, Rest
 from trainyard.operator import handlers
 from trainyard.operator.controller import Controller
 from trainyard.operator.core import names as n
@@ -80,7 +80,7 @@ def format_host(address: str) -> str:
 
 
 async def _serve(
-    rest: Rest, image: str, holder: str, address: str, metrics_port: int, liveness_port: int
+    rest: Client, image: str, holder: str, address: str, metrics_port: int, liveness_port: int
 ) -> int:
     objects = Objects(rest, n.FIELD_MANAGER)
     metrics = Metrics()

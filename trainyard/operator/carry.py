@@ -9,8 +9,8 @@ from typing import Any
 
 from launcher.error_lines import strip_control_characters
 from launcher.manifests import stamp
+from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
-from trainyard.k8s.rest import ApiError
 from trainyard.operator.core import names as n
 from trainyard.operator.core.decision import Decision, Event
 from trainyard.operator.core.reading import JsonObject

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.objects import Objects
-from trainyard.k8s.rest import ApiError, ApiUnavailable
 from trainyard.operator.core import names as n
 from trainyard.operator.known import Asked, Key, Known, key_of
 from trainyard.operator.metrics import Metrics
@@ -25,7 +25,7 @@ WORKERS = 8
 RESYNC_SECONDS = 600.0
 # A look at nothing: it comes to its end as long as there is a worker that ends a look.
 BEAT_SECONDS = 10.0
-# Requests are given up in less (trainyard/k8s/rest.py, Patience), and there are eight workers.
+# Requests are given up in less (trainyard/k8s/client.py, RetryPolicy), and there are eight workers.
 STUCK_SECONDS = 180.0
 
 _RESYNC = Key("resync", "", "")

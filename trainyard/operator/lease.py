@@ -10,8 +10,8 @@ from launcher import lease
 from launcher.lease import Standing, Watched
 from launcher.manifests import stamp
 from trainyard.k8s import names
+from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.objects import Objects, path_of
-from trainyard.k8s.rest import ApiError, ApiUnavailable
 from trainyard.operator.core import names as n
 from trainyard.operator.core.reading import JsonObject
 

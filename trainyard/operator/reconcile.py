@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from launcher.observe import Observation
+from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
-from trainyard.k8s.rest import ApiError
 from trainyard.operator import progress
 from trainyard.operator.asking import Ask, Asking
 from trainyard.operator.carry import carry_out

@@ -16,7 +16,7 @@ LOG: Final = logging.getLogger("workspace")
 # A pod that was there a moment ago answers at once; who sends it all waits meanwhile.
 _SECONDS: Final = 3.0
 # Then a person's line is likely the faster way; whoever sends takes a minute's silence for a broken connection
-# (trainyard/k8s/execute.py).
+# (trainyard/k8s/exec.py).
 _MOST_SECONDS: Final = 30.0
 
 

@@ -28,7 +28,7 @@ from tests.integration.sweeps.kills import Kill, pause, sample
 from tests.integration.sweeps.launcher import strike
 from tests.seed import of_run
 from trainyard.k8s import names
-from trainyard.k8s.rest import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable
 
 # A whole `up` before the first, on a machine that may be busy.
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]

@@ -27,7 +27,7 @@ from tests.integration.local.torchrun_controller import (
     without_right,
 )
 from tests.torchrun_manifests import manifest
-from trainyard.k8s.rest import accept_deep_objects
+from trainyard.k8s.client import accept_deep_objects
 from trainyard.operator.core import names as n
 
 NUMBERS = count(1)

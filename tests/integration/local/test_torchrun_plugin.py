@@ -18,9 +18,9 @@ from local.tools import plugin
 from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Team, until
 from tests.torchrun_manifests import manifest
-from tests.unit.kubectl.test_kubeconfig import CASES, write
+from tests.unit.k8s.test_kubeconfig import CASES, write
 from trainyard.k8s import kubeconfig
-from trainyard.k8s.rest import Patience
+from trainyard.k8s.client import RetryPolicy
 from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.local
@@ -144,7 +144,7 @@ def test_of_several_kubeconfigs_kubectl_and_the_plugin_take_the_same(
     answer = person.types("config", "view", "--minify", "--raw", "-o", "json", KUBECONFIG=files)
     assert answer.returncode == 0, answer.stderr
     seen = json.loads(answer.stdout)
-    rest, namespace = kubeconfig.connect(None, None, Patience())
+    rest, namespace = kubeconfig.connect(None, None, RetryPolicy())
     assert seen["clusters"][0]["cluster"]["server"] == rest.configuration.host
     assert seen["contexts"][0]["context"]["namespace"] == namespace
     assert f"Bearer {seen['users'][0]['user']['token']}" == rest.configuration.api_key["BearerToken"]

@@ -19,14 +19,14 @@ from tests.faults.launched import Launched
 from tests.faults.proxy import Call, Fault, Moment, Proxy
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.conftest import DOCUMENT, api, asked
-from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
-from trainyard.k8s.watch import Reflector
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy, api_client
+from trainyard.k8s.informer import Informer
 
 __all__ = ["api"]
 pytestmark = pytest.mark.unit
 
 PODS = "/api/v1/namespaces/training/pods"
-IMPATIENT = Patience(total=0.0)
+IMPATIENT = RetryPolicy(timeout=0.0)
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def proxy(api: FakeApi) -> Iterator[Proxy]:
         yield started
 
 
-def rest(proxy: Proxy, patience: Patience = QUICK) -> Rest:
+def rest(proxy: Proxy, patience: RetryPolicy = QUICK) -> Client:
     settings = client.Configuration()
     settings.host = proxy.url
-    return Rest(client_of(settings), patience)
+    return Client(api_client(settings), patience)
 
 
-def make(proxy: Proxy, name: str, patience: Patience = QUICK) -> None:
+def make(proxy: Proxy, name: str, patience: RetryPolicy = QUICK) -> None:
     rest(proxy, patience).request("POST", PODS, body={"metadata": {"name": name}, "spec": {}})
 
 
@@ -129,7 +129,7 @@ def test_watches_stream_and_a_client_that_leaves_ends_them() -> None:
 
 
 def test_a_reflector_hears_through_it_and_lists_again_where_it_was_away(proxy: Proxy, api: FakeApi) -> None:
-    reflector = Reflector(rest(proxy), sources.own_pods(asked()), lambda: None)
+    reflector = Informer(rest(proxy), sources.own_pods(asked()), lambda: None)
     labels = {"labels": {"trainyard.dev/run": "r1"}}
     reflector.start()
     try:
@@ -177,7 +177,7 @@ def test_fault_with_retry_after_tells_the_client_how_long(proxy: Proxy) -> None:
     settings = client.Configuration()
     settings.host = proxy.url
     proxy.plan(Fault(on=lambda call: bool(call.write), moment="before", then=429, retry_after=1))
-    asking = Rest(client_of(settings), QUICK, sleep=slept.append)
+    asking = Client(api_client(settings), QUICK, sleep=slept.append)
     asking.request("POST", PODS, body={"metadata": {"name": "a"}, "spec": {}})
     assert slept == [1.0]
     assert [call.status for call in proxy.writes] == [0, 201]

@@ -17,7 +17,7 @@ import pytest
 from tests.unit.kubectl.exec_api import Pods, serving_pods
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from tests.unit.launcher.api_server import serving
-from trainyard.k8s.rest import Patience
+from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl import upload, words
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cluster import Cluster
@@ -61,7 +61,7 @@ def _one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = Patience(total=10.0, first=0.01, longest=0.05)
+    quick = RetryPolicy(timeout=10.0, initial_delay=0.01, max_delay=0.05)
     monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (quick,))  # type: ignore[attr-defined]
 
 
@@ -172,7 +172,7 @@ class Receiving:
         self.process.communicate()
 
     def write(self, data: bytes) -> None:
-        from trainyard.k8s.rest import ApiUnavailable
+        from trainyard.k8s.client import ApiUnavailable
 
         assert self.process.stdin
         self.process.stdin.write(data)

@@ -15,7 +15,7 @@ from kubernetes import client
 
 from local.nodes import remote
 from local.nodes.process import Entry
-from trainyard.k8s.rest import Patience, Rest, client_of
+from trainyard.k8s.client import Client, RetryPolicy, api_client
 
 
 class Here(Entry):
@@ -111,7 +111,7 @@ def serving_pods(directory: Path) -> Iterator[Pods]:
     thread.join(20)
 
 
-def rest(pods: Pods) -> Rest:
+def rest(pods: Pods) -> Client:
     settings = client.Configuration()
     settings.host = pods.url
-    return Rest(client_of(settings), Patience(total=0.5))
+    return Client(api_client(settings), RetryPolicy(timeout=0.5))

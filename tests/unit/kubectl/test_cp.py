@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.kubectl.exec_api import Pods, rest
 from tests.unit.workspace.archives import until
-from trainyard.k8s.execute import Execution
+from trainyard.k8s.exec import Execution
 from trainyard.kubectl import copying, download
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.exits import PluginError

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from tests.unit.kubectl.exec_api import Pods, rest
-from trainyard.k8s import execute
-from trainyard.k8s.execute import Execution
-from trainyard.k8s.rest import ApiError, ApiUnavailable
+from trainyard.k8s import exec as k8s_exec
+from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import explained
 from trainyard.kubectl.exits import PluginError
 
@@ -63,7 +63,7 @@ def test_what_is_sent_arrives_whole(pods: Pods) -> None:
     ],
 )
 def test_a_refusal_is_read_whatever_stands_in_it(said: str, told: tuple[str, str]) -> None:
-    assert execute._refusal(said) == told
+    assert k8s_exec._refusal(said) == told
 
 
 def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
@@ -107,19 +107,19 @@ def test_the_last_that_a_command_said_is_why_it_ended(pods: Pods) -> None:
 
 @pytest.mark.long
 def test_execution_without_a_word_ends_after_the_silence(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(k8s_exec, "_POLL_SECONDS", 0.05)
     with execution(pods, "sh", "-c", "for i in 1 2 3 4; do sleep 0.15; echo $i; done; exit 3") as running:
-        monkeypatch.setattr(execute, "SILENCE_SECONDS", 0.5)
+        monkeypatch.setattr(k8s_exec, "SILENCE_SECONDS", 0.5)
         assert running.result() == (3, "")
-    monkeypatch.setattr(execute, "SILENCE_SECONDS", 60.0)
+    monkeypatch.setattr(k8s_exec, "SILENCE_SECONDS", 60.0)
     with execution(pods, "sleep", "30") as running:
-        monkeypatch.setattr(execute, "SILENCE_SECONDS", 0.1)
+        monkeypatch.setattr(k8s_exec, "SILENCE_SECONDS", 0.1)
         with pytest.raises(ApiUnavailable, match="exec in team/pod: nothing came for 0 s"):
             running.result()
     pods.silent = True
     with pytest.raises(ApiUnavailable, match="exec in team/pod: no answer for 0 s"):
         execution(pods, "true")
-    monkeypatch.setattr(execute, "SILENCE_SECONDS", 60.0)
+    monkeypatch.setattr(k8s_exec, "SILENCE_SECONDS", 60.0)
     pods.waiting.clear()
 
     def interrupt() -> None:

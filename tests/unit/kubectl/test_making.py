@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_history import Object
-from trainyard.k8s.rest import Patience
+from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.making import MARK
 from trainyard.workspace.store import Store
@@ -23,7 +23,7 @@ def lose(
     """From the job's creation on, so many requests are carried out and their answers lost."""
     real, left, begun = api.answer, times, False
     if times > 1:
-        impatient = Patience(total=0.05, first=0.01, longest=0.02)
+        impatient = RetryPolicy(timeout=0.05, initial_delay=0.01, max_delay=0.02)
         monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (impatient,))  # type: ignore[attr-defined]
 
     def answer(method: str, target: str, body: Object) -> tuple[int, Object] | Iterator[bytes | None]:

@@ -13,7 +13,7 @@ import yaml
 
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_server import status
-from trainyard.k8s.rest import Patience
+from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cluster import Cluster
@@ -314,7 +314,7 @@ def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:
 def test_an_answer_that_is_no_object_is_told(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (Patience(total=0.1),))
+    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (RetryPolicy(timeout=0.1),))
     for answer in ([], [1], "x", {"items": [1]}, {"items": [[]]}):
         monkeypatch.setattr(api, "answer", lambda *_, answer=answer: (200, answer))
         words = ("list",) if isinstance(answer, dict) else ("status", "one")

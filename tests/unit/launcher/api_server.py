@@ -18,11 +18,11 @@ from urllib.parse import parse_qs, urlsplit
 from kubernetes import client
 
 from tests.unit.launcher.api_history import History, Object, lookup
-from trainyard.k8s.rest import Patience, Rest, client_of
+from trainyard.k8s.client import Client, RetryPolicy, api_client
 
 # An answer instead of the usual one: status, headers, body; None closes the connection without one.
 Fault = tuple[int, dict[str, str], bytes] | None
-QUICK = Patience(total=2.0, first=0.01, longest=0.02)
+QUICK = RetryPolicy(timeout=2.0, initial_delay=0.01, max_delay=0.02)
 _LISTED = (
     *("pods", "nodes", "nodeclaims", "nodepools", "events", "pytorchjobs", "torchrunjobs", "torchrunqueues"),
     *("jobs", "services", "persistentvolumeclaims", "storageclasses", "/queues", "podgroups"),
@@ -78,10 +78,10 @@ class FakeApi(History):
         self.logs: dict[str, list[bytes]] = {}
         self.url = ""
 
-    def rest(self, **options: Any) -> Rest:
+    def client(self, **options: Any) -> Client:
         settings = client.Configuration()
         settings.host = self.url
-        return Rest(client_of(settings), options.pop("patience", QUICK), **options)
+        return Client(api_client(settings), options.pop("retry", QUICK), **options)
 
     def names(self, path: str) -> list[str]:
         with self.news:

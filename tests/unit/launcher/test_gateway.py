@@ -20,7 +20,7 @@ from launcher.submit import ManifestError, read_manifest, with_range
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.test_capacity import node
 from trainyard.k8s import names
-from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience
+from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +32,7 @@ BUSY = (503, {}, b"not json")
 
 @pytest.fixture
 def gateway(api: FakeApi) -> Iterator[KubernetesGateway]:
-    with closing(KubernetesGateway(api.rest(), time.time)) as made:
+    with closing(KubernetesGateway(api.client(), time.time)) as made:
         yield made
 
 
@@ -42,12 +42,12 @@ def pod(name: str) -> dict[str, Any]:
 
 def test_a_request_is_tried_again_while_the_server_can_not_answer(api: FakeApi) -> None:
     api.faults = [BUSY, None, (500, {}, b"{}")]
-    assert api.rest().request("GET", POOL)["metadata"]["name"] == "small"
+    assert api.client().request("GET", POOL)["metadata"]["name"] == "small"
 
 
 def test_the_servers_own_waiting_time_is_kept(api: FakeApi) -> None:
     slept: list[float] = []
-    rest = api.rest(sleep=slept.append, patience=Patience(total=60.0, first=0.01))
+    rest = api.client(sleep=slept.append, retry=RetryPolicy(timeout=60.0, initial_delay=0.01))
     api.faults = [(429, {"Retry-After": "7"}, b"{}")]
     rest.request("GET", POOL)
     assert slept == [7.0]
@@ -56,7 +56,7 @@ def test_the_servers_own_waiting_time_is_kept(api: FakeApi) -> None:
 @pytest.mark.parametrize("code", [429, 503])
 def test_a_waiting_time_beyond_the_patience_is_told_whoever_asked(api: FakeApi, code: int) -> None:
     slept: list[float] = []
-    rest = api.rest(sleep=slept.append, patience=Patience())
+    rest = api.client(sleep=slept.append, retry=RetryPolicy())
     api.faults = [(code, {"Retry-After": "30"}, b"{}")]
     with pytest.raises(ApiUnavailable, match=str(code)) as failed:
         rest.request("GET", POOL)
@@ -67,49 +67,49 @@ def test_a_waiting_time_beyond_the_patience_is_told_whoever_asked(api: FakeApi, 
 def test_a_waiting_time_that_is_none_is_as_if_it_were_not_said(api: FakeApi, said: str) -> None:
     slept: list[float] = []
     api.faults = [(429, {"Retry-After": said}, b"{}")]
-    api.rest(sleep=slept.append).request("GET", POOL)
+    api.client(sleep=slept.append).request("GET", POOL)
     assert slept <= [0.01]
 
 
 def test_patience_ends(api: FakeApi) -> None:
     api.faults = [BUSY] * 1000
     with pytest.raises(ApiUnavailable, match=r"GET .*small: 503"):
-        api.rest(patience=Patience(total=0.03, first=0.01, longest=0.01)).request("GET", POOL)
+        api.client(retry=RetryPolicy(timeout=0.03, initial_delay=0.01, max_delay=0.01)).request("GET", POOL)
     dead = FakeApi()
     dead.url = "http://127.0.0.1:9"
     with pytest.raises(ApiUnavailable, match="refused"):
-        dead.rest(patience=Patience(total=0.03, first=0.01)).request("GET", POOL)
+        dead.client(retry=RetryPolicy(timeout=0.03, initial_delay=0.01)).request("GET", POOL)
 
 
 def test_a_refusal_is_believed_from_a_server_that_is_ready(api: FakeApi) -> None:
     api.refused = {("GET", POOL)}
     with pytest.raises(ApiError, match="403 Forbidden"):
-        api.rest().request("GET", POOL)
+        api.client().request("GET", POOL)
     assert [path for _, path, _ in api.requests] == [POOL, "/readyz", POOL]
 
 
 def test_a_server_that_starts_knows_of_no_right_and_is_asked_again(api: FakeApi) -> None:
     api.put(POOL, {"metadata": {"name": "small"}})
     api.unready = 3
-    assert api.rest().request("GET", POOL)["metadata"]["name"] == "small"
+    assert api.client().request("GET", POOL)["metadata"]["name"] == "small"
     api.unready = 2
     body = {"metadata": {"generateName": "launch-", "namespace": "training"}}
-    KubernetesGateway(api.rest(), time.time).create_job(body)
+    KubernetesGateway(api.client(), time.time).create_job(body)
     assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 2  # beside that of every test
     api.unready = 1_000_000
     with pytest.raises(ApiUnavailable, match="403 Forbidden"):
-        api.rest(patience=Patience(total=0.03, first=0.01, longest=0.01)).request("GET", POOL)
+        api.client(retry=RetryPolicy(timeout=0.03, initial_delay=0.01, max_delay=0.01)).request("GET", POOL)
 
 
 def test_a_creation_whose_answer_is_lost_makes_one_object(api: FakeApi, request_: Request) -> None:
-    gateway = KubernetesGateway(api.rest(), time.time)
+    gateway = KubernetesGateway(api.client(), time.time)
     api.faults, api.after = [None], True
     assert gateway.create_training(request_, pod("train-r1")) is False
     assert api.names(JOBS) == ["train-r1"]
 
 
 def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
-    gateway = KubernetesGateway(api.rest(), time.time)
+    gateway = KubernetesGateway(api.client(), time.time)
     api.faults, api.after = [BUSY], True
     with pytest.raises(ApiUnavailable):
         gateway.create_job({"metadata": {"generateName": "launch-", "namespace": "training"}})
@@ -120,7 +120,7 @@ def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
 
 
 def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_: Request) -> None:
-    gateway = KubernetesGateway(api.rest(), time.time)
+    gateway = KubernetesGateway(api.client(), time.time)
     api.put(f"{PODS}/hold-r1-0", {"metadata": {"name": "hold-r1-0", "uid": "new"}})
     gateway.delete_pods(request_, [("hold-r1-0", "old")])
     assert api.names(PODS) == ["hold-r1-0"]
@@ -309,7 +309,7 @@ def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> No
             api.put(f"{JOBS}/train-r1", {**job, "status": failed})
 
     api.on_request = react
-    with closing(KubernetesGateway(api.rest(), lambda: 10 * time.monotonic())) as gateway:
+    with closing(KubernetesGateway(api.client(), lambda: 10 * time.monotonic())) as gateway:
         runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
         assert runner.run() == names.EXIT_TRAINING_FAILED
     told = [line.split("state=")[1].split()[0] for line in said]
@@ -380,7 +380,7 @@ def test_a_second_launcher_adopts_the_first_ones_training(
 
 
 def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
-    impatient = KubernetesGateway(api.rest(patience=Patience(total=0.02, first=0.01)), time.time)
+    impatient = KubernetesGateway(api.client(retry=RetryPolicy(timeout=0.02, initial_delay=0.01)), time.time)
     runner = Launcher(request_, "launch-r1", impatient, say=lambda _: None, poll_seconds=0.01)
     api.faults = [BUSY] * 12
     api.on_request = lambda method, path: runner.stopping.set() if api.names(PODS) else None
@@ -412,7 +412,7 @@ def test_the_launcher_leaves_the_api_alone_as_long_as_it_asks_whatever_changes(
 
     api.on_request = note
     api.faults = [(429, {"Retry-After": said}, b"{}")]
-    with closing(Woken(api.rest(patience=Patience()), time.time)) as gateway:
+    with closing(Woken(api.client(retry=RetryPolicy()), time.time)) as gateway:
         runner = Launcher(request_, "launch-r1", gateway, say=lambda _: None, clock=lambda: now)
         assert runner.run() == names.EXIT_STOPPED
     assert kept <= asked[0] <= kept + POLL_SECONDS

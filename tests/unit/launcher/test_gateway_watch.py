@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher import __main__ as program
-from launcher import bell
+from launcher import wakeup
 from launcher.gateway import KubernetesGateway
 from launcher.loop import Launcher
 from launcher.observe import Observation, Pod
@@ -26,7 +26,7 @@ from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
 from trainyard.k8s import kubeconfig, names
-from trainyard.k8s.rest import ApiError
+from trainyard.k8s.client import ApiError
 
 pytestmark = pytest.mark.unit
 
@@ -42,7 +42,7 @@ def api() -> Iterator[FakeApi]:
 
 @pytest.fixture
 def gateway(api: FakeApi) -> Iterator[KubernetesGateway]:
-    with closing(KubernetesGateway(api.rest(), lambda: NOW)) as made:
+    with closing(KubernetesGateway(api.client(), lambda: NOW)) as made:
         yield made
 
 
@@ -129,7 +129,7 @@ def test_of_the_pods_those_are_kept_that_concern_the_run(
 def test_a_claim_grows_older_though_nothing_tells_of_it(api: FakeApi, request_: Request) -> None:
     put_claim(api, "small-1", "")
     ticks = itertools.count(1_800_000_000)
-    with closing(KubernetesGateway(api.rest(), lambda: float(next(ticks)))) as gateway:
+    with closing(KubernetesGateway(api.client(), lambda: float(next(ticks)))) as gateway:
         ages = [gateway.observe(request_, fresh=False).claims[0].age for _ in range(3)]
     assert ages[1] - ages[0] == ages[2] - ages[1] == 1.0
     assert ages[0] == 1_800_000_000 - 1_793_534_400  # 2026-11-01T12:00:00Z
@@ -146,7 +146,7 @@ def waited_out(api: FakeApi, request: Request, deadline: int) -> tuple[int, int]
         return float(next(seconds))
 
     before = len(api.requests)
-    with closing(KubernetesGateway(api.rest(), clock)) as gateway:
+    with closing(KubernetesGateway(api.client(), clock)) as gateway:
         runner = Launcher(
             dataclasses.replace(request, deadline_seconds=deadline),
             "launch-r1",
@@ -191,7 +191,7 @@ def changes(api: FakeApi) -> dict[str, Callable[[], object]]:
 def test_each_change_is_known_within_a_fifth_of_a_second(
     api: FakeApi, gateway: KubernetesGateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
     took: dict[str, float] = {}
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -212,7 +212,7 @@ def test_each_change_is_known_within_a_fifth_of_a_second(
 def test_what_concerns_nobody_here_ends_no_wait(
     api: FakeApi, gateway: KubernetesGateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
     put_node(api, "a")
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -230,7 +230,7 @@ def test_what_concerns_nobody_here_ends_no_wait(
 def test_what_was_observed_already_ends_no_wait(
     api: FakeApi, gateway: KubernetesGateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
     put_node(api, "a")
@@ -280,7 +280,7 @@ def test_flapping_nodes_make_twenty_rounds_a_second_at_most(
     took = time.monotonic() - began
     stop.set()
     flapping.join()
-    assert 4 * bell.SETTLE_SECONDS <= took < 4.0
+    assert 4 * wakeup.SETTLE_SECONDS <= took < 4.0
     assert api.version > 40
 
 
@@ -310,7 +310,7 @@ def test_sigterm_ends_the_launchers_wait_and_its_watches(
         return names.EXIT_STOPPED if launcher.stopping.is_set() else names.EXIT_API_ERROR
 
     monkeypatch.setattr(Launcher, "run", run)
-    monkeypatch.setattr(kubeconfig, "connect_in_pod_or_outside", api.rest)
+    monkeypatch.setattr(kubeconfig, "connect_in_pod_or_outside", api.client)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     began = time.monotonic()
     try:
@@ -402,7 +402,7 @@ def test_a_refused_watch_is_told_as_the_refusal_it_is(
 
 def test_closing_ends_every_thread(api: FakeApi, request_: Request) -> None:
     before = set(threading.enumerate())
-    gateway = KubernetesGateway(api.rest(), time.time)
+    gateway = KubernetesGateway(api.client(), time.time)
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
     mine = {thread for thread in threading.enumerate() if thread.name.startswith("watch ")} - before

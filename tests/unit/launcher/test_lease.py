@@ -14,7 +14,7 @@ from launcher.progress import begun
 from launcher.tenure import Lost, Tenure
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
-from trainyard.k8s.rest import ApiUnavailable, Patience
+from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ class Clock:
 
 
 def tenure(api: FakeApi, holder: str, clock: Clock, owner: Owner = OWNER) -> Tenure:
-    gateway = KubernetesGateway(api.rest(), clock)
+    gateway = KubernetesGateway(api.client(), clock)
     return Tenure(gateway, asked(), owner, holder, clock, clock)
 
 
@@ -167,7 +167,7 @@ def test_whose_a_lease_is(found: Record | None, before: str | None, later: float
 
 def test_a_launcher_that_can_not_renew_does_nothing_until_it_can(api: FakeApi) -> None:
     clock = Clock()
-    gateway = KubernetesGateway(api.rest(patience=Patience(total=0.05, first=0.01)), clock)
+    gateway = KubernetesGateway(api.client(retry=RetryPolicy(timeout=0.05, initial_delay=0.01)), clock)
     mine = Tenure(gateway, asked(), OWNER, "pod-a", clock, clock)
     mine.take()
     clock.now += 16

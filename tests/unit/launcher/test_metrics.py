@@ -293,7 +293,7 @@ def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
     api: FakeApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = "127.83.0.2"
-    monkeypatch.setattr(kubeconfig, "connect_in_pod_or_outside", api.rest)
+    monkeypatch.setattr(kubeconfig, "connect_in_pod_or_outside", api.client)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     request = asked(capacityDeadlineSeconds=1)
     api.objects[f"{cluster.POOLS}/small"]["spec"]["limits"]["nvidia.com/gpu"] = "4"

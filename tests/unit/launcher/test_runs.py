@@ -22,8 +22,8 @@ from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
 from tests.unit.launcher.test_lease import LEASE, Clock, tenure
 from trainyard.k8s import names
-from trainyard.k8s.rest import Patience
-from trainyard.k8s.watch import Reflector, Source, _key
+from trainyard.k8s.client import RetryPolicy
+from trainyard.k8s.informer import Informer, ListWatch, _key
 
 pytestmark = pytest.mark.unit
 
@@ -35,8 +35,10 @@ JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
 class Hurried(KubernetesGateway):
     """A gateway whose waits end once its watches show what the server has; the clock moves on by eight seconds."""
 
-    def __init__(self, api: FakeApi, patience: Patience, clock: Clock, then: Callable[[float], None]) -> None:
-        super().__init__(api.rest(patience=patience), clock)
+    def __init__(
+        self, api: FakeApi, patience: RetryPolicy, clock: Clock, then: Callable[[float], None]
+    ) -> None:
+        super().__init__(api.client(retry=patience), clock)
         self.api, self.clock, self.then = api, clock, then
 
     def wait(self, timeout: float) -> None:
@@ -47,14 +49,14 @@ class Hurried(KubernetesGateway):
     def catch_up(self) -> None:
         """Wait for the watches; a server that is silent shows nothing, and is not waited for."""
         if not self.api.faults:
-            until(lambda: all(self._is_current(*each) for each in [*self._stores._running.items()]))
+            until(lambda: all(self._is_current(*each) for each in [*self._informers._running.items()]))
 
-    def _is_current(self, source: Source[Any], reflector: Reflector[Any]) -> bool:
+    def _is_current(self, source: ListWatch[Any], informer: Informer[Any]) -> bool:
         with self.api.news:
             listed = self.api.listed(source.path, dict(source.selectors), self.api.version)
             there = {_key(item): source.convert(item) for item in listed}
-        with reflector._lock:
-            return reflector._items == {key: item for key, item in there.items() if item is not None}
+        with informer._lock:
+            return informer._items == {key: item for key, item in there.items() if item is not None}
 
 
 MADE: list[Hurried] = []
@@ -74,7 +76,7 @@ def hurried(
     then: Callable[[float], None] = lambda _now: None,
     clock: Clock | None = None,
     holder: str = "pod-a",
-    patience: Patience = QUICK,
+    patience: RetryPolicy = QUICK,
 ) -> tuple[Launcher, list[str]]:
     """A launcher whose waits are over at once, and what it says."""
     clock, said = clock or Clock(), list[str]()
@@ -282,7 +284,9 @@ def test_a_signal_while_the_api_is_silent_ends_in_time_and_leaves_the_lease_to_r
         api.faults = [(503, {}, b"")] * 1000
         runner.stopping.set()
 
-    runner, said = hurried(api, asked(), silence, clock, patience=Patience(total=0.05, first=0.01))
+    runner, said = hurried(
+        api, asked(), silence, clock, patience=RetryPolicy(timeout=0.05, initial_delay=0.01)
+    )
     assert runner.run() == names.EXIT_STOPPED
     assert "placeholders may be left" in said[-1]
     assert "is not released" not in caplog.text, "to ask for it takes as long as for anything else"

@@ -23,7 +23,7 @@ from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.program import launched, scrape, value
 from trainyard.k8s import names
-from trainyard.k8s.rest import Patience
+from trainyard.k8s.client import RetryPolicy
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
 
@@ -57,7 +57,7 @@ def size(value: object, counted: set[int]) -> int:
 
 def test_the_stores_of_a_large_cluster_are_small_and_read_quickly(large: FakeApi, request_: Request) -> None:
     sent = sum(len(json.dumps(item)) for item in large.objects.values())
-    with closing(KubernetesGateway(large.rest(patience=Patience()), time.time)) as gateway:
+    with closing(KubernetesGateway(large.client(retry=RetryPolicy()), time.time)) as gateway:
         took = []
         gateway.observe(request_, fresh=False)
         for _ in range(10):
@@ -89,7 +89,7 @@ def decided(request: Request, nodes: int) -> float:
         pool=dataclasses.replace(request.pool, max_nodes=nodes),
     )
     api = cluster.prepare(FakeApi())
-    with serving(api), closing(KubernetesGateway(api.rest(patience=Patience()), time.time)) as gateway:
+    with serving(api), closing(KubernetesGateway(api.client(retry=RetryPolicy()), time.time)) as gateway:
         for index in range(nodes - 1):
             cluster.put_node(api, f"n{index}")
         runner = Launcher(request, "launch-r1", gateway, say=lambda _: None)

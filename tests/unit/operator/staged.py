@@ -35,7 +35,7 @@ class Mortal(Objects):
     """Dies at the write of this number, before or after it was carried out; never with 0."""
 
     def __init__(self, api: FakeApi, at: int = 0, *, after: bool = False) -> None:
-        super().__init__(api.rest(), n.FIELD_MANAGER)
+        super().__init__(api.client(), n.FIELD_MANAGER)
         self.at, self.after, self.writes = at, after, 0
 
     def _write(self, work: Any, *arguments: Any, **options: Any) -> Any:

@@ -138,7 +138,7 @@ def policy_path(kind: str) -> str:
 )
 def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: Any) -> None:
     stage(api)
-    objects = Objects(api.rest(), n.FIELD_MANAGER)
+    objects = Objects(api.client(), n.FIELD_MANAGER)
     assert Facts(objects, "tools").cluster("team", claims=False).policy_since is not None
     item = api.objects[policy_path(kind)]
     if spec is None:

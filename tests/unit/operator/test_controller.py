@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.unit.launcher.api_server import FakeApi, serving
+from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
-from trainyard.k8s.rest import ApiUnavailable, Patience
 from trainyard.operator import handlers
 from trainyard.operator.controller import STUCK_SECONDS, Controller
 from trainyard.operator.core import names as n
@@ -95,7 +95,7 @@ def test_no_look_begins_before_the_lease_is_held_or_after_its_end() -> None:
 def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_request() -> None:
     async def main(api: FakeApi) -> None:
         clock = Clock()
-        objects = Objects(api.rest(patience=Patience()), n.FIELD_MANAGER)
+        objects = Objects(api.client(retry=RetryPolicy()), n.FIELD_MANAGER)
         reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"))
         controller = Controller(objects, reconciler, Metrics(), clock=clock)
         controller.allow(clock() + 1000)

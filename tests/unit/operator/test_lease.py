@@ -21,7 +21,7 @@ class Clock:
 
 def hold(api: FakeApi, holder: str, clock: Clock) -> Hold:
     return Hold(
-        Objects(api.rest(), n.FIELD_MANAGER), holder, clock=clock, now=lambda: 1_800_000_000 + clock()
+        Objects(api.client(), n.FIELD_MANAGER), holder, clock=clock, now=lambda: 1_800_000_000 + clock()
     )
 
 

@@ -23,7 +23,7 @@ from tests.unit.operator.staged import (
     workers,
 )
 from trainyard.k8s import names
-from trainyard.k8s.rest import ApiError
+from trainyard.k8s.client import ApiError
 from trainyard.operator import pools
 from trainyard.operator.core import names as n
 from trainyard.operator.facts import Facts

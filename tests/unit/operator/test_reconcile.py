@@ -27,7 +27,7 @@ from tests.unit.operator.staged import (
     thing,
     workers,
 )
-from trainyard.k8s.rest import ApiError
+from trainyard.k8s.client import ApiError
 from trainyard.operator import progress
 from trainyard.operator.core import jobs
 from trainyard.operator.core import names as n

@@ -21,7 +21,7 @@ from tests.unit.operator.staged import (
     stage,
     thing,
 )
-from trainyard.k8s.rest import ApiError
+from trainyard.k8s.client import ApiError
 from trainyard.operator.core import names as n
 from trainyard.operator.facts import Facts
 from trainyard.operator.reconcile import Reconciler

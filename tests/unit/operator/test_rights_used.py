@@ -55,7 +55,7 @@ class Clock:
 
 
 def looking(api: FakeApi, clock: Clock) -> Reconciler:
-    objects = Objects(api.rest(), n.FIELD_MANAGER)
+    objects = Objects(api.client(), n.FIELD_MANAGER)
     return Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: clock.now)
 
 
@@ -183,7 +183,7 @@ def test_every_right_is_used_and_none_is_lacking(api: FakeApi) -> None:
         with serving(FakeApi()) as one:
             live(one)
             used |= {asked for each in one.requests if (asked := needed(*each)) is not None}
-    hold = Hold(Objects(api.rest(), n.FIELD_MANAGER), "a")
+    hold = Hold(Objects(api.client(), n.FIELD_MANAGER), "a")
     hold.keep()
     hold.keep()
     used |= {asked for each in api.requests if (asked := needed(*each)) is not None}

@@ -10,7 +10,7 @@ import pytest
 from kubernetes.config import incluster_config
 
 from trainyard.k8s import kubeconfig
-from trainyard.k8s.rest import ApiUnavailable, Patience
+from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -52,7 +52,7 @@ def test_the_first_file_that_has_it_is_taken(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KUBECONFIG", files)
-    rest, found = kubeconfig.connect(None, None, Patience())
+    rest, found = kubeconfig.connect(None, None, RetryPolicy())
     assert (rest.configuration.host, found) == (server, namespace)
     assert rest.configuration.api_key == {"BearerToken": f"Bearer {namespace}"}
     assert kubeconfig.connect_in_pod_or_outside().configuration.host == server
@@ -76,7 +76,7 @@ def test_who_acts_as_another_does_not_go_on_with_rights_of_their_own(
     document["users"][0]["user"][key] = value
     (tmp_path / "prod").write_text(json.dumps(document))
     with pytest.raises(ApiUnavailable, match=f"^user u: {key} is not supported; use a user with permissions"):
-        kubeconfig.connect(str(tmp_path / "prod"), None, Patience())
+        kubeconfig.connect(str(tmp_path / "prod"), None, RetryPolicy())
 
 
 def test_in_a_pod_without_a_kubeconfig_it_is_the_service_account(
@@ -93,7 +93,7 @@ def test_in_a_pod_without_a_kubeconfig_it_is_the_service_account(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    rest, namespace = kubeconfig.connect(None, None, Patience())
+    rest, namespace = kubeconfig.connect(None, None, RetryPolicy())
     assert (namespace, kubeconfig.namespace_of(None, None)) == ("research", "research")
     settings = rest._api.configuration
     assert settings.host == "https://10.0.0.1:443"

@@ -19,7 +19,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream.ws_client import websocket_call
 from websocket import WebSocketException
 
-from trainyard.k8s.rest import ApiError, ApiUnavailable, Rest
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 # How long the other side may say nothing, in seconds.
@@ -38,7 +38,7 @@ class Execution:
 
     def __init__(
         self,
-        rest: Rest,
+        client: Client,
         namespace: str,
         pod: str,
         container: str,
@@ -58,9 +58,9 @@ class Execution:
         ]
         query += [("command", word) for word in command]
         # Not by the package's CoreV1Api, whose import takes longer than the command.
-        url, headers = rest.address(f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec", query)
+        url, headers = client.address(f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec", query)
         try:
-            self._socket: Any = _connected(rest.configuration, url, headers)
+            self._socket: Any = _connected(client.configuration, url, headers)
             self._socket.sock.settimeout(SILENCE_SECONDS)
         except ApiException as error:
             said = str(error.reason)

@@ -10,21 +10,21 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from trainyard.k8s.rest import (
+from trainyard.k8s.client import (
     READ_SECONDS,
     REFUSED_STATUS,
     RETRIED_STATUS,
     TOO_MANY,
-    Answer,
     ApiError,
     ApiUnavailable,
+    Client,
     JsonObject,
-    Rest,
+    Response,
 )
 from trainyard.k8s.stream import lines, read_list
 
@@ -37,12 +37,13 @@ WATCH_SECONDS = 300.0
 # minute, but no client may rely on them.
 GRACE_SECONDS = 10.0
 _GONE = 410
+_CLOSING_SECONDS = 2.0
 
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Generic[T]):
+class ListWatch(Generic[T]):
     """One list of the API, and what is kept of its items.
 
     `convert` returns None for an item that is of no use. `matters` says whether a change (before, after; None is not
@@ -60,7 +61,7 @@ class _Outdated(Exception):
     """This watch can't be continued; the list has to be read again."""
 
 
-class Reflector(Generic[T]):
+class Informer(Generic[T]):
     """Keeps the items of one source. Its thread ends with `stop`.
 
     `changed` is called, from that thread, after every change of what is kept, and when waiting for this reflector has
@@ -69,14 +70,14 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        rest: Rest,
-        source: Source[T],
+        client: Client,
+        source: ListWatch[T],
         changed: Callable[[], None],
         *,
         watch_seconds: float = WATCH_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        self._rest = rest
+        self._client = client
         self._source = source
         self._changed = changed
         self._watch_seconds = watch_seconds
@@ -87,7 +88,7 @@ class Reflector(Generic[T]):
         self._settled = threading.Event()
         self._stopping = threading.Event()
         self._listed = False
-        self._answer: Answer | None = None
+        self._answer: Response | None = None
         self._connected = False
         self._heard = time.monotonic()
         self._problem = "no answer yet"
@@ -115,7 +116,7 @@ class Reflector(Generic[T]):
         Raises ApiError when the API refuses, and ApiUnavailable when it was not heard for the patience of `Rest`. An
         object that can't be read raises what its conversion does.
         """
-        patience = self._rest.patience.total
+        patience = self._client.retry.timeout
         while (left := self._heard + patience - time.monotonic()) > 0 and not self._settled.wait(left):
             pass  # a long list that comes is heard, and is waited for
         with self._lock:
@@ -154,19 +155,19 @@ class Reflector(Generic[T]):
                 self._lost(str(error), None if passing else error)
                 if error.status != TOO_MANY:
                     self._version = ""  # whatever it has against this watch, a new list is good against it
-                ready = refused and (told_ready or self._rest.is_ready())
+                ready = refused and (told_ready or self._client.is_ready())
             except Exception as error:  # an object that can't be read; the reader gets to know
                 self._lost(str(error), error)
                 return
             else:
                 self._lost("the watch ended")
-            longest = self._rest.patience.longest
+            longest = self._client.retry.max_delay
             if time.monotonic() - began >= longest:
                 failures = 0
                 continue
             if self._version not in ("", known):
                 failures = 0
-            wait = min(self._rest.patience.first * 2.0**failures, longest)
+            wait = min(self._client.retry.initial_delay * 2.0**failures, longest)
             pause = max(pause, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
             failures += 1
 
@@ -237,9 +238,9 @@ class Reflector(Generic[T]):
             self._changed()
 
     @contextmanager
-    def _open(self, query: dict[str, str], silence: float = READ_SECONDS) -> Iterator[Answer]:
+    def _open(self, query: dict[str, str], silence: float = READ_SECONDS) -> Iterator[Response]:
         """An answer that `stop` can cut."""
-        with self._rest.open(self._source.path, query, silence=silence) as answer:
+        with self._client.open(self._source.path, query, silence=silence) as answer:
             with self._lock:
                 self._answer = answer
                 if self._stopping.is_set():
@@ -260,6 +261,44 @@ class Reflector(Generic[T]):
         if failure is not None:
             self._settled.set()
             self._changed()
+
+
+class Informers:
+    """One reflector for each source that was asked for."""
+
+    def __init__(self, client: Client, changed: Callable[[], None]) -> None:
+        self._client = client
+        self._changed = changed
+        self._running: dict[ListWatch[Any], Informer[Any]] = {}
+
+    def keep(self, sources: Iterable[ListWatch[Any]]) -> None:
+        """Watches these from now on, all begun at once, and ends the other watches."""
+        wanted = list(sources)
+        for source in [source for source in self._running if source not in wanted]:
+            self._running.pop(source).stop()
+        for source in wanted:
+            self.start(source)
+
+    def start(self, source: ListWatch[Any]) -> None:
+        """Watches this one, too, from now on."""
+        if source not in self._running:
+            self._running[source] = Informer(self._client, source, self._changed)
+            self._running[source].start()
+
+    def items(self, source: ListWatch[T]) -> tuple[T, ...]:
+        """What is kept of a source that is watched. Waits for its first list, and raises as `Informer.items` does."""
+        reflector: Informer[T] = self._running[source]
+        return reflector.items()
+
+    def close(self) -> None:
+        """Ends every watch, and waits for a moment until they have ended."""
+        ended = list(self._running.values())
+        self._running.clear()
+        for reflector in ended:
+            reflector.stop()
+        until = time.monotonic() + _CLOSING_SECONDS
+        for reflector in ended:
+            reflector.join(max(0.0, until - time.monotonic()))
 
 
 def _key(item: JsonObject) -> Key:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.launcher.api_server import FakeApi, serving
+from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
-from trainyard.k8s.rest import ApiError
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def service(**spec: object) -> dict[str, object]:
 
 
 def test_what_is_applied_is_there_and_others_fields_stay(api: FakeApi) -> None:
-    objects = Objects(api.rest(), "manager")
+    objects = Objects(api.client(), "manager")
     path = path_of(service())
     objects.apply(service(clusterIP="None"))
     api.objects[path]["metadata"]["labels"] = {"whose": "another's"}
@@ -64,7 +64,7 @@ def test_what_is_applied_is_there_and_others_fields_stay(api: FakeApi) -> None:
 
 
 def test_a_status_is_put_on_what_was_read_and_on_nothing_newer(api: FakeApi) -> None:
-    objects = Objects(api.rest(), "manager")
+    objects = Objects(api.client(), "manager")
     read = objects.apply(service(clusterIP="None"))
     assert objects.put_status({**read, "spec": {}, "status": {"phase": "Running"}}) is not None
     there = objects.get(path_of(read))
@@ -76,7 +76,7 @@ def test_a_status_is_put_on_what_was_read_and_on_nothing_newer(api: FakeApi) -> 
 
 
 def test_finalizers_are_put_over_what_was_read_whoever_put_them_there(api: FakeApi) -> None:
-    objects = Objects(api.rest(), "manager")
+    objects = Objects(api.client(), "manager")
     api.put(path_of(service()), service(clusterIP="None"))
     api.objects[path_of(service())]["metadata"]["finalizers"] = ["a/ours", "a/theirs"]
     read = objects.get(path_of(service()))
@@ -95,7 +95,7 @@ def test_finalizers_are_put_over_what_was_read_whoever_put_them_there(api: FakeA
 
 
 def test_only_what_was_meant_is_deleted_and_made_once(api: FakeApi) -> None:
-    objects = Objects(api.rest(), "manager")
+    objects = Objects(api.client(), "manager")
     assert objects.create(service(), dry_run=True) is True
     assert objects.get(path_of(service())) is None
     assert objects.create(service()) is True
@@ -113,7 +113,7 @@ def test_only_what_was_meant_is_deleted_and_made_once(api: FakeApi) -> None:
 
 def test_a_refusal_is_raised(api: FakeApi) -> None:
     api.refused = {("PATCH", path_of(service())), ("GET", path_of(service()))}
-    objects = Objects(api.rest(), "manager")
+    objects = Objects(api.client(), "manager")
     with pytest.raises(ApiError, match="403"):
         objects.apply(service())
     with pytest.raises(ApiError, match="403"):

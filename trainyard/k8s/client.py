@@ -17,7 +17,7 @@ import urllib3
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from trainyard.k8s.stream import Garbled, read_list
+from trainyard.k8s.stream import MalformedResponse, read_list
 
 JsonObject = dict[str, Any]
 T = TypeVar("T")
@@ -70,27 +70,27 @@ class ApiUnavailable(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long one request is tried. All in seconds; waits double from `first` to `longest`, with jitter."""
 
-    total: float = 20.0
-    first: float = 0.2
-    longest: float = 5.0
+    timeout: float = 20.0
+    initial_delay: float = 0.2
+    max_delay: float = 5.0
 
 
-class Rest:
+class Client:
     """One connection pool to one API server."""
 
     def __init__(
         self,
         api: Any,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._api = api
-        self._patience = patience or Patience()
+        self._retry = retry or RetryPolicy()
         self._clock = clock
         self._sleep = sleep
         self._serializing = threading.Lock()
@@ -101,9 +101,9 @@ class Rest:
         return self._api.configuration
 
     @property
-    def patience(self) -> Patience:
+    def retry(self) -> RetryPolicy:
         """How long a request is tried."""
-        return self._patience
+        return self._retry
 
     def request(
         self,
@@ -122,7 +122,7 @@ class Rest:
         sent again only if the API says that it did nothing (429, 401, 403). A refused right is believed from an API
         server that had said before that it is ready.
         """
-        return self._tried(method, path, query, body, _object, repeatable, content)
+        return self._send_with_retries(method, path, query, body, _object, repeatable, content)
 
     def is_ready(self) -> bool:
         """Whether the API server has begun to serve in full; its rights are read by then.
@@ -145,7 +145,7 @@ class Rest:
     ) -> list[T]:
         """Every item of this list, converted as it comes, but for those that become None. Raises as `request` does."""
 
-        def read(answer: Answer) -> list[T]:
+        def read(answer: Response) -> list[T]:
             items: list[T] = []
 
             def keep(item: JsonObject) -> None:
@@ -156,10 +156,12 @@ class Rest:
             read_list(answer.chunks(), keep)
             return items
 
-        return self._tried("GET", path, query, None, read)
+        return self._send_with_retries("GET", path, query, None, read)
 
     @contextmanager
-    def open(self, path: str, query: Mapping[str, str], *, silence: float = READ_SECONDS) -> Iterator[Answer]:
+    def open(
+        self, path: str, query: Mapping[str, str], *, silence: float = READ_SECONDS
+    ) -> Iterator[Response]:
         """One attempt at a GET whose answer is read piece by piece; it is broken off when the block is left.
 
         `silence` is how many seconds may pass between two pieces. Raises ApiError for everything but success, and
@@ -175,22 +177,22 @@ class Rest:
         answer.allow_silence(silence)
         try:
             yield answer
-        except Garbled as error:
+        except MalformedResponse as error:
             raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
         finally:
             answer.close()
 
-    def _tried(
+    def _send_with_retries(
         self,
         method: str,
         path: str,
         query: Mapping[str, str] | None,
         body: JsonObject | None,
-        read: Callable[[Answer], T],
+        read: Callable[[Response], T],
         repeatable: bool = True,
         content: str = JSON,
     ) -> T:
-        began, wait = self._clock(), self._patience.first
+        began, wait = self._clock(), self._retry.initial_delay
         ready = False  # whether it said so before the attempt
         while True:
             failure: str
@@ -204,7 +206,7 @@ class Rest:
                     refusal = answer.refusal(method, path)
                 finally:
                     answer.close()
-            except (urllib3.exceptions.HTTPError, OSError, Garbled) as error:
+            except (urllib3.exceptions.HTTPError, OSError, MalformedResponse) as error:
                 failure = f"{method} {path}: {type(error).__name__}: {error}"
             else:
                 starting = status in REFUSED_STATUS and not ready
@@ -215,10 +217,10 @@ class Rest:
             if not repeatable and status != TOO_MANY and status not in REFUSED_STATUS:
                 raise ApiUnavailable(failure, asked)
             pause = max(asked, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
-            if self._clock() + pause - began > self._patience.total:
+            if self._clock() + pause - began > self._retry.timeout:
                 raise ApiUnavailable(failure, asked)
             self._sleep(pause)
-            wait = min(2 * wait, self._patience.longest)
+            wait = min(2 * wait, self._retry.max_delay)
 
     def _send(
         self,
@@ -227,13 +229,13 @@ class Rest:
         query: Mapping[str, str] | None,
         body: JsonObject | None,
         content: str = JSON,
-    ) -> Answer:
+    ) -> Response:
         parameters = self._serialized(method, path, list((query or {}).items()), body, content)
         try:
             response = self._api.call_api(*parameters, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
         except ApiException as error:  # a certificate that does not hold; waiting does not help
             raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
-        return Answer(response.response)
+        return Response(response.response)
 
     def address(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[str, dict[str, str]]:
         """The whole URL of a GET, and the headers that show who asks: for the client of another protocol."""
@@ -254,7 +256,7 @@ class Rest:
             )
 
 
-class Answer:
+class Response:
     """A response of which only the head was read. What reads on raises urllib3's errors and OSError."""
 
     def __init__(self, response: Any) -> None:
@@ -295,10 +297,10 @@ class Answer:
         self.response.close()
 
 
-class _Opened(Answer):
+class _Opened(Response):
     """An answer of which `open` is the only attempt: what breaks while its pieces are read is told as such."""
 
-    def __init__(self, answer: Answer, path: str) -> None:
+    def __init__(self, answer: Response, path: str) -> None:
         super().__init__(answer.response)
         self._path = path
 
@@ -310,17 +312,17 @@ class _Opened(Answer):
             raise ApiUnavailable(f"GET {self._path}: {type(error).__name__}: {error}") from None
 
 
-def _object(answer: Answer) -> JsonObject:
+def _object(answer: Response) -> JsonObject:
     try:
         value = json.loads(answer.whole())
     except (ValueError, RecursionError) as error:
-        raise Garbled(f"no JSON: {error}") from None
+        raise MalformedResponse(f"no JSON: {error}") from None
     return _checked(value)
 
 
 def _checked(value: Any) -> JsonObject:
     if not isinstance(value, dict):
-        raise Garbled(f"{json.dumps(value)[:80]} is no JSON object")
+        raise MalformedResponse(f"{json.dumps(value)[:80]} is no JSON object")
     return value
 
 
@@ -333,7 +335,7 @@ def accept_deep_objects() -> None:
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
 
 
-def client_of(settings: Any) -> Any:
+def api_client(settings: Any) -> Any:
     """A client with these settings that makes one attempt per request; `Rest` decides on the next.
 
     From then on this process reads deep objects.

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.launcher.api_history import Change
 from tests.unit.launcher.api_server import FakeApi, Fault, serving, until
-from trainyard.k8s.rest import ApiError, ApiUnavailable, Patience
-from trainyard.k8s.watch import Reflector, Source
+from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
+from trainyard.k8s.informer import Informer, ListWatch
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +22,7 @@ NODES = "/api/v1/nodes"
 PARTS = 8
 SEQUENCES = 25  # in each part
 CHANGES = 25
-FAST = Patience(total=5.0, first=0.001, longest=0.004)
+FAST = RetryPolicy(timeout=5.0, initial_delay=0.001, max_delay=0.004)
 BUSY: Fault = (503, {}, b"{}")
 Value = tuple[str, int]
 News = tuple[Value | None, Value | None]
@@ -55,23 +55,23 @@ def value(item: dict[str, Any]) -> Value:
 class Watched:
     """A reflector of the nodes of pool a, and what it told."""
 
-    def __init__(self, api: FakeApi, patience: Patience = FAST, **options: float) -> None:
+    def __init__(self, api: FakeApi, patience: RetryPolicy = FAST, **options: float) -> None:
         self.news: list[News] = []
         self.rings = 0
-        source = Source(
+        source = ListWatch(
             path=NODES,
             selectors=(("labelSelector", "pool=a"),),
             convert=value,
             matters=lambda before, after: self.news.append((before, after)) is None,
         )
-        self.reflector = Reflector(api.rest(patience=patience), source, self._ring, **options)
+        self.informer = Informer(api.client(retry=patience), source, self._ring, **options)
 
     def _ring(self) -> None:
         self.rings += 1
 
     @property
     def state(self) -> list[Value]:
-        return sorted(self.reflector.items())
+        return sorted(self.informer.items())
 
 
 class Pauses(threading.Event):
@@ -87,27 +87,27 @@ class Pauses(threading.Event):
 
 
 @contextmanager
-def paused(api: FakeApi, patience: Patience) -> Iterator[list[float]]:
+def paused(api: FakeApi, patience: RetryPolicy) -> Iterator[list[float]]:
     """The seconds of each pause of a reflector."""
     made = Watched(api, patience)
-    pauses = made.reflector._stopping = Pauses()
-    made.reflector.start()
+    pauses = made.informer._stopping = Pauses()
+    made.informer.start()
     try:
         yield pauses.seconds
     finally:
-        made.reflector.stop()
-        made.reflector.join(2.0)
+        made.informer.stop()
+        made.informer.join(2.0)
 
 
 @contextmanager
-def watched(api: FakeApi, patience: Patience = FAST, **options: float) -> Iterator[Watched]:
+def watched(api: FakeApi, patience: RetryPolicy = FAST, **options: float) -> Iterator[Watched]:
     made = Watched(api, patience, **options)
-    made.reflector.start()
+    made.informer.start()
     try:
         yield made
     finally:
-        made.reflector.stop()
-        made.reflector.join(2.0)
+        made.informer.stop()
+        made.informer.join(2.0)
 
 
 def put(api: FakeApi, name: str, n: int, pool: str = "a") -> None:
@@ -268,7 +268,7 @@ def test_a_refusal_is_raised_as_it_is_and_forgotten_when_it_is_lifted(api: FakeA
     api.refused = {("GET", NODES)}
     with watched(api) as seen:
         with pytest.raises(ApiError, match=r"GET /api/v1/nodes: 403 Forbidden"):
-            seen.reflector.items()
+            seen.informer.items()
         api.refused = set()
         put(api, "a", 1)
 
@@ -313,12 +313,14 @@ def test_a_list_that_comes_slowly_is_waited_for_beyond_the_patience(api: FakeApi
         put(api, f"n{index}", 1)
         api.objects[f"{NODES}/n{index}"]["status"] = {"images": "x" * 25_000}
     api.piece_seconds = 0.05
-    with watched(api, Patience(total=0.2, first=0.01, longest=0.02)) as seen:  # of 0.25 s that the list takes
+    with watched(
+        api, RetryPolicy(timeout=0.2, initial_delay=0.01, max_delay=0.02)
+    ) as seen:  # of 0.25 s that the list takes
         assert len(seen.state) == 60
 
 
 def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: FakeApi) -> None:
-    patience = Patience(total=5.0, first=0.01, longest=0.02)
+    patience = RetryPolicy(timeout=5.0, initial_delay=0.01, max_delay=0.02)
     put(api, "a", 1)
     with watched(api, patience) as seen:
         until(lambda: seen.rings and api.watching)
@@ -326,24 +328,24 @@ def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: Fa
         api.drop()
         until(lambda: len(api.faults) < 9_999)  # the answer to the first one was read
         assert seen.state == [("a", 1)]  # patience
-        seen.reflector._heard -= patience.total
+        seen.informer._heard -= patience.timeout
         with pytest.raises(ApiUnavailable, match=r"/api/v1/nodes: not heard for .* s: GET .* 503"):
-            seen.reflector.items()
+            seen.informer.items()
         api.faults.clear()
         until(lambda: api.watching)
         assert seen.state == [("a", 1)]
     dead = FakeApi()
     dead.url = "http://127.0.0.1:9"
     began = time.monotonic()  # the watch begins in a moment, on its own
-    with watched(dead, Patience(total=0.05, first=0.01, longest=0.02)) as seen:
+    with watched(dead, RetryPolicy(timeout=0.05, initial_delay=0.01, max_delay=0.02)) as seen:
         with pytest.raises(ApiUnavailable, match="refused"):
-            seen.reflector.items()
+            seen.informer.items()
         assert 0.05 <= time.monotonic() - began < 1.0
 
 
 def test_reflector_whose_attempts_fail_pauses_longer_each_time(api: FakeApi) -> None:
     api.faults = [BUSY] * 10_000
-    with paused(api, Patience(total=60.0, first=1.0, longest=10.0)) as pauses:
+    with paused(api, RetryPolicy(timeout=60.0, initial_delay=1.0, max_delay=10.0)) as pauses:
         until(lambda: len(pauses) > 8)
     assert pauses[0] == 0.0
     longest = [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
@@ -358,7 +360,7 @@ def test_reflector_asked_to_retry_later_pauses_as_long(api: FakeApi) -> None:
 
 
 def test_reflector_whose_watch_ends_at_once_pauses_before_the_next(api: FakeApi) -> None:
-    with paused(api, Patience(total=60.0, first=1.0, longest=4.0)) as pauses:
+    with paused(api, RetryPolicy(timeout=60.0, initial_delay=1.0, max_delay=4.0)) as pauses:
         until(lambda: api.drop() or len(pauses) > 7)
     assert all(pause >= 0.5 for pause in pauses[1:]), pauses
 
@@ -369,7 +371,7 @@ def test_an_object_that_can_not_be_read_reaches_the_caller(api: FakeApi) -> None
         api.put(f"{NODES}/a", {"metadata": {"name": "a", "labels": {"pool": "a"}}})
         until(lambda: seen.rings == 2)
         with pytest.raises(KeyError, match="spec"):
-            seen.reflector.items()
+            seen.informer.items()
 
 
 def test_an_update_of_what_is_not_kept_is_no_news(api: FakeApi) -> None:
@@ -393,13 +395,13 @@ def test_its_thread_ends_soon(api: FakeApi, when: str) -> None:
     if when == "pause":
         api.faults = [(429, {"Retry-After": "60"}, b"{}")]
     watching = Watched(api)
-    watching.reflector.start()
+    watching.informer.start()
     if when == "watch":
         until(lambda: api.watching)
     time.sleep(0.02)
     began = time.monotonic()
-    watching.reflector.stop()
-    watching.reflector.join(5.0)
+    watching.informer.stop()
+    watching.informer.join(5.0)
     assert time.monotonic() - began < 0.5
     assert f"watch {NODES}" not in {thread.name for thread in threading.enumerate()}
     until(lambda: not api.watching)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.k8s.stream import Garbled, lines, read_list
+from trainyard.k8s.stream import MalformedResponse, lines, read_list
 
 pytestmark = pytest.mark.unit
 
@@ -76,7 +76,7 @@ def test_what_is_no_list_is_told(data: bytes, problem: str | None) -> None:
     if problem is None:  # a missing comma is nothing that could be taken for something else
         assert items_of([data])[0] == [{"a": 1}, {"a": 2}]
         return
-    with pytest.raises(Garbled, match=problem):
+    with pytest.raises(MalformedResponse, match=problem):
         items_of([data])
 
 
@@ -93,5 +93,5 @@ def test_a_line_without_its_end_is_left_out() -> None:
 
 def test_a_line_that_is_no_object_is_told() -> None:
     for line in (b"<html>\n", b"[]\n", b"\xff\n"):
-        with pytest.raises(Garbled, match="is no JSON object"):
+        with pytest.raises(MalformedResponse, match="is no JSON object"):
             list(lines([line]))
