@@ -19,12 +19,12 @@ from trainyard.workspace.pack import Archive
 JsonObject = dict[str, Any]
 # RFC 1035's label, as Kubernetes wants of a Service's name.
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-# What the API server takes for a variable's name (trainyard/operator/schema/environment.py) ...
+# What the API server takes for a variable's name (trainyard/operator/api/environment.py) ...
 VARIABLE: Final = re.compile(r"[A-Za-z_][-._A-Za-z0-9]*")
 VARIABLE_MAX_LENGTH: Final = 253
 # ... and what every shell passes on of it: dash, which is many images' sh, leaves out all other names.
 _OF_A_SHELL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Of a command, and of a variable's value (trainyard/operator/schema).
+# Of a command, and of a variable's value (trainyard/operator/api).
 TEXT_MAX_LENGTH: Final = 32768
 _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
 _ENDING_LENGTH: Final = 5

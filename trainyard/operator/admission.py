@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trainyard.operator.api import job
+from trainyard.operator.api.fields import Field
 from trainyard.operator.core import names as n
 from trainyard.operator.core import permissions
 from trainyard.operator.core.permissions import CREATE_PODS, UPDATE_QUEUE
-from trainyard.operator.schema import job
-from trainyard.operator.schema.fields import Field
 
 API_VERSION: Final = "admissionregistration.k8s.io/v1"
 POLICY: Final = "ValidatingAdmissionPolicy"

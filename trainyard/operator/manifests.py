@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import yaml
 
-from trainyard.operator import admission, deployment, network_policies, people, rights
-from trainyard.operator.schema import reference
-from trainyard.operator.schema.definitions import definitions
+from trainyard.operator import admission, deployment, network_policies, rbac
+from trainyard.operator.api import reference
+from trainyard.operator.api.definitions import definitions
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = "docs/torchrun-fields.md"
@@ -56,16 +56,14 @@ def files(image: str = deployment.IMAGE) -> dict[str, str]:
 
 
 def _role() -> str:
-    """Each rule on one line, below what it is for."""
+    """Return the roles with each rule on one line, below its reason, and the bindings."""
 
-    def written(role: Mapping[str, Any], given: Sequence[rights.Right]) -> str:
-        rules = "".join(f"  # {each.why}\n  - {_line(each.rule())}\n" for each in given)
-        head = _yaml({key: value for key, value in role.items() if key != "rules"})
-        return f"{head}rules:\n{rules}"
+    def written(role: Mapping[str, Any], rules: Sequence[rbac.Rule]) -> str:
+        lines = "".join(f"  # {each.reason}\n  - {_line(each.manifest())}\n" for each in rules)
+        return f"{_yaml(role)}rules:\n{lines}"
 
-    own = map(written, rights.roles(), (rights.RIGHTS, rights.OWN_RIGHTS))
-    peoples = (written(each.manifest(), each.rights) for each in people.ROLES)
-    return "---\n".join([*own, *map(_yaml, rights.bindings()), *peoples])
+    cluster, own, *users = (written(role, rules) for role, rules in rbac.roles())
+    return "---\n".join([cluster, own, *map(_yaml, rbac.bindings()), *users])
 
 
 def _yaml(document: Any) -> str:

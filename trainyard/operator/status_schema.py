@@ -11,10 +11,10 @@ import math
 from typing import Any, Final
 
 from launcher.error_lines import strip_control_characters
+from trainyard.operator.api import progress, queue
 from trainyard.operator.core import names as n
 from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.core.record import moment
-from trainyard.operator.schema import progress, queue
 
 Schema = dict[str, Any]
 

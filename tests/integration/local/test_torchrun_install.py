@@ -11,7 +11,7 @@ from local.home import CHECKOUT
 from tests.integration.local.own_api_server import ApiServer
 from trainyard.operator import deployment
 from trainyard.operator.core import names as n
-from trainyard.operator.rights import RIGHTS
+from trainyard.operator.rbac import CLUSTER_RULES
 
 pytestmark = pytest.mark.local
 
@@ -99,9 +99,9 @@ def may(
 
 
 def test_the_controller_may_do_what_its_role_says(installed: ApiServer) -> None:
-    for each in RIGHTS:
-        for resource, verb, name in itertools.product(each.resources, each.verbs, each.names or ("",)):
-            assert may(installed, each.group, resource, verb, of=name), (resource, verb)
+    for each in CLUSTER_RULES:
+        for resource, verb in itertools.product(each.resources.split(), each.verbs.split()):
+            assert may(installed, each.group, resource, verb, of=each.name), (resource, verb)
 
 
 @pytest.mark.parametrize("verb", ["get", "update"])

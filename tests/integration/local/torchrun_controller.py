@@ -18,7 +18,7 @@ from local.home import CHECKOUT
 from local.ports import free_ports
 from tests.integration.local.own_api_server import ApiServer
 from trainyard.k8s import names
-from trainyard.operator import rights
+from trainyard.operator import rbac
 from trainyard.operator.core import names as n
 
 T = TypeVar("T")
@@ -214,8 +214,8 @@ class Team:
 @contextmanager
 def without_right(server: ApiServer, resource: str, verb: str) -> Iterator[None]:
     """The controller may not do this meanwhile, and all else."""
-    place = f"/apis/{rights.RBAC}/v1/clusterroles/{n.CONTROLLER}"
-    role = rights.roles()[0]
+    place = f"/apis/{rbac.API_GROUP}/v1/clusterroles/{n.CONTROLLER}"
+    granted = [each.manifest() for each in rbac.CLUSTER_RULES]
 
     def put(rules: list[dict[str, Any]]) -> None:
         answer = server.request("PATCH", place, {"rules": rules}, content="application/merge-patch+json")
@@ -223,17 +223,17 @@ def without_right(server: ApiServer, resource: str, verb: str) -> Iterator[None]
 
     put([
         {**each, "verbs": [one for one in each["verbs"] if one != verb]} if resource in each["resources"] else each
-        for each in role["rules"]
+        for each in granted
     ])  # fmt: skip
     try:
         yield
     finally:
-        put(role["rules"])
+        put(granted)
 
 
 def taken_away(server: ApiServer) -> Callable[[], None]:
     """Takes all rights from the controller; returns what gives them back."""
-    place = f"/apis/{rights.RBAC}/v1/clusterrolebindings"
+    place = f"/apis/{rbac.API_GROUP}/v1/clusterrolebindings"
     answer = server.request("DELETE", f"{place}/{n.CONTROLLER}")
     assert answer.status == 200, answer.message
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl.manifest import TEXT_MAX_LENGTH, VARIABLE, VARIABLE_MAX_LENGTH, left_out
-from trainyard.operator.schema.environment import environment
-from trainyard.operator.schema.job import spec
+from trainyard.operator.api.environment import environment
+from trainyard.operator.api.job import spec
 
 pytestmark = pytest.mark.unit
 

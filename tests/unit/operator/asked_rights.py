@@ -1,11 +1,11 @@
-"""The rights that a request needs, and whether the controller has them (trainyard/operator/rights.py)."""
+"""The rights that a request needs, and whether the controller has them (trainyard/operator/rbac.py)."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-from trainyard.operator import rights
+from trainyard.operator import rbac
 from trainyard.operator.core import names as n
 
 
@@ -39,13 +39,13 @@ def needed(method: str, path: str, query: dict[str, str]) -> Needed | None:
     return Needed(found["group"] or "", found["plural"] + (found["sub"] or ""), verb, own)
 
 
-def _all(given: tuple[rights.Right, ...], *, own: bool) -> set[Needed]:
+def _all(given: tuple[rbac.Rule, ...], *, own: bool) -> set[Needed]:
     return {
         Needed(each.group, resource, verb, own)
         for each in given
-        for resource in each.resources
-        for verb in each.verbs
+        for resource in each.resources.split()
+        for verb in each.verbs.split()
     }
 
 
-GIVEN = _all(rights.RIGHTS, own=False) | _all(rights.OWN_RIGHTS, own=True)
+GIVEN = _all(rbac.CLUSTER_RULES, own=False) | _all(rbac.NAMESPACE_RULES, own=True)

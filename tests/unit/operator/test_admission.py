@@ -14,12 +14,12 @@ from tests.unit.operator_core.life import Life
 from tests.unit.operator_core.made import CLUSTER
 from trainyard.k8s.objects import Objects
 from trainyard.operator import admission
+from trainyard.operator.api import job, queue
+from trainyard.operator.api.fields import Field, text
 from trainyard.operator.core import names as n
 from trainyard.operator.core import permissions
 from trainyard.operator.core.permissions import CREATE_PODS, UPDATE_QUEUE, is_reserved, restricted_fields
 from trainyard.operator.facts import Facts
-from trainyard.operator.schema import job, queue
-from trainyard.operator.schema.fields import Field, text
 
 pytestmark = pytest.mark.unit
 

@@ -9,9 +9,9 @@ import kopf
 import pytest
 
 from trainyard.operator import kinds as kinds_of
+from trainyard.operator.api.definitions import definitions
 from trainyard.operator.core import names as n
 from trainyard.operator.kinds import Kind, Kinds, served
-from trainyard.operator.schema.definitions import definitions
 
 pytestmark = pytest.mark.unit
 QUEUES = Kind(n.GROUP, n.VERSION, n.QUEUE_PLURAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import pytest
 import yaml
 
 from trainyard.k8s import names
-from trainyard.operator import deployment, people, rights
+from trainyard.operator import deployment, rbac
+from trainyard.operator.api.definitions import definitions
 from trainyard.operator.core import names as n
 from trainyard.operator.manifests import CHECKOUT, files, main
-from trainyard.operator.schema.definitions import definitions
 
 pytestmark = pytest.mark.unit
 
@@ -40,11 +41,10 @@ def test_manifests_as_yaml_are_the_objects_of_the_code() -> None:
     for name, definition in definitions().items():
         assert yaml.load(shipped()[f"crd/{name}"], yaml.CSafeLoader) == definition
     assert list(yaml.load_all(shipped()["config/deployment.yaml"], yaml.CSafeLoader)) == deployment.objects()
-    assert list(yaml.load_all(shipped()["config/rbac/role.yaml"], yaml.CSafeLoader)) == [
-        *rights.roles(),
-        *rights.bindings(),
-        *(each.manifest() for each in people.ROLES),
-    ]
+    # Users' roles come after the bindings.
+    roles = [{**role, "rules": [each.manifest() for each in rules]} for role, rules in rbac.roles()]
+    written = list(yaml.load_all(shipped()["config/rbac/role.yaml"], yaml.CSafeLoader))
+    assert written == [*roles[:2], *rbac.bindings(), *roles[2:]]
 
 
 def test_an_image_that_is_given_is_in_the_deployment_and_nothing_else_is_different(tmp_path: Path) -> None:
@@ -83,55 +83,48 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_every_right_is_one_verb_on_one_resource_and_stands_once() -> None:
-    said = [
+def granted(rules: Iterable[rbac.Rule]) -> list[tuple[str, str, str]]:
+    """Return each API group, resource and verb of the rules."""
+    return [
         (each.group, resource, verb)
-        for each in (*rights.RIGHTS, *rights.OWN_RIGHTS)
-        for resource in each.resources
-        for verb in each.verbs
+        for each in rules
+        for resource in each.resources.split()
+        for verb in each.verbs.split()
     ]
-    assert len(said) == len(set(said))
-    for group, resource, verb in said:
-        assert re.fullmatch(r"create|delete|get|list|patch|update|watch", verb), (resource, verb)
-        assert re.fullmatch(r"[a-z0-9]+(/status)?", resource)
+
+
+@pytest.mark.parametrize("rules", [rules for _, rules in rbac.roles()])
+def test_rules_name_resources_and_verbs_once(rules: Sequence[rbac.Rule]) -> None:
+    found = granted(rules)
+    assert len(found) == len(set(found))
+    for group, resource, verb in found:
+        assert re.fullmatch(r"create|delete|deletecollection|get|list|patch|update|watch", verb)
+        assert re.fullmatch(r"[a-z0-9]+(/status|/scale)?", resource)
         assert "*" not in group
 
 
-def test_no_right_leads_to_more() -> None:
-    """Who reads Secrets, runs commands in pods or writes roles has the rights of others."""
-    touched = {resource for each in rights.RIGHTS for resource in each.resources}
-    assert touched.isdisjoint(
+def test_controller_cannot_gain_permissions() -> None:
+    """A subject that reads Secrets, runs commands in pods or writes roles gets the permissions of others."""
+    resources = {resource for _, resource, _ in granted(rbac.CLUSTER_RULES)}
+    assert resources.isdisjoint(
         {"secrets", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "users"}
     )
-    assert touched.isdisjoint({"serviceaccounts", "configmaps", "deployments", "daemonsets"})
+    assert resources.isdisjoint({"serviceaccounts", "configmaps", "deployments", "daemonsets"})
 
 
-def test_rights_have_their_reasons_in_the_file() -> None:
-    text = shipped()["config/rbac/role.yaml"]
-    of_people = [right for role in people.ROLES for right in role.rights]
-    for each in (*rights.RIGHTS, *rights.OWN_RIGHTS, *of_people):
-        assert f"  # {each.why}\n  - {{apiGroups: [{each.group or repr('')}]" in text
-
-
-def test_people_have_rights_on_torchrun_jobs_and_queues_alone_and_never_the_controllers_own() -> None:
-    """Whoever writes a status tells the controller what has happened."""
-    for role in people.ROLES:
-        for each in role.rights:
-            assert each.group == n.GROUP
-            assert each.verbs == ("get",) or not any(one.endswith("/status") for one in each.resources)
-            assert "*" not in (*each.resources, *each.verbs)
-
-
-def test_each_role_of_people_may_all_that_the_one_below_it_may() -> None:
-    view, edit, admin = (set(each.rights) for each in people.ROLES)
+def test_users_cannot_write_status() -> None:
+    """The controller trusts the status that it reads."""
+    view, edit, admin = (set(granted(rules)) for rules in rbac.USER_ROLES.values())
     assert view < edit < admin
-    changed = {resource for each in view for resource in each.resources if "update" in each.verbs}
-    assert changed == set()
+    assert {verb for _, _, verb in view} == {"get", "list", "watch"}
+    for group, resource, verb in admin:
+        assert group == n.GROUP
+        assert verb == "get" or not resource.endswith("/status")
 
 
-def test_the_binding_is_for_the_deployments_account() -> None:
+def test_role_bindings_name_the_deployments_account() -> None:
     _, account, made = deployment.objects()
-    for role, binding in zip(rights.roles(), rights.bindings(), strict=True):
+    for (role, _), binding in zip(rbac.roles(), rbac.bindings(), strict=False):
         (subject,) = binding["subjects"]
         assert subject["name"] == account["metadata"]["name"]
         assert subject["name"] == made["spec"]["template"]["spec"]["serviceAccountName"]

@@ -12,11 +12,11 @@ import pytest
 
 from tests.torchrun_manifests import SEED, manifest
 from tests.unit.components.crd import closed
+from trainyard.operator.api import job, progress, queue
+from trainyard.operator.api.definitions import definitions
+from trainyard.operator.api.fields import Field
 from trainyard.operator.core import names as n
 from trainyard.operator.core.job_spec import MOST_NODES
-from trainyard.operator.schema import job, progress, queue
-from trainyard.operator.schema.definitions import definitions
-from trainyard.operator.schema.fields import Field
 
 pytestmark = pytest.mark.unit
 

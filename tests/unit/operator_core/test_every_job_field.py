@@ -17,11 +17,11 @@ from tests.unit.operator_core.made import DIGEST, container, making
 from tests.unit.operator_core.test_overrides import leaves
 from trainyard.k8s.objects import Objects
 from trainyard.kubectl import tables
+from trainyard.operator.api import job
 from trainyard.operator.core import children
 from trainyard.operator.core import names as n
 from trainyard.operator.facts import Facts
 from trainyard.operator.reconcile import Reconciler
-from trainyard.operator.schema import job
 
 pytestmark = pytest.mark.unit
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_core.made import CLUSTER, making
+from trainyard.operator.api import queue
+from trainyard.operator.api.fields import Field
 from trainyard.operator.core import children
 from trainyard.operator.core.storage import ClaimMissing
-from trainyard.operator.schema import queue
-from trainyard.operator.schema.fields import Field
 
 pytestmark = pytest.mark.unit
 

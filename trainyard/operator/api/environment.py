@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.operator.schema import words
-from trainyard.operator.schema.fields import Field, Rule, group, listing, named, quantity, text, yes_or_no
+from trainyard.operator.api import words
+from trainyard.operator.api.fields import Field, Rule, group, listing, named, quantity, text, yes_or_no
 
 SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from trainyard.operator.api import job, progress, queue
+from trainyard.operator.api.definitions import QUEUE_NAME_MAX_LENGTH
+from trainyard.operator.api.fields import FORBIDDEN, Field
 from trainyard.operator.core import names as n
-from trainyard.operator.schema import job, progress, queue
-from trainyard.operator.schema.definitions import QUEUE_NAME_MAX_LENGTH
-from trainyard.operator.schema.fields import FORBIDDEN, Field
 
 HEAD: Final = f"""\
 # Fields of torchrun queues and jobs
 
-<!-- Written by `make manifests` from trainyard/operator/schema; edits here are lost. -->
+<!-- Written by `make manifests` from trainyard/operator/api; edits here are lost. -->
 
 `{n.API_VERSION}`; both kinds are namespaced. `kubectl explain {n.JOB_SINGULAR}.spec` says the same. The API server
 refuses what is wrong here, and names the field and what would be right. A quantity is one of Kubernetes, above 0.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainyard.operator.core.job_spec import MOST_GPUS, MOST_NODES, NO_LAUNCHER, TORCHRUN
-from trainyard.operator.schema import queue, words
-from trainyard.operator.schema.environment import environment
-from trainyard.operator.schema.fields import (
+from trainyard.operator.api import queue, words
+from trainyard.operator.api.environment import environment
+from trainyard.operator.api.fields import (
     FORBIDDEN,
     Field,
     Rule,
@@ -19,6 +18,7 @@ from trainyard.operator.schema.fields import (
     whole_number,
     yes_or_no,
 )
+from trainyard.operator.core.job_spec import MOST_GPUS, MOST_NODES, NO_LAUNCHER, TORCHRUN
 
 BACKENDS: Final = ("nccl", "gloo")
 RENDEZVOUS: Final = ("c10d", "etcd", "etcd-v2", "static")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.operator.schema.fields import Field, choice, group, listing, moment, text, whole_number
+from trainyard.operator.api.fields import Field, choice, group, listing, moment, text, whole_number
 
 
 def observed_generation() -> Field:

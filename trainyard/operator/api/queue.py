@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
-from trainyard.operator.core import names as n
-from trainyard.operator.core.queue_spec import DEFAULT_RESTARTS, MOST_RESTARTS
-from trainyard.operator.schema import words
-from trainyard.operator.schema.fields import (
+from trainyard.operator.api import words
+from trainyard.operator.api.fields import (
     Field,
     Rule,
     choice,
@@ -24,9 +22,11 @@ from trainyard.operator.schema.fields import (
     whole_number,
     yes_or_no,
 )
-from trainyard.operator.schema.scheduling import scheduling
-from trainyard.operator.schema.status import conditions, observed_generation
-from trainyard.operator.schema.storage import VOLUMES, storage
+from trainyard.operator.api.scheduling import scheduling
+from trainyard.operator.api.status import conditions, observed_generation
+from trainyard.operator.api.storage import VOLUMES, storage
+from trainyard.operator.core import names as n
+from trainyard.operator.core.queue_spec import DEFAULT_RESTARTS, MOST_RESTARTS
 
 RESTART_POLICIES: Final = ("Never", "OnFailure")
 NO_GPUS: Final = Rule(

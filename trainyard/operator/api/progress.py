@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.operator.core import names as n
-from trainyard.operator.schema.fields import (
+from trainyard.operator.api.fields import (
     Field,
     choice,
     group,
@@ -13,7 +12,8 @@ from trainyard.operator.schema.fields import (
     text,
     whole_number,
 )
-from trainyard.operator.schema.status import conditions, observed_generation
+from trainyard.operator.api.status import conditions, observed_generation
+from trainyard.operator.core import names as n
 
 
 def status() -> Field:

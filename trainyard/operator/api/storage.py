@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainyard.operator.schema import words
-from trainyard.operator.schema.fields import Field, Rule, choice, group, quantity, yes_or_no
+from trainyard.operator.api import words
+from trainyard.operator.api.fields import Field, Rule, choice, group, quantity, yes_or_no
 
 VOLUMES: Final = ("workspace", "datasets", "checkpoints")
 ACCESS_MODES: Final = ("ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany")

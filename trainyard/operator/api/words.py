@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainyard.operator.schema.fields import Field, Rule, mapping, named, text
+from trainyard.operator.api.fields import Field, Rule, mapping, named, text
 
 # RFC 1123 and RFC 1035, as https://kubernetes.io/docs/concepts/overview/working-with-objects/names/ has them.
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
