@@ -87,7 +87,7 @@ LONGEST_UNITS = (
     "kubectl/test_refused",
     "launcher/test_gateway_watch",
     "kubectl/test_cp",
-    "kubectl/test_podless",
+    "kubectl/test_sync_pod_check",
     "kubectl/test_plugin",
     "kubectl/test_ends",
 )

@@ -1,6 +1,6 @@
 """`kubectl torchrun`, the executable `kubectl-torchrun`: torchrun jobs from the current directory.
 
-Exit codes: trainyard/kubectl/exits.py.
+Exit codes: trainyard/kubectl/errors.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from trainyard.kubectl.exits import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
+from trainyard.kubectl.errors import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -18,13 +18,13 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     follows = False
     try:
         # They take as long as many a verb does, and may be interrupted as well.
+        from trainyard.kubectl.cli import parser
         from trainyard.kubectl.packing import packing
-        from trainyard.kubectl.words import parser
 
         options = parser().parse_args(arguments)
         follows = getattr(options, "follow", False)
         with packing(options) as packed:
-            from trainyard.kubectl.verbs import run  # this import takes as long as packing does
+            from trainyard.kubectl.list import run  # this import takes as long as packing does
 
             code = run(options, packed, environment)
             sys.stdout.flush()
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _told(line: str, code: int) -> int:
-    from trainyard.kubectl.screen import say
+    from trainyard.kubectl.progress import say
 
     say(f"{PROGRAM}: {line}")
     return code

@@ -6,13 +6,14 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any, Final
 
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 from trainyard.k8s.kubeconfig import NoLogin
-from trainyard.kubectl.exits import (
+from trainyard.kubectl.errors import (
     NO_KUBECONFIG,
     NOT_FOUND,
     REFUSED,
@@ -21,7 +22,6 @@ from trainyard.kubectl.exits import (
     PluginError,
 )
 from trainyard.kubectl.names import namespace_name
-from trainyard.kubectl.nearest import nearest
 from trainyard.operator.core import names as n
 
 JsonObject = dict[str, Any]
@@ -97,7 +97,7 @@ class Cluster:
     def create(self, job: JsonObject, *, dry_run: bool = False) -> JsonObject | None:
         """Makes the job, None where one of its name exists; with `dry_run` the API server judges it and makes nothing.
 
-        Where an answer is lost, the job that exists may be this very one (trainyard/kubectl/making.py).
+        Where an answer is lost, the job that exists may be this very one (trainyard/kubectl/submit.py).
         """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         with self._explained(f"create {n.JOB_PLURAL}"):
@@ -275,3 +275,52 @@ def shown(item: JsonObject, output: str) -> str:
     import yaml
 
     return str(yaml.safe_dump(item, sort_keys=False, allow_unicode=True))
+
+
+SHOWN: Final = 5
+
+
+def nearest(name: str, there: Sequence[str]) -> str:
+    """Those that are most like it first, and how many more there are; `none` of none."""
+    named = list(dict.fromkeys([*get_close_matches(name, there, SHOWN), *there]))[:SHOWN]
+    more = f" and {len(there) - len(named)} more" if len(there) > len(named) else ""
+    return f"{', '.join(named) or 'none'}{more}"
+
+
+def queues_that_are_there(cluster: Cluster, name: str) -> str:
+    """What queues there are, as far as this person may see them: the name may be mistyped, or the namespace."""
+    try:
+        found = cluster.queues(everywhere=True)
+    except PluginError:
+        try:
+            found = cluster.queues()
+        except PluginError:
+            return ""
+    here = sorted(
+        each["metadata"]["name"] for each in found if each["metadata"]["namespace"] == cluster.namespace
+    )
+    elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
+    there = f", and one of this name in {', '.join(elsewhere[:SHOWN])}" if elsewhere else ""
+    return f", which has {nearest(name, here)}{there}"
+
+
+def unknown_queue(cluster: Cluster, name: str) -> PluginError:
+    """Return the error for a queue that does not exist in the namespace, with suggestions."""
+    try:
+        found = cluster.queues(everywhere=True)
+    except PluginError:
+        found = []
+    if not found:
+        with suppress(PluginError):
+            found = cluster.queues()
+    here = [each["metadata"]["name"] for each in found if each["metadata"]["namespace"] == cluster.namespace]
+    elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
+    if elsewhere:
+        advice = f"it is in {', '.join(elsewhere[:SHOWN])}: submit with -n {elsewhere[0]}"
+    elif near := get_close_matches(name, here, 1):
+        advice = f"did you mean {near[0]}?"
+    else:
+        advice = f"the namespace has {nearest(name, sorted(here))}; `{cluster.command('torchrun queues -A')}` shows all"
+    return PluginError(
+        USAGE, f"--queue: queue {name} does not exist in namespace {cluster.namespace}; {advice}"
+    )

@@ -12,8 +12,8 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from trainyard.kubectl.exits import USAGE, PluginError
-from trainyard.kubectl.screen import say
+from trainyard.kubectl.errors import USAGE, PluginError
+from trainyard.kubectl.progress import say
 from trainyard.operator.core import command as commands
 from trainyard.operator.core import job_spec
 from trainyard.operator.core.command_parser import PYTHON

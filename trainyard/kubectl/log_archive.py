@@ -16,8 +16,8 @@ from typing import Any, Final
 from launcher.held import held_up
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
-from trainyard.kubectl.exits import NOT_FOUND, UNAVAILABLE, PluginError
-from trainyard.kubectl.screen import say
+from trainyard.kubectl.errors import NOT_FOUND, UNAVAILABLE, PluginError
+from trainyard.kubectl.progress import say
 from trainyard.operator.core import job_spec
 from trainyard.operator.core.log_reader import CONTAINER, log_reader
 from trainyard.operator.core.resolve import resolve

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
-from trainyard.kubectl.exits import UNAVAILABLE, PluginError
+from trainyard.kubectl.errors import UNAVAILABLE, PluginError
 from trainyard.kubectl.pod_state import has_ended, is_over
 
 JsonObject = dict[str, Any]
-# A job may print nothing for a long time. The keep-alive of `Rest` detects a lost connection.
+# A job may print nothing for a long time. The keep-alive of `Client` detects a lost connection.
 _SILENCE_SECONDS: Final = 3600.0
 _REPORT_SECONDS: Final = 1.0
 _NO_LOG: Final = 400

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainyard.kubectl import secret_variables
-from trainyard.kubectl.exits import USAGE, PluginError
+from trainyard.kubectl.errors import USAGE, PluginError
 from trainyard.kubectl.names import sendable
 from trainyard.operator.core import command as commands
 from trainyard.operator.core import names as n
-from trainyard.workspace.pack import Archive
+from trainyard.workspace.archive import Archive
 
 JsonObject = dict[str, Any]
 # RFC 1035's label, as Kubernetes wants of a Service's name.

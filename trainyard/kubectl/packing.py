@@ -18,11 +18,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from trainyard.kubectl.exits import USAGE, WORKSPACE, PluginError
-from trainyard.kubectl.screen import Bar, say
+from trainyard.kubectl.errors import USAGE, WORKSPACE, PluginError
+from trainyard.kubectl.progress import Bar, say
+from trainyard.workspace.archive import Archive
+from trainyard.workspace.cache import packed
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.memory import packed
-from trainyard.workspace.pack import Archive
 from trainyard.workspace.selection import size_in_words
 
 _MEBIBYTE: Final = 2**20

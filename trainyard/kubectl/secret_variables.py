@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.exits import REFUSED, USAGE, PluginError
-from trainyard.kubectl.screen import say
+from trainyard.kubectl.errors import REFUSED, USAGE, PluginError
+from trainyard.kubectl.progress import say
 
 JsonObject = dict[str, Any]
 # Valid names of a Secret and of its keys (https://kubernetes.io/docs/concepts/configuration/secret/).

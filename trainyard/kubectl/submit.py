@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import shlex
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trainyard.kubectl import launcher_choice, making, manifest, podless, secret_variables, upload
-from trainyard.kubectl.cluster import Cluster, shown
-from trainyard.kubectl.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
-from trainyard.kubectl.following import follow
-from trainyard.kubectl.near_archives import pods_that_have
-from trainyard.kubectl.near_queues import unknown_queue
+from trainyard.kubectl import launcher_choice, manifest, secret_variables, sync_pod_check, upload
+from trainyard.kubectl.cluster import Cluster, shown, unknown_queue
+from trainyard.kubectl.errors import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
+from trainyard.kubectl.follow import follow
 from trainyard.kubectl.packing import Packed
-from trainyard.kubectl.screen import say
+from trainyard.kubectl.progress import say
+from trainyard.kubectl.upload import pods_that_have
+from trainyard.operator.core import gang_queue, job_spec, pool_limits
 from trainyard.operator.core import names as n
 from trainyard.operator.core.addresses import archive_prefix
+from trainyard.operator.core.distribution import Refused, distribute
+from trainyard.operator.core.queues import build_trial
+from trainyard.operator.core.resolve import resolve
+from trainyard.operator.core.storage import Cluster as Facts
+from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import archive_url
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.pack import Archive
 
 JsonObject = dict[str, Any]
 _SHOWN: Final = 200
@@ -37,9 +43,9 @@ def submit(
     job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
     if queue is None:
-        making.judge(cluster, job)  # the namespace may not be there, or not be this person's
+        _judge(cluster, job)  # the namespace may not be there, or not be this person's
         raise unknown_queue(cluster, options.queue)
-    making.fits(job, queue)
+    _check_size(job, queue)
     secret_variables.check(cluster, job["spec"].get("env", ()))
     decided = launcher_choice.choose_launcher(job, _root(options), queue)
     where = upload.bucket_of(queue)
@@ -52,12 +58,12 @@ def submit(
         except WorkspaceError as error:
             raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
         job["spec"]["workspace"] = manifest.workspace(archive, url)
-    making.judge(cluster, job)
+    _judge(cluster, job)
     say(decided)
     if archive and bucket:
         upload.to_bucket(archive, where, cluster.namespace, bucket)
-    making.mark(job)
-    made = making.make(cluster, job)
+    _mark(job)
+    made = _make(cluster, job)
     waits = None
     if archive and not bucket:
         waits = _through_pod(cluster, made, archive)
@@ -117,14 +123,14 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
     launcher_choice.check_synced_scripts(job, Path(os.path.expanduser(options.workspace)), queue)
     bucket = upload.bucket() if where else None
     if not bucket:
-        podless.check(cluster, job)
+        sync_pod_check.check(cluster, job)
     archive = packed()
     assert archive is not None  # noqa: S101 (sync has no --no-workspace)
     if bucket:
         url = upload.to_bucket(archive, where, cluster.namespace, bucket)
     else:
         url = ""
-        if not upload.wait_for_sync_pod(cluster, options.name, upload.WAIT_SECONDS, podless.check):
+        if not upload.wait_for_sync_pod(cluster, options.name, upload.WAIT_SECONDS, sync_pod_check.check):
             raise _no_pod(cluster, options.name)
         same = spec["workspace"].get("digest") == archive.digest
         nearby = [] if same else pods_that_have(cluster, archive.digest, options.name)
@@ -172,25 +178,25 @@ def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, 
     return job
 
 
-def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> podless.Podless | None:
+def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> sync_pod_check.Podless | None:
     """Sends the workspace; what the job waits for first, where that brings its pod."""
     name = job["metadata"]["name"]
     try:
         nearby = pods_that_have(cluster, archive.digest, name)
-        if upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, podless.check):
+        if upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, sync_pod_check.check):
             upload.to_sync_pod(cluster, name, archive, nearby)
         else:
             raise _no_pod(cluster, name)
-    except podless.Podless as error:
+    except sync_pod_check.Podless as error:
         if error.until:
             return error
-        making.take_back(cluster, job, "it is refused", "without its workspace")
+        _take_back(cluster, job, "it is refused", "without its workspace")
         raise PluginError(USAGE, f"job {name}: {error.why}") from None
     except upload.Ended as error:
-        making.take_back(cluster, job, f"it has {error.phase} already", "without its workspace")
+        _take_back(cluster, job, f"it has {error.phase} already", "without its workspace")
         raise
     except BaseException:
-        making.take_back(cluster, job, "its workspace could not be sent", "without its workspace")
+        _take_back(cluster, job, "its workspace could not be sent", "without its workspace")
         raise
     return None
 
@@ -212,3 +218,101 @@ def _no_pod(cluster: Cluster, job: str) -> PluginError:
         phase = status.get("phase") or n.PHASE_PENDING
         says = f"is not there after {seconds}, and takes the workspace; job {job}: {phase}: {why}"
     return PluginError(UNAVAILABLE, f"pod {pod}: {says}")
+
+
+# Another job of this name may be like ours in everything but this.
+MARK: Final = f"{n.GROUP}/submitted-as"
+_MARK_BYTES: Final = 16
+
+
+def _check_size(job: JsonObject, queue: JsonObject) -> None:
+    """Refuse a job that the controller would refuse, or that the pool or KAI's queue can never fit.
+
+    The API server checks the schema. In an invalid queue, the job waits.
+
+    Raises:
+        PluginError: The job would never start.
+    """
+    spec, _ = job_spec.parse(job["spec"])
+    settings = resolve(queue.get("spec"), spec)[0] if spec is not None else None
+    if spec is None or settings is None:
+        return
+    try:
+        size = distribute(spec, settings.queue)
+    except Refused as refusal:
+        raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
+    trial = build_trial(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
+    status = queue.get("status")
+    if why := pool_limits.rejection_reason(status, trial, time.time()) or gang_queue.rejection_reason(
+        status, trial
+    ):
+        raise PluginError(USAGE, f"queue {spec.queue}: {why}")
+    if why := pool_limits.reservation_warning(status, settings.queue.pool):
+        say(f"queue {spec.queue}: {why}; the job waits until there is one")
+
+
+def _judge(cluster: Cluster, job: JsonObject) -> None:
+    """The API server's word on the job, which is not made. Raises PluginError."""
+    if cluster.create(job, dry_run=True) is None:
+        raise _taken(cluster, job["metadata"]["name"])
+
+
+def _mark(job: JsonObject) -> None:
+    """Puts a random mark on the job, by which it is known again."""
+    job["metadata"].setdefault("annotations", {})[MARK] = secrets.token_hex(_MARK_BYTES)
+
+
+def _make(cluster: Cluster, job: JsonObject) -> JsonObject:
+    """Makes a job that is marked; nothing is left of it where nobody knows whether it was made. Raises PluginError."""
+    try:
+        return cluster.create(job) or _there(cluster, job)
+    except (PluginError, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) or error.code == UNAVAILABLE:
+            _undo(cluster, job)
+        raise
+
+
+def _take_back(cluster: Cluster, job: JsonObject, why: str, lack: str) -> None:
+    """Deletes the job. Where that fails, it is told, and what went wrong before stays the reason of the end."""
+    name = job["metadata"]["name"]
+    try:
+        cluster.delete(name, job["metadata"]["uid"])
+    except (PluginError, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        say(f"job {name} is left, {lack}: {reason}; remove it: {cluster.command('torchrun cancel', name)}")
+    else:
+        say(f"job {name} is deleted again: {why}")
+
+
+def _there(cluster: Cluster, job: JsonObject) -> JsonObject:
+    """The job of this name, if the API server made it of a request whose answer was lost."""
+    name = job["metadata"]["name"]
+    found = cluster.find_job(name)
+    if found is None or not _is_ours(found, job):
+        raise _taken(cluster, name)
+    return found
+
+
+def _undo(cluster: Cluster, job: JsonObject) -> None:
+    """Takes the job back if it is there; another one of its name is left alone."""
+    name = job["metadata"]["name"]
+    try:
+        found = cluster.find_job(name)
+    except (PluginError, KeyboardInterrupt):
+        found = None
+    if found is None:  # a request may still be on its way
+        say(f"job {name} may be there by now: {cluster.command('torchrun cancel', name)}")
+    elif _is_ours(found, job):
+        _take_back(
+            cluster, found, "the answer that it was made never came", "and nobody said that it was made"
+        )
+
+
+def _is_ours(found: JsonObject, job: JsonObject) -> bool:
+    return bool(found["metadata"].get("annotations", {}).get(MARK) == job["metadata"]["annotations"][MARK])
+
+
+def _taken(cluster: Cluster, name: str) -> PluginError:
+    return PluginError(
+        USAGE, f"--name: there is a job {name} in namespace {cluster.namespace}; give another name"
+    )

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from trainyard.workspace.ignoring import CONTROL_DIRECTORY
-from trainyard.workspace.members import link_stays_inside, path_problem
+from trainyard.workspace.ignore import CONTROL_DIRECTORY
+from trainyard.workspace.selection import link_stays_inside, path_problem
 
 _SHOWN: Final = 200
 _CHUNK: Final = 2**20

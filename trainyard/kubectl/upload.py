@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, BinaryIO, Final, Protocol
 
 from launcher.held import PATIENCE_SECONDS, held_up
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained
-from trainyard.kubectl.exits import UNAVAILABLE, USAGE, WORKSPACE, PluginError
-from trainyard.kubectl.screen import Bar, say
+from trainyard.kubectl.errors import UNAVAILABLE, USAGE, WORKSPACE, PluginError
+from trainyard.kubectl.progress import Bar, say
 from trainyard.operator.core import names as n
+from trainyard.operator.core.addresses import sync_pod_url
+from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import Bucket, archive_url
 from trainyard.workspace.errors import NotThere, WorkspaceError
-from trainyard.workspace.pack import Archive
 from trainyard.workspace.selection import size_in_words
 
 JsonObject = dict[str, Any]
@@ -223,3 +225,38 @@ def _told(archive: Archive, sent: bool) -> None:
         f"workspace {archive.digest[:19]}: "
         + (f"{size} sent" if sent else f"unchanged, its {size} are there")
     )
+
+
+# Each one that does not answer costs seconds.
+_MOST: Final = 3
+# Each is a question to the API server; of a hundred jobs that wait together no pod may be there.
+_ASKED: Final = 12
+
+
+def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
+    """Their addresses, for a pod of `job`, as far as this person may see the jobs; those of running jobs first.
+
+    A job that names this archive has it in its sync pod from when it was submitted, or found room, to its end.
+    """
+    try:
+        phases = {
+            each["metadata"]["name"]: each.get("status", {}).get("phase", "")
+            for each in cluster.jobs()
+            if each["metadata"]["name"] != job and _names(each, digest)
+        }
+        there = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES]
+        there.sort(key=lambda name: phases[name] != n.PHASE_RUNNING)
+        having = (name for name in there[:_ASKED] if _has_pod(cluster, name))
+        return [sync_pod_url(name, cluster.namespace) for name in islice(having, _MOST)]
+    except PluginError:
+        return []
+
+
+def _has_pod(cluster: Cluster, job: str) -> bool:
+    pod = cluster.pod(n.sync_pod(job))
+    return pod is not None and has_archive(pod)
+
+
+def _names(job: JsonObject, digest: str) -> bool:
+    workspace = job["spec"].get("workspace", {})
+    return bool(workspace.get("digest") == digest and not workspace.get("url"))

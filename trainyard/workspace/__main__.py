@@ -24,16 +24,14 @@ from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
 from trainyard.operator.core import names
+from trainyard.workspace.archive import check_digest
 from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError
-from trainyard.workspace.follow import EVERY_SECONDS, LOG, fetch, follow, tell
 from trainyard.workspace.logs import archive_log, print_logs
-from trainyard.workspace.nearby import copied
 from trainyard.workspace.place import placed
-from trainyard.workspace.serve import server
-from trainyard.workspace.sources import PodSource
+from trainyard.workspace.sidecar import EVERY_SECONDS, LOG, fetch, follow, tell
 from trainyard.workspace.store import Pointer, Store
-from trainyard.workspace.unpack import check_digest
+from trainyard.workspace.transfer import PodSource, copied, server
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from trainyard.operator.core.addresses import workspaces_prefix
+from trainyard.workspace.archive import Archive, check_digest
 from trainyard.workspace.errors import NotThere, WorkspaceError
-from trainyard.workspace.pack import Archive
-from trainyard.workspace.unpack import check_digest
 
 _URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 _CONNECT_SECONDS: Final = 5

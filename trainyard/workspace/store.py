@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final, Protocol
 
+from trainyard.workspace.archive import check_digest, digest_of
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.unpack import check_digest, digest_of
 
 _CHUNK: Final = 2**18
 _SUFFIX: Final = ".tar.zst"

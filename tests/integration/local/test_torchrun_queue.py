@@ -24,8 +24,8 @@ from tests.integration.local.torchrun_person import (
     torchrun,
 )
 from trainyard.operator.core import names as n
+from trainyard.workspace.archive import pack
 from trainyard.workspace.bucket import parse_url
-from trainyard.workspace.pack import pack
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 

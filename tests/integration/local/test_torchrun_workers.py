@@ -14,8 +14,7 @@ from tests.integration.local.torchrun_machine import VOLUMES, Machine, cluster
 from tests.torchrun_manifests import manifest
 from trainyard.k8s import kubeconfig
 from trainyard.kubectl.cluster import PATIENCE, Cluster
-from trainyard.kubectl.following import worker
-from trainyard.kubectl.last_seen import LastSeen
+from trainyard.kubectl.follow import LastSeen, worker
 from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.local

@@ -18,7 +18,7 @@ from tests.unit.kubectl.exec_api import Pods, serving_pods
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from tests.unit.launcher.api_server import serving
 from trainyard.k8s.client import RetryPolicy
-from trainyard.kubectl import upload, words
+from trainyard.kubectl import cli, upload
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cluster import Cluster
 from trainyard.workspace.__main__ import parser, receive
@@ -51,12 +51,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 # It is made once in each process of the plugin, and takes longer than many a verb.
-_PARSER = cache(words.parser)
+_PARSER = cache(cli.parser)
 
 
 @pytest.fixture(autouse=True)
 def _one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "parser", _PARSER)
+    monkeypatch.setattr(cli, "parser", _PARSER)
 
 
 @pytest.fixture(autouse=True)

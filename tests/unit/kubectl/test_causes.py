@@ -11,7 +11,7 @@ import pytest
 from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
-from trainyard.kubectl import following
+from trainyard.kubectl import follow
 from trainyard.kubectl.cluster import LABEL_INDEX
 from trainyard.operator.core import names as n
 
@@ -31,8 +31,8 @@ KEPT = {
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
-    monkeypatch.setattr(following, "_DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_DRAIN_SECONDS", 0.1)
 
 
 def failed(api: TorchrunApi) -> Object:
@@ -93,7 +93,7 @@ def test_follow_after_submit_does_not_ask_for_the_workspace(
     assert run("logs", "-f", "one") == (0, "", "one: Succeeded: done\n")
     job["status"] |= waits
     reads.clear()
-    monkeypatch.setattr(following, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "_SETTLE_SECONDS", 0.0)
     assert "one: Pending: run sync" in run("logs", "-f", "one")[2]
 
 

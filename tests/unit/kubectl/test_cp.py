@@ -14,10 +14,10 @@ import pytest
 from tests.unit.kubectl.exec_api import Pods, rest
 from tests.unit.workspace.archives import until
 from trainyard.k8s.exec import Execution
-from trainyard.kubectl import copying, download
+from trainyard.kubectl import cp as cp_verb
+from trainyard.kubectl.cli import parser
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.exits import PluginError
-from trainyard.kubectl.words import parser
+from trainyard.kubectl.errors import PluginError
 from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.unit
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def cluster(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     pod = {"metadata": {"name": "pod"}}
-    monkeypatch.setattr(copying, "worker", lambda _cluster, _job, rank: pod if rank == 0 else None)
+    monkeypatch.setattr(cp_verb, "worker", lambda _cluster, _job, rank: pod if rank == 0 else None)
     monkeypatch.setattr(Cluster, "job", lambda _self, _name: {"status": {"phase": "Pending"}})
     return Cluster(rest(pods), "team")
 
 
 def cp(cluster: Cluster, source: object, target: object, *more: str) -> int:
-    return copying.copy(parser().parse_args(["cp", str(source), str(target), *more]), cluster)
+    return cp_verb.copy(parser().parse_args(["cp", str(source), str(target), *more]), cluster)
 
 
 def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_directory_comes_with_all_of_its_files_or_not_at_all(
     for index in range(40):
         (tree / str(index)).write_text("x" * 400)
     whole, file_and_head = Execution.write, 1024
-    monkeypatch.setattr(copying, "_CHUNK", file_and_head)
+    monkeypatch.setattr(cp_verb, "_CHUNK", file_and_head)
     for most in (10, 39):
         left = [most]
 
@@ -273,8 +273,8 @@ def test_the_place_here_is_looked_at_first(
         (tmp_path / name).write_text("mine")
     (tmp_path / "to" / "in").mkdir(parents=True)
     asked: list[object] = []
-    real = download.Execution
-    monkeypatch.setattr(download, "Execution", lambda *words: asked.append(words) or real(*words))
+    real = cp_verb.Execution
+    monkeypatch.setattr(cp_verb, "Execution", lambda *words: asked.append(words) or real(*words))
     for source, target, code, said in (
         ("job:in", tmp_path / "to", 65, "to/in is there already; name another place"),
         ("job:..", tmp_path / "x", 64, r"cp: \.\. of pod: should end with the name"),
@@ -343,7 +343,7 @@ def test_a_worker_that_has_ended_has_nothing_to_copy_from(
     over = {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
     for status in ({"phase": "Succeeded"}, {"phase": "Running", "containerStatuses": [over]}):
         pod = {"metadata": {"name": "pod"}, "status": status}
-        monkeypatch.setattr(copying, "worker", lambda _cluster, _job, _rank, pod=pod: pod)
+        monkeypatch.setattr(cp_verb, "worker", lambda _cluster, _job, _rank, pod=pod: pod)
         with pytest.raises(PluginError, match=r"^job one: its worker 0 has ended, and cp needs one") as told:
             cp(cluster, "one:/checkpoints/last.pt", tmp_path / "x")
         assert told.value.code == 66

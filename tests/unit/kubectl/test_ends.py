@@ -89,7 +89,7 @@ def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("module", ["trainyard.kubectl.words", "zstandard", "trainyard.kubectl.verbs"])
+@pytest.mark.parametrize("module", ["trainyard.kubectl.cli", "zstandard", "trainyard.kubectl.list"])
 def test_an_interrupt_is_one_line_from_the_first_import_on(code: Path, module: str) -> None:
     interrupting = f"""
 import os, signal, sys

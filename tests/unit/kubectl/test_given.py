@@ -9,7 +9,7 @@ import pytest
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from trainyard.kubectl import complete
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.words import parser
+from trainyard.kubectl.cli import parser
 
 pytestmark = pytest.mark.unit
 FLAGS = ("-n", "--namespace", "--context", "--kubeconfig")

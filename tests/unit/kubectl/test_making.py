@@ -10,7 +10,7 @@ from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_l
 from tests.unit.launcher.api_history import Object
 from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.making import MARK
+from trainyard.kubectl.submit import MARK
 from trainyard.workspace.store import Store
 
 pytestmark = pytest.mark.unit

@@ -10,11 +10,11 @@ import pytest
 from tests.unit.kubectl.conftest import Receiver, Receiving
 from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi, only_line
 from tests.unit.workspace.archives import serving
-from trainyard.kubectl import near_archives, upload
+from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.upload import Running
 from trainyard.operator.core import names as n
-from trainyard.workspace.pack import pack
+from trainyard.workspace.archive import pack
 from trainyard.workspace.store import Store
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,7 @@ def test_what_another_job_s_pod_has_is_not_sent_again(
 
     with serving(pod) as address:
         monkeypatch.setattr(
-            near_archives, "sync_pod_url", lambda job, _: address if job == "one" else "http://127.0.0.1:1"
+            upload, "sync_pod_url", lambda job, _: address if job == "one" else "http://127.0.0.1:1"
         )
         assert submitted("one").endswith(" sent")
         digest = api.objects[f"{JOBS}/one"]["spec"]["workspace"]["digest"]
@@ -70,7 +70,7 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     api.pod("a1-sync-0", n.SYNC_CONTAINER)["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     with serving(pod) as address:
         monkeypatch.setattr(
-            near_archives,
+            upload,
             "sync_pod_url",
             lambda job, _: address if job == "one" else f"http://{job}.invalid:1",
         )

@@ -13,10 +13,10 @@ import pytest
 
 from trainyard.kubectl import packing as packing_module
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.exits import WORKSPACE, PluginError
+from trainyard.kubectl.errors import WORKSPACE, PluginError
 from trainyard.kubectl.packing import packing
 from trainyard.workspace import selection
-from trainyard.workspace.pack import Archive, pack
+from trainyard.workspace.archive import Archive, pack
 
 pytestmark = pytest.mark.unit
 

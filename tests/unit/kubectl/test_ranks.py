@@ -9,9 +9,9 @@ import pytest
 
 from launcher.manifests import stamp
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
-from trainyard.kubectl import following
+from trainyard.kubectl import follow
 from trainyard.kubectl.cluster import LABEL_INDEX
-from trainyard.kubectl.ranks import beyond
+from trainyard.kubectl.pod_state import beyond
 
 pytestmark = pytest.mark.unit
 WORDS = [
@@ -23,7 +23,7 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)

@@ -16,8 +16,8 @@ from tests.unit.launcher.api_server import status
 from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
+from trainyard.kubectl.cli import VERBS, parser
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.words import VERBS, parser
 from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.unit

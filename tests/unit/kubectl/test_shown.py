@@ -12,7 +12,7 @@ import yaml
 from tests.unit.kubectl.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
-from trainyard.kubectl import following, log_stream, tables
+from trainyard.kubectl import follow, log_stream, output
 from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.unit
@@ -59,17 +59,17 @@ def test_the_table_and_the_status_of_a_job() -> None:
             "conditions": [{"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"}],
         },
     }
-    header, row = tables.jobs([item], now).splitlines()
+    header, row = output.jobs([item], now).splitlines()
     assert header == "NAME   QUEUE   PHASE     NODES   GPUS   STEP   LOSS     RESTARTS   AGE"
     assert row == "vit    h100    Running   2       16     120    0.1235   1          90m"
-    shown = tables.status(item, now)
+    shown = output.status(item, now)
     assert "Size:       2 nodes, 16 GPUs (8 on each)\n" in shown
     assert "Workers:    2 active\n" in shown
     assert "Progress:   step 120, loss 0.1235, 1000 tokens/s\n" in shown
     lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
     assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
     one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
-    assert "Size:       1 node, 1 GPU\n" in tables.status(one, now)
+    assert "Size:       1 node, 1 GPU\n" in output.status(one, now)
     assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
 
 
@@ -78,10 +78,10 @@ def test_a_workspace_is_shown_with_the_size_of_the_one_that_the_job_names() -> N
     spec = {"jobQueue": "h100", "numGPUs": 1, "command": "true"}
     sent = {"digest": "sha256:1", "sizeBytes": 5 * 2**20}
     item = {"metadata": {"name": "vit"}, "spec": {**spec, "workspace": sent}}
-    assert "Workspace:  sha256:1, 5.0 MiB\n" in tables.status({**item, "status": {"phase": "Running"}}, now)
+    assert "Workspace:  sha256:1, 5.0 MiB\n" in output.status({**item, "status": {"phase": "Running"}}, now)
     before = {"phase": "Running", "workspaceDigest": "sha256:0"}
-    assert "Workspace:  sha256:0\n" in tables.status({**item, "status": before}, now)
-    assert "Workspace" not in tables.status({**item, "spec": spec}, now)
+    assert "Workspace:  sha256:0\n" in output.status({**item, "status": before}, now)
+    assert "Workspace" not in output.status({**item, "spec": spec}, now)
 
 
 def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
@@ -162,7 +162,7 @@ def test_a_worker_that_has_not_begun_has_no_log(
 def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
     api.queue("q")
     first = "one-0-0-abcde"
     api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
@@ -198,7 +198,7 @@ def test_lines_are_whole_however_they_come() -> None:
 def test_what_the_kubelet_says_itself_does_not_end_the_log(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
     said = b"failed to create fsnotify watcher: too many open files"
@@ -218,7 +218,7 @@ def test_what_the_kubelet_says_itself_does_not_end_the_log(
 def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
     # Lines that come in one piece have one time.
@@ -249,4 +249,4 @@ def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
     ],
 )
 def test_the_exit_code_is_the_jobs(status: dict[str, object], code: int) -> None:
-    assert following.exit_code(status) == code
+    assert follow.exit_code(status) == code

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.workspace.archives import memory_directory
 from trainyard.kubectl.untar import Tree
-from trainyard.workspace.heads import Member
+from trainyard.workspace.archive import Member
 
 pytestmark = pytest.mark.unit
 

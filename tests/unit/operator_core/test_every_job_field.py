@@ -16,7 +16,7 @@ from tests.unit.operator_core.life import Life
 from tests.unit.operator_core.made import DIGEST, container, making
 from tests.unit.operator_core.test_overrides import leaves
 from trainyard.k8s.objects import Objects
-from trainyard.kubectl import tables
+from trainyard.kubectl import output
 from trainyard.operator.api import job
 from trainyard.operator.core import children
 from trainyard.operator.core import names as n
@@ -89,7 +89,7 @@ def queue_that_is_read(of_job: dict[str, Any], _: dict[str, Any]) -> Any:
 
 def shown(of_job: dict[str, Any], _: dict[str, Any]) -> Any:
     """What `kubectl torchrun status` says."""
-    return tables.status(manifest(n.JOB_KIND, "vit", of_job), datetime(2026, 1, 1, tzinfo=UTC))
+    return output.status(manifest(n.JOB_KIND, "vit", of_job), datetime(2026, 1, 1, tzinfo=UTC))
 
 
 # Each with what the job and its queue say besides, on which the field's effect depends.

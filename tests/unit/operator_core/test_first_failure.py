@@ -14,7 +14,7 @@ from launcher.manifests import stamp
 from tests.unit.operator_core.api import Api
 from tests.unit.operator_core.life import Life
 from tests.unit.operator_core.pooled import Pooled
-from trainyard.kubectl import tables
+from trainyard.kubectl import output
 from trainyard.operator.core import names as n
 from trainyard.operator.core.first_failure import (
     FOLLOWING_SETTLE_SECONDS,
@@ -350,5 +350,5 @@ def test_each_message_of_a_status_is_shown_once(life: Callable[[], Life], once: 
     a.look()
     item = a.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    shown = tables.status(item, datetime.fromtimestamp(a.api.now, UTC))
+    shown = output.status(item, datetime.fromtimestamp(a.api.now, UTC))
     assert [shown.count(each) for each in once] == [1] * len(once), shown

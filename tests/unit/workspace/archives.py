@@ -19,9 +19,9 @@ import pytest
 from trainyard.operator.core.addresses import archive_annotation
 from trainyard.operator.core.job_spec import Workspace
 from trainyard.workspace.__main__ import main
-from trainyard.workspace.pack import Archive, pack
-from trainyard.workspace.serve import server
+from trainyard.workspace.archive import Archive, pack
 from trainyard.workspace.store import Pointer, Store
+from trainyard.workspace.transfer import server
 
 ROOT = Path(__file__).parents[3]
 _MEMORY = Path("/dev/shm")

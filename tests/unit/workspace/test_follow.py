@@ -15,13 +15,12 @@ import pytest
 import zstandard
 
 from tests.unit.workspace.archives import packed, pointing, received, serving, started, until
-from trainyard.workspace import serve
+from trainyard.workspace import transfer
+from trainyard.workspace.archive import Archive, digest_of
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.follow import fetch, follow, tell
-from trainyard.workspace.pack import Archive
-from trainyard.workspace.sources import PodSource
+from trainyard.workspace.sidecar import fetch, follow, tell
 from trainyard.workspace.store import Pointer, Store
-from trainyard.workspace.unpack import digest_of
+from trainyard.workspace.transfer import PodSource
 
 pytestmark = pytest.mark.unit
 
@@ -150,7 +149,7 @@ def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -
 
 
 def test_worker_that_sends_for_ever_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr(transfer, "RECEIVE_SECONDS", 0.2)
     archive, store = packed(tmp_path / "in", a="1"), Store(tmp_path / "store")
     with serving(store, expected=Pointer(archive.digest, archive.size)) as address:
         host, _, port = address.removeprefix("http://").partition(":")

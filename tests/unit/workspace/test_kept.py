@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests.unit.workspace.archives import memory_directory
 from trainyard.workspace import place
-from trainyard.workspace.kept import either, is_own
-from trainyard.workspace.pack import pack
-from trainyard.workspace.place import apply, placed
+from trainyard.workspace.archive import pack
+from trainyard.workspace.place import apply, either, is_own, placed
 
 pytestmark = pytest.mark.unit
 PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/deep", "b/z"])

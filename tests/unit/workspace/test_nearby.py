@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.workspace.archives import packed, receive, received, serving
-from trainyard.workspace import nearby
+from trainyard.workspace import transfer
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.store import Store
 
@@ -24,7 +24,7 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(nearby, "_SECONDS", 0.1)
+    monkeypatch.setattr(transfer, "_SECONDS", 0.1)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data = archive.file.read_bytes()
     good, damaged, short, empty = (Store(tmp_path / name) for name in ("good", "damaged", "short", "empty"))
@@ -39,13 +39,13 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
         for address in (a, b, c, "http://none.invalid:8080", nobody, "x"):
             told: list[int] = []
             store = Store(root)
-            assert not nearby.copied(store, archive.digest, archive.size, [address]), address
+            assert not transfer.copied(store, archive.digest, archive.size, [address]), address
             assert not list(root.glob("*")), "nothing is left that a sender would go on from"
             with pytest.raises(WorkspaceError, match="ended after 0"):
                 store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
             assert told == [0]
             store._part(archive.digest).unlink()
-        monkeypatch.setattr(nearby, "_SECONDS", 0.5)
+        monkeypatch.setattr(transfer, "_SECONDS", 0.5)
         caplog.clear()
         assert receive(root, archive, nearby=(a, nobody, d)) == (0, "")
         lines = [line for line in caplog.messages if "copied from" in line]
@@ -66,8 +66,8 @@ def test_copied_from_a_slow_pod_gives_up_in_time(
     caplog.set_level(logging.INFO)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data, going = archive.file.read_bytes(), threading.Event()
-    monkeypatch.setattr(nearby, "_MOST_SECONDS", 0.3)
-    monkeypatch.setattr(nearby, "_SECONDS", 0.3)
+    monkeypatch.setattr(transfer, "_MOST_SECONDS", 0.3)
+    monkeypatch.setattr(transfer, "_SECONDS", 0.3)
     slow = socket.create_server(("127.0.0.1", 0))
 
     def drip() -> None:
@@ -86,7 +86,7 @@ def test_copied_from_a_slow_pod_gives_up_in_time(
     began, root = time.monotonic(), tmp_path / "store"
     try:
         address = f"http://127.0.0.1:{slow.getsockname()[1]}"
-        assert not nearby.copied(Store(root), archive.digest, archive.size, [address])
+        assert not transfer.copied(Store(root), archive.digest, archive.size, [address])
         assert 0.3 <= time.monotonic() - began < 10
         assert caplog.messages == [f"{archive.digest} is not copied from {address}: {told}"]
     finally:

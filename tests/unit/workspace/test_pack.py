@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from trainyard.workspace import pack as packing
+from trainyard.workspace import archive as packing
 from trainyard.workspace import selection
+from trainyard.workspace.archive import EMPTY_DIRECTORY, digest_of, header, pack, unpack
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.pack import header, pack
 from trainyard.workspace.selection import select
-from trainyard.workspace.unpack import EMPTY_DIRECTORY, digest_of, unpack
 
 pytestmark = pytest.mark.unit
 

@@ -21,11 +21,10 @@ from trainyard.operator.core.addresses import archive_prefix
 from trainyard.workspace.__main__ import main
 from trainyard.workspace.bucket import Bucket, archive_url, parse_url
 from trainyard.workspace.errors import NotThere, WorkspaceError
-from trainyard.workspace.follow import fetch, follow
 from trainyard.workspace.place import placed
-from trainyard.workspace.serve import server
-from trainyard.workspace.sources import PodSource, SyncPod
+from trainyard.workspace.sidecar import fetch, follow
 from trainyard.workspace.store import Pointer, Store
+from trainyard.workspace.transfer import PodSource, SyncPod, server
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud

@@ -16,13 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.workspace.archives import memory_directory
-from trainyard.workspace import members, place
+from trainyard.workspace import place, selection
+from trainyard.workspace.archive import digest_of, pack, unpack
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.kept import Kept
-from trainyard.workspace.members import link_stays_inside
-from trainyard.workspace.pack import pack
-from trainyard.workspace.place import Applied, apply, placed
-from trainyard.workspace.unpack import digest_of, unpack
+from trainyard.workspace.place import Applied, Kept, apply, placed
+from trainyard.workspace.selection import link_stays_inside
 
 pytestmark = pytest.mark.unit
 
@@ -193,8 +191,8 @@ def test_a_small_archive_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pyt
     archive.write_bytes(zstandard.ZstdCompressor().compress(holes.tobuf(tarfile.PAX_FORMAT) + bytes(1024)))
     with pytest.raises(WorkspaceError, match="refused member 'x': a file with holes"):
         apply(archive, digest_of(archive), tmp_path / "into")
-    monkeypatch.setattr(members, "_LEAST_BOUND", 2**20)
-    monkeypatch.setattr(members, "_MOST_TIMES", 10)
+    monkeypatch.setattr(selection, "_LEAST_BOUND", 2**20)
+    monkeypatch.setattr(selection, "_MOST_TIMES", 10)
     for name, count, size in (("one", 1, 2**21), ("many", 2**12, 0)):
         zeros = made(tmp_path / name, *((str(each), tarfile.REGTYPE, "\0" * size) for each in range(count)))
         with pytest.raises(WorkspaceError, match="unpacks to more than 1048576 bytes"):

@@ -47,5 +47,5 @@ def archive_annotation(workspace: Workspace) -> str:
 
 
 def sync_pod_url(job: str, namespace: str) -> str:
-    """Return where the sync pod of this job answers within the cluster (trainyard/workspace/serve.py)."""
+    """Return where the sync pod of this job answers within the cluster (trainyard/workspace/transfer.py)."""
     return f"http://{n.sync_pod(job)}.{job}.{namespace}.svc:{n.SYNC_PORT}"

@@ -1,7 +1,7 @@
 """Check whether the sync pod of a job has the workspace, and what the job waits for. Pure.
 
 The job gets no nodes and no workers before its sync pod has the archive. The controller replaces a lost sync pod. The
-new one gets the archive from the workers, or from the sync pod of another job (trainyard/workspace/serve.py).
+new one gets the archive from the workers, or from the sync pod of another job (trainyard/workspace/transfer.py).
 """
 
 from __future__ import annotations

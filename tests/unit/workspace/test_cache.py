@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.workspace import memory
+from trainyard.workspace import cache
+from trainyard.workspace.archive import Archive, pack
+from trainyard.workspace.cache import Remembered, packed
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.memory import Remembered, packed
-from trainyard.workspace.pack import Archive, pack
 
 pytestmark = pytest.mark.unit
 LIMIT = 2**20
@@ -48,7 +48,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Its files count as old at once: nobody can set their times of change."""
-    monkeypatch.setattr(memory, "TICK_NANOSECONDS", -(10**12))
+    monkeypatch.setattr(cache, "TICK_NANOSECONDS", -(10**12))
     return Place(tmp_path)
 
 

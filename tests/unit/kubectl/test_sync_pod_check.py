@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.kubectl.conftest import Clock
 from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, Run, TorchrunApi, only_line, sent
-from trainyard.kubectl import tables, upload
+from trainyard.kubectl import output, upload
 from trainyard.operator.core import names as n
 from trainyard.workspace.store import Store
 
@@ -187,7 +187,7 @@ def test_status_does_not_show_a_workspace_as_sent_that_no_pod_could_take(
     item = {"metadata": {"name": "one"}, "spec": spec, "status": {"phase": "Pending", **status}}
     line = next(
         each
-        for each in tables.status(item, datetime(2026, 1, 1, tzinfo=UTC)).splitlines()
+        for each in output.status(item, datetime(2026, 1, 1, tzinfo=UTC)).splitlines()
         if each.startswith("Workspace:")
     )
     assert line == f"Workspace:  {WORKSPACE['digest']}, 1 B{shown}"

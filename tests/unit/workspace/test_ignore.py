@@ -14,7 +14,7 @@ import pytest
 from tests.seed import SEED
 from tests.unit.workspace.archives import memory_directory
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.patterns import parse
+from trainyard.workspace.ignore import parse
 from trainyard.workspace.selection import select
 
 pytestmark = pytest.mark.unit

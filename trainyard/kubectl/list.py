@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from trainyard.kubectl import tables
+from trainyard.kubectl import output
 from trainyard.kubectl.cluster import Cluster, namespace_of, shown
-from trainyard.kubectl.exits import DONE, PROGRAM, USAGE, PluginError
+from trainyard.kubectl.errors import DONE, PROGRAM, USAGE, PluginError
 from trainyard.kubectl.packing import Packed
-from trainyard.kubectl.screen import say
+from trainyard.kubectl.progress import say
 from trainyard.operator.core import names as n
 
 
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, s
 
         return sync(options, cluster, packed)
     if options.verb == "cp":
-        from trainyard.kubectl.copying import copy
+        from trainyard.kubectl.cp import copy
 
         return copy(options, cluster)
     if options.verb == "logs":
@@ -59,7 +59,7 @@ def _namespace(kubeconfig: str | None, context: str | None, namespace: str | Non
 
 
 def _logs(options: argparse.Namespace, cluster: Cluster) -> int:
-    from trainyard.kubectl.following import follow, show_log
+    from trainyard.kubectl.follow import follow, show_log
 
     if options.follow:
         if options.attempt is not None or options.previous:
@@ -113,7 +113,7 @@ def _show(options: argparse.Namespace, cluster: Cluster) -> int:
     now = datetime.now(UTC)
     if options.verb == "status":
         job = cluster.job(options.name)
-        print(shown(job, options.output) if options.output else tables.status(job, now), end="")
+        print(shown(job, options.output) if options.output else output.status(job, now), end="")
         return DONE
     everywhere = options.all_namespaces
     items = cluster.jobs(everywhere) if options.verb == "list" else cluster.queues(everywhere)
@@ -127,11 +127,11 @@ def _show(options: argparse.Namespace, cluster: Cluster) -> int:
         where = "any namespace" if everywhere else f"namespace {cluster.namespace}"
         say(f"No {'jobs' if options.verb == 'list' else 'queues'} in {where}.")
     else:
-        draw = tables.jobs if options.verb == "list" else tables.queues
+        draw = output.jobs if options.verb == "list" else output.queues
         print(draw(items, now, namespaces=everywhere, wide=options.output == "wide"), end="")
     return DONE
 
 
-def shown_list(items: list[tables.JsonObject], output: str) -> str:
+def shown_list(items: list[output.JsonObject], output: str) -> str:
     """A List, of one item, too: who reads it need not know how many there are."""
     return shown({"apiVersion": "v1", "kind": "List", "items": items}, output)

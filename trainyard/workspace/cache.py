@@ -20,11 +20,10 @@ from typing import Any, BinaryIO, Final
 
 import zstandard
 
-from trainyard.workspace import pack as packing
+from trainyard.workspace import archive as packing
+from trainyard.workspace.archive import Archive, check_digest, pack
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.pack import Archive, pack
 from trainyard.workspace.selection import Entry, select
-from trainyard.workspace.unpack import check_digest
 
 # File systems count in ticks of up to 2 s (FAT).
 TICK_NANOSECONDS: Final = 2_000_000_000

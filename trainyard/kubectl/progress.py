@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from typing import Final, TextIO
 
-from trainyard.kubectl.plain import plain
 from trainyard.workspace.selection import size_in_words
 
 _WIDTH: Final = 30
@@ -73,3 +72,10 @@ def drawn(what: str, done: int, total: int, columns: int) -> str:
     share = f"{100 * done // total if total else 100} %"
     fitting = (each for each in (f"{what} {sizes}", f"{what} {share}", share) if len(each) <= room)
     return next(fitting, "")
+
+
+def plain(text: str) -> str:
+    """In one line, without what moves the cursor or changes colours: who writes a message does not rule a screen."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " if each.isspace() else "?" for each in text)

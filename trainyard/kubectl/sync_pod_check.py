@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.exits import REFUSED, UNAVAILABLE, PluginError
-from trainyard.kubectl.near_queues import queues_that_are_there
-from trainyard.kubectl.tables import condition
+from trainyard.kubectl.cluster import Cluster, queues_that_are_there
+from trainyard.kubectl.errors import REFUSED, UNAVAILABLE, PluginError
+from trainyard.kubectl.output import condition
 from trainyard.operator.core import names as n
 
 JsonObject = dict[str, Any]

@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from trainyard.workspace.archive import digest_of, verify
 from trainyard.workspace.errors import NotThere, Refused, WorkspaceError
-from trainyard.workspace.ignoring import CONTROL_DIRECTORY
+from trainyard.workspace.ignore import CONTROL_DIRECTORY
 from trainyard.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
-from trainyard.workspace.sources import Source, SyncPod
 from trainyard.workspace.store import Pointer
-from trainyard.workspace.unpack import digest_of, verify
+from trainyard.workspace.transfer import Source, SyncPod
 
 LOG: Final = logging.getLogger("workspace")
 EVERY_SECONDS: Final = 2.0

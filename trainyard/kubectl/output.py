@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from trainyard.kubectl.plain import plain
+from trainyard.kubectl.progress import plain
 from trainyard.operator.core import names as n
 from trainyard.operator.core.command import detect_launcher
 from trainyard.workspace.selection import size_in_words
