@@ -9,8 +9,6 @@ import signal
 import sys
 from pathlib import Path
 
-from kubernetes.config import ConfigException
-
 from local.guard import ForeignCloudError, NotRunningError
 from local.home import Home
 from local.tools import ToolError
@@ -28,6 +26,7 @@ from trainyard.cli.protected_data import ProtectedDataError
 from trainyard.cli.runs import RunError
 from trainyard.cli.stack_file import check_name
 from trainyard.cli.watched import Interrupted
+from trainyard.k8s.client import ApiUnavailable
 from trainyard.stack_files import StackFileError
 
 # What a person can mend: one line, exit code 1.
@@ -47,7 +46,7 @@ EXPECTED = (
     ForeignCloudError,
     NotRunningError,
     ToolError,
-    ConfigException,
+    ApiUnavailable,
 )
 
 

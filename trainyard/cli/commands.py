@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubernetes.config import new_client_from_config
-
 from local.cluster.kubeconfig import current_context
 from local.cluster.namespaces import enter_prefix
 from local.cluster.record import running
@@ -30,7 +28,7 @@ from trainyard.cli.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from trainyard.cli.model import fetch_model
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
-from trainyard.cli.pool_drift import check_pools, refresh_targets
+from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
 from trainyard.cli.stack_file import (
@@ -49,6 +47,7 @@ from trainyard.cli.up_messages import (
     read_changed_settings,
 )
 from trainyard.cli.watched import Interrupted
+from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.stack_files import StackFileError, find, read
 
@@ -442,7 +441,7 @@ class _Session:
             return {}
         file = str(self.home.kubeconfig)
         return check_pools(
-            lambda: new_client_from_config(config_file=file, context=clusters[0]),
+            lambda: kubeconfigs.connect(file, clusters[0], RETRY)[0],
             deployment,
             settings["config"],
             say,

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client, config
-from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
-
+from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
+from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
 
 POLL_SECONDS = 1.0
 # Longer than a restart of the API server takes, shorter than a person's patience.
 UNREACHABLE_SECONDS = 60.0
 # A log is read whole each time, so that a long one is read less often: this bounds what one pod's costs the API server.
+# One attempt: the log of a node that does not answer must not delay the others. The next round tries again.
+RETRY = RetryPolicy(timeout=0.0)
 LOG_BYTES_PER_SECOND = 100_000
 LAUNCHER_LINE = re.compile(r'launcher state=(?P<state>\S+) .*?reason=(?P<reason>".*") elapsed=\d+s$')
 
@@ -121,12 +121,7 @@ class Follower:
     """Reads one cluster with an administrator's or a reader's kubeconfig and prints what changes."""
 
     def __init__(self, kubeconfig: Path | None, context: str | None, say: Callable[[str], None]) -> None:
-        api = config.new_client_from_config(
-            config_file=str(kubeconfig) if kubeconfig else None, context=context
-        )
-        self._core = client.CoreV1Api(api)
-        self._batch = client.BatchV1Api(api)
-        self._api = api
+        self._client, _ = kubeconfigs.connect(str(kubeconfig) if kubeconfig else None, context, RETRY)
         self._say = say
         self._shown = _Shown()
 
@@ -139,18 +134,17 @@ class Follower:
         started = last_answer = time.monotonic()
         while True:
             try:
-                job = self._plain(self._batch.read_namespaced_job(run.launcher_job, run.namespace))
+                path = f"/apis/batch/v1/namespaces/{run.namespace}/jobs/{run.launcher_job}"
+                job = self._client.request("GET", path)
                 ended = job_result(job)
                 self._show_nodes(started)
                 self._show_logs(run, started, to_the_end=ended is not None)
                 last_answer = time.monotonic()
-            except ApiException as error:
+            except ApiError as error:
                 if error.status == 404:
                     raise JobGoneError(f"Job {run.namespace}/{run.launcher_job} does not exist") from error
-                if error.status is not None and error.status < 500:
-                    raise FollowError(f"the API server refused ({error.status}): {error.reason}") from error
-                _give_up_after_a_minute(last_answer, f"{error.status} {error.reason}", error)
-            except (HTTPError, OSError) as error:
+                raise FollowError(f"the API server refused: {error}") from error
+            except ApiUnavailable as error:
                 _give_up_after_a_minute(last_answer, str(error), error)
             else:
                 if ended:
@@ -159,12 +153,8 @@ class Follower:
                     return Result(succeeded=ended[0], message=why, seconds=_job_seconds(job))
             time.sleep(POLL_SECONDS)
 
-    def _plain(self, thing: Any) -> dict[str, Any]:
-        plain: dict[str, Any] = self._api.sanitize_for_serialization(thing)
-        return plain
-
     def _show_nodes(self, started: float) -> None:
-        nodes = self._plain(self._core.list_node(label_selector=names.LABEL_NODEPOOL))["items"]
+        nodes = self._client.list_objects("/api/v1/nodes", {"labelSelector": names.LABEL_NODEPOOL})
         now = {node["metadata"]["name"]: node for node in nodes}
         for name, node in now.items():
             state = node_state(node)
@@ -177,10 +167,8 @@ class Follower:
 
     def _show_logs(self, run: Run, started: float, *, to_the_end: bool) -> None:
         for selector in (f"job-name={run.launcher_job}", f"{names.LABEL_JOB_NAME}={run.training_job}"):
-            pods = self._plain(self._core.list_namespaced_pod(run.namespace, label_selector=selector))[
-                "items"
-            ]
-            for pod in pods:
+            path = f"/api/v1/namespaces/{run.namespace}/pods"
+            for pod in self._client.list_objects(path, {"labelSelector": selector}):
                 # A training that is begun anew has pods of the same names.
                 name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
                 begun = pod["status"].get("phase") in ("Running", "Succeeded", "Failed")
@@ -189,13 +177,15 @@ class Follower:
 
     def _show_log(self, namespace: str, pod: str, uid: str, started: float) -> None:
         try:
-            text: str = self._core.read_namespaced_pod_log(pod, namespace)
-        except ApiException as error:
-            # The container has not started yet, the pod went meanwhile, or its machine does not answer: no news of it,
-            # and none of the others' and the Job's end may be lost for that.
-            if error.status in (400, 404) or (error.status or 0) >= 500:
+            text = self._client.read_text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log")
+        except ApiError as error:
+            if error.status in (400, 404):  # the container has not started yet, or the pod is gone
                 return
             raise
+        except (
+            ApiUnavailable
+        ):  # the node does not answer; the other logs and the end of the Job are shown all the same
+            return
         lines = text.splitlines()
         shown = self._shown.log_lines.get(uid, 0)
         # Fewer lines than before: the kubelet has begun a new file.

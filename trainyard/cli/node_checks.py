@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client, config
-from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
-
 from trainyard.cli.follow import job_result
+from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 
 Object = dict[str, Any]
 
@@ -113,14 +111,12 @@ class NodeChecks:
     context: str | None
     namespace: str
     say: Callable[[str], None]
-    _core: Any = field(init=False)
-    _batch: Any = field(init=False)
-    _plain: Callable[[Any], Any] = field(init=False)
+    _client: Client = field(init=False)
 
     def __post_init__(self) -> None:
-        api = config.new_client_from_config(config_file=str(self.kubeconfig), context=self.context)
-        self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
-        self._plain = api.sanitize_for_serialization
+        self._client, _ = kubeconfigs.connect(str(self.kubeconfig), self.context, RetryPolicy())
+        self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self._jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
 
     def run(self, pool: str) -> int:
         """Check every machine of the pool. Returns 0 if some were checked and all of those are fit, else 1.
@@ -130,15 +126,15 @@ class NodeChecks:
         """
         try:
             return self._run(pool)
-        except ApiException as error:
-            raise CheckError(f"checking pool {pool}: the API server refused: {error.reason}") from error
-        except HTTPError as error:
+        except ApiError as error:
+            raise CheckError(f"checking pool {pool}: the API server refused: {error}") from error
+        except ApiUnavailable as error:
             raise CheckError(f"checking pool {pool}: the API server does not answer: {error}") from error
 
     def _run(self, pool: str) -> int:
         cron = self._cron(pool)
         selector = f"{names.LABEL_NODEPOOL}={pool},{names.LABEL_INITIALIZED}=true"
-        nodes = [self._plain(node) for node in self._core.list_node(label_selector=selector).items]
+        nodes = self._client.list_objects("/api/v1/nodes", {"labelSelector": selector})
         if not nodes:
             self.say(
                 f"pool {pool} has no machine to check, and none was bought: warmNodes keeps some, and a run brings some"
@@ -158,7 +154,8 @@ class NodeChecks:
                     )
                     continue
                 body = job_for(cron, name, node["metadata"]["labels"][HOSTNAME_LABEL])
-                jobs[name] = self._batch.create_namespaced_job(self.namespace, body).metadata.name
+                made = self._client.request("POST", self._jobs, body=body, repeatable=False)
+                jobs[name] = made["metadata"]["name"]
             verdicts += self._follow(jobs)
         finally:
             for job in jobs.values():
@@ -171,16 +168,15 @@ class NodeChecks:
         return 0 if True in fit and False not in fit else 1
 
     def _cron(self, pool: str) -> Object:
+        path = f"/apis/batch/v1/namespaces/{self.namespace}/cronjobs"
         try:
-            found: Object = self._plain(
-                self._batch.read_namespaced_cron_job(f"{names.NODE_CHECK_PREFIX}{pool}", self.namespace)
-            )
-        except ApiException as error:
+            return self._client.request("GET", f"{path}/{names.NODE_CHECK_PREFIX}{pool}")
+        except ApiError as error:
             if error.status != 404:
                 raise
             there = [
-                each.metadata.name.removeprefix(names.NODE_CHECK_PREFIX)
-                for each in self._batch.list_namespaced_cron_job(self.namespace).items
+                each["metadata"]["name"].removeprefix(names.NODE_CHECK_PREFIX)
+                for each in self._client.list_objects(path)
             ]
             right = (
                 f"it must be one of {', '.join(sorted(there))}"
@@ -188,7 +184,6 @@ class NodeChecks:
                 else "set trainyard:nodeCheck: true in the stack file, then run `up`"
             )
             raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
-        return found
 
     def _follow(self, jobs: dict[str, str]) -> list[Verdict]:
         """The verdicts, each told as soon as it is there."""
@@ -211,30 +206,29 @@ class NodeChecks:
         return verdict
 
     def _look(self, node: str, job: str, waited: float) -> Verdict | None:
-        pods = self._core.list_namespaced_pod(self.namespace, label_selector=f"{JOB_LABEL}={job}").items
-        pod = self._plain(pods[0]) if pods else None
+        pods = self._client.list_objects(self._pods, {"labelSelector": f"{JOB_LABEL}={job}"})
+        pod = pods[0] if pods else None
         log = ""
         if pod is not None and pod["status"].get("phase") in ("Succeeded", "Failed"):
             try:
-                log = self._core.read_namespaced_pod_log(pod["metadata"]["name"], self.namespace)
-            except ApiException:  # a pod that never started has none
+                log = self._client.read_text(f"{self._pods}/{pod['metadata']['name']}/log")
+            except (ApiError, ApiUnavailable):  # a pod that never started has no log
                 log = ""
-        result = job_result(self._plain(self._batch.read_namespaced_job(job, self.namespace)))
+        result = job_result(self._client.request("GET", f"{self._jobs}/{job}"))
         warning = self._warning(pod) if pod is not None and waited >= PATIENCE_SECONDS else ""
         ended = result[1] if result else ""
         return judged(node, pod, log=log, ended=ended, warning=warning, waited=waited)
 
     def _warning(self, pod: Object) -> str:
         """The last warning about a pod, such as a mount that fails."""
-        events = self._core.list_namespaced_event(
-            self.namespace,
-            field_selector=f"type=Warning,involvedObject.uid={pod['metadata']['uid']}",
-        ).items
-        return str(events[-1].message) if events else ""
+        selector = f"type=Warning,involvedObject.uid={pod['metadata']['uid']}"
+        path = f"/api/v1/namespaces/{self.namespace}/events"
+        events = self._client.list_objects(path, {"fieldSelector": selector})
+        return str(events[-1].get("message") or "") if events else ""
 
     def _remove(self, job: str) -> None:
         try:
-            self._batch.delete_namespaced_job(job, self.namespace, propagation_policy="Background")
-        except ApiException as error:
+            self._client.request("DELETE", f"{self._jobs}/{job}", body={"propagationPolicy": "Background"})
+        except ApiError as error:
             if error.status != 404:
                 raise

@@ -11,15 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kubernetes.config import new_client_from_config
-
 from trainyard.cli import program, sign_in
 from trainyard.cli.answers import is_yes
 from trainyard.cli.engine import ROOT, EngineError
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.gone import FORGET_UNREACHABLE, is_gone
 from trainyard.cli.node_checks import NodeChecks
-from trainyard.cli.pool_drift import check_pools, refresh_targets
+from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
 from trainyard.cli.told import make, unwatched
@@ -28,6 +26,7 @@ from trainyard.cli.up_messages import (
     read_changed_settings,
 )
 from trainyard.cli.watched import Interrupted
+from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.stack_files import display_name, find, is_example, path_of, read
 
@@ -166,7 +165,7 @@ def _check_pools(stack: str, deployment: dict[str, Any]) -> dict[str, str]:
         return {}
     with tempfile.TemporaryDirectory() as directory:
         return check_pools(
-            lambda: new_client_from_config(config_file=str(_kubeconfig(outputs, Path(directory)))),
+            lambda: kubeconfigs.connect(str(_kubeconfig(outputs, Path(directory))), None, RETRY)[0],
             deployment,
             read(find(stack))["config"],
             lambda line: print(line, flush=True),

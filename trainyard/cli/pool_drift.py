@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
-from kubernetes.config import ConfigException
-from urllib3.exceptions import HTTPError
-
 from trainyard.cli.engine import EngineError
 from trainyard.cli.up_messages import NODE_POOL, read_removal_waits, removed_pools
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 
-NODE_POOLS = ("karpenter.sh", "v1", "nodepools")
+NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
+# Nothing is reported of a cluster that does not answer, so `up` does not wait long for it.
+RETRY = RetryPolicy(timeout=3.0)
 
 
 class PoolDeletingError(Exception):
@@ -25,7 +23,7 @@ class PoolDeletingError(Exception):
 
 
 def check_pools(
-    connect: Callable[[], client.ApiClient],
+    connect: Callable[[], Client],
     deployment: Mapping[str, Any],
     config: Mapping[str, Any],
     say: Callable[[str], None],
@@ -45,11 +43,11 @@ def check_pools(
     """
     removed = removed_pools(deployment, config)
     try:
-        api = connect()
-        for line in read_removal_waits(api, removed, deployment) if removed else ():
+        client = connect()
+        for line in read_removal_waits(client, removed, deployment) if removed else ():
             say(line)
-        node_pools = read_node_pools(api)
-    except (EngineError, ApiException, HTTPError, ConfigException, OSError):
+        node_pools = client.list_objects(NODE_POOLS)
+    except (EngineError, ApiError, ApiUnavailable, OSError):
         return {}
     if missing := find_missing(deployment, config, node_pools):
         say(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
@@ -90,15 +88,3 @@ def find_missing(
 def refresh_targets(missing: Mapping[str, str]) -> list[str]:
     """Return the arguments of `pulumi refresh` for the pools of `find_missing`."""
     return [word for urn in missing.values() for word in ("--target", urn)]
-
-
-def read_node_pools(api: client.ApiClient) -> list[Mapping[str, Any]]:
-    """Return all NodePools of the cluster.
-
-    Raises:
-        kubernetes.client.exceptions.ApiException: The API server refused the request.
-    """
-    found: list[Mapping[str, Any]] = client.CustomObjectsApi(api).list_cluster_custom_object(*NODE_POOLS)[
-        "items"
-    ]
-    return found

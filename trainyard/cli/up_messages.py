@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
-
 from trainyard.k8s import names
+from trainyard.k8s.client import ApiError, Client
 
 NODE_POOL = "kubernetes:karpenter.sh/v1:NodePool"
 STARTED_RUN = "pulumi-python:dynamic/settings:StartedRun"
-QUEUES = (names.TORCHRUN_GROUP, names.TORCHRUN_VERSION, names.TORCHRUN_QUEUES)
+QUEUES = f"/apis/{names.TORCHRUN_GROUP}/{names.TORCHRUN_VERSION}/{names.TORCHRUN_QUEUES}"
 QUEUE_TYPE = f"kubernetes:{names.TORCHRUN_GROUP}/{names.TORCHRUN_VERSION}:{names.TORCHRUN_QUEUE_KIND}"
 
 
@@ -31,9 +29,9 @@ def removed_pools(deployment: Mapping[str, Any], config: Mapping[str, Any]) -> l
 
 def removal_waits(
     pool: str,
-    nodes: list[Mapping[str, Any]],
-    pods: list[Mapping[str, Any]],
-    queues: list[Mapping[str, Any]] | None = None,
+    nodes: Sequence[Mapping[str, Any]],
+    pods: Sequence[Mapping[str, Any]],
+    queues: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[str]:
     """Return messages about what still uses a pool that is removed.
 
@@ -92,40 +90,37 @@ def _names(items: list[Mapping[str, Any]]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def read_removal_waits(api: client.ApiClient, pools: list[str], deployment: Mapping[str, Any]) -> list[str]:
-    """Return the messages of `removal_waits` for these pools, from the cluster behind `api`.
+def read_removal_waits(client: Client, pools: list[str], deployment: Mapping[str, Any]) -> list[str]:
+    """Return the messages of `removal_waits` for these pools, from the cluster behind `client`.
 
     Queues in the state `deployment` are the stack's own, whose settings are checked with the stack file.
 
     Raises:
-        kubernetes.client.exceptions.ApiException: The API server refused the request.
+        ApiError: The API server refused a request.
+        ApiUnavailable: The API server does not answer.
     """
-    core = client.CoreV1Api(api)
-    nodes = api.sanitize_for_serialization(core.list_node())["items"]
-    pods = api.sanitize_for_serialization(core.list_pod_for_all_namespaces())["items"]
+    nodes, pods = client.list_objects("/api/v1/nodes"), client.list_objects("/api/v1/pods")
     own = {
         (each["inputs"]["metadata"].get("namespace"), each["inputs"]["metadata"]["name"])
         for each in deployment.get("resources") or []
         if each["type"] == QUEUE_TYPE
     }
     queues = [
-        each for each in _queues(api) if (each["metadata"]["namespace"], each["metadata"]["name"]) not in own
+        each
+        for each in _queues(client)
+        if (each["metadata"]["namespace"], each["metadata"]["name"]) not in own
     ]
     return [message for pool in pools for message in removal_waits(pool, nodes, pods, queues)]
 
 
-def _queues(api: client.ApiClient) -> list[Mapping[str, Any]]:
-    """All TorchrunQueues; none in a cluster without their kind, nor where one is too deep for Python to read."""
-    custom = client.CustomObjectsApi(api)
+def _queues(client: Client) -> list[dict[str, Any]]:
+    """Return all TorchrunQueues; none in a cluster without their kind."""
     try:
-        found: list[Mapping[str, Any]] = custom.list_cluster_custom_object(*QUEUES)["items"]
-    except RecursionError:
-        return []
-    except ApiException as error:
+        return client.list_objects(QUEUES)
+    except ApiError as error:
         if error.status != 404:
             raise
         return []
-    return found
 
 
 def read_changed_settings(deployment: Mapping[str, Any]) -> str | None:

@@ -158,6 +158,16 @@ class Client:
 
         return self._send_with_retries("GET", path, query, None, read)
 
+    def list_objects(self, path: str, query: Mapping[str, str] | None = None) -> list[JsonObject]:
+        """Return every item of this list. Raises as `request` does."""
+        return self.list_items(path, query or {}, lambda item: item)
+
+    def read_text(self, path: str, query: Mapping[str, str] | None = None) -> str:
+        """Return an answer that is no JSON, such as a pod's log. Raises as `request` does."""
+        return self._send_with_retries(
+            "GET", path, query, None, lambda answer: answer.whole().decode(errors="replace")
+        )
+
     @contextmanager
     def open(
         self, path: str, query: Mapping[str, str], *, silence: float = READ_SECONDS
@@ -196,6 +206,7 @@ class Client:
         ready = False  # whether it said so before the attempt
         while True:
             failure: str
+            refusal: ApiError | None = None
             asked, status = 0.0, 0
             try:
                 answer = self._send(method, path, query, body, content)
@@ -218,6 +229,8 @@ class Client:
                 raise ApiUnavailable(failure, asked)
             pause = max(asked, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
             if self._clock() + pause - began > self._retry.timeout:
+                if ready and refusal is not None:
+                    raise refusal
                 raise ApiUnavailable(failure, asked)
             self._sleep(pause)
             wait = min(2 * wait, self._retry.max_delay)

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
 
 from launcher.actions import Report
 from launcher.report import line
 from trainyard.cli import follow
 from trainyard.cli.follow import Follower, FollowError, Run, describe_node, job_result, node_state
+from trainyard.k8s.client import ApiUnavailable
 
 pytestmark = pytest.mark.unit
 
@@ -60,7 +60,7 @@ def test_a_job_has_ended_when_a_condition_says_so(conditions: list[dict[str, str
 
 
 class Answers:
-    """An API server's answers; one that is an exception is raised. Stands for all of the client's classes."""
+    """A `Client` with these answers of the API server; one that is an exception is raised."""
 
     def __init__(self, logs: dict[str, Any], jobs: list[Any]) -> None:
         self.logs = logs
@@ -68,25 +68,21 @@ class Answers:
         self.uids: dict[str, str] = {}
         self.read: list[str] = []
 
-    def read_namespaced_pod_log(self, pod: str, _namespace: str) -> str:
+    def read_text(self, path: str) -> str:
+        pod = path.split("/")[-2]
         self.read.append(pod)
         return answered(self.logs[pod])
 
-    def read_namespaced_job(self, _name: str, _namespace: str) -> Any:
+    def request(self, _method: str, _path: str) -> Any:
         return answered(self.jobs.pop(0) if len(self.jobs) > 1 else self.jobs[0])
 
-    def list_node(self, **_: Any) -> Any:
-        return {"items": []}
-
-    def list_namespaced_pod(self, _namespace: str, label_selector: str) -> Any:
-        pods = [
+    def list_objects(self, path: str, query: dict[str, str]) -> Any:
+        if path == "/api/v1/nodes" or not query["labelSelector"].startswith("job-name="):
+            return []
+        return [
             {"metadata": {"name": name, "uid": self.uids.get(name, name)}, "status": {"phase": "Running"}}
             for name in self.logs
         ]
-        return {"items": pods if label_selector.startswith("job-name=") else []}
-
-    def sanitize_for_serialization(self, thing: Any) -> Any:
-        return thing
 
 
 def answered(answer: Any) -> Any:
@@ -97,7 +93,7 @@ def answered(answer: Any) -> Any:
 
 def follower(answers: Answers, said: list[str]) -> Follower:
     made = Follower.__new__(Follower)
-    made._core = made._batch = made._api = answers
+    made._client = answers
     made._say = said.append
     made._shown = follow._Shown()
     return made
@@ -123,14 +119,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_pod_whose_machine_does_not_answer_hides_neither_the_others_nor_the_end() -> None:
     said: list[str] = []
-    answers = Answers({"lost": ApiException(status=500), "well": "step=1\n"}, [AT_WORK, COMPLETE])
+    answers = Answers({"lost": ApiUnavailable("500"), "well": "step=1\n"}, [AT_WORK, COMPLETE])
     result = follower(answers, said).follow(RUN)
     assert result.succeeded
     assert [line for line in said if "step=1" in line]
 
 
 def test_an_api_server_that_only_fails_ends_the_watch_with_its_word() -> None:
-    answers = Answers({}, [ApiException(status=503, reason="etcd is away")])
+    answers = Answers({}, [ApiUnavailable("503 etcd is away")])
     with pytest.raises(FollowError, match=r"no answer for .* 503 etcd is away"):
         follower(answers, []).follow(RUN)
 

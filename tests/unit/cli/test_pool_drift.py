@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
 
 from tests.unit.cli.test_up_messages import Answers, queue
-from trainyard.cli import pool_drift, up_messages
 from trainyard.cli.engine import EngineError
 from trainyard.cli.pool_drift import PoolDeletingError, check_pools, find_missing
 from trainyard.cli.up_messages import NODE_POOL
+from trainyard.k8s.client import ApiError, ApiUnavailable
 
 pytestmark = pytest.mark.unit
 CONFIG = {"trainyard:pools": [{"name": "small"}, {"name": "new"}]}
@@ -41,11 +40,8 @@ def test_pool_that_is_being_deleted_is_refused() -> None:
     assert find_missing(STATE, CONFIG, [node_pool("small"), removed]) == {}
 
 
-def test_all_of_the_pools_is_read_with_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CoreV1Api", "CustomObjectsApi"):
-        monkeypatch.setattr(up_messages.client, name, lambda api: api)
+def test_all_of_the_pools_is_read_with_one_client() -> None:
     api, clients, lines = Answers(queue("theirs", "removed")), [], list[str]()
-    monkeypatch.setattr(pool_drift, "read_node_pools", lambda _api: [])
 
     def connect() -> Any:
         clients.append(api)
@@ -56,7 +52,15 @@ def test_all_of_the_pools_is_read_with_one_client(monkeypatch: pytest.MonkeyPatc
     assert [line.split(":")[0] for line in lines] == ["pool removed", "pool small"]
 
 
-@pytest.mark.parametrize("error", [OSError(), ApiException(status=403), EngineError("no AWS CLI")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(),
+        ApiError("GET", "/", 403, "Forbidden", ""),
+        ApiUnavailable("no answer"),
+        EngineError("no AWS CLI"),
+    ],
+)
 def test_pools_of_an_unreachable_cluster_are_not_reported(error: Exception) -> None:
     def connect() -> Any:
         raise error

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
 
 from trainyard.cli import follow, official, up_messages
 from trainyard.cli.follow import Follower, FollowError, JobGoneError, Run
@@ -20,6 +19,7 @@ from trainyard.cli.up_messages import (
     removed_pools,
 )
 from trainyard.k8s import names
+from trainyard.k8s.client import ApiError
 
 pytestmark = pytest.mark.unit
 
@@ -79,24 +79,19 @@ class Answers:
     def __init__(self, *queues: dict[str, Any], known: bool = True) -> None:
         self.queues, self.known = list(queues), known
 
-    def list_node(self) -> Any:
-        return {"items": []}
-
-    def list_pod_for_all_namespaces(self) -> Any:
-        return {"items": []}
-
-    def list_cluster_custom_object(self, *_kind: str) -> Any:
+    def list_objects(self, path: str) -> Any:
+        if path != up_messages.QUEUES:
+            return []
         if not self.known:
-            raise ApiException(status=404)
-        return {"items": self.queues}
-
-    def sanitize_for_serialization(self, thing: Any) -> Any:
-        return thing
+            raise missing(path)
+        return self.queues
 
 
-def test_removed_pool_names_queues_that_are_not_of_the_stack_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CoreV1Api", "CustomObjectsApi"):
-        monkeypatch.setattr(up_messages.client, name, lambda api: api)
+def missing(path: str) -> ApiError:
+    return ApiError("GET", path, 404, "NotFound", "")
+
+
+def test_removed_pool_names_queues_that_are_not_of_the_stack_file() -> None:
     metadata = {"name": "own", "namespace": "ml"}
     state = {"resources": [{"type": up_messages.QUEUE_TYPE, "inputs": {"metadata": metadata}}]}
     there = Answers(queue("own", "small"), queue("theirs", "small"), queue("else", "large"))
@@ -115,12 +110,12 @@ def test_changed_settings_are_read_from_state() -> None:
 
 
 def test_run_whose_job_was_deleted_is_told_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_words: Any) -> None:
-        raise ApiException(status=404)
+    def request(_method: str, path: str) -> None:
+        raise missing(path)
 
-    monkeypatch.setattr(follow.config, "new_client_from_config", lambda **_more: SimpleNamespace())
+    client = SimpleNamespace(request=request)
+    monkeypatch.setattr(follow.kubeconfigs, "connect", lambda *_words: (client, ""))
     follower = Follower(None, None, print)
-    follower._batch = SimpleNamespace(read_namespaced_job=missing)
     with pytest.raises(JobGoneError):
         follower.follow(Run(namespace="training", launcher_job="launch-r2", run_id="r2"))
     assert issubclass(JobGoneError, FollowError)

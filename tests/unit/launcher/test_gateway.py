@@ -40,54 +40,6 @@ def pod(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}}
 
 
-def test_a_request_is_tried_again_while_the_server_can_not_answer(api: FakeApi) -> None:
-    api.faults = [BUSY, None, (500, {}, b"{}")]
-    assert api.client().request("GET", POOL)["metadata"]["name"] == "small"
-
-
-def test_the_servers_own_waiting_time_is_kept(api: FakeApi) -> None:
-    slept: list[float] = []
-    rest = api.client(sleep=slept.append, retry=RetryPolicy(timeout=60.0, initial_delay=0.01))
-    api.faults = [(429, {"Retry-After": "7"}, b"{}")]
-    rest.request("GET", POOL)
-    assert slept == [7.0]
-
-
-@pytest.mark.parametrize("code", [429, 503])
-def test_a_waiting_time_beyond_the_patience_is_told_whoever_asked(api: FakeApi, code: int) -> None:
-    slept: list[float] = []
-    rest = api.client(sleep=slept.append, retry=RetryPolicy())
-    api.faults = [(code, {"Retry-After": "30"}, b"{}")]
-    with pytest.raises(ApiUnavailable, match=str(code)) as failed:
-        rest.request("GET", POOL)
-    assert (failed.value.retry_after, slept, api.requests) == (30.0, [], [])
-
-
-@pytest.mark.parametrize("said", ["", "soon", "-5", "nan", "inf", "1e9", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_a_waiting_time_that_is_none_is_as_if_it_were_not_said(api: FakeApi, said: str) -> None:
-    slept: list[float] = []
-    api.faults = [(429, {"Retry-After": said}, b"{}")]
-    api.client(sleep=slept.append).request("GET", POOL)
-    assert slept <= [0.01]
-
-
-def test_patience_ends(api: FakeApi) -> None:
-    api.faults = [BUSY] * 1000
-    with pytest.raises(ApiUnavailable, match=r"GET .*small: 503"):
-        api.client(retry=RetryPolicy(timeout=0.03, initial_delay=0.01, max_delay=0.01)).request("GET", POOL)
-    dead = FakeApi()
-    dead.url = "http://127.0.0.1:9"
-    with pytest.raises(ApiUnavailable, match="refused"):
-        dead.client(retry=RetryPolicy(timeout=0.03, initial_delay=0.01)).request("GET", POOL)
-
-
-def test_a_refusal_is_believed_from_a_server_that_is_ready(api: FakeApi) -> None:
-    api.refused = {("GET", POOL)}
-    with pytest.raises(ApiError, match="403 Forbidden"):
-        api.client().request("GET", POOL)
-    assert [path for _, path, _ in api.requests] == [POOL, "/readyz", POOL]
-
-
 def test_a_server_that_starts_knows_of_no_right_and_is_asked_again(api: FakeApi) -> None:
     api.put(POOL, {"metadata": {"name": "small"}})
     api.unready = 3
