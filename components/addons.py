@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import addons
+from components.documents import eks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def addon(
         cluster_name=args.cluster,
         addon_name=name,
         addon_version=version,
-        configuration_values=further.pop("configuration_values", addons.VALUES.get(name)),
+        configuration_values=further.pop("configuration_values", eks.VALUES.get(name)),
         resolve_conflicts_on_create="OVERWRITE",
         resolve_conflicts_on_update="OVERWRITE",
         tags=args.tags,

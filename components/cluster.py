@@ -10,11 +10,11 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
-from components import volume_key
+from components import encryption
 from components.addons import AddonArgs, addon
-from components.documents import addons, system_nodes
+from components.documents.eks import AGENT, VOLUME_GIB
+from components.documents.iam import control_plane_group
 from components.documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
-from components.documents.logs_iam import control_plane_group
 from components.documents.tags import named
 from components.identity import Identity, IdentityArgs
 from trainyard.k8s import names
@@ -27,7 +27,7 @@ ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
 # (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
 CNI: Final = "vpc-cni"
 ADDONS_BEFORE_NODES: Final = (CNI, "kube-proxy")
-ADDONS_AFTER_NODES: Final = ("coredns", addons.AGENT)
+ADDONS_AFTER_NODES: Final = ("coredns", AGENT)
 # pods that Karpenter's own machines must not hold run on nodes with this label
 SYSTEM_LABELS: Final = {names.LABEL_ROLE: names.ROLE_SYSTEM}
 HTTPS: Final = 443
@@ -224,7 +224,7 @@ class Cluster(pulumi.ComponentResource):
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
                     device_name="/dev/xvda",
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-                        volume_size=system_nodes.VOLUME_GIB,
+                        volume_size=VOLUME_GIB,
                         volume_type="gp3",
                         encrypted="true",
                         kms_key_id=self._args.volume_key,
@@ -249,8 +249,8 @@ class Cluster(pulumi.ComponentResource):
         if key is None:
             return []
         # This role launches the instances of managed node groups.
-        role = volume_key.service_role(key, volume_key.AUTO_SCALING)
-        return [volume_key.grant(f"{self._args.name}-system-disks", key, role, self._child)]
+        role = encryption.service_role(key, encryption.AUTO_SCALING)
+        return [encryption.grant(f"{self._args.name}-system-disks", key, role, self._child)]
 
     def _access(self, name: str) -> list[pulumi.Resource]:
         args = self._args

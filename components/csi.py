@@ -12,7 +12,7 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from components.addons import AddonArgs, addon
-from components.documents import csi_iam, iam
+from components.documents import iam
 from components.identity import Identity, IdentityArgs
 
 EBS_ADDON: Final = "aws-ebs-csi-driver"
@@ -90,7 +90,7 @@ class Csi(pulumi.ComponentResource):
         args = self._args
 
         def volumes(arn: str) -> dict[str, Any]:
-            return csi_iam.volumes(
+            return iam.volumes(
                 partition=iam.partition_of(arn),
                 region=args.region,
                 account=iam.account_of(arn),
@@ -98,7 +98,7 @@ class Csi(pulumi.ComponentResource):
             )
 
         def key(arn: str) -> dict[str, Any]:
-            return csi_iam.volume_key(region=args.region, key_arn=arn)
+            return iam.volume_key(region=args.region, key_arn=arn)
 
         return {
             "volumes": pulumi.Output.json_dumps(pulumi.Output.from_input(args.node_role_arn).apply(volumes)),
@@ -107,7 +107,7 @@ class Csi(pulumi.ComponentResource):
 
     def _ebs_values(self) -> dict[str, Any]:
         """The add-on's configuration: the tags of its volumes, by which its role knows them and a sweep finds them."""
-        tags = {**self._args.tags, csi_iam.CLUSTER_TAG: self._args.cluster}
+        tags = {**self._args.tags, iam.CLUSTER_TAG: self._args.cluster}
         return {"controller": {"extraVolumeTags": tags}}
 
     def _addon(self, name: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:

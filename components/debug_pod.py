@@ -8,7 +8,7 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import network_policies, restricted
+from components.documents import pods
 from components.documents.pool import off_the_pools
 from trainyard.k8s import names
 
@@ -57,7 +57,7 @@ class DebugPod(pulumi.ComponentResource):
         k8s.networking.v1.NetworkPolicy(
             NAME,
             metadata={"name": NAME, "namespace": names.TRAINING_NAMESPACE},
-            spec=network_policies.jobs_from({"matchLabels": LABELS}),
+            spec=pods.jobs_from({"matchLabels": LABELS}),
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
         )
         self.register_outputs({"name": NAME})
@@ -70,7 +70,7 @@ def spec(image: str) -> dict[str, Any]:
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
         "affinity": off_the_pools(),
-        "securityContext": restricted.pod(),
+        "securityContext": pods.pod(),
         "containers": [
             {
                 "name": "tools",
@@ -80,7 +80,7 @@ def spec(image: str) -> dict[str, Any]:
                     "requests": {"cpu": "10m", "memory": "32Mi"},
                     "limits": {"memory": "128Mi"},
                 },
-                "securityContext": restricted.container(),
+                "securityContext": pods.container(),
             }
         ],
     }

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components import default_account
-from components.documents import network_policies
+from components import service_accounts
+from components.documents import pods
 from components.documents.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
 from components.documents.pool import NEURON, Pool
 from trainyard.k8s.names import DEVICE_PLUGIN_NAMESPACE
@@ -64,10 +64,10 @@ class DevicePlugins(pulumi.ComponentResource):
         k8s.networking.v1.NetworkPolicy(
             f"{DEVICE_PLUGIN_NAMESPACE}-closed",
             metadata={"name": "closed", "namespace": DEVICE_PLUGIN_NAMESPACE},
-            spec=network_policies.closed(),
+            spec=pods.closed(),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
         )
-        default_account.without_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
+        service_accounts.without_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
 
     def _rights(self, name: str) -> list[pulumi.Resource]:
         """The service account `name` and what it may do."""

@@ -1,16 +1,16 @@
-"""The keys that encrypt what a stack keeps."""
+"""The KMS keys of a stack, and grants for a key of node volumes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import iam, logs_iam
+from components.documents import iam
 from components.documents.tags import named
 
 
@@ -61,7 +61,7 @@ class Encryption(pulumi.ComponentResource):
             if not log_groups:
                 return json.dumps(iam.key_policy(account=account, partition=partition))
             return json.dumps(
-                logs_iam.logs_key_policy(
+                iam.logs_key_policy(
                     account=account, partition=partition, region=args.region, log_groups=log_groups
                 )
             )
@@ -94,3 +94,39 @@ def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
     # Without a value where that is not known yet.
     value = cast(Awaitable[str], told.future())
     return pulumi.Output(nothing, value, told.is_known(), told.is_secret())
+
+
+# The principal that launches an instance needs the key for its volumes. Without access, EC2 terminates the instance at
+# launch (Client.InternalError):
+# https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html.
+OPERATIONS: Final = (
+    "CreateGrant",
+    "Decrypt",
+    "DescribeKey",
+    "Encrypt",
+    "GenerateDataKey",
+    "GenerateDataKeyWithoutPlaintext",
+    "ReEncryptFrom",
+    "ReEncryptTo",
+)
+# Service-linked roles that launch instances: of managed node groups, and of Spot Instances.
+AUTO_SCALING: Final = "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+SPOT: Final = "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+
+
+def grant(name: str, key_arn: str, grantee: pulumi.Input[str], opts: pulumi.ResourceOptions) -> aws.kms.Grant:
+    """Allow a role to use the key for EBS volumes."""
+    return aws.kms.Grant(
+        name,
+        name=name,
+        key_id=key_arn,
+        grantee_principal=grantee,
+        operations=list(OPERATIONS),
+        opts=opts,
+    )
+
+
+def service_role(key_arn: str, role: str) -> str:
+    """Return the ARN of a service-linked role in the account of the key."""
+    _, partition, _, _, account, _ = key_arn.split(":", 5)
+    return f"arn:{partition}:iam::{account}:role/aws-service-role/{role}"

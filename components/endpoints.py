@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents.endpoints import policy, service_name
 from components.documents.tags import named
+from components.documents.vpc import policy, service_name
 
 HTTPS = 443
 

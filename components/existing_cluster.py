@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents.kubeconfig import kubeconfig
+from components.documents.eks import kubeconfig
 
 
 @dataclass(frozen=True, kw_only=True)

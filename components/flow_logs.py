@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import iam, logs_iam
+from components.documents import iam
 
 # Seconds over which packets of one flow are counted together: the shorter of the two that EC2 offers.
 AGGREGATION_SECONDS = 60
@@ -16,7 +16,7 @@ AGGREGATION_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class FlowLogsArgs:
-    """`key_arn` is of a key that CloudWatch Logs may use for this group (`logs_iam.logs_key_policy`)."""
+    """`key_arn` is of a key that CloudWatch Logs may use for this group (`iam.logs_key_policy`)."""
 
     cluster: str
     region: str
@@ -39,7 +39,7 @@ class FlowLogs(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         group = aws.cloudwatch.LogGroup(
             name,
-            name=logs_iam.flow_logs_group(args.cluster),
+            name=iam.flow_logs_group(args.cluster),
             retention_in_days=args.retention_days,
             kms_key_id=args.key_arn,
             tags=args.tags,
@@ -47,7 +47,7 @@ class FlowLogs(pulumi.ComponentResource):
         )
 
         def trust(key: str) -> str:
-            document = logs_iam.flow_logs_trust(
+            document = iam.flow_logs_trust(
                 account=iam.account_of(key), partition=iam.partition_of(key), region=args.region
             )
             return json.dumps(document)
@@ -62,7 +62,7 @@ class FlowLogs(pulumi.ComponentResource):
         granted = aws.iam.RolePolicy(
             name,
             role=role.name,
-            policy=group.arn.apply(lambda arn: json.dumps(logs_iam.flow_logs_writer(log_group_arn=arn))),
+            policy=group.arn.apply(lambda arn: json.dumps(iam.flow_logs_writer(log_group_arn=arn))),
             opts=child,
         )
         aws.ec2.FlowLog(

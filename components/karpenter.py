@@ -11,7 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from components import volume_key
+from components import encryption
 from components.documents import iam, karpenter_iam
 from components.identity import Identity, IdentityArgs
 from trainyard.k8s.names import KARPENTER_NAMESPACE
@@ -117,11 +117,11 @@ class Karpenter(pulumi.ComponentResource):
         key, prefix = self._args.volume_key, self._args.prefix
         if key is None:
             return []
-        own = volume_key.grant(f"{prefix}-karpenter-disks", key, self.identity.role_arn, self._child)
+        own = encryption.grant(f"{prefix}-karpenter-disks", key, self.identity.role_arn, self._child)
         if not self._args.spot:
             return [own]
-        role = volume_key.service_role(key, volume_key.SPOT)
-        return [own, volume_key.grant(f"{prefix}-spot-disks", key, role, self._child)]
+        role = encryption.service_role(key, encryption.SPOT)
+        return [own, encryption.grant(f"{prefix}-spot-disks", key, role, self._child)]
 
     def _queue(self) -> aws.sqs.Queue:
         queue = aws.sqs.Queue(

@@ -1,4 +1,4 @@
-"""A shared file system for the training pools: FSx for Lustre, with its security group and its link to S3."""
+"""FSx for Lustre for the training pools: the file system, its volume, and a pod that tests the mount."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from typing import Any, Final
 
 import pulumi
 import pulumi_aws as aws
+import pulumi_kubernetes as k8s
 
 from components.documents import iam
-from components.documents.lustre import HDD, PERSISTENT_1, SCRATCH_2, SSD, keeps_backups
+from components.documents.lustre import (
+    HDD,
+    PERSISTENT_1,
+    SCRATCH_2,
+    SHELL,
+    SSD,
+    claim_spec,
+    keeps_backups,
+    proof_spec,
+    volume_spec,
+)
 from components.documents.tags import named
+from trainyard.k8s import names
 
 # What a Lustre client and a Lustre server use between them, in both directions
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html).
@@ -297,3 +309,128 @@ class Lustre(pulumi.ComponentResource):
 
 def _uri(link: S3Link) -> pulumi.Output[str]:
     return pulumi.Output.concat("s3://", link.bucket, f"/{link.prefix}/" if link.prefix else "")
+
+
+CLAIM: Final = "lustre"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LustreVolumeArgs:
+    """`mount_path` is where pods see the file system; `namespace` is where the claim is.
+
+    `after` are the driver, the namespace and what the file system itself needs (`Lustre.ready`).
+    """
+
+    file_system_id: pulumi.Input[str]
+    dns_name: pulumi.Input[str]
+    mount_name: pulumi.Input[str]
+    capacity_gib: int
+    namespace: str
+    mount_path: str
+    after: list[pulumi.Resource]
+
+
+class LustreVolume(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - a static PersistentVolume, ReadWriteMany, which outlives its claim, as the data does;
+    - the claim `lustre` to it in the training namespace.
+
+    `ready` is what a pod with the claim needs.
+    """
+
+    claim_name: str
+    mount_path: str
+
+    def __init__(self, name: str, args: LustreVolumeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:storage:LustreVolume", name, None, opts)
+        self.claim_name, self.mount_path = CLAIM, args.mount_path
+
+        volume_name = f"{args.namespace}-{CLAIM}"
+        volume = k8s.core.v1.PersistentVolume(
+            name,
+            metadata={"name": volume_name},
+            spec=volume_spec(
+                file_system_id=args.file_system_id,
+                dns_name=args.dns_name,
+                mount_name=args.mount_name,
+                capacity_gib=args.capacity_gib,
+                namespace=args.namespace,
+                claim=CLAIM,
+            ),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
+        )
+        claim = k8s.core.v1.PersistentVolumeClaim(
+            name,
+            metadata={"name": CLAIM, "namespace": args.namespace},
+            spec=claim_spec(volume=volume_name, capacity_gib=args.capacity_gib),
+            # The API server refuses a larger request of a claim to a static volume; a larger volume still serves it
+            # (https://kubernetes.io/docs/concepts/storage/persistent-volumes/#expanding-persistent-volumes-claims).
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[volume], ignore_changes=["spec.resources"]),
+        )
+        self.ready: list[pulumi.Resource] = [volume, claim]
+        self.register_outputs({"claimName": CLAIM, "mountPath": args.mount_path})
+
+
+NAME: Final = "attach-pvc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LustreProofArgs:
+    """`claim` is in the training namespace, and pods see it at `mount_path`; `image` has a shell.
+
+    They write to the directory `writes`, by default the file system's root.
+
+    `placement` are the parts of a pod's `spec` that say where it runs: machines in one of the file system's client
+    groups. `after` are the claim and what brings such a machine.
+    """
+
+    image: pulumi.Input[str]
+    claim: str
+    mount_path: str
+    placement: dict[str, Any]
+    after: list[pulumi.Resource]
+    writes: str | None = None
+
+
+class LustreProof(pulumi.ComponentResource):
+    """Afterwards the file system is mounted on a machine of the stack, and there is the pod `attach-pvc` to enter:
+
+        kubectl exec -it attach-pvc -n training -- /bin/bash
+
+    The pod has made the file system's root, or the stack's own directory in a given one, writable for the training
+    pods, and has written and read a file as one of them, before it is Ready. `up` does not wait for that: its machine
+    may be hours away. It has no controller, so that its name is always the same: one that is lost with its machine, or
+    gave way to work there, is made again by the next `pulumi up --refresh`.
+    """
+
+    def __init__(self, name: str, args: LustreProofArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:storage:LustreProof", name, None, opts)
+        k8s.core.v1.Pod(
+            name,
+            metadata={
+                "name": NAME,
+                "namespace": names.TRAINING_NAMESPACE,
+                # By its role the drain finds it.
+                "labels": {names.LABEL_ROLE: names.ROLE_PROOF},
+                "annotations": {
+                    "pulumi.com/skipAwait": "true",
+                    "kubectl.kubernetes.io/default-container": SHELL,
+                },
+            },
+            spec=proof_spec(
+                image=args.image,
+                claim=args.claim,
+                mount_path=args.mount_path,
+                writes=args.writes,
+                placement=args.placement,
+            ),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=args.after,
+                # Next to nothing of a pod can be changed, and another image is another proof.
+                replace_on_changes=["spec"],
+                delete_before_replace=True,
+            ),
+        )
+        self.register_outputs({"name": NAME})

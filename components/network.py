@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import cidr
+from components.documents import vpc
 from components.documents.tags import named
 from components.endpoints import Endpoints, EndpointsArgs, endpoint_policy
 from components.flow_logs import FlowLogs, FlowLogsArgs
@@ -27,7 +27,7 @@ class NetworkArgs:
     """`zones` are names such as us-west-2a; `cluster` is the name that subnets and group are tagged for.
 
     `private`: no way out and none in, so that AWS is reached by endpoints alone. `interface_endpoints` are short names
-    such as ecr.api (`components.documents.endpoints`). `flow_logs` None: none are kept. `owner` is
+    such as ecr.api (`components.documents.vpc`). `flow_logs` None: none are kept. `owner` is
     partition and account: only principals of this account may use the endpoints of a private network.
     """
 
@@ -74,7 +74,7 @@ class Network(pulumi.ComponentResource):
         self._args = args
         self._owner = args.owner if args.private else None
         self._child = pulumi.ResourceOptions(parent=self)
-        layout = cidr.subnets(args.cidr, len(args.zones))
+        layout = vpc.subnets(args.cidr, len(args.zones))
         self.vpc = aws.ec2.Vpc(
             name,
             cidr_block=args.cidr,

@@ -1,14 +1,20 @@
-"""Checks of the pools' machines, started by hand before a training."""
+"""Checks of the pools' nodes, started by a user before a run.
+
+Each check is a suspended CronJob. `kubectl create job --from=cronjob/check-<pool>` checks one node of the pool,
+`make check-nodes` each node. The pod requests the devices that a worker requests, so it sees what a worker would see.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents.node_check import cron_spec, name_of
+from components.documents import pods
 from components.documents.pool import Pool
 from trainyard.k8s import names
 
@@ -45,3 +51,100 @@ class NodeCheck(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
             )
         self.register_outputs({"pools": [pool.name for pool in args.pools]})
+
+
+JsonObject = dict[str, Any]
+
+# A pod that finds no free machine in this time ends; a check takes seconds, a large image minutes.
+DEADLINE_SECONDS: Final = 900
+KEPT_SECONDS: Final = 3600
+# Any time will do: a suspended CronJob never starts.
+NEVER: Final = "0 0 1 1 *"
+
+
+def name_of(pool: Pool) -> str:
+    """The name of the pool's CronJob, in the training namespace."""
+    return f"{names.NODE_CHECK_PREFIX}{pool.name}"
+
+
+def labels(pool: Pool) -> dict[str, str]:
+    """What tells the checks of a pool from everything else."""
+    return {names.LABEL_ROLE: names.ROLE_CHECK, names.LABEL_POOL: pool.name}
+
+
+def expectation(pool: Pool, mounts: Mapping[str, str]) -> JsonObject:
+    """What a machine of the pool must have, from the table of instance types; `mounts`: claim to directory."""
+    return {
+        "instanceType": pool.instance_type,
+        "resource": pool.resource,
+        "devices": pool.accelerators,
+        "efa": pool.efa,
+        "lustre": next(iter(mounts.values()), None),
+    }
+
+
+def cron_spec(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
+    """The `spec` of the CronJob. `image` is the trainer's, which may be the output of another resource."""
+    return {
+        "schedule": NEVER,
+        "suspend": True,
+        "concurrencyPolicy": "Allow",
+        "jobTemplate": {
+            "metadata": {"labels": labels(pool)},
+            "spec": {
+                # Another try on the same machine would hide what was wrong with it.
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": DEADLINE_SECONDS,
+                "ttlSecondsAfterFinished": KEPT_SECONDS,
+                "template": {
+                    "metadata": {"labels": labels(pool), "annotations": {names.DO_NOT_DISRUPT: "true"}},
+                    "spec": _pod(pool, image, mounts),
+                },
+            },
+        },
+    }
+
+
+def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
+    devices = {pool.resource: str(pool.accelerators)} if pool.accelerators else {}
+    if pool.efa:
+        devices[names.EFA_RESOURCE] = str(pool.efa)
+    environment: list[JsonObject] = [
+        {"name": names.ENV_NODE_CHECK, "value": json.dumps(expectation(pool, mounts), sort_keys=True)},
+        {"name": names.ENV_NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
+    container: JsonObject = {
+        "name": "check",
+        "image": image,
+        "command": ["python", "-m", "trainer.node_check"],
+        "env": environment,
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi", **devices},
+            "limits": {"memory": "1Gi", **devices},
+        },
+        "securityContext": pods.container(),
+    }
+    volumes = []
+    if mounts:
+        container["volumeMounts"] = [
+            {"name": claim, "mountPath": path, "readOnly": True} for claim, path in mounts.items()
+        ]
+        volumes = [
+            {"name": claim, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            for claim in mounts
+        ]
+    return {
+        "restartPolicy": "Never",
+        # It displaces nothing, and makes room for a worker.
+        "priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS,
+        # Karpenter buys no machine for a pod that asks for a label which only Karpenter itself sets later on
+        # (sigs.k8s.io/karpenter v1.14.1, pkg/scheduling/requirements.go, Compatible).
+        "nodeSelector": {names.LABEL_NODEPOOL: pool.name, names.LABEL_INITIALIZED: "true"},
+        "tolerations": pool.tolerations,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": pods.pod(),
+        "containers": [container],
+        **({"volumes": volumes} if volumes else {}),
+    }

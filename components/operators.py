@@ -1,14 +1,24 @@
-"""What turns a PyTorchJob, and where it is asked for an MPIJob, into pods."""
+"""The training operator for PyTorchJobs and, if requested, MPIJobs, from its kustomization.
+
+`kubectl kustomize` renders the kustomization while the program runs. `kustomize.v2.Directory` of pulumi-kubernetes
+needs the cluster, so that the first preview would not show the objects.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pulumi
+import yaml
 
-from components import default_account
-from components.documents import lookup
+from components import service_accounts
+from components.documents import operator_manifests
 from components.documents.operator_manifests import (
     LOOKUP_DIRECTORY,
     MPI,
@@ -19,7 +29,6 @@ from components.documents.operator_manifests import (
     token,
     waves,
 )
-from components.kustomization import render
 from trainyard.k8s.names import OPERATOR_NAMESPACE
 
 
@@ -49,8 +58,8 @@ class Operators(pulumi.ComponentResource):
         kinds = (PYTORCH,) if args.kubectl_image is None else (PYTORCH, MPI)
         arguments: list[Any] = [
             *scheme_arguments(kinds),
-            f"{lookup.TEMPLATE_ARGUMENT}{LOOKUP_DIRECTORY}/{lookup.TEMPLATE_FILE}",
-            pulumi.Output.concat(lookup.IMAGE_ARGUMENT, args.lookup_image),
+            f"{operator_manifests.TEMPLATE_ARGUMENT}{LOOKUP_DIRECTORY}/{operator_manifests.TEMPLATE_FILE}",
+            pulumi.Output.concat(operator_manifests.IMAGE_ARGUMENT, args.lookup_image),
         ]
         if args.kubectl_image is not None:
             arguments.append(f"--mpi-kubectl-delivery-image={args.kubectl_image}")
@@ -61,7 +70,7 @@ class Operators(pulumi.ComponentResource):
             made = [self._register(each, done) for each in wave]
             done = [*done, *made]
             by_kind |= {each["kind"]: resource for each, resource in zip(wave, made, strict=True)}
-        default_account.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
+        service_accounts.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
         self.training_operator = by_kind["Deployment"]
         self.register_outputs({"kinds": list(kinds)})
 
@@ -74,3 +83,40 @@ class Operators(pulumi.ComponentResource):
             manifest,
             pulumi.ResourceOptions(parent=self, depends_on=after),
         )
+
+
+# The parser in Python took half of a preview for the operator's manifests.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the objects of a kustomization, without the CustomResourceDefinitions that are not in `definitions`.
+
+    The training operator has six definitions of 600 kB each: the C parser reads them in a second.
+
+    Args:
+        source: A directory or an address (https://github.com/kubernetes-sigs/kustomize, remote targets).
+        definitions: Names such as `pytorchjobs.kubeflow.org`.
+
+    Raises:
+        pulumi.RunError: kubectl is missing, or the kustomization can't be read.
+    """
+    if shutil.which("kubectl") is None:
+        raise pulumi.RunError(f"kubectl is needed on PATH to render the manifests of {source}")
+    answer = subprocess.run(["kubectl", "kustomize", source], capture_output=True, text=True)
+    if answer.returncode != 0:
+        reason = " ".join(answer.stderr.split())
+        raise pulumi.RunError(f"the manifests of {source} can't be rendered: {reason}")
+    wanted = "\n---\n".join(_without_definitions(answer.stdout, definitions))
+    return [each for each in yaml.load_all(wanted, Loader=_Loader) if each]
+
+
+def _without_definitions(manifests: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield the YAML documents, as kustomize writes them, but for definitions of other names."""
+    for document in manifests.split("\n---\n"):
+        if re.search(r"^kind: CustomResourceDefinition$", document, re.MULTILINE):
+            name = re.search(r"^metadata:\n(?:  .*\n)*?  name: (\S+)$", document, re.MULTILINE)
+            if name and name[1] not in names:
+                continue
+        yield document

@@ -1,4 +1,4 @@
-"""The pools of worker machines as Karpenter's objects."""
+"""The node pools as Karpenter's objects, and their placement groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
+import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from components.documents.pool import Pool, node_class, node_pool, pool_annotations
@@ -79,3 +80,41 @@ class Pools(pulumi.ComponentResource):
             )
             self.objects += [machine, ceiling]
         self.register_outputs({"pools": [pool.name for pool in args.pools]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementArgs:
+    """The pools of the stack; `placement_group` is a group's name, ours where `makes_placement_group` is set."""
+
+    pools: tuple[Pool, ...]
+    tags: dict[str, str]
+
+
+class Placement(pulumi.ComponentResource):
+    """Afterwards there is, per pool that asks for one, a placement group with the strategy `cluster`.
+
+    A group that somebody else made is only named by its pool. EC2 keeps a group while a machine is in it, so that the
+    pools come after `groups`, and on `destroy` the machines go first
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-groups.html).
+    """
+
+    def __init__(self, name: str, args: PlacementArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:network:Placement", name, None, opts)
+        names = sorted(
+            {
+                pool.placement_group
+                for pool in args.pools
+                if pool.makes_placement_group and pool.placement_group
+            }
+        )
+        self.groups: list[pulumi.Resource] = [
+            aws.ec2.PlacementGroup(
+                group,
+                name=group,
+                strategy=aws.ec2.PlacementStrategy.CLUSTER,
+                tags=args.tags,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+            for group in names
+        ]
+        self.register_outputs({"groups": names})

@@ -12,7 +12,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_docker_build as docker
 
-from components.documents.context import context_digest
+from components.documents.images import context_digest
 
 KEPT_IMAGES = 30
 

@@ -1,4 +1,4 @@
-"""Service accounts for pods of a stack's users, each with a role for one bucket."""
+"""Service accounts: for pods of the stack's users, each with a role for one bucket; and each namespace's `default`."""
 
 from __future__ import annotations
 
@@ -95,4 +95,19 @@ def _policy(account: BucketAccess) -> pulumi.Output[str]:
                 write=account.write,
             )
         )
+    )
+
+
+def without_token(
+    namespace: str, parent: pulumi.Resource, after: pulumi.Resource
+) -> k8s.core.v1.ServiceAccountPatch:
+    """The account `default` of the namespace that `after` makes, without a token for the pods that name no other.
+
+    A patch, because a controller of the cluster makes the account, a moment before or after.
+    """
+    return k8s.core.v1.ServiceAccountPatch(
+        f"{namespace}-default",
+        metadata={"name": "default", "namespace": namespace},
+        automount_service_account_token=False,
+        opts=pulumi.ResourceOptions(parent=parent, depends_on=[after]),
     )

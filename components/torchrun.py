@@ -12,7 +12,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 import yaml
 
-from components import default_account
+from components import service_accounts
 from components.documents.operator_manifests import token
 from components.documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
 from components.documents.torchrun_queue import Queue, Surroundings, spec, workspaces
@@ -73,7 +73,7 @@ class Torchrun(pulumi.ComponentResource):
             done = [*done, *made]
             namespace = namespace or made[0]
         if namespace is not None:
-            default_account.without_token(names.TORCHRUN_NAMESPACE, self, namespace)
+            service_accounts.without_token(names.TORCHRUN_NAMESPACE, self, namespace)
         policies = with_namespace(read_documents(JOB_NAMESPACE_FILE), names.TRAINING_NAMESPACE)
         return [*done, *(self._register(each, args.after) for each in policies)]
 

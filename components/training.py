@@ -1,25 +1,24 @@
-"""The place where training runs: namespace, service accounts, rights and priorities."""
+"""The training namespace: service accounts, permissions of the launcher, priority classes.
+
+The launcher's service account has exactly the verbs that the launcher calls.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components import default_account
-from components.documents import network_policies
-from components.documents.rbac import LAUNCHER_RULES, Rule
+from components import service_accounts
+from components.documents import pods
 from trainyard.k8s import names
+from trainyard.k8s.names import CLUSTER_EVENTS_NAMESPACE, TRAINING_NAMESPACE
 
 _SCRAPERS = {names.LABEL_SCRAPER: names.SCRAPER}
-_LAUNCHER_METRICS = network_policies.scraped(
-    {names.LABEL_ROLE: names.ROLE_LAUNCHER}, names.METRICS_PORT, _SCRAPERS
-)
-_TRAINER_METRICS = network_policies.scraped(
-    {names.LABEL_ROLE: names.ROLE_WORKER}, names.TRAINER_METRICS_PORT, _SCRAPERS
-)
+_LAUNCHER_METRICS = pods.scraped({names.LABEL_ROLE: names.ROLE_LAUNCHER}, names.METRICS_PORT, _SCRAPERS)
+_TRAINER_METRICS = pods.scraped({names.LABEL_ROLE: names.ROLE_WORKER}, names.TRAINER_METRICS_PORT, _SCRAPERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +92,13 @@ class TrainingSpace(pulumi.ComponentResource):
             automount_service_account_token=False,
             opts=self._inside,
         )
-        default = default_account.without_token(names.TRAINING_NAMESPACE, self, self.namespace)
+        default = service_accounts.without_token(names.TRAINING_NAMESPACE, self, self.namespace)
         self.objects += [launcher, trainer, default]
 
     def _network(self) -> None:
         for name, spec in (
-            ("closed", network_policies.closed()),
-            ("jobs", network_policies.jobs_from(network_policies.JOB_PODS)),
+            ("closed", pods.closed()),
+            ("jobs", pods.jobs_from(pods.JOB_PODS)),
             ("launcher-metrics", _LAUNCHER_METRICS),
             ("trainer-metrics", _TRAINER_METRICS),
         ):
@@ -178,3 +177,42 @@ def _policy_rule(rule: Rule) -> dict[str, Any]:
         "resources": list(rule.resources),
         "verbs": list(rule.verbs),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Verbs on resources, in one namespace or (None) in the whole cluster."""
+
+    namespace: str | None
+    api_groups: tuple[str, ...]
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+
+
+def _rule(namespace: str | None, group: str, resources: str, verbs: str) -> Rule:
+    return Rule(
+        namespace=namespace,
+        api_groups=(group,),
+        resources=tuple(resources.split()),
+        verbs=tuple(verbs.split()),
+    )
+
+
+# What is listed is watched, too: the launcher hears of a change instead of asking again.
+LAUNCHER_RULES: Final = (
+    _rule(TRAINING_NAMESPACE, "", "pods", "create delete list watch"),
+    _rule(TRAINING_NAMESPACE, "", "events", "create"),
+    _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
+    # Which launcher a run belongs to, and what its next one must know (the Lease launch-<run>). It is deleted with the
+    # launcher's Job, whose dependent it is. A right to create can't be bound to a name
+    # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
+    _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
+    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list watch"),
+    _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
+    _rule(None, "", "nodes pods", "list watch"),
+    # Deleted are machines that never become usable (`training.nodeStartSeconds`), which Karpenter itself keeps without
+    # end. NodeClaims have no namespace and names that Karpenter makes up, so that the right is one to all of them.
+    _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
+    _rule(None, "karpenter.sh", "nodepools", "list watch"),
+    _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from components.documents import checkpoints, lustre_client
+from components.documents import checkpoints, user_data
 from components.documents.pool import GPU, SPOT
 from infra import support
 from infra.credential_names import is_credential_name
@@ -85,14 +85,14 @@ def _lustre_over_efa(settings: Settings) -> list[str]:
     over_tcp = [
         f"{pool.name} ({pool.instance_type})"
         for pool in settings.pools
-        if not lustre_client.interfaces(pool.instance_type, pool.efa)
+        if not user_data.interfaces(pool.instance_type, pool.efa)
     ]
     found = [
         f"{key} is experimental: machines set up their Lustre client for EFA when they first start, and what fails"
         " there is left to TCP; on a machine, `lnetctl net show -v` counts what went over which (docs/decisions/0015)"
     ]
     if over_tcp:
-        families = ", ".join(lustre_client.FAMILIES)
+        families = ", ".join(user_data.FAMILIES)
         found.append(
             f"{key}: the file system has EFA, and the machines of {', '.join(over_tcp)} reach it over TCP; FSx takes"
             f" EFA from {families} with efa other than none"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pulumi
 
 from components.cluster import Cluster, ClusterArgs
-from components.documents import logs_iam
-from components.documents.endpoints import private_endpoints
+from components.documents import iam
+from components.documents.vpc import private_endpoints
 from components.drain import Remains
 from components.encryption import Encryption, EncryptionArgs
 from components.existing_cluster import ExistingCluster, ExistingClusterArgs
@@ -112,8 +112,8 @@ def build(
 def _log_groups(settings: Settings) -> tuple[str, ...]:
     """The log groups that the stack makes, all of which one key encrypts."""
     name = settings.cluster.name
-    control_plane = () if settings.cluster.existing else (logs_iam.control_plane_group(name),)
-    return (*control_plane, *((logs_iam.flow_logs_group(name),) if settings.network.flow_logs else ()))
+    control_plane = () if settings.cluster.existing else (iam.control_plane_group(name),)
+    return (*control_plane, *((iam.flow_logs_group(name),) if settings.network.flow_logs else ()))
 
 
 def _network(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from components.documents import cidr, endpoints
+from components.documents import vpc
 from infra import formats, ranges
 from infra.model import ExistingVpc, Network
 from infra.reading import Problems, Section, counted, hint, twice
@@ -117,7 +117,7 @@ def _zones(section: Section, region: str) -> tuple[str, ...]:
     zones = section.texts("zones", tuple(f"{region}{letter}" for letter in "abc"), wanted="a zone's name")
     if "zones" in section.wrong:
         return zones
-    if len(zones) not in cidr.ZONES:
+    if len(zones) not in vpc.ZONES:
         section.reject("zones", f"has {counted(len(zones), 'zone')}; it must have 2 to 4")
     if again := twice(zones):
         section.reject("zones", f"names '{again[0]}' twice; each must be another one")
@@ -137,7 +137,7 @@ def _services(section: Section, region: str) -> tuple[str, ...]:
         return ()
     seen: dict[str, str] = {}
     for index, service in enumerate(services):
-        short = endpoints.short_name(service)
+        short = vpc.short_name(service)
         if problem := _service_problem(service, short, region):
             section.reject(f"interfaceEndpoints[{index}]", problem)
         elif short in seen:
@@ -152,15 +152,15 @@ def _services(section: Section, region: str) -> tuple[str, ...]:
 
 
 def _service_problem(service: str, short: str, region: str) -> str | None:
-    full = endpoints.full_name(service)
-    if short in endpoints.GATEWAYS:
+    full = vpc.full_name(service)
+    if short in vpc.GATEWAYS:
         return f"'{service}' has a gateway endpoint; leave it out"
     if full and region and full[0] != region:
         return f"'{service}' is of {full[0]}, and the VPC is in {region}; it must be of {region}"
-    if full is None and service not in endpoints.KNOWN:
+    if full is None and service not in vpc.KNOWN:
         return (
-            f"'{service}' is not known{hint(service, endpoints.KNOWN)}; it must be one of"
-            f" {', '.join(sorted(endpoints.KNOWN))}, or a full service name such as"
+            f"'{service}' is not known{hint(service, vpc.KNOWN)}; it must be one of"
+            f" {', '.join(sorted(vpc.KNOWN))}, or a full service name such as"
             f" com.amazonaws.{region or 'us-west-2'}.kinesis-streams"
         )
     return None
@@ -180,7 +180,7 @@ def _cidr(section: Section, existing: ExistingVpc | None, *, needed: bool) -> st
     block = section.text("cidr", "10.64.0.0/16", pattern=formats.CIDR, wanted=wanted)
     if "cidr" not in section.wrong:
         try:
-            cidr.subnets(block, 3)
+            vpc.subnets(block, 3)
         except ValueError as error:
             section.reject("cidr", f"{error}; it must be a private range of /16 to /20, such as 10.64.0.0/16")
         else:

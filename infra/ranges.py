@@ -61,7 +61,7 @@ def documents(block: str) -> bool:
 
 
 def new_vpc_problem(block: str) -> str | None:
-    """Why a new VPC can't have a range, as far as its size is not asked (`components.documents.cidr`)."""
+    """Why a new VPC can't have a range, as far as its size is not asked (`components.documents.network`)."""
     if not _in(ipaddress.IPv4Network(block), PRIVATE):
         return f"'{block}' is not private; it must lie in {', '.join(PRIVATE[:-1])} or {PRIVATE[-1]}"
     return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from components.documents import addresses, checkpoints, cidr, efa, system_nodes
-from components.documents import endpoints as services
+from components.documents import checkpoints, efa, eks, vpc
 from components.documents.torchrun_queue import BUCKET_PREFIX, Queue
 from infra import accelerators, trainer_options
 from infra.model import Cluster, Network, Settings, Storage
@@ -159,13 +158,13 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
                 name = f"{pool.name} ({pool.max_nodes} x {pool.instance_type}, {each} each)"
                 takers[name] = pool.max_nodes * each
         if own_cluster:
-            takers["control plane"] = addresses.CONTROL_PLANE
+            takers["control plane"] = eks.CONTROL_PLANE
             takers["system nodes"] = _system(cluster, len(network.zones))
         if endpoints := _endpoints(network, settings.storage):
             takers["endpoints"] = endpoints
         lustre = settings.storage.lustre
         if lustre and lustre.existing is None and lustre.zone == zone:
-            takers["file system"] = addresses.of_file_system(lustre.capacity_gib)
+            takers["file system"] = eks.of_file_system(lustre.capacity_gib)
         found[zone] = takers
     return found
 
@@ -173,10 +172,8 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
 def _system(cluster: Cluster, zones: int) -> int:
     """Addresses of the system nodes that may be in one zone."""
     facts = accelerators.TYPES[cluster.system_instance_type]
-    nodes = -(-cluster.system_count // zones) + system_nodes.SPARE_IN_A_ZONE
-    machine = addresses.Machine(
-        interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
-    )
+    nodes = -(-cluster.system_count // zones) + eks.SPARE_IN_A_ZONE
+    machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
     return nodes * machine.taken
 
 
@@ -184,7 +181,7 @@ def _endpoints(network: Network, storage: Storage) -> int:
     if not network.private:
         return len(network.interface_endpoints)
     return len(
-        services.private_endpoints(
+        vpc.private_endpoints(
             file_system=storage.lustre is not None, load_balancers=False, more=network.interface_endpoints
         )
     )
@@ -192,10 +189,10 @@ def _endpoints(network: Network, storage: Storage) -> int:
 
 def _addresses(problems: Problems, settings: Settings) -> None:
     network = settings.network
-    layout = cidr.subnets(network.cidr or "", len(network.zones))
+    layout = vpc.subnets(network.cidr or "", len(network.zones))
     blocks = dict(zip(network.zones, layout.private, strict=True))
     for zone, takers in needed_addresses(settings).items():
-        free, taken = addresses.free_in(blocks[zone]), sum(takers.values())
+        free, taken = eks.free_in(blocks[zone]), sum(takers.values())
         if taken > free:
             most = ", ".join(f"{name}: {count}" for name, count in takers.items())
             problems.add(

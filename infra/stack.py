@@ -28,8 +28,7 @@ from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
 from components.node_check import NodeCheck, NodeCheckArgs
 from components.operators import Operators, OperatorsArgs
-from components.placement import Placement, PlacementArgs
-from components.pools import Pools, PoolsArgs
+from components.pools import Placement, PlacementArgs, Pools, PoolsArgs
 from components.registry import Images, ImagesArgs
 from components.storage import ModelBucket, ModelBucketArgs
 from components.torchrun import Torchrun, TorchrunArgs

@@ -7,10 +7,19 @@ from dataclasses import dataclass, field
 import pulumi
 
 from components.csi import Csi, CsiArgs
-from components.documents import lustre_manifests, warm_nodes
-from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSystem, S3Link
-from components.lustre_proof import LustreProof, LustreProofArgs
-from components.lustre_volume import LustreVolume, LustreVolumeArgs
+from components.documents import warm_nodes
+from components.documents.lustre import directory
+from components.lustre import (
+    ExistingFileSystem,
+    Lustre,
+    LustreArgs,
+    LustreProof,
+    LustreProofArgs,
+    LustreVolume,
+    LustreVolumeArgs,
+    NewFileSystem,
+    S3Link,
+)
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Lustre as LustreSettings
@@ -35,7 +44,7 @@ def shared_directory(settings: Settings) -> str | None:
     lustre = settings.storage.lustre
     if lustre is None:
         return None
-    return lustre_manifests.directory(lustre.mount_path, settings.stack, given=lustre.existing is not None)
+    return directory(lustre.mount_path, settings.stack, given=lustre.existing is not None)
 
 
 def file_system(

@@ -1,11 +1,19 @@
-"""IAM policy documents that need no knowledge of one component. Pure: texts in, mappings out.
+"""IAM policy documents of all components except Karpenter (`karpenter_iam`). Pure: text in, mappings out.
 
-Arguments that come from other resources are resolved by the caller before these functions run.
+The caller resolves arguments that come from other resources.
+
+The policy of the EBS CSI driver follows AWS's managed policies AmazonEBSCSIDriverPolicyV2, which recognises the
+driver's volumes by the tag that the driver sets, and AmazonEBSCSIDriverEKSClusterScopedPolicy, which recognises one
+cluster's by a second tag
+(https://docs.aws.amazon.com/aws-managed-policy/latest/reference/AmazonEBSCSIDriverEKSClusterScopedPolicy.html). It has
+no permissions for snapshots, because the stack installs no snapshot controller. The FSx CSI driver needs no policy: for
+existing file systems its controller calls no API, and its nodes only mount
+(https://github.com/kubernetes-sigs/aws-fsx-csi-driver, docs/install.md).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 JsonObject = dict[str, Any]
 
@@ -220,3 +228,189 @@ def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, w
             }
         )
     return document(*statements)
+
+
+# The same in every partition (https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
+FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
+
+
+def control_plane_group(cluster: str) -> str:
+    """The group that EKS writes a control plane's logs to; the name is fixed by the service.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/control-plane-logs.html
+    """
+    return f"/aws/eks/{cluster}/cluster"
+
+
+def flow_logs_group(cluster: str) -> str:
+    """The group of the flow logs of a cluster's VPC."""
+    return f"/aws/vpc/{cluster}/flow-logs"
+
+
+def logs_service(region: str) -> str:
+    """CloudWatch Logs as a principal: one per region."""
+    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return f"logs.{region}.{suffix}"
+
+
+def logs_key_policy(*, account: str, partition: str, region: str, log_groups: tuple[str, ...]) -> JsonObject:
+    """Policy of the key of log groups: the account's policies decide, and CloudWatch Logs may use it for these groups.
+
+    The encryption context binds the service to the groups by name, so that nobody's other group can be encrypted
+    with it (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html).
+    """
+    arns = [f"arn:{partition}:logs:{region}:{account}:log-group:{name}" for name in log_groups]
+    account_decides = key_policy(account=account, partition=partition)["Statement"][0]
+    return document(
+        account_decides,
+        {
+            "Sid": "LetCloudWatchLogsEncryptTheseGroups",
+            "Effect": "Allow",
+            "Principal": {"Service": logs_service(region)},
+            "Action": [
+                "kms:Decrypt*",
+                "kms:Describe*",
+                "kms:Encrypt*",
+                "kms:GenerateDataKey*",
+                "kms:ReEncrypt*",
+            ],
+            "Resource": "*",
+            "Condition": {"ArnEquals": {"kms:EncryptionContext:aws:logs:arn": arns}},
+        },
+    )
+
+
+def flow_logs_trust(*, account: str, partition: str, region: str) -> JsonObject:
+    """Trust of a role that flow logs alone may take, and only for flow logs of this account and region.
+
+    Without the conditions another account's flow log could be pointed at the role (the confused deputy,
+    https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
+    """
+    return document(
+        {
+            "Sid": "AllowFlowLogsOfThisAccount",
+            "Effect": "Allow",
+            "Action": "sts:AssumeRole",
+            "Principal": {"Service": FLOW_LOGS_SERVICE},
+            "Condition": {
+                "StringEquals": {"aws:SourceAccount": account},
+                "ArnLike": {"aws:SourceArn": f"arn:{partition}:ec2:{region}:{account}:vpc-flow-log/*"},
+            },
+        }
+    )
+
+
+def flow_logs_writer(*, log_group_arn: str) -> JsonObject:
+    """What that role may do: write to one group.
+
+    It may not make the group: flow logs deliver for some minutes after they were deleted, and would make it anew,
+    outside of any stack.
+    """
+    parts = log_group_arn.removesuffix(":*").split(":")
+    groups = ":".join(parts[:6])
+    return document(
+        {
+            "Sid": "WriteToOneGroup",
+            "Effect": "Allow",
+            "Action": ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            "Resource": f"{':'.join(parts)}:*",
+        },
+        {
+            "Sid": "FindTheGroup",
+            "Effect": "Allow",
+            "Action": "logs:DescribeLogGroups",
+            "Resource": f"{groups}:*",
+        },
+    )
+
+
+DRIVER_TAG: Final = "ebs.csi.aws.com/cluster"
+CLUSTER_TAG: Final = "ebs.csi.aws.com/cluster-name"
+
+
+def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonObject:
+    """Make, change, attach and delete volumes that carry this cluster's tags, and no others."""
+
+    def arn(kind: str) -> str:
+        return f"arn:{partition}:ec2:{region}:{account}:{kind}/*"
+
+    def tagged(by: str) -> JsonObject:
+        return {"StringEquals": {f"aws:{by}/{DRIVER_TAG}": "true", f"aws:{by}/{CLUSTER_TAG}": cluster}}
+
+    return document(
+        {
+            "Sid": "FindVolumesAndTheirMachines",
+            "Effect": "Allow",
+            # None of these knows resources.
+            "Action": [
+                "ec2:DescribeAvailabilityZones",
+                "ec2:DescribeInstances",
+                "ec2:DescribeInstanceTypes",
+                "ec2:DescribeVolumes",
+                "ec2:DescribeVolumesModifications",
+                "ec2:DescribeVolumeStatus",
+            ],
+            "Resource": "*",
+            "Condition": {"StringEquals": {"aws:RequestedRegion": region}},
+        },
+        {
+            "Sid": "MakeVolumesWithTheClustersTags",
+            "Effect": "Allow",
+            "Action": "ec2:CreateVolume",
+            "Resource": arn("volume"),
+            "Condition": tagged("RequestTag"),
+        },
+        {
+            "Sid": "TagVolumesWhenTheyAreMade",
+            "Effect": "Allow",
+            "Action": "ec2:CreateTags",
+            "Resource": arn("volume"),
+            "Condition": {"StringEquals": {"ec2:CreateAction": "CreateVolume"}},
+        },
+        {
+            "Sid": "ChangeTheClustersVolumes",
+            "Effect": "Allow",
+            "Action": ["ec2:AttachVolume", "ec2:DeleteVolume", "ec2:DetachVolume", "ec2:ModifyVolume"],
+            "Resource": arn("volume"),
+            "Condition": tagged("ResourceTag"),
+        },
+        {
+            "Sid": "AttachToTheClustersMachines",
+            "Effect": "Allow",
+            "Action": ["ec2:AttachVolume", "ec2:DetachVolume"],
+            "Resource": arn("instance"),
+            # Both EKS and Karpenter put it on every machine that they start for the cluster.
+            "Condition": {"StringEquals": {f"aws:ResourceTag/kubernetes.io/cluster/{cluster}": "owned"}},
+        },
+    )
+
+
+def volume_key(*, region: str, key_arn: str) -> JsonObject:
+    """Use one key for encrypted volumes, through EC2 alone.
+
+    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html: EC2 needs a grant to use the
+    key for as long as a volume is attached, which the driver may give to AWS services only.
+    """
+    through_ec2 = {"kms:ViaService": f"ec2.{region}.amazonaws.com"}
+    return document(
+        {
+            "Sid": "EncryptVolumes",
+            "Effect": "Allow",
+            "Action": [
+                "kms:Decrypt",
+                "kms:DescribeKey",
+                "kms:GenerateDataKeyWithoutPlaintext",
+                "kms:ReEncryptFrom",
+                "kms:ReEncryptTo",
+            ],
+            "Resource": key_arn,
+            "Condition": {"StringEquals": through_ec2},
+        },
+        {
+            "Sid": "LetEc2UseTheKeyForVolumes",
+            "Effect": "Allow",
+            "Action": "kms:CreateGrant",
+            "Resource": key_arn,
+            "Condition": {"StringEquals": through_ec2, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+        },
+    )

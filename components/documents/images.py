@@ -1,6 +1,17 @@
-"""Names of container images. Pure: no Pulumi."""
+"""Names of container images, and the digest of a build context. Pure: no Pulumi.
+
+The digest is the tag of an image that the stack builds. It changes exactly when the content of the image does.
+"""
 
 from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
 
 # What Docker puts in front of a name without a registry, and without an owner
 # (https://docs.docker.com/reference/cli/docker/image/tag/).
@@ -22,3 +33,112 @@ def mirrored(image: str, mirror: str | None) -> str:
     So registry.k8s.io/pause:3.9 is <mirror>/registry.k8s.io/pause:3.9. Without a mirror it stays as it is.
     """
     return image if mirror is None else f"{mirror}/{full_name(image)}"
+
+
+DIGEST_LENGTH = 16
+
+
+def context_digest(root: Path, dockerfile: Path) -> str:
+    """A short digest of the Dockerfile and of every file that the build can see.
+
+    What the build can see is everything under `root` that its .dockerignore does not hide
+    (https://docs.docker.com/build/concepts/context/#dockerignore-files; a `<Dockerfile>.dockerignore` goes before
+    the one of the root). Names, contents and modes count; times and owners do not. All of a mode counts, though git
+    keeps the executable bit alone: the plugin hashes it whole and builds anew where it differs, as it does between
+    checkouts of people with another umask (github.com/pulumi/pulumi-docker-build, provider/internal/context.go,
+    hashFile). The image then differs, too, and ECR would refuse it under a tag that is taken.
+
+    Raises:
+        FileNotFoundError: the Dockerfile does not exist.
+    """
+    beside = dockerfile.with_name(dockerfile.name + ".dockerignore")
+    ignore_file = beside if beside.is_file() else root / ".dockerignore"
+    patterns = parse_ignore(ignore_file.read_text()) if ignore_file.is_file() else []
+    digest = hashlib.sha256()
+    _feed(digest, "Dockerfile", dockerfile)
+    for relative in visible_files(root, patterns):
+        _feed(digest, relative, root / relative)
+    return digest.hexdigest()[:DIGEST_LENGTH]
+
+
+Pattern = tuple[bool, "re.Pattern[str]", str]
+"""(whether it takes a file back in, the expression, the pattern's text)."""
+
+
+def parse_ignore(text: str) -> list[Pattern]:
+    """The patterns of a .dockerignore, in their order."""
+    patterns: list[Pattern] = []
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        negated = line.startswith("!")
+        cleaned = os.path.normpath(line.removeprefix("!").strip()).strip("/")
+        if cleaned != ".":
+            patterns.append((negated, re.compile(_expression(cleaned)), cleaned))
+    return patterns
+
+
+def ignored(relative: str, patterns: list[Pattern]) -> bool:
+    """Whether the build can't see a path: the last pattern that matches it or a parent of it decides."""
+    result = False
+    for negated, expression, _ in patterns:
+        if expression.match(relative):
+            result = not negated
+    return result
+
+
+def visible_files(root: Path, patterns: list[Pattern]) -> Iterator[str]:
+    """The files below `root` that the build can see, as sorted POSIX paths relative to it."""
+    found: list[str] = []
+    for directory, names, files in os.walk(root):
+        base = Path(directory).relative_to(root).as_posix()
+        prefix = "" if base == "." else f"{base}/"
+        names[:] = [n for n in names if not _skip(f"{prefix}{n}", patterns)]
+        found.extend(f"{prefix}{n}" for n in files if not ignored(f"{prefix}{n}", patterns))
+    yield from sorted(found)
+
+
+def _skip(directory: str, patterns: list[Pattern]) -> bool:
+    """Whether nothing below an ignored directory can be taken back in."""
+    if not ignored(directory, patterns):
+        return False
+    return not any(negated and _reaches(directory, text) for negated, _, text in patterns)
+
+
+def _reaches(directory: str, pattern: str) -> bool:
+    """Whether a pattern may match something below the directory: all the directory's parts match its beginning."""
+    parts = pattern.split("/")
+    for index, part in enumerate(directory.split("/")):
+        if index >= len(parts):
+            return False
+        if parts[index] == "**":
+            return True
+        if not fnmatch.fnmatchcase(part, parts[index]):
+            return False
+    return True
+
+
+def _expression(pattern: str) -> str:
+    """A regular expression for a pattern: `*` and `?` stay within a name, `**` does not; parents match, too."""
+    result = ""
+    index = 0
+    while index < len(pattern):
+        if pattern.startswith("**/", index):
+            result += "(?:.*/)?"
+            index += 3
+        elif pattern.startswith("**", index):
+            result += ".*"
+            index += 2
+        else:
+            char = pattern[index]
+            result += {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
+            index += 1
+    return result + "(?:/.*)?$"
+
+
+def _feed(digest: hashlib._Hash, name: str, path: Path) -> None:
+    mode = stat.filemode(path.lstat().st_mode)
+    content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+    digest.update(f"{len(name)}:{name}:{mode}:{len(content)}:".encode())
+    digest.update(content)

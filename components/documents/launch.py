@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from components.documents import restricted
+from components.documents import pods
 from components.documents.pool import Pool, off_the_pools, request
 from trainyard.k8s import names
 
@@ -160,7 +160,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"memory": "512Mi"},
         },
-        "securityContext": restricted.container(),
+        "securityContext": pods.container(),
     }
     return {
         "backoffLimit": names.LAUNCHER_BACKOFF_LIMIT,
@@ -188,7 +188,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
                 "serviceAccountName": names.LAUNCHER_SERVICE_ACCOUNT,
                 # The launcher waits for machines of the pools, so it stays off them.
                 "affinity": off_the_pools(),
-                "securityContext": restricted.pod(),
+                "securityContext": pods.pod(),
                 "containers": [container],
             },
         },

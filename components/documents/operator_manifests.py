@@ -1,4 +1,11 @@
-"""Which of the training operator's published manifests we deploy, and with what changes. Pure: no Pulumi."""
+"""The training operator's published manifests, our changes to them, and the init container of workers. Pure: no Pulumi.
+
+The init container waits until DNS resolves the master's name. The operator's own one runs `alpine:3.10` from Docker Hub
+without restricted privileges. Ours runs the worker's image, so that the node pulls no other, and meets the restricted
+pod security standard. Its text is a Go template of the package html/template with the values InitContainerImage,
+MasterAddr and MaxTries (github.com/kubeflow/training-operator v1.9.4, pkg/controller.v1/pytorch/initcontainer.go), so
+it contains no `<`. Its requests equal its limits. Otherwise the pod would lose the QoS class Guaranteed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from components.documents import network_policies
-from components.documents.lookup import TEMPLATE, TEMPLATE_FILE
+from components.documents import pods
 from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER
 
 JsonObject = dict[str, Any]
@@ -80,9 +86,9 @@ def waves(
         if each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]:
             raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
     chosen.append(_lookup())
-    chosen.append(network_policies.policy("closed", OPERATOR_NAMESPACE, network_policies.closed()))
-    webhook = network_policies.port_open(LABELS, WEBHOOK_PORT)
-    chosen.append(network_policies.policy("webhook", OPERATOR_NAMESPACE, webhook))
+    chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()))
+    webhook = pods.port_open(LABELS, WEBHOOK_PORT)
+    chosen.append(pods.policy("webhook", OPERATOR_NAMESPACE, webhook))
     last = [each for each in chosen if each["kind"] not in (*FIRST, *SECOND)]
     return [*([each for each in chosen if each["kind"] in group] for group in (FIRST, SECOND)), last]
 
@@ -183,3 +189,37 @@ def _without_descriptions(schema: Any) -> Any:
     if isinstance(schema, list):
         return [_without_descriptions(value) for value in schema]
     return schema
+
+
+TEMPLATE_FILE: Final = "initContainer.yaml"
+IMAGE_ARGUMENT: Final = "--pytorch-init-container-image="
+TEMPLATE_ARGUMENT: Final = "--pytorch-init-container-template-file="
+
+TEMPLATE: Final = f"""\
+- name: init-pytorch
+  image: {{{{.InitContainerImage}}}}
+  imagePullPolicy: IfNotPresent
+  resources:
+    limits: {{cpu: 100m, memory: 64Mi}}
+    requests: {{cpu: 100m, memory: 64Mi}}
+  securityContext:
+    allowPrivilegeEscalation: false
+    capabilities: {{drop: [ALL]}}
+    readOnlyRootFilesystem: true
+    runAsNonRoot: true
+    runAsUser: {POD_USER}
+    seccompProfile: {{type: RuntimeDefault}}
+  command:
+    - python3
+    - -c
+    - |
+      import socket, sys, time
+      for _ in range({{{{.MaxTries}}}}):
+          try:
+              socket.getaddrinfo("{{{{.MasterAddr}}}}", None)
+              sys.exit(0)
+          except socket.gaierror as error:
+              print("waiting for {{{{.MasterAddr}}}}:", error, flush=True)
+              time.sleep(2)
+      sys.exit("{{{{.MasterAddr}}}} has no address")
+"""

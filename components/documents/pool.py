@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents import addresses as subnet_addresses
 from components.documents import efa as efa_layouts
-from components.documents import lustre_client, user_data
+from components.documents import eks as subnet_addresses
+from components.documents import user_data
 from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
@@ -271,7 +271,7 @@ def node_class(
         vcpus=pool.vcpus,
         local_disks=pool.nvme_gb > 0,
         images_from_snapshot=pool.data_snapshot_id is not None,
-        lustre_interfaces=lustre_client.interfaces(pool.instance_type, pool.efa) if lustre_efa else 0,
+        lustre_interfaces=user_data.interfaces(pool.instance_type, pool.efa) if lustre_efa else 0,
     )
     if told is not None:
         spec["userData"] = told

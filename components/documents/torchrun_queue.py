@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from components.documents import lustre_manifests, restricted
+from components.documents import lustre, pods
 from components.documents.pool import GPU, Pool
 from trainyard.k8s import names
 
@@ -156,7 +156,7 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
         "automountServiceAccountToken": False,
         **({"serviceAccountName": queue.service_account} if queue.service_account else {}),
         # Volumes that a driver makes belong to root, unless to the pods' group.
-        "securityContext": {**restricted.pod(), "fsGroup": names.POD_USER},
+        "securityContext": {**pods.pod(), "fsGroup": names.POD_USER},
         "containers": [container],
         **volumes,
     }
@@ -168,7 +168,7 @@ def _opening(around: Surroundings, mounts: Mapping[str, str], index: int) -> Jso
     place = around.writes[index]
     claim = next(name for name, path in mounts.items() if f"{place}/".startswith(f"{path}/"))
     name = f"{OPENING}-{index}" if index else OPENING
-    return lustre_manifests.opening(name, around.tools_image, claim, mounts[claim], place)
+    return lustre.opening(name, around.tools_image, claim, mounts[claim], place)
 
 
 def _for_the_trainer(queue: Queue, around: Surroundings) -> JsonObject:

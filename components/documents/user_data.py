@@ -1,15 +1,18 @@
-"""What a new machine of a pool is told before it joins the cluster. Pure: no Pulumi.
+"""The user data of a pool's nodes, and the script that configures Lustre over EFA (experimental). Pure: no Pulumi.
 
 Karpenter puts its own configuration first and merges ours into it (website/content/en/docs/concepts/nodeclasses.md,
-AL2023). A script runs after the container runtime is configured and before it is started, since `nodeadm-run.service`
+AL2023). A script runs after the container runtime is configured and before it starts, because `nodeadm-run.service`
 comes after cloud-init (github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/rootfs/etc/systemd/system).
+
+Sources for Lustre over EFA, 2026-11-21: https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html
+(instance types, operating systems, number of interfaces), https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi-tuning-efa.html
+(the commands, for Ubuntu), https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html (Nitro versions). See
+docs/decisions/0015-lustre-over-efa.md.
 """
 
 from __future__ import annotations
 
 from typing import Final
-
-from components.documents import lustre_client
 
 # Several connections per image and unpacking in parallel, which needs a machine of the size 2xlarge and a fast disk:
 # https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/doc/examples.md
@@ -70,7 +73,7 @@ def user_data(
     """
     scripts = [_MOUNT_IMAGES] if images_from_snapshot else []
     if lustre_interfaces:
-        scripts.append(lustre_client.script(lustre_interfaces))
+        scripts.append(script(lustre_interfaces))
     config = _node_config(vcpus, local_disks, images_from_snapshot)
     if not scripts:
         return config
@@ -87,3 +90,59 @@ def _node_config(vcpus: int, local_disks: bool, images_from_snapshot: bool) -> s
     if images_from_snapshot:
         return _KEEP_RUNTIME_OFF_LOCAL_DISKS if local_disks else None
     return FAST_IMAGE_PULL if vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS else None
+
+
+# Families of the pools' types that have EFA and a Nitro System of version 4 or newer; FSx leaves out trn2.
+FAMILIES: Final = ("g6", "g6e", "p5", "p5e", "p5en", "p6-b200", "trn1", "trn1n")
+# FSx's own choice: each is a connection of at most 1024 that a file system takes. Others have two where they have
+# several network cards, else one.
+INTERFACES: Final = {"p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8, "p6-b200.48xlarge": 8}
+
+# What fails leaves the client as it was: the file system is then reached over TCP, which every mount begins with. The
+# modules are the kernel's own. The interface with the machine's address has the first default route.
+_SCRIPT: Final = """\
+#!/bin/bash
+set -euo pipefail
+over_tcp() {{
+  echo "trainyard: the Lustre client is not set up for EFA, the file system will be reached over TCP" >&2
+  lustre_rmmod 2> /dev/null || true
+}}
+trap over_tcp ERR
+dnf install --assumeyes lustre-client
+modinfo kefalnd > /dev/null
+devices=()
+for device in /sys/class/infiniband/*; do
+  driver=$(basename "$(readlink -f "$device/device/driver")")
+  if [ "$driver" = efa ]; then devices+=("$(basename "$device")"); fi
+done
+[ "${{#devices[@]}}" -ge {wanted} ]
+address=$(ip -4 route show default | awk 'NR == 1 {{ print $5 }}')
+modprobe lnet
+modprobe kefalnd "ipif_name=$address"
+modprobe ksocklnd
+lnetctl lnet configure
+lnetctl net del --net tcp 2> /dev/null || true
+lnetctl net add --net tcp --if "$address"
+for ((index = 0; index < {wanted}; index++)); do
+  lnetctl net add --net efa --if "${{devices[index * ${{#devices[@]}} / {wanted}]}}" --peer-credits 32
+done
+lnetctl set discovery 1
+lnetctl udsp add --src efa --priority 0
+modprobe lustre
+lnetctl net show
+"""
+
+
+def interfaces(instance_type: str, efa: int) -> int:
+    """How many of the `efa` interfaces of a machine its Lustre client uses; 0 where it can use none."""
+    if not efa or instance_type.partition(".")[0] not in FAMILIES:
+        return 0
+    return min(efa, INTERFACES.get(instance_type, 2))
+
+
+def script(wanted: int) -> str:
+    """The shell script that sets up the client over `wanted` interfaces, spread evenly over the network cards.
+
+    It is for the first boot, before anything mounts; a machine that is restarted reaches the file system over TCP.
+    """
+    return _SCRIPT.format(wanted=wanted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from components.documents import restricted
+from components.documents import pods
 from components.documents.pool import Pool
 from trainyard.k8s import names
 
@@ -78,13 +78,13 @@ def deployment(pool: Pool, image: str) -> JsonObject:
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
                 "terminationGracePeriodSeconds": 1,
-                "securityContext": restricted.pod(),
+                "securityContext": pods.pod(),
                 "containers": [
                     {
                         "name": "warm",
                         "image": image,
                         "resources": {"requests": REQUESTS, "limits": {"memory": REQUESTS["memory"]}},
-                        "securityContext": restricted.container(),
+                        "securityContext": pods.container(),
                     }
                 ],
             },

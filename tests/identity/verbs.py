@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from components.documents import checkpoints, csi_iam, iam, karpenter_iam, logs_iam
+from components.documents import checkpoints, iam, karpenter_iam
 
 REGION, ACCOUNT, CLUSTER = "us-west-2", "123456789012", "trainyard-local"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/k"
@@ -38,10 +38,10 @@ DOCUMENTS: Final[Mapping[str, Callable[[], list[Document]]]] = {
         iam.bucket_access(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn=KEY, write=True)
     ],
     "ebs-csi": lambda: [
-        csi_iam.volumes(partition="aws", region=REGION, account=ACCOUNT, cluster=CLUSTER),
-        csi_iam.volume_key(region=REGION, key_arn=KEY),
+        iam.volumes(partition="aws", region=REGION, account=ACCOUNT, cluster=CLUSTER),
+        iam.volume_key(region=REGION, key_arn=KEY),
     ],
-    "flow logs": lambda: [logs_iam.flow_logs_writer(log_group_arn="arn:aws:logs:us-west-2:1:log-group:g")],
+    "flow logs": lambda: [iam.flow_logs_writer(log_group_arn="arn:aws:logs:us-west-2:1:log-group:g")],
 }
 
 # What the roles use in the main job, for sure.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from components.documents.context import ignored, parse_ignore
+from components.documents.images import ignored, parse_ignore
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from components.documents.endpoints import service_name
+from components.documents.vpc import service_name
 from trainyard.preflight.account import Account
 from trainyard.preflight.wanted import Problem, Wanted
 

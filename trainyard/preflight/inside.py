@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from components.documents import efa
-from components.documents.addons import AGENT, VALUES
+from components.documents.eks import AGENT, VALUES
 from components.documents.pool import GPU
 from trainyard.k8s import names
 from trainyard.preflight.account import Denied

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from components.documents import addresses, system_nodes
+from components.documents import eks
 from components.documents.device_plugins import where
-from components.documents.endpoints import private_endpoints
 from components.documents.pool import GPU, NEURON, Pool
 from components.documents.tags import stack_tags
+from components.documents.vpc import private_endpoints
 from infra import accelerators, versions
 from infra.model import Settings
 from infra.rules import needed_addresses
@@ -88,10 +88,10 @@ def _system(settings: Settings) -> WantedSystem:
         instance_type=facts.name,
         count=settings.cluster.system_count,
         vcpus=facts.vcpus,
-        spare=system_nodes.SPARE_IN_A_ZONE,
-        disk_gib=system_nodes.VOLUME_GIB,
-        interfaces=addresses.Machine(
-            interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
+        spare=eks.SPARE_IN_A_ZONE,
+        disk_gib=eks.VOLUME_GIB,
+        interfaces=eks.Machine(
+            interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS
         ).network_interfaces,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from components.documents.endpoints import service_name
+from components.documents.vpc import service_name
 from trainyard.preflight.wanted import Problem, Wanted, WantedVpc
 
 KEY: Final = "trainyard:network"

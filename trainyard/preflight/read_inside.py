@@ -11,7 +11,7 @@ from typing import Any, Final
 import urllib3
 import yaml
 
-from components.documents.addons import AGENT
+from components.documents.eks import AGENT
 from components.draining.cluster_api import token
 from trainyard.preflight.account import Account, Denied
 from trainyard.preflight.inside import NETWORK_PLUGIN, DaemonSet, Inside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from components.documents.endpoints import service_name
+from components.documents.vpc import service_name
 from trainyard.preflight.groups import HTTPS, Group, lets_in
 from trainyard.preflight.network import KEY, Endpoint, Nat, Route, Routing, Subnet
 from trainyard.preflight.wanted import Caution, Problem, Unasked, WantedVpc

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from components.documents import lookup
+from components.documents import operator_manifests
 from components.documents.device_plugins import NAMES, NAMESPACE_LABELS, daemon_set
 from components.documents.operator_manifests import (
     LOOKUP_DIRECTORY,
@@ -25,7 +25,7 @@ from components.documents.operator_manifests import (
     scheme_arguments,
     waves,
 )
-from components.kustomization import render
+from components.operators import render
 from infra import eks_registry, versions
 from tests.integration.local.own_cloud import REGION, OwnCloud, own_cloud
 from trainyard.cli.commands import pinned_sources
@@ -155,8 +155,8 @@ def operator(cluster: Cluster) -> Cluster:
     kinds = (PYTORCH, MPI)
     arguments = [
         *scheme_arguments(kinds),
-        f"{lookup.TEMPLATE_ARGUMENT}{LOOKUP_DIRECTORY}/{lookup.TEMPLATE_FILE}",
-        f"{lookup.IMAGE_ARGUMENT}{PAUSE}",
+        f"{operator_manifests.TEMPLATE_ARGUMENT}{LOOKUP_DIRECTORY}/{operator_manifests.TEMPLATE_FILE}",
+        f"{operator_manifests.IMAGE_ARGUMENT}{PAUSE}",
         f"--mpi-kubectl-delivery-image={versions.KUBECTL_DELIVERY_IMAGE}",
     ]
     for wave in waves(manifests, None, arguments=arguments, kinds=kinds):

@@ -30,7 +30,7 @@ from trainyard.workspace.bucket import parse_url
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 QUEUE = "research"
-# The stack's claim to its Lustre file system (components/lustre_volume.py).
+# The stack's claim to its Lustre file system (components/lustre.py).
 SHARED = {"enabled": True, "existingClaim": "lustre"}
 PORT = 29778
 # Both workers write to the directory that they share, and one a checkpoint; then they wait for an edit.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from components.documents import csi_iam
+from components.documents import iam
 from local.home import write_atomically
 from tests.integration.local.own_cloud import OwnCloud, Program, own_cloud
 
@@ -26,8 +26,8 @@ import json, os
 import pulumi, pulumi_aws as aws, pulumi_kubernetes as k8s
 from components.csi import Csi, CsiArgs
 from components.lustre import Lustre, LustreArgs, NewFileSystem, S3Link
-from components.lustre_proof import LustreProof, LustreProofArgs
-from components.lustre_volume import LustreVolume, LustreVolumeArgs
+from components.lustre import LustreProof, LustreProofArgs
+from components.lustre import LustreVolume, LustreVolumeArgs
 
 given = json.loads(os.environ["GIVEN"])
 tags = {"trainyard:stack": "volumes"}
@@ -215,7 +215,7 @@ class Site:
 
     def disks(self) -> list[Any]:
         found: list[Any] = self.cloud.client("ec2").describe_volumes(
-            Filters=[{"Name": f"tag:{csi_iam.CLUSTER_TAG}", "Values": [CLUSTER]}]
+            Filters=[{"Name": f"tag:{iam.CLUSTER_TAG}", "Values": [CLUSTER]}]
         )["Volumes"]
         return found
 

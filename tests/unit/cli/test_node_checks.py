@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.node_check import cron_spec, name_of
+from components.node_check import cron_spec, name_of
 from tests.unit.components.pools import pool
 from trainyard.cli.node_checks import BUSY_SECONDS, PATIENCE_SECONDS, Verdict, job_for, judged, lacking
 

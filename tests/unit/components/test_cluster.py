@@ -9,9 +9,9 @@ import pulumi
 import pytest
 
 from components.cluster import Cluster, ClusterArgs, short_names
-from components.documents import addresses
+from components.documents import eks
+from components.documents.iam import control_plane_group, flow_logs_group
 from components.documents.karpenter_iam import queue_policy
-from components.documents.logs_iam import control_plane_group, flow_logs_group
 from components.encryption import Encryption, EncryptionArgs
 from components.handles import ClusterHandles
 from components.karpenter import Karpenter, KarpenterArgs
@@ -114,7 +114,7 @@ def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: 
     assert all(isinstance(value, str) for value in values["env"].values()), "EKS refuses numbers"
     machine = {"interfaces": 15, "addresses": 50}
     least = targets["MINIMUM_IP_TARGET"] + 1
-    assert addresses.Machine(**machine).taken == least, "what is counted is what is asked for"
+    assert eks.Machine(**machine).taken == least, "what is counted is what is asked for"
 
 
 def test_addons_follow_the_version_of_the_control_plane(recorded: Recorded) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.kustomization import render
+from components.operators import render
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSystem, S3Link
-from components.lustre_volume import LustreVolume, LustreVolumeArgs
+from components.lustre import (
+    ExistingFileSystem,
+    Lustre,
+    LustreArgs,
+    LustreVolume,
+    LustreVolumeArgs,
+    NewFileSystem,
+    S3Link,
+)
 from tests.unit.components.recording import ACCOUNT, Recorded, deploy
 
 pytestmark = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from components.documents import lustre_client
+from components.documents import user_data
 from infra import accelerators
 from tests.unit.components.crd import problems
 from tests.unit.components.test_pool_objects import pool, spec
@@ -24,17 +24,15 @@ ROUTES = "default via 10.0.0.1 dev ens5 proto dhcp src 10.0.0.9 metric 512\ndefa
 
 
 def test_every_type_uses_as_many_interfaces_as_fsx_says() -> None:
-    found = {
-        facts.name: lustre_client.interfaces(facts.name, facts.efa) for facts in accelerators.TYPES.values()
-    }
+    found = {facts.name: user_data.interfaces(facts.name, facts.efa) for facts in accelerators.TYPES.values()}
     assert {name: count for name, count in found.items() if count} == {
         **dict.fromkeys(("g6.8xlarge", "g6.12xlarge", "g6.16xlarge", "g6.24xlarge", "g6.48xlarge"), 1),
         **dict.fromkeys(("g6e.8xlarge", "g6e.12xlarge", "g6e.16xlarge", "p5.4xlarge"), 1),
         **dict.fromkeys(("g6e.24xlarge", "g6e.48xlarge", "trn1.32xlarge", "trn1n.32xlarge"), 2),
         **dict.fromkeys(("p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"), 8),
     }
-    assert lustre_client.interfaces("p5.48xlarge", 0) == 0, "without EFA there is nothing to set up"
-    assert set(lustre_client.INTERFACES) <= set(accelerators.TYPES)
+    assert user_data.interfaces("p5.48xlarge", 0) == 0, "without EFA there is nothing to set up"
+    assert set(user_data.INTERFACES) <= set(accelerators.TYPES)
 
 
 class Machine:
@@ -59,7 +57,7 @@ class Machine:
 
     def run(self, wanted: int, broken: str = "nothing") -> tuple[int, list[str], str]:
         """The script's exit code, the commands that it called, and what it complained of."""
-        text = lustre_client.script(wanted).replace("/sys/class/infiniband", str(self._root / "infiniband"))
+        text = user_data.script(wanted).replace("/sys/class/infiniband", str(self._root / "infiniband"))
         answer = subprocess.run(
             ["bash"],
             input=self._commands + text,
@@ -160,14 +158,14 @@ def parts(**change: Any) -> list[tuple[str, str]]:
 def test_a_machine_is_told_in_its_user_data_besides_what_it_is_told_anyway() -> None:
     (kind, script), (other, config) = parts(instanceType="p5.48xlarge")
     assert (kind, other) == ("text/x-shellscript", "application/node.eks.aws")
-    assert script.strip() == lustre_client.script(8).strip()
+    assert script.strip() == user_data.script(8).strip()
     assert yaml.safe_load(config)["spec"] == {"featureGates": {"FastImagePull": True}}
 
 
 def test_images_from_a_snapshot_are_there_before_the_client_is_set_up() -> None:
     images, client, config = parts(instanceType="g6.8xlarge", dataSnapshotId="snap-0123456789abcdef0")
     assert "/var/lib/containerd" in images[1]
-    assert client[1].strip() == lustre_client.script(1).strip()
+    assert client[1].strip() == user_data.script(1).strip()
     assert yaml.safe_load(config[1])["spec"]["instance"]["localStorage"]["disabledMounts"] == ["Containerd"]
 
 

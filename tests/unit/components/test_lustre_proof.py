@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from components.documents.lustre_manifests import OPEN, PROVE, directory, proof_spec
+from components.documents.lustre import OPEN, PROVE, directory, proof_spec
 from components.documents.pool import Pool
 from components.documents.warm_nodes import beside, deployment
-from components.lustre_proof import LustreProof, LustreProofArgs
+from components.lustre import LustreProof, LustreProofArgs
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s import names

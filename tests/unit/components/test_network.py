@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.endpoints import KNOWN, private_endpoints, service_name
+from components.documents.vpc import KNOWN, private_endpoints, service_name
 from components.network import FlowLogSettings, Network, NetworkArgs
 from tests.unit.components.recording import ACCOUNT, Recorded, Resource, deploy
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.documents import network_policies
+from components.documents import pods
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -32,29 +32,29 @@ DEBUG = {"app.kubernetes.io/name": "network-debug"}
 
 def test_nothing_reaches_a_pod_of_a_closed_namespace() -> None:
     for pod in (WORKER, DEBUG, {}):
-        assert not reached(network_policies.closed(), pod, WORKER)
+        assert not reached(pods.closed(), pod, WORKER)
 
 
 def test_workers_reach_each_other_and_nobody_else_reaches_them() -> None:
-    spec = network_policies.jobs_from(network_policies.JOB_PODS)
+    spec = pods.jobs_from(pods.JOB_PODS)
     assert reached(spec, WORKER, {**WORKER, "training.kubeflow.org/replica-type": "worker"})
     assert not reached(spec, WORKER, DEBUG)
     assert not reached(spec, WORKER, {})
 
 
 def test_the_debug_pod_reaches_workers() -> None:
-    assert reached(network_policies.jobs_from({"matchLabels": DEBUG}), WORKER, DEBUG)
+    assert reached(pods.jobs_from({"matchLabels": DEBUG}), WORKER, DEBUG)
 
 
 def test_one_port_is_open_to_all_and_only_that_one() -> None:
-    spec = network_policies.port_open({"a": "b"}, 9443)
+    spec = pods.port_open({"a": "b"}, 9443)
     assert spec["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9443}]}]
     assert spec["podSelector"] == {"matchLabels": {"a": "b"}}
     assert spec["policyTypes"] == ["Ingress"]
 
 
 def test_metrics_are_read_from_marked_namespaces_at_one_port_and_by_nobody_beside() -> None:
-    spec = network_policies.scraped({"a": "b"}, 9464, {"c": "d"})
+    spec = pods.scraped({"a": "b"}, 9464, {"c": "d"})
     assert spec["podSelector"] == {"matchLabels": {"a": "b"}}
     assert spec["policyTypes"] == ["Ingress"]
     assert spec["ingress"] == [

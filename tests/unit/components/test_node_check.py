@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from components.documents.node_check import cron_spec, expectation, name_of
 from components.documents.pool import Pool
-from components.node_check import NodeCheck, NodeCheckArgs
+from components.node_check import NodeCheck, NodeCheckArgs, cron_spec, expectation, name_of
 from infra import accelerators
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.recording import deploy

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from components.documents import lookup
+from components.documents import operator_manifests
 from components.documents.operator_manifests import scheme_arguments, token, waves
 from components.operators import Operators, OperatorsArgs
 from infra import versions
@@ -211,7 +211,7 @@ def test_workers_wait_in_the_image_that_is_given_by_the_template_of_ours() -> No
     ]
     config = recorded.one("kubernetes:core/v1:ConfigMap").inputs
     assert config["metadata"]["namespace"] == "kubeflow"
-    assert config["data"] == {"initContainer.yaml": lookup.TEMPLATE}
+    assert config["data"] == {"initContainer.yaml": operator_manifests.TEMPLATE}
     mounts = container_of(recorded)["volumeMounts"]
     assert mounts[-1] == {"name": config["metadata"]["name"], "mountPath": "/etc/config", "readOnly": True}
 
@@ -224,7 +224,7 @@ def test_mpi_brings_its_scheme_and_the_image_with_kubectl() -> None:
 
 def init_container(tries: int, master: str) -> dict[str, Any]:
     """What the operator makes of the template, but for what Go's package escapes in a web page."""
-    text = lookup.TEMPLATE
+    text = operator_manifests.TEMPLATE
     for name, value in (
         ("MaxTries", tries),
         ("MasterAddr", master),
@@ -260,4 +260,4 @@ def test_the_init_container_ends_well_exactly_when_the_master_has_an_address(mas
 
 
 def test_the_template_holds_nothing_that_a_web_page_would_change() -> None:
-    assert not set("<>&") & set(lookup.TEMPLATE)
+    assert not set("<>&") & set(operator_manifests.TEMPLATE)

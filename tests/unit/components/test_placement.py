@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components.documents.pool import Pool, node_class
-from components.placement import Placement, PlacementArgs
+from components.pools import Placement, PlacementArgs
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.documents import cidr, iam, karpenter_iam
-from components.documents.context import context_digest, ignored, parse_ignore
+from components.documents import iam, karpenter_iam, vpc
+from components.documents.images import context_digest, ignored, parse_ignore
 from components.documents.pool import Pool, limits, node_class, node_pool
 from trainyard.k8s import names
 
@@ -51,20 +51,20 @@ def pool(**change: Any) -> Pool:
 
 @given(
     st.integers(0, 2**32 - 1),
-    st.integers(cidr.LARGEST_PREFIX, cidr.SMALLEST_VPC_PREFIX),
-    st.sampled_from(cidr.ZONES),
+    st.integers(vpc.LARGEST_PREFIX, vpc.SMALLEST_VPC_PREFIX),
+    st.sampled_from(vpc.ZONES),
 )
 def test_subnets_lie_in_the_vpc_and_never_overlap(address: int, prefix: int, zones: int) -> None:
-    vpc = ipaddress.IPv4Network((address & ~((1 << (32 - prefix)) - 1), prefix))
-    layout = cidr.subnets(str(vpc), zones)
+    whole = ipaddress.IPv4Network((address & ~((1 << (32 - prefix)) - 1), prefix))
+    layout = vpc.subnets(str(whole), zones)
     blocks = [ipaddress.IPv4Network(block) for block in (*layout.private, *layout.public)]
     assert len(layout.private) == len(layout.public) == zones
-    assert all(block.subnet_of(vpc) and block.prefixlen <= cidr.SMALLEST_PREFIX for block in blocks)
+    assert all(block.subnet_of(whole) and block.prefixlen <= vpc.SMALLEST_PREFIX for block in blocks)
     assert not any(a.overlaps(b) for i, a in enumerate(blocks) for b in blocks[:i])
 
 
 def test_a_third_zone_moves_no_subnet_of_the_first_two() -> None:
-    two, three = cidr.subnets("10.64.0.0/16", 2), cidr.subnets("10.64.0.0/16", 3)
+    two, three = vpc.subnets("10.64.0.0/16", 2), vpc.subnets("10.64.0.0/16", 3)
     assert three.private[:2] == two.private
     assert three.public[:2] == two.public
 
@@ -74,7 +74,7 @@ def test_a_third_zone_moves_no_subnet_of_the_first_two() -> None:
 )
 def test_a_range_that_does_not_fit_is_refused(block: str, zones: int) -> None:
     with pytest.raises(ValueError, match=r"prefix|zones|x"):
-        cidr.subnets(block, zones)
+        vpc.subnets(block, zones)
 
 
 def test_a_role_is_for_exactly_one_service_account_and_audience() -> None:

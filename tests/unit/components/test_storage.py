@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.csi import Csi, CsiArgs
-from components.documents import csi_iam
+from components.documents import iam
 from components.storage import ModelBucket, ModelBucketArgs
 from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
 
@@ -50,7 +50,7 @@ def test_the_disk_driver_has_a_role_and_tags_its_volumes_with_the_stacks_tags() 
     assert addon["addonVersion"] == "v1.55.0-eksbuild.1"
     assert addon["serviceAccountRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/main-ebs-csi"
     tags = json.loads(addon["configurationValues"])["controller"]["extraVolumeTags"]
-    assert tags == {"trainyard:stack": "test", csi_iam.CLUSTER_TAG: "main"}
+    assert tags == {"trainyard:stack": "test", iam.CLUSTER_TAG: "main"}
     trust = json.loads(found.one("aws:iam/role:Role").inputs["assumeRolePolicy"])["Statement"][0]
     assert trust["Condition"]["StringEquals"]["issuer:sub"] == (
         "system:serviceaccount:kube-system:ebs-csi-controller-sa"
@@ -73,7 +73,7 @@ def test_the_default_class_is_encrypted_with_our_key_and_waits_for_the_pod() -> 
 
 
 def test_every_change_that_the_disk_driver_may_make_is_bound_to_its_cluster() -> None:
-    policy = csi_iam.volumes(partition="aws", region="us-west-2", account=ACCOUNT, cluster="main")
+    policy = iam.volumes(partition="aws", region="us-west-2", account=ACCOUNT, cluster="main")
     for statement in policy["Statement"]:
         actions = statement["Action"]
         reads = all(
@@ -91,7 +91,7 @@ def test_every_change_that_the_disk_driver_may_make_is_bound_to_its_cluster() ->
 
 
 def test_the_key_is_used_through_ec2_alone() -> None:
-    for statement in csi_iam.volume_key(region="us-west-2", key_arn=KEY)["Statement"]:
+    for statement in iam.volume_key(region="us-west-2", key_arn=KEY)["Statement"]:
         assert statement["Resource"] == KEY
         assert statement["Condition"]["StringEquals"] == {"kms:ViaService": "ec2.us-west-2.amazonaws.com"}
 

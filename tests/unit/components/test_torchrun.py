@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from components import torchrun
-from components.documents import network_policies
+from components.documents import pods
 from components.documents.torchrun_manifests import FILES, RIGHTS, waves
 from components.documents.torchrun_queue import Queue
 from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, read_documents
@@ -163,7 +163,7 @@ def policies(found: Recorded, namespace: str, labels: dict[str, str]) -> dict[st
 
 def test_the_controller_is_reached_at_its_metrics_alone_and_by_marked_namespaces(stack: Recorded) -> None:
     about = policies(stack, n.CONTROLLER_NAMESPACE, CONTROLLER)
-    assert about.pop("closed") == network_policies.closed()
+    assert about.pop("closed") == pods.closed()
     assert [name for name, each in about.items() if "Ingress" in each["policyTypes"]] == ["metrics"]
     (rule,) = about["metrics"]["ingress"]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"trainyard.dev/metrics": "enabled"}}}]

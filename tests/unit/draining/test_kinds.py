@@ -25,7 +25,7 @@ from components.draining.kinds import (
     holds_a_node,
     name_of,
 )
-from components.lustre_proof import LustreProof, LustreProofArgs
+from components.lustre import LustreProof, LustreProofArgs
 from tests.unit.components.recording import deploy
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.endpoints import private_endpoints, service_name, short_name
+from components.documents.vpc import private_endpoints, service_name, short_name
 from infra.rules import needed_addresses
 from infra.settings import SettingsError, read
 from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, mistakes, settings, with_

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.endpoints import policy
+from components.documents.vpc import policy
 from components.endpoints import endpoint_policy
 from tests.shipped import config_of
 from tests.unit.components.recording import Recorded

@@ -13,7 +13,7 @@ from unittest import mock
 import pulumi
 import pytest
 
-from components.documents import lustre_client
+from components.documents import user_data
 from infra import stack
 from infra.model import Settings
 from infra.settings import read
@@ -230,7 +230,7 @@ def test_what_gives_machines_back_does_not_wait_for_a_mount_that_may_fail() -> N
 @pytest.mark.long
 def test_user_data_sets_up_lustre_over_efa_where_enabled() -> None:
     with_efa, without = (found.one(NODE_CLASS).inputs["spec"] for found in (unusual(), recorded("p4d")))
-    assert lustre_client.script(8) in with_efa["userData"]
+    assert user_data.script(8) in with_efa["userData"]
     assert recorded("p4d").of(LUSTRE), "there is a file system"
     assert "lnetctl" not in without["userData"]
 

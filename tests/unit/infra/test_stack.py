@@ -14,7 +14,7 @@ import pulumi
 import pytest
 
 from components.cluster import without_creator_rights
-from components.documents.context import context_digest
+from components.documents.images import context_digest
 from infra import stack
 from infra.settings import SettingsError, SettingsNotPassedError, load, read
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy

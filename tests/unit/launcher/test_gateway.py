@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.rbac import LAUNCHER_RULES
+from components.training import LAUNCHER_RULES
 from launcher.gateway import AT_ONCE, KubernetesGateway
 from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
 from launcher.request import Request, RequestError

@@ -323,7 +323,7 @@ def test_add_ons_live_and_end(cloud):
 
 
 def test_the_network_plugin_takes_the_programs_values_and_no_variables_but_texts(cloud):
-    from components.documents.addons import VALUES as ADDON_VALUES
+    from components.documents.eks import VALUES as ADDON_VALUES
 
     cloud.cluster()
     eks = cloud.client("eks")

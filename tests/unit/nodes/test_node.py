@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.addons import AGENT, VALUES
+from components.documents.eks import AGENT, VALUES
 from components.documents.pool import node_pool
 from local.nodes import node
 from local.nodes.devices import ALL, NONE

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from components.documents import csi_iam
+from components.documents import iam
 from local.nodes import provisioner
 from local.nodes.provisioner import Provisioner, Refused
 from tests.unit.emulator import Cloud
@@ -21,7 +21,7 @@ CLASS = {
     "reclaimPolicy": "Delete",
     "volumeBindingMode": "WaitForFirstConsumer",
 }
-EXTRA = {csi_iam.CLUSTER_TAG: "main", "trainyard:stack": "test"}
+EXTRA = {iam.CLUSTER_TAG: "main", "trainyard:stack": "test"}
 
 
 def claim(**annotations: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Site:
 
     def __init__(self, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cloud, self.api = cloud, FakeApi()
-        policy = csi_iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
+        policy = iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
         role = cloud.client("ec2", cloud.session("csi", *policy["Statement"]))
         monkeypatch.setattr(provisioner, "client_as", lambda *_: role)
         settings: Any = SimpleNamespace(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.documents import logs_iam
+from components.documents import iam
 from components.documents.iam import document, key_policy, service_trust
 from components.documents.interfaces import CLUSTER_TAG
 from local.aws.faults import LEFT_INTERFACE, Plan
@@ -25,7 +25,7 @@ LOG_GROUP = "aws:cloudwatch/logGroup:LogGroup"
 KEY = "aws:kms/key:Key"
 ROLE = "aws:iam/role:Role"
 PROFILE = "aws:iam/instanceProfile:InstanceProfile"
-NAME = logs_iam.flow_logs_group("mine")
+NAME = iam.flow_logs_group("mine")
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_a_gateway_endpoint_moves_between_tables(stack: Stack, place: dict[str, 
 
 def logs_key(stack: Stack, *groups: str) -> str:
     """ARN of a key as a stack makes it for these groups."""
-    policy = logs_iam.logs_key_policy(account=ACCOUNT, partition="aws", region=REGION, log_groups=groups)
+    policy = iam.logs_key_policy(account=ACCOUNT, partition="aws", region=REGION, log_groups=groups)
     return str(stack.make(KEY, policy=json.dumps(policy), deletionWindowInDays=7)[2]["arn"])
 
 
@@ -226,8 +226,8 @@ def test_a_log_group_takes_a_key_that_cloudwatch_may_use_for_it(stack: Stack) ->
     "policy",
     [
         key_policy(account=ACCOUNT, partition="aws"),
-        logs_iam.logs_key_policy(account=ACCOUNT, partition="aws", region=REGION, log_groups=("/other",)),
-        logs_iam.logs_key_policy(account=ACCOUNT, partition="aws", region="eu-west-1", log_groups=(NAME,)),
+        iam.logs_key_policy(account=ACCOUNT, partition="aws", region=REGION, log_groups=("/other",)),
+        iam.logs_key_policy(account=ACCOUNT, partition="aws", region="eu-west-1", log_groups=(NAME,)),
     ],
     ids=["the account alone", "another group", "another region"],
 )
@@ -248,9 +248,9 @@ def flow_logs_parts(
     """Log group and role as a stack makes them; the inputs of the flow log of a new VPC."""
     vpc, *_ = stack.make("aws:ec2/vpc:Vpc", cidrBlock="10.0.0.0/16")
     group = stack.make(LOG_GROUP, name=NAME, kmsKeyId=logs_key(stack, NAME))[2]["arn"]
-    trust = trust or logs_iam.flow_logs_trust(account=ACCOUNT, partition="aws", region=REGION)
+    trust = trust or iam.flow_logs_trust(account=ACCOUNT, partition="aws", region=REGION)
     role, _, outputs = stack.make(ROLE, name="flow-logs", assumeRolePolicy=json.dumps(trust))
-    writer = (rights or (lambda arn: logs_iam.flow_logs_writer(log_group_arn=arn)))(group)
+    writer = (rights or (lambda arn: iam.flow_logs_writer(log_group_arn=arn)))(group)
     stack.make("aws:iam/rolePolicy:RolePolicy", role=role, policy=json.dumps(writer))
     return {
         "vpcId": vpc,
@@ -297,8 +297,8 @@ def test_all_of_a_flow_log_but_its_tags_needs_a_new_one(stack: Stack) -> None:
     "trust",
     [
         service_trust("ec2.amazonaws.com"),
-        logs_iam.flow_logs_trust(account="999999999999", partition="aws", region=REGION),
-        logs_iam.flow_logs_trust(account=ACCOUNT, partition="aws", region="eu-west-1"),
+        iam.flow_logs_trust(account="999999999999", partition="aws", region=REGION),
+        iam.flow_logs_trust(account=ACCOUNT, partition="aws", region="eu-west-1"),
     ],
     ids=["another service", "another account", "another region"],
 )
@@ -310,8 +310,8 @@ def test_a_role_that_flow_logs_cannot_take_is_refused(stack: Stack, trust: Any) 
 @pytest.mark.parametrize(
     "rights",
     [
-        lambda arn: logs_iam.flow_logs_writer(log_group_arn=arn + "-other"),
-        lambda arn: document(logs_iam.flow_logs_writer(log_group_arn=arn)["Statement"][0]),
+        lambda arn: iam.flow_logs_writer(log_group_arn=arn + "-other"),
+        lambda arn: document(iam.flow_logs_writer(log_group_arn=arn)["Statement"][0]),
     ],
     ids=["another group", "cannot find the group"],
 )

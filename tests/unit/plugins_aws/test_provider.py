@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.addons import VALUES as ADDON_VALUES
+from components.documents.eks import VALUES as ADDON_VALUES
 from local.plugins import sdk
 from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.outputs import output_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.documents import network_policies as policies
+from components.documents import pods as policies
 from tests.unit.policies.building import Cases, made
 from trainyard.policies import kubernetes as k
 from trainyard.policies import pod_network as n

@@ -10,7 +10,7 @@ import yaml
 
 from components.debug_pod import spec as debug_spec
 from components.documents import torchrun_manifests
-from components.documents.lustre_manifests import proof_spec
+from components.documents.lustre import proof_spec
 from components.documents.operator_manifests import waves
 from components.documents.torchrun_manifests import FILES, RIGHTS
 from components.documents.torchrun_queue import Surroundings

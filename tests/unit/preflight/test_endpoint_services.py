@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.endpoints import KNOWN
+from components.documents.vpc import KNOWN
 from tests.unit.emulator import Cloud
 from tests.unit.infra.changing import GIVEN_VPC, settings, with_
 from tests.unit.preflight.accounts import NOW, account, checks, wanted

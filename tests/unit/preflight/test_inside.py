@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.addons import VALUES
+from components.documents.eks import VALUES
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, settings, with_
 from tests.unit.preflight.accounts import NOW, account, checks, only, wanted

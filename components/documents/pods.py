@@ -1,10 +1,13 @@
-"""What may reach pods over the network. Pure: the `spec` of NetworkPolicies.
+"""What pods have in common: the security context of the restricted profile, and network policies. Pure.
 
-Those of torchrun jobs and their controller are in config/network.yaml and config/network-jobs.yaml.
+`pod` and `container` return the fields that
+https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted requires. Each call returns a new
+mapping, because YAML writes a mapping that is used twice as a reference.
 
-They are enforced by the VPC CNI, which is told so (`components.cluster`). Policies add up: what none lets in is refused
-once one is about a pod. EFA's traffic between workers is no IP traffic and passes by; the machine's own always
-may reach its pods (https://kubernetes.io/docs/concepts/services-networking/network-policies/).
+The other functions return the `spec` of NetworkPolicies; those of TorchrunJobs and their controller are in
+config/network.yaml and config/network-jobs.yaml. The VPC CNI enforces them (`components.cluster`). Policies add up:
+once one selects a pod, only listed traffic reaches it. They do not apply to EFA traffic between workers, and a node can
+always reach its pods (https://kubernetes.io/docs/concepts/services-networking/network-policies/).
 """
 
 from __future__ import annotations
@@ -73,4 +76,23 @@ def policy(name: str, namespace: str, spec: JsonObject) -> JsonObject:
         "kind": "NetworkPolicy",
         "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
+    }
+
+
+def pod() -> dict[str, Any]:
+    """The `securityContext` of a pod: an ordinary user, and the runtime's own filter of system calls."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": names.POD_USER,
+        "runAsGroup": names.POD_USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container() -> dict[str, Any]:
+    """The `securityContext` of a container: no privilege, and nothing to write to but its volumes."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
     }

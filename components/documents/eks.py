@@ -1,14 +1,20 @@
-"""How many addresses of a subnet, and network interfaces, machines and pods take. Pure: no Pulumi."""
+"""The EKS cluster as data: system nodes, add-ons, IP addresses of nodes and pods, kubeconfig. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import math
 from dataclasses import dataclass
 from typing import Final
 
 from components.documents import efa
 
+# GiB of the one gp3 disk that each has.
+VOLUME_GIB: Final = 50
+# EKS replaces them by making new ones first, up to so many in each zone
+# (https://docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html, "Scale up phase").
+SPARE_IN_A_ZONE: Final = 2
 # The first four addresses and the last one of every subnet
 # (https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html).
 RESERVED_BY_AWS: Final = 5
@@ -104,3 +110,68 @@ def of_file_system(capacity_gib: int) -> int:
 def free_in(block: str) -> int:
     """Addresses of a subnet that are not AWS's own."""
     return ipaddress.IPv4Network(block).num_addresses - RESERVED_BY_AWS
+
+
+AGENT: Final = "eks-node-monitoring-agent"
+# Configuration by add-on (`aws eks describe-addon-configuration` prints the schema).
+VALUES: Final = {
+    # Without `enableNetworkPolicy`, NetworkPolicies have no effect
+    # (https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html). Without the IP targets, a
+    # node allocates the addresses of one or two whole network interfaces. The schema accepts strings only.
+    "vpc-cni": json.dumps(
+        {
+            "enableNetworkPolicy": "true",
+            "env": {
+                "MINIMUM_IP_TARGET": str(MINIMUM_IP_TARGET),
+                "WARM_IP_TARGET": str(WARM_IP_TARGET),
+            },
+        }
+    ),
+    # The agent reads NVIDIA GPUs through the DaemonSet dcgm-server. The agent tolerates all taints, dcgm-server none
+    # (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.yaml 1.7). On a tainted node,
+    # the agent then reports AcceleratedHardwareReady=False (DCGMError), and node repair replaces a healthy node. The
+    # chart's affinity already keeps dcgm-server on nodes with NVIDIA GPUs.
+    AGENT: json.dumps({"dcgmAgent": {"tolerations": [{"operator": "Exists"}]}}),
+}
+
+# https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
+EXEC_VERSION: Final = "client.authentication.k8s.io/v1beta1"
+
+
+def kubeconfig(
+    *, cluster: str, region: str, endpoint: str, authority: str, profile: str | None = None
+) -> str:
+    """Return a kubeconfig as JSON. It authenticates with `aws eks get-token` and contains no secret.
+
+    Args:
+        cluster: The cluster's name.
+        region: Its region.
+        endpoint: Its address, with https:// in front.
+        authority: The certificate authority in base64, as DescribeCluster has it.
+        profile: A profile of ~/.aws/config, None for the environment.
+    """
+    command = ["--region", region, "eks", "get-token", "--cluster-name", cluster, "--output", "json"]
+    login = {
+        "apiVersion": EXEC_VERSION,
+        "command": "aws",
+        "args": command,
+        "env": [
+            {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps({"apiVersion": EXEC_VERSION})},
+            *([{"name": "AWS_PROFILE", "value": profile}] if profile else []),
+        ],
+    }
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": "kubernetes",
+                    "cluster": {"server": endpoint, "certificate-authority-data": authority},
+                }
+            ],
+            "users": [{"name": "aws", "user": {"exec": login}}],
+            "contexts": [{"name": "aws", "context": {"cluster": "kubernetes", "user": "aws"}}],
+            "current-context": "aws",
+        }
+    )

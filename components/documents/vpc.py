@@ -1,14 +1,17 @@
-"""Interface endpoints of a VPC: which services a network without a way out needs, and why. Pure data.
+"""The VPC as data: the CIDR blocks of its subnets, and its endpoints with their policies. Pure.
 
-From https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html and "Private Clusters" of
-https://karpenter.sh/docs/getting-started/getting-started-with-karpenter/. S3 is not among them: it has a gateway
-endpoint, always. IAM and the price list have none at all: without a way out Karpenter is told so
-(`settings.isolatedVPC`), and its machines take an instance profile that the stack makes.
+A private network needs these interface endpoints
+(https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html and "Private Clusters" in
+https://karpenter.sh/docs/getting-started/getting-started-with-karpenter/). S3 always has a gateway endpoint. IAM and
+the price list have no endpoint: `settings.isolatedVPC` tells Karpenter so, and its nodes use an instance profile that
+the stack creates.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 from components.documents.iam import document
@@ -37,11 +40,11 @@ OTHERS: Final = {
     "kms": "programs that encrypt by themselves; S3 and EBS ask KMS on their own",
     "secretsmanager": "secrets of programs",
 }
-# These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
+# These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-html).
 GATEWAYS: Final = ("s3", "dynamodb")
 # Requests without a principal of the account that must be allowed, by service: actions and resources. Service accounts
 # assume their roles with a token only. Layers of ECR images and packages of Amazon Linux are read unsigned or with
-# signatures of AWS (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-endpoints.html). Public data sets are
+# signatures of AWS (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-html). Public data sets are
 # read unsigned.
 _OPEN: Final = {
     "sts": (("sts:AssumeRoleWithWebIdentity",), "arn:{partition}:iam::{account}:role/*"),
@@ -120,3 +123,42 @@ def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
         "Resource": resource.format(account=account, partition=partition),
     }
     return document(own, opened)
+
+
+# AWS takes VPCs and subnets of /16 to /28 (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
+LARGEST_PREFIX: Final = 16
+SMALLEST_PREFIX: Final = 28
+# Every pod and every interface of a worker takes an address, so that a VPC below this size is no use here.
+SMALLEST_VPC_PREFIX: Final = 20
+ZONES: Final = range(2, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One private and one public range per zone, in the order of the zones."""
+
+    private: tuple[str, ...]
+    public: tuple[str, ...]
+
+
+def subnets(cidr: str, zones: int) -> Layout:
+    """Cut a VPC's range for `zones` zones.
+
+    Machines and pods live in the private subnets, so these take all but one of the equal blocks; the last block
+    holds the public ones. Cutting for fewer zones never moves a subnet as long as the number of blocks stays.
+
+    Raises:
+        ValueError: the range is not a proper IPv4 network of /16 to /20, or `zones` is not 2, 3 or 4.
+    """
+    network = ipaddress.IPv4Network(cidr)
+    if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_VPC_PREFIX:
+        raise ValueError(f"{cidr} has a prefix of /{network.prefixlen}")
+    if zones not in ZONES:
+        raise ValueError(f"{zones} zones; 2 to 4 can be served")
+    extra = 3 if zones == ZONES[-1] else 2
+    blocks = list(network.subnets(prefixlen_diff=extra))
+    public = list(blocks[-1].subnets(prefixlen_diff=2))
+    return Layout(
+        private=tuple(str(block) for block in blocks[:zones]),
+        public=tuple(str(block) for block in public[:zones]),
+    )
