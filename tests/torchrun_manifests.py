@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 SEED: list[dict[str, Any]] = list(
     yaml.safe_load_all(Path(__file__).with_name("torchrun_seed.yaml").read_text())

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.torchrun_manifests import manifest
+from trainyard.operator import names as n
 from trainyard.operator.api import job, queue
 from trainyard.operator.api.fields import Field
-from trainyard.operator.core import names as n
 
 SPECS = {n.QUEUE_KIND: queue.spec(), n.JOB_KIND: job.spec()}
 # What has to be said beside a field.

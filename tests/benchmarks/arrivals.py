@@ -14,7 +14,7 @@ from tests.faults.place import SPACE, until
 from tests.faults.run import PODS, TRAININGS
 from trainyard.k8s.client import JsonObject
 from trainyard.k8s.informer import Informer, ListWatch
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 # Nodes, and how many jobs of each kind are submitted.
 SAMPLES = {1: 15, 8: 15, 64: 7}

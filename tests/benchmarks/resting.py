@@ -14,8 +14,8 @@ from tests.benchmarks.figures import Figure, Note
 from tests.integration.local.own_api_server import ApiServer, api_server
 from tests.integration.local.torchrun_controller import Running, Team, controller, until
 from tests.torchrun_manifests import manifest
+from trainyard.operator import names as n
 from trainyard.operator.controller import RESYNC_SECONDS
-from trainyard.operator.core import names as n
 
 SUSPENDED, SUCCEEDED, WAITING = 400, 300, 300
 CHANGED = 20  # of the suspended and of the waiting ones, while the controller is down

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.benchmarks.figures import Figure, Note
 from tests.benchmarks.torchrun_stack import Bench
 from tests.faults.place import SPACE
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 FILES, MEGABYTES = 10_000, 50
 FIRST_SECONDS, UNCHANGED_SECONDS = 5.0, 1.0

@@ -18,7 +18,7 @@ from tests.faults.place import SPACE, Place, until
 from tests.faults.run import JOBS
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 STACK = "local"
 PARTS = ("crd", "config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")

@@ -3,7 +3,7 @@
 The program, the launcher, the operator, the plugin, the command line and the local cloud import this module. The
 trainer's image has no other package, so `trainer/contract.py` repeats what the trainer needs, and a test compares the
 two. The module imports nothing but `typing`, so that every package may import it. The names that only the operator and
-the plugin use are in `trainyard/operator/core/names.py`.
+the plugin use are in `trainyard/operator/names.py`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from trainyard.kubectl.errors import (
     PluginError,
 )
 from trainyard.kubectl.names import namespace_name
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 JsonObject = dict[str, Any]
 MERGE: Final = "application/merge-patch+json"

@@ -25,7 +25,7 @@ from trainyard.kubectl.names import object_name, sendable
 from trainyard.kubectl.pod_state import beyond, has_ended
 from trainyard.kubectl.progress import Bar, say
 from trainyard.kubectl.untar import Tree
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.workspace.archive import Member
 from trainyard.workspace.selection import size_in_words
 

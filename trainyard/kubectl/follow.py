@@ -17,8 +17,8 @@ from trainyard.kubectl.errors import DONE, JOB_FAILED, NOT_FOUND, REMOVED, Plugi
 from trainyard.kubectl.log_stream import LogPosition, Stream, print_line, read_lines
 from trainyard.kubectl.pod_state import beyond, failed_start, has_started, is_over
 from trainyard.kubectl.progress import say
-from trainyard.operator.core import names as n
-from trainyard.operator.core.record import moment
+from trainyard.operator import names as n
+from trainyard.operator.core.reading import parse_time
 
 JsonObject = dict[str, Any]
 _ASK_SECONDS: Final = 1.0
@@ -363,7 +363,7 @@ def _missing(phase: str, pod: JsonObject | None, rank: int) -> str:
     if pod is None:
         return f"waits for a pod of node {rank}"
     meta = pod["metadata"]
-    created = moment(meta.get("creationTimestamp"))
+    created = parse_time(meta.get("creationTimestamp"))
     why = held_up(pod) if created is not None and time.time() - created >= PATIENCE_SECONDS else ""
     return f"waits for node {rank}: pod {meta['name']} {why or 'has not begun'}"
 

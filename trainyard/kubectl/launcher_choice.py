@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from trainyard.kubectl.errors import USAGE, PluginError
 from trainyard.kubectl.progress import say
-from trainyard.operator.core import command as commands
+from trainyard.operator.command import detect_launcher, literal_variables, nested_launcher
+from trainyard.operator.command_parser import PYTHON
 from trainyard.operator.core import job_spec
-from trainyard.operator.core.command_parser import PYTHON
-from trainyard.operator.core.distribution import Refused, Size, distribute
 from trainyard.operator.core.job_spec import NO_LAUNCHER, TORCHRUN, JobSpec
-from trainyard.operator.core.launcher_detection import Detection, find_conflict, job_shape
 from trainyard.operator.core.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from trainyard.operator.core.resolve import Settings, resolve
+from trainyard.operator.distribution import InvalidJob, Size, distribute
+from trainyard.operator.launcher_detection import Detection, find_conflict, job_shape
 
 JsonObject = dict[str, Any]
 _MAX_SCRIPT_BYTES: Final = 2**20
@@ -78,7 +78,7 @@ def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None
     settings = _settings(queue, spec)
     scripts = Scripts(root, None if settings is None else settings.queue)
     found = _detect(spec, scripts)
-    if spec.launcher == TORCHRUN and (why := commands.nested_launcher(found)):
+    if spec.launcher == TORCHRUN and (why := nested_launcher(found)):
         raise PluginError(USAGE, f"--launcher: is {TORCHRUN}, {why}")
     _check(spec, settings, found, scripts)
     if not spec.launcher and any(each.is_read for each in found.commands):
@@ -99,7 +99,7 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
     scripts = Scripts(root, None if settings is None else settings.queue)
     found = _detect(spec, scripts)
     _check(spec, settings, found, scripts)
-    decided = spec.launcher or commands.detect_launcher(spec.command, spec.args).launcher
+    decided = spec.launcher or detect_launcher(spec.command, spec.args).launcher
     if decided == TORCHRUN and found.own_launcher:
         raise PluginError(
             USAGE,
@@ -114,7 +114,7 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
 
 
 def _detect(spec: JobSpec, scripts: Scripts) -> Detection:
-    return commands.detect_launcher(spec.command, spec.args, scripts.read, commands.literal_variables(spec))
+    return detect_launcher(spec.command, spec.args, scripts.read, literal_variables(spec))
 
 
 def _settings(queue: JsonObject | None, spec: JobSpec) -> Settings | None:
@@ -136,7 +136,7 @@ def _size(spec: JobSpec, settings: Settings | None) -> Size | None:
     if settings is not None:
         try:
             return distribute(spec, settings.queue)
-        except Refused:
+        except InvalidJob:
             return None
     if spec.elastic is not None:
         nodes, least = spec.elastic.most, spec.elastic.least

@@ -11,7 +11,7 @@ from trainyard.kubectl.cluster import Cluster, namespace_of, shown
 from trainyard.kubectl.errors import DONE, PROGRAM, USAGE, PluginError
 from trainyard.kubectl.packing import Packed
 from trainyard.kubectl.progress import say
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 
 def run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, str]) -> int:

@@ -18,8 +18,8 @@ from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.errors import NOT_FOUND, UNAVAILABLE, PluginError
 from trainyard.kubectl.progress import say
+from trainyard.operator.children import LOG_READER_CONTAINER, build_log_reader
 from trainyard.operator.core import job_spec
-from trainyard.operator.core.log_reader import CONTAINER, log_reader
 from trainyard.operator.core.resolve import resolve
 
 JsonObject = dict[str, Any]
@@ -67,7 +67,7 @@ def read_logs(cluster: Cluster, job: JsonObject, node: int | None, attempt: str 
         phase = _wait(cluster, name)
         with (
             explained("get pods/log", cluster.namespace),
-            cluster.rest.open(f"{path}/{name}/log", {"container": CONTAINER}) as answer,
+            cluster.rest.open(f"{path}/{name}/log", {"container": LOG_READER_CONTAINER}) as answer,
         ):
             data = b"".join(answer.chunks())
     except PluginError as error:
@@ -102,7 +102,7 @@ def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
             f"queue {name}: {problem}, but the log can only be read with its service account. With permissions in AWS: "
             f"aws s3 ls --recursive {logs_url(job)}/",
         )
-    return log_reader(job, settings.queue, image, words, secrets.token_hex(3))
+    return build_log_reader(job, settings.queue, image, words, secrets.token_hex(3))
 
 
 def _wait(cluster: Cluster, name: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from trainyard.kubectl import secret_variables
 from trainyard.kubectl.errors import USAGE, PluginError
 from trainyard.kubectl.names import sendable
-from trainyard.operator.core import command as commands
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
+from trainyard.operator.command import literally, unclosed
 from trainyard.workspace.archive import Archive
 
 JsonObject = dict[str, Any]
@@ -99,7 +99,7 @@ def _command(words: list[str]) -> str:
     if not command.strip():
         raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
     _check_length("command", "a command", command)
-    if why := commands.unclosed(command):
+    if why := unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
     return _sendable("command", command)
 
@@ -135,7 +135,7 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
         if not equals:
             if name not in environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
-            value = commands.literally(environment[name])
+            value = literally(environment[name])
         _check_length(f"--env: {name}", "a value", value)
         values[name] = _sendable(f"--env: {name}", value)
     return [{"name": name, "value": value} for name, value in values.items()]

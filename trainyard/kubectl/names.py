@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")

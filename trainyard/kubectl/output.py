@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from trainyard.kubectl.progress import plain
-from trainyard.operator.core import names as n
-from trainyard.operator.core.command import detect_launcher
+from trainyard.operator import names as n
+from trainyard.operator.command import detect_launcher
 from trainyard.workspace.selection import size_in_words
 
 JsonObject = dict[str, Any]

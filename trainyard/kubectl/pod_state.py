@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.operator.core import names as n
-from trainyard.operator.core.ends import end_of
+from trainyard.operator import names as n
+from trainyard.operator.observe import read_pod_exit
 
 JsonObject = dict[str, Any]
 
@@ -30,7 +30,7 @@ class FailedStart:
 
 def failed_start(pod: JsonObject) -> FailedStart | None:
     """Return why the pod's worker can't start, None if it has started or may still start."""
-    end = end_of(pod)
+    end = read_pod_exit(pod)
     if end.said and not end.before:
         return FailedStart(n.WORKER_CONTAINER, end.code or 0, f"{end.said} ({end.reason})")
     if has_started(pod):

@@ -18,13 +18,15 @@ from trainyard.kubectl.follow import follow
 from trainyard.kubectl.packing import Packed
 from trainyard.kubectl.progress import say
 from trainyard.kubectl.upload import pods_that_have
-from trainyard.operator.core import gang_queue, job_spec, pool_limits
-from trainyard.operator.core import names as n
-from trainyard.operator.core.addresses import archive_prefix
-from trainyard.operator.core.distribution import Refused, distribute
-from trainyard.operator.core.queues import build_trial
+from trainyard.operator import names as n
+from trainyard.operator.core import job_spec
 from trainyard.operator.core.resolve import resolve
-from trainyard.operator.core.storage import Cluster as Facts
+from trainyard.operator.distribution import InvalidJob, distribute
+from trainyard.operator.gang import gang_rejection_reason
+from trainyard.operator.names import archive_prefix
+from trainyard.operator.observe import Cluster as Facts
+from trainyard.operator.pool import pool_rejection_reason, reservation_warning
+from trainyard.operator.queue import trial_attempt
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import archive_url
 from trainyard.workspace.errors import WorkspaceError
@@ -239,15 +241,13 @@ def _check_size(job: JsonObject, queue: JsonObject) -> None:
         return
     try:
         size = distribute(spec, settings.queue)
-    except Refused as refusal:
+    except InvalidJob as refusal:
         raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
-    trial = build_trial(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
+    trial = trial_attempt(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
     status = queue.get("status")
-    if why := pool_limits.rejection_reason(status, trial, time.time()) or gang_queue.rejection_reason(
-        status, trial
-    ):
+    if why := pool_rejection_reason(status, trial, time.time()) or gang_rejection_reason(status, trial):
         raise PluginError(USAGE, f"queue {spec.queue}: {why}")
-    if why := pool_limits.reservation_warning(status, settings.queue.pool):
+    if why := reservation_warning(status, settings.queue.pool):
         say(f"queue {spec.queue}: {why}; the job waits until there is one")
 
 

@@ -1,6 +1,6 @@
 """A job that gets no pod which takes its workspace, as long as something else is as it is: nothing is to be waited for.
 
-What a job waits for beside that, such as nodes, does not keep the pod away (trainyard/operator/core/starting.py).
+What a job waits for beside that, such as nodes, does not keep the pod away (trainyard/operator/attempt.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 from trainyard.kubectl.cluster import Cluster, queues_that_are_there
 from trainyard.kubectl.errors import REFUSED, UNAVAILABLE, PluginError
 from trainyard.kubectl.output import condition
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 JsonObject = dict[str, Any]
 # Until when the job waits with each of these reasons of its status: what somebody else does brings the pod then.

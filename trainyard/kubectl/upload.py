@@ -13,8 +13,8 @@ from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.errors import UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from trainyard.kubectl.progress import Bar, say
-from trainyard.operator.core import names as n
-from trainyard.operator.core.addresses import sync_pod_url
+from trainyard.operator import names as n
+from trainyard.operator.names import sync_pod_url
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import Bucket, archive_url
 from trainyard.workspace.errors import NotThere, WorkspaceError

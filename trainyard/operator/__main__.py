@@ -19,13 +19,13 @@ from trainyard.k8s.client import ApiUnavailable, Client
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 from trainyard.k8s.objects import Objects
 from trainyard.operator import handlers
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.controller import Controller
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
 from trainyard.operator.kinds import Kinds
-from trainyard.operator.lease import Hold
+from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.metrics import Metrics
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator.reconciler import Reconciler
 
 # In a pod, network policies say who gets here; outside of one only this machine does.
 # A cluster has one IP family, that of its API server's address
@@ -85,9 +85,9 @@ async def _serve(
     objects = Objects(rest, n.FIELD_MANAGER)
     metrics = Metrics()
     metrics.serve(address, metrics_port)
-    controller = Controller(objects, Reconciler(objects, Facts(objects, image)), metrics)
+    controller = Controller(objects, Reconciler(objects, ClusterReader(objects, image)), metrics)
     stopping, ready = asyncio.Event(), asyncio.Event()
-    hold = Hold(objects, holder)
+    hold = LeaseHolder(objects, holder)
     kinds = Kinds(handlers.settings(), handlers.DEFINED)
     watching = asyncio.create_task(
         kopf.operator(
@@ -125,7 +125,7 @@ async def _hear_signals(ready: asyncio.Event, stopping: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
 
 
-async def _hold(hold: Hold, controller: Controller) -> None:
+async def _hold(hold: LeaseHolder, controller: Controller) -> None:
     """Works as long as the Lease is held, and waits for it while it is not."""
     held: bool | None = None
     while True:

@@ -12,11 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trainyard.operator import names as n
 from trainyard.operator.api import job
 from trainyard.operator.api.fields import Field
-from trainyard.operator.core import names as n
-from trainyard.operator.core import permissions
-from trainyard.operator.core.permissions import CREATE_PODS, UPDATE_QUEUE
+from trainyard.operator.core.permissions import (
+    CREATE_PODS,
+    HARMLESS_CHANGES,
+    RESERVED_PATTERN,
+    RESTRICTED_QUEUE_FIELDS,
+    UPDATE_QUEUE,
+    contains_free_field,
+    required_permission,
+)
 
 API_VERSION: Final = "admissionregistration.k8s.io/v1"
 POLICY: Final = "ValidatingAdmissionPolicy"
@@ -45,7 +52,7 @@ def fields_with_permission(permission: str) -> dict[str, str]:
     return {
         path: cel
         for path, cel in _fields(job.spec(), "object.spec", "")
-        if permissions.required_permission(path) == permission
+        if required_permission(path) == permission
     }
 
 
@@ -55,7 +62,7 @@ def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
         path = f"{above}.{name}" if above else name
         place = f"{here}.?{name}"
         entries = each.item is not None and bool(each.item.fields)
-        if not permissions.contains_free_field(path):
+        if not contains_free_field(path):
             yield path, f"{place}.hasValue()"
         elif entries and each.item is not None:
             for below, cel in _fields(each.item, "each", path):
@@ -65,7 +72,7 @@ def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
 
 
 def _job_policy() -> dict[str, Any]:
-    checked = [name for name in job.spec().fields if name not in permissions.HARMLESS_CHANGES]
+    checked = [name for name in job.spec().fields if name not in HARMLESS_CHANGES]
     return _policy(
         name=n.JOB_POLICY,
         resource=n.JOB_PLURAL,
@@ -90,9 +97,7 @@ def _job_policy() -> dict[str, Any]:
 
 
 def _queue_policy() -> dict[str, Any]:
-    fields = {
-        path: f"object.spec.{_optional_path(path)}.hasValue()" for path in permissions.RESTRICTED_QUEUE_FIELDS
-    }
+    fields = {path: f"object.spec.{_optional_path(path)}.hasValue()" for path in RESTRICTED_QUEUE_FIELDS}
     return _policy(
         name=n.QUEUE_POLICY,
         resource=n.QUEUE_PLURAL,
@@ -126,7 +131,7 @@ def _cel_list(fields: dict[str, str]) -> str:
 def _reserved_keys(template: str) -> dict[str, str]:
     kinds = ("labels", "annotations")
     keys = (f"{template}.?metadata.?{kind}.orValue({{}}).map(key, key)" for kind in kinds)
-    return {"reserved": f"({' + '.join(keys)}).filter(key, key.matches('{permissions.RESERVED_PATTERN}'))"}
+    return {"reserved": f"({' + '.join(keys)}).filter(key, key.matches('{RESERVED_PATTERN}'))"}
 
 
 def _reserved_validation(place: str) -> dict[str, str]:

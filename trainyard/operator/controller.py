@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.objects import Objects
-from trainyard.operator.core import names as n
-from trainyard.operator.known import Asked, Key, Known, key_of
+from trainyard.operator import names as n
+from trainyard.operator.index import Key, ObjectIndex, Requests, object_key
 from trainyard.operator.metrics import Metrics
-from trainyard.operator.reconcile import Reconciler
-from trainyard.operator.work import Later, Work
+from trainyard.operator.reconciler import Reconciler
+from trainyard.operator.workqueue import RetryLater, WorkQueue
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Controller:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.known = Known()
+        self.known = ObjectIndex()
         self._objects = objects
         self._reconciler = reconciler
         self._metrics = metrics
@@ -53,10 +53,10 @@ class Controller:
         self._alive = clock()
         self._until = float("-inf")
         self._renewed = asyncio.Event()
-        self._work: Work[Key] = Work(self._look, WORKERS, clock=clock)
+        self._work: WorkQueue[Key] = WorkQueue(self._look, WORKERS, clock=clock)
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
 
-    def hear(self, asked: Asked) -> None:
+    def hear(self, asked: Requests) -> None:
         """Look at these."""
         for key, after in asked:
             self._work.add(key, after)
@@ -98,7 +98,7 @@ class Controller:
             with self._metrics.look(key.kind):
                 return await self._in_thread(lambda: self._reconcile(key))
         except (ApiError, ApiUnavailable) as error:
-            raise Later(str(error), error.retry_after) from error
+            raise RetryLater(str(error), error.retry_after) from error
         finally:
             self._alive = self._clock()
             self._metrics.waiting(len(self._work) - 1)
@@ -116,7 +116,7 @@ class Controller:
             self.hear(self.known.queue(item))
         for item in jobs:
             self.hear(self.known.job(item, first=True))
-        self.hear(self.known.lost(before - {key_of(item) for item in (*queues, *jobs)}))
+        self.hear(self.known.lost(before - {object_key(item) for item in (*queues, *jobs)}))
         return RESYNC_SECONDS
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from launcher.manifests import pod_security
 from trainyard.k8s import names
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 # The controller is in the launcher's image, which a stack builds or is given: no digest is known before. This one can't
 # be pulled from anywhere (RFC 2606 keeps .invalid free), so that nothing else runs in its place.

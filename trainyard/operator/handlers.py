@@ -10,10 +10,10 @@ from typing import Any
 
 import kopf
 
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import CLUSTER_SECONDS
 from trainyard.operator.controller import STUCK_SECONDS, Controller
-from trainyard.operator.core import names as n
 from trainyard.operator.core.reading import JsonObject
-from trainyard.operator.facts import FRESH_SECONDS
 from trainyard.operator.kinds import Kind, Kinds
 
 _CHILDREN = (
@@ -97,7 +97,7 @@ def registry(controller: Controller, kinds: Kinds) -> kopf.OperatorRegistry:
     async def _defined(event: Any, **_: Any) -> None:
         definition, kind = event["object"], event["type"]
         if kind is not None and definition["spec"]["group"] == n.KAI_GROUP:
-            controller.hear([(key, FRESH_SECONDS) for key, _ in known.unfinished()])
+            controller.hear([(key, CLUSTER_SECONDS) for key, _ in known.unfinished()])
         if kind == "DELETED":
             kinds.forget(definition)
         else:

@@ -12,7 +12,7 @@ from launcher.manifests import stamp
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.objects import Objects, path_of
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.operator.core.reading import JsonObject
 
 # https://kubernetes.io/docs/concepts/architecture/leases/
@@ -21,7 +21,7 @@ _VERSION = "coordination.k8s.io/v1"
 log = logging.getLogger(__name__)
 
 
-class Hold:
+class LeaseHolder:
     """The controller's Lease for one holder.
 
     A Deployment of one replica that is recreated has two pods all the same where a node stops answering.

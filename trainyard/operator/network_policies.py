@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trainyard.k8s import names
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 # Every namespace has this label (https://kubernetes.io/docs/reference/labels-annotations-taints/).
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"

@@ -15,7 +15,8 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
@@ -23,16 +24,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from launcher.manifests import stamp
 from trainyard.k8s import names
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.running import PROGRESS_SECONDS
 
-_SECONDS = 2.0
-_MOST_BYTES: Final = 1 << 20
+_TIMEOUT_SECONDS = 2.0
+_MAX_BYTES: Final = 1 << 20
 # The limit of lines with metrics for the status; a trainer has one line per metric.
-_MOST_LINES: Final = 100
+_MAX_LINES: Final = 100
 _LONGEST_LINE: Final = 1000
 # Whole numbers of a status have 64 bits, and moments end with the year 9999; no training comes near either.
-_MOST: Final = 1e11
+_MAX_VALUE: Final = 1e11
 _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _PATH: Final = re.compile(r"/[!-~]{0,1000}", re.ASCII)
@@ -47,7 +49,7 @@ class Unreadable(ValueError):
     """The progress of a pod can't be read; the message is the reason."""
 
 
-def first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject | None:
+def find_first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject | None:
     """The pod of rank 0 of a job that runs, if it runs and wants to be asked."""
     status = item.get("status") or {}
     if status.get("phase") != n.PHASE_RUNNING:
@@ -68,14 +70,14 @@ def first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject
     return None
 
 
-def ask(pod: JsonObject) -> JsonObject | None:
+def read_progress(pod: JsonObject) -> JsonObject | None:
     """Return the progress of the pod in the form of the job's status.
 
     Return None if there is no answer or no progress yet, and only `unreadable` if the answer can't be read.
     """
     try:
         address = _address(pod)
-        return None if address is None else parse(_get(*address))
+        return None if address is None else parse_metrics(_fetch(*address))
     except OSError as error:  # the trainer may not have started yet
         log.debug("pod %s does not answer: %s", pod["metadata"]["name"], error)
         return None
@@ -109,40 +111,40 @@ def _address(pod: JsonObject) -> tuple[str, int, str] | None:
     return str(host), int(port), path
 
 
-def _get(host: str, port: int, path: str) -> str:
-    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+def _fetch(host: str, port: int, path: str) -> str:
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
     connection.connect()
     # The connection's own timeout begins anew with every byte, those of the head, too.
     late = threading.Event()
-    end = threading.Timer(_SECONDS, _cut, [connection.sock, late])
+    end = threading.Timer(_TIMEOUT_SECONDS, _shut_down, [connection.sock, late])
     end.start()
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
             raise Unreadable(f"its metrics answer with status {answer.status}")
-        data = answer.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise Unreadable(f"its metrics are larger than {_MOST_BYTES} bytes")
+        data = answer.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise Unreadable(f"its metrics are larger than {_MAX_BYTES} bytes")
         if answer.length or late.is_set():
-            raise Unreadable(f"its metrics are incomplete, or take longer than {_SECONDS:g} s")
+            raise Unreadable(f"its metrics are incomplete, or take longer than {_TIMEOUT_SECONDS:g} s")
         return data.decode()
     except OSError as error:
         if late.is_set() or isinstance(error, TimeoutError):
-            raise Unreadable(f"its metrics take longer than {_SECONDS:g} s") from error
+            raise Unreadable(f"its metrics take longer than {_TIMEOUT_SECONDS:g} s") from error
         raise
     finally:
         end.cancel()
         connection.close()
 
 
-def _cut(connection: socket.socket, late: threading.Event) -> None:
+def _shut_down(connection: socket.socket, late: threading.Event) -> None:
     late.set()
     with suppress(OSError):  # it has come to its end meanwhile
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def parse(text: str) -> JsonObject | None:
+def parse_metrics(text: str) -> JsonObject | None:
     """The status's `progress` out of the text format of Prometheus; None without a step.
 
     Raises ValueError, or whatever the parser does, where it is something else.
@@ -150,15 +152,15 @@ def parse(text: str) -> JsonObject | None:
     """
     shown = tuple(names.TRAINER_PROGRESS.values())
     lines = [line for line in text.split("\n") if line.startswith(shown)]
-    if len(lines) > _MOST_LINES or any(len(line) > _LONGEST_LINE for line in lines):
+    if len(lines) > _MAX_LINES or any(len(line) > _LONGEST_LINE for line in lines):
         raise Unreadable(
-            f"its metrics have more than {_MOST_LINES} lines about its progress, or one longer than {_LONGEST_LINE}"
+            f"its metrics have more than {_MAX_LINES} lines about its progress, or one longer than {_LONGEST_LINE}"
         )
     values = {
         sample.name: sample.value
         for family in text_string_to_metric_families("\n".join([*lines, ""]))
         for sample in family.samples
-        if sample.name in shown and abs(sample.value) < _MOST
+        if sample.name in shown and abs(sample.value) < _MAX_VALUE
     }
     told = {key: values[name] for key, name in names.TRAINER_PROGRESS.items() if name in values}
     told = {key: value for key, value in told.items() if value >= 0 or key == "loss"}
@@ -167,8 +169,8 @@ def parse(text: str) -> JsonObject | None:
     tokens = "tokensPerSecond" in told
     found: dict[str, Any] = {
         "step": int(told["step"]),
-        "loss": _short(told.get("loss")),
-        "throughput": _short(told.get("tokensPerSecond" if tokens else "samplesPerSecond")),
+        "loss": _round(told.get("loss")),
+        "throughput": _round(told.get("tokensPerSecond" if tokens else "samplesPerSecond")),
         "unit": ("tokens/s" if tokens else "samples/s"),
         "checkpointStep": int(told["checkpointStep"]) if "checkpointStep" in told else None,
         "checkpointTime": stamp(told["checkpointTime"]) if "checkpointTime" in told else None,
@@ -178,6 +180,55 @@ def parse(text: str) -> JsonObject | None:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _short(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     """With six digits: kubectl shows all that there are."""
     return None if value is None else float(f"{value:.6g}")
+
+
+# A worker that does not answer blocks one thread for four seconds in each minute.
+_THREADS = 8
+# The interval after an answer that can't be read.
+_UNREADABLE_SECONDS = 60.0
+# Answers come in milliseconds; one that takes longer is told by the next look.
+_WAIT_SECONDS = 0.25
+
+Ask = Callable[[JsonObject], JsonObject | None]
+
+
+class ProgressPoller:
+    """Several threads may use it, each for another job. `now` is seconds since the epoch."""
+
+    def __init__(self, now: Callable[[], float], ask: Ask = read_progress) -> None:
+        self._now = now
+        self._ask = ask
+        self._asked: dict[str, float] = {}
+        self._answers: dict[str, tuple[str, Future[JsonObject | None]]] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="progress")
+
+    def told(self, job: str, worker: JsonObject) -> JsonObject | None:
+        """What this worker of the job at this path tells anew; it is not asked more often than that is due."""
+        uid = str(worker["metadata"].get("uid"))
+        whose, answer = self._answers.get(job, ("", None))
+        if answer is None or whose != uid:
+            if self._now() - self._asked.get(job, float("-inf")) < PROGRESS_SECONDS - 1.0:
+                return None
+            self._asked[job] = self._now()
+            answer = self._threads.submit(self._ask, worker)
+            self._answers[job] = uid, answer
+        try:
+            found = answer.result(_WAIT_SECONDS)
+        except TimeoutError:
+            return None
+        del self._answers[job]
+        if found is not None and UNREADABLE in found:
+            self._asked[job] = self._now() + _UNREADABLE_SECONDS - PROGRESS_SECONDS
+        return found
+
+    def forget(self, job: str) -> None:
+        """The job is gone."""
+        self._asked.pop(job, None)
+        self._answers.pop(job, None)
+
+    def close(self) -> None:
+        """Nobody is asked any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from launcher.observe import NODE_CLASS_GROUP
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 API_GROUP: Final = "rbac.authorization.k8s.io"
 _LABELS: Final = {"app.kubernetes.io/name": n.CONTROLLER}

@@ -11,10 +11,9 @@ import math
 from typing import Any, Final
 
 from launcher.error_lines import strip_control_characters
+from trainyard.operator import names as n
 from trainyard.operator.api import progress, queue
-from trainyard.operator.core import names as n
-from trainyard.operator.core.reading import JsonObject
-from trainyard.operator.core.record import moment
+from trainyard.operator.core.reading import JsonObject, parse_time
 
 Schema = dict[str, Any]
 
@@ -69,7 +68,7 @@ def _fit_object(value: JsonObject, schema: Schema) -> JsonObject | None:
 
 def _fit_text(value: str, schema: Schema) -> str | None:
     if schema.get("format") == "date-time":
-        return value if moment(value) is not None else None
+        return value if parse_time(value) is not None else None
     if "enum" in schema:
         return value if value in schema["enum"] else None
     return strip_control_characters(value)[: schema.get("maxLength")]

@@ -92,7 +92,7 @@ def pods(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _torchrun_worker(queue: Resource) -> Mapping[str, Any]:
-    """A worker as the controller makes it of a queue: image and size go over the template (trainyard/operator/core)."""
+    """A worker as the controller makes it of a queue: image and size go over the template (trainyard/operator)."""
     template = queue.at("spec", "podTemplate", "spec", default={})
     listed = rows(at(template, "containers"))
     own: Mapping[str, Any] = next(

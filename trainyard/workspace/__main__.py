@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
-from trainyard.operator.core import names
+from trainyard.operator import names
 from trainyard.workspace.archive import check_digest
 from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError

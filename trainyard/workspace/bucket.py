@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from trainyard.operator.core.addresses import workspaces_prefix
+from trainyard.operator.names import workspaces_prefix
 from trainyard.workspace.archive import Archive, check_digest
 from trainyard.workspace.errors import NotThere, WorkspaceError
 

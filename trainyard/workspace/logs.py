@@ -1,6 +1,6 @@
 """Archive a worker's log in the bucket: `archive_log` runs in the sidecar, `print_logs` in the pod of the reader.
 
-The worker's first process copies the worker's output to a file (trainyard/operator/core/first_process.py). The file
+The worker's first process copies the worker's output to a file (trainyard/operator/signal_forwarder.py). The file
 keeps its head and tail on disk; `trim` frees the blocks between them.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from trainyard.operator.core.addresses import ATTEMPT, NODE
+from trainyard.operator.names import ATTEMPT, NODE
 from trainyard.workspace.errors import NotThere, WorkspaceError
 
 LOG: Final = logging.getLogger("workspace")

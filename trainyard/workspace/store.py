@@ -34,7 +34,7 @@ _URL: Final = re.compile(r"s3://[^/]+/.+")
 class Pointer:
     """The archive of a job's workspace: its digest, its size in bytes, and its URL in S3, "" for one in a sync pod.
 
-    A worker unpacks the archive in the annotation of its pod (trainyard/operator/core/addresses.py:
+    A worker unpacks the archive in the annotation of its pod (trainyard/operator/names.py:
     archive_annotation). A sync pod records the archive that it received last.
     """
 

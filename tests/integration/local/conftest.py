@@ -27,7 +27,7 @@ from tests.integration.local.own_api_server import api_server as running_api_ser
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
 from trainyard.cli.stack_file import write
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.stack_files import read
 
 TEST_HOME = ROOT / ".local-test"

@@ -11,7 +11,7 @@ import yaml
 
 from local.tools.go import find_go
 from tests.integration.local.own_api_server import ApiServer
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 # The newest release that Go's module proxy has; of what the controller reads and writes, v0.17.0 has the same fields.
 MODULE, SUM = "github.com/NVIDIA/KAI-scheduler@v0.12.0", "h1:3rhB0TdbJYNgOiZ6E0cAa+VJnr4srhoigJI/PkY85vI="

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.local.torchrun_controller import until
-from tests.unit.operator_core.test_first_process import SAVES
-from trainyard.operator.core import first_process
+from tests.unit.operator.test_first_process import SAVES
+from trainyard.operator.signal_forwarder import wrap_command
 
 pytestmark = pytest.mark.local
 
@@ -48,7 +48,7 @@ def seconds_to_end(words: list[str], place: Path) -> float:
 
 
 def started(words: list[str]) -> list[str]:
-    return [each.replace("$$", "$") for each in first_process.under_it(words)]
+    return [each.replace("$$", "$") for each in wrap_command(words)]
 
 
 def test_a_program_that_does_not_listen_yet_is_ended_at_once(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.integration.local.torchrun_controller import (
 )
 from tests.torchrun_manifests import manifest
 from trainyard.k8s.client import accept_deep_objects
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 NUMBERS = count(1)
 # Nothing is waited for but looks that have begun.

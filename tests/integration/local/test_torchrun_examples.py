@@ -14,7 +14,7 @@ import yaml
 from tests.faults.place import until
 from tests.integration.local.conftest import EXAMPLES, Stack
 from tests.integration.local.torchrun_person import SPACE, WAIT_SECONDS, logs_of, reaches
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 

@@ -34,7 +34,7 @@ from tests.integration.local.torchrun_machine import (
     submit,
 )
 from tests.torchrun_manifests import manifest
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

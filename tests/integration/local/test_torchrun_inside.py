@@ -14,7 +14,7 @@ import pytest
 from tests.faults.place import Place, until
 from tests.integration.local.conftest import Command, Stack
 from tests.integration.local.torchrun_person import SPACE, job, logs_of, reaches, submit_edited, torchrun
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 

@@ -10,7 +10,7 @@ import yaml
 from local.home import CHECKOUT
 from tests.integration.local.own_api_server import ApiServer
 from trainyard.operator import deployment
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.operator.rbac import CLUSTER_RULES
 
 pytestmark = pytest.mark.local

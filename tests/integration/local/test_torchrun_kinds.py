@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.local.own_api_server import Answer, ApiServer
 from tests.torchrun_manifests import SEED, manifest
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.local
 

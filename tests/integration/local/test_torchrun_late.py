@@ -20,7 +20,7 @@ from tests.integration.local.own_api_server import ApiServer, api_server
 from tests.integration.local.torchrun_controller import Team, controller, taken_away, until, without_right
 from tests.integration.local.torchrun_machine import INDEX, Machine, cluster, comes_to
 from tests.torchrun_manifests import manifest
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

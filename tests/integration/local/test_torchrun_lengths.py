@@ -10,9 +10,9 @@ import pytest
 
 from tests.integration.local.own_api_server import ApiServer
 from tests.torchrun_manifests import manifest
+from trainyard.operator import names as n
 from trainyard.operator.api import job, queue
 from trainyard.operator.api.fields import Field
-from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.local
 

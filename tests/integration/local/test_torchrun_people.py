@@ -22,7 +22,7 @@ from tests.torchrun_manifests import manifest
 from trainyard.k8s import names
 from trainyard.kubectl.__main__ import main as plugin_main
 from trainyard.kubectl.errors import DONE, REFUSED
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 

@@ -21,7 +21,7 @@ from tests.torchrun_manifests import manifest
 from tests.unit.k8s.test_kubeconfig import CASES, write
 from trainyard.k8s import kubeconfig
 from trainyard.k8s.client import RetryPolicy
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.local
 

@@ -23,7 +23,7 @@ from tests.integration.local.torchrun_person import (
     submit_edited,
     torchrun,
 )
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.workspace.archive import pack
 from trainyard.workspace.bucket import parse_url
 

@@ -21,8 +21,8 @@ from tests.integration.local.torchrun_rules import (
 from tests.torchrun_manifests import change, manifest
 from tests.torchrun_numbers import Number
 from trainyard.k8s import quantity
+from trainyard.operator import names as n
 from trainyard.operator.api import job as schema
-from trainyard.operator.core import names as n
 
 pytestmark = pytest.mark.local
 

@@ -20,8 +20,8 @@ from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Running, Team, controller, until
 from tests.integration.local.torchrun_machine import JOB, cluster, submit
 from tests.torchrun_manifests import manifest
+from trainyard.operator import names as n
 from trainyard.operator.controller import WORKERS
-from trainyard.operator.core import names as n
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

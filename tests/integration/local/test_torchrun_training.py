@@ -29,7 +29,7 @@ from tests.integration.local.torchrun_person import (
     torchrun,
     workers_say,
 )
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 

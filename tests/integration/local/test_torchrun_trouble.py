@@ -24,7 +24,7 @@ from tests.integration.local.torchrun_person import (
     torchrun,
 )
 from trainyard.kubectl.onefile import build
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 

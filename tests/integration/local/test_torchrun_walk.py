@@ -18,7 +18,7 @@ from tests.integration.local.kai import kai_kinds
 from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Team, controller, until
 from tests.torchrun_manifests import SEED
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(180)]
 

@@ -15,7 +15,7 @@ from tests.torchrun_manifests import manifest
 from trainyard.k8s import kubeconfig
 from trainyard.kubectl.cluster import PATIENCE, Cluster
 from trainyard.kubectl.follow import LastSeen, worker
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.local
 

@@ -18,8 +18,8 @@ from local.home import CHECKOUT
 from local.ports import free_ports
 from tests.integration.local.own_api_server import ApiServer
 from trainyard.k8s import names
+from trainyard.operator import names as n
 from trainyard.operator import rbac
-from trainyard.operator.core import names as n
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from tests.integration.local import kai
 from tests.integration.local.own_api_server import ApiServer, api_server
 from tests.integration.local.torchrun_controller import Team, until
 from tests.torchrun_manifests import manifest
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 MACHINE = "machine"
 JOB = "vit"
-# Its claims are shared by several nodes (trainyard/operator/core/storage.py).
+# Its claims are shared by several nodes (trainyard/operator/storage.py).
 STORAGE_CLASS = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",

@@ -12,7 +12,7 @@ import yaml
 from local.home import CHECKOUT
 from tests.faults.place import until
 from tests.integration.local.conftest import Command, Stack
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 SPACE = ("-n", "training")
 # A machine comes first, and pods of one that is gone are forgotten a minute later.

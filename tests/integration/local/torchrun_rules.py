@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.torchrun_numbers import numbers
+from trainyard.operator import names as n
 from trainyard.operator.api import job, queue
 from trainyard.operator.api.fields import FORBIDDEN, Field, Rule
-from trainyard.operator.core import names as n
 
 Changes = Mapping[str, Any]
 DIGEST = "sha256:" + "0123456789abcdef" * 4

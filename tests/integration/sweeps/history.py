@@ -19,7 +19,7 @@ from tests.integration.local import kai
 from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Team, until
 from tests.integration.local.torchrun_machine import INDEX
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 _GONE = 410
 # Before what is told of the life before.

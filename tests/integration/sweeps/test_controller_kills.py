@@ -14,7 +14,7 @@ from trainyard.operator import rbac
 
 # What this life has no use for. A name that something else has is looked at; a Service or a queue of KAI that somebody
 # changed is mended; the archive of a running job is changed (tests/unit/operator/test_reconcile.py,
-# tests/unit/operator_core). Nodes that are not needed are given back, and reservations are read (test_pool.py). A
+# tests/unit/operator). Nodes that are not needed are given back, and reservations are read (test_pool.py). A
 # gang of which a worker has succeeded needs one member (test_gang_queue.py).
 UNUSED = {
     *(

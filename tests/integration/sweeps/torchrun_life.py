@@ -13,7 +13,7 @@ from tests.integration.local.torchrun_controller import Team
 from tests.integration.local.torchrun_machine import INDEX, VOLUMES, Machine
 from tests.integration.local.torchrun_pool import Pool
 from tests.torchrun_manifests import manifest
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 # A worker of the first fails once; the second, whose nodes have claims of their own and so a Job each, is suspended and
 # resumed, and goes with its time; the third is deleted; the fourth is an elastic gang of KAI Scheduler with a

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.trainer.forks import ForkedProgram
-from trainyard.operator.core import command
-from trainyard.operator.core.child_exit import exit_code
+from trainyard.operator.command import Rendezvous, build_command
 from trainyard.operator.core.job_spec import C10D
+from trainyard.operator.observe import command_exit_code
 
 pytestmark = pytest.mark.trainer
 
@@ -44,10 +44,10 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
     script = tmp_path / "unset.sh"
     script.write_text("#!/bin/sh\n")
     script.chmod(stat.S_IRUSR)
-    meeting = command.Meeting(
+    meeting = Rendezvous(
         backend=C10D, endpoint="localhost:0", id="one", nodes=1, least=1, processes=2, given=False
     )
-    built = command.build(typed, args, meeting, "torchrun")
+    built = build_command(typed, args, meeting, "torchrun")
     program, *words = [each.replace("$$", "$") for each in built.words]  # as the kubelet does
     assert program == "torchrun"
     environ = {**os.environ, **built.environment, "PATH": programs()}
@@ -56,12 +56,12 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
     output, _ = torchrun.communicate(timeout=120)
     message = output.encode()[-KEPT_BYTES:].decode(errors="replace")
     assert torchrun.returncode == 1, message
-    assert exit_code(1, message) == code, message
+    assert command_exit_code(1, message) == code, message
 
 
 def test_what_torchrun_does_not_tell_is_the_containers_own() -> None:
     for own in (None, 0, 1, 7, 137):
-        assert exit_code(own, "") == own
-    assert exit_code(143, "Root Cause (first observed failure):\n  exitcode  : 3 (pid: 1) \n") == 143
+        assert command_exit_code(own, "") == own
+    assert command_exit_code(143, "Root Cause (first observed failure):\n  exitcode  : 3 (pid: 1) \n") == 143
     said = "[default0]:  File \"/x/subprocess_handler.py\", line 1\nFileNotFoundError: [Errno 2] 'data'\n"
-    assert exit_code(1, said) == 1, "the command's own traceback"
+    assert command_exit_code(1, said) == 1, "the command's own traceback"

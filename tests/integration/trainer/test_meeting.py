@@ -19,9 +19,11 @@ from local.ports import free_ports
 from tests.integration.trainer.conftest import LIMIT_SECONDS, Ended, Node, environment, new_process
 from tests.integration.trainer.forks import ForkedProgram
 from tests.tools import etcd_with_v2
-from trainyard.operator.core import command, first_process
-from trainyard.operator.core import names as n
+from trainyard.operator import command
+from trainyard.operator import names as n
+from trainyard.operator.command import Rendezvous, build_command
 from trainyard.operator.core.job_spec import ETCD, STATIC
+from trainyard.operator.signal_forwarder import wrap_command
 
 pytestmark = pytest.mark.trainer
 
@@ -104,11 +106,11 @@ def worker() -> Iterator[Worker]:
     """
     with ExitStack() as stack:
 
-        def begin(meeting: command.Meeting, rank: int, fork: bool = True) -> Node:
-            built = command.build("python", ("-c", TRAINS), meeting)
+        def begin(meeting: Rendezvous, rank: int, fork: bool = True) -> Node:
+            built = build_command("python", ("-c", TRAINS), meeting)
             path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
             variables = environment({**built.environment, "PATH": path})
-            words = built.words if fork else first_process.under_it(built.words)
+            words = built.words if fork else wrap_command(built.words)
             words = [kubelets(word, rank) for word in words]
             if fork:
                 assert words[0] == "torchrun"
@@ -128,8 +130,8 @@ def kubelets(word: str, rank: int) -> str:
     return word.replace(f"$({n.ENV_NODE_RANK})", str(rank)).replace("$$", "$")
 
 
-def meeting(backend: str, endpoint: str) -> command.Meeting:
-    return command.Meeting(
+def meeting(backend: str, endpoint: str) -> Rendezvous:
+    return Rendezvous(
         backend=backend, endpoint=endpoint, id=f"{backend}-0", nodes=2, least=2, processes=1, given=True
     )
 

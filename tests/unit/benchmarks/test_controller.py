@@ -14,7 +14,7 @@ from tests.integration.local.own_api_server import Answer
 from tests.integration.local.torchrun_controller import Team
 from tests.integration.sweeps import history
 from tests.integration.sweeps.kills import MOMENTS, Kill, Outcome, Result
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 

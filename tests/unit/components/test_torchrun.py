@@ -21,7 +21,7 @@ from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.test_network_policies import reached, selects
 from trainyard.k8s import names
 from trainyard.operator import deployment
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 

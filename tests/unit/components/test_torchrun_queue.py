@@ -12,8 +12,9 @@ from components.documents.torchrun_queue import JobDefaults, Surroundings, Volum
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.queues import queue
 from tests.unit.components.torchrun_crd import problems
-from trainyard.operator.core import queue_spec, queues
-from trainyard.operator.core.storage import Cluster
+from trainyard.operator.core import queue_spec
+from trainyard.operator.observe import Cluster
+from trainyard.operator.queue import build_trial_pod
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +41,7 @@ def made(**changes: Any) -> dict[str, Any]:
 
 def worker(**changes: Any) -> dict[str, Any]:
     """The container of a worker as the controller makes it, on one machine with all that the queue has of it."""
-    trial = queues.trial(
+    trial = build_trial_pod(
         {"metadata": {"name": "q", "namespace": "training", "uid": "u"}, "spec": made(**changes)},
         Cluster(tools_image=IMAGE),
     )

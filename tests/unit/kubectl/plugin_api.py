@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import FakeApi, status
 from trainyard.kubectl.cluster import LABEL_INDEX
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 ROOT = f"/apis/{n.API_VERSION}"
 JOBS = f"{ROOT}/namespaces/team/{n.JOB_PLURAL}"

@@ -13,7 +13,7 @@ from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import follow
 from trainyard.kubectl.cluster import LABEL_INDEX
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 KEPT = {

@@ -18,7 +18,7 @@ from trainyard.kubectl import cp as cp_verb
 from trainyard.kubectl.cli import parser
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.errors import PluginError
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 

@@ -19,7 +19,7 @@ from tests.unit.kubectl.plugin_api import JOBS, PODS, TorchrunApi, sent
 from tests.unit.launcher.api_server import serving
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]

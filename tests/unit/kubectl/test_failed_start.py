@@ -11,7 +11,7 @@ from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import follow
 from trainyard.kubectl.pod_state import FailedStart, failed_start
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 NAME = "one-0-0-abcde"

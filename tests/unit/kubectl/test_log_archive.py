@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi
 from trainyard.kubectl import log_archive
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from tests.unit.workspace.archives import serving
 from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.upload import Running
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.workspace.archive import pack
 from trainyard.workspace.store import Store
 

@@ -14,7 +14,7 @@ from tests.unit.kubectl.conftest import Receiving
 from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.workspace.bucket import parse_url
 from trainyard.workspace.store import Store
 

@@ -12,7 +12,7 @@ from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi
 from trainyard.kubectl import follow, sync_pod_check, upload
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.errors import UNAVAILABLE
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 WAITING = "waiting for pod one-sync-0, which takes the workspace"

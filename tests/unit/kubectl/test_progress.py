@@ -14,7 +14,7 @@ import pytest
 from tests.unit.kubectl.plugin_api import SUBMIT, Run, TorchrunApi
 from trainyard.kubectl import progress
 from trainyard.kubectl.progress import Bar, drawn
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.workspace.store import Store
 
 pytestmark = pytest.mark.unit

@@ -18,7 +18,7 @@ from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cli import VERBS, parser
 from trainyard.kubectl.cluster import Cluster
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from tests.unit.kubectl.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, Torchru
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import follow, log_stream, output
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 

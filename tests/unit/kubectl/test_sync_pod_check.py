@@ -10,7 +10,7 @@ import pytest
 from tests.unit.kubectl.conftest import Clock
 from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, Run, TorchrunApi, only_line, sent
 from trainyard.kubectl import output, upload
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.workspace.store import Store
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.claim_mark import JsonObject, add_mark, mark, read_marks
 from tests.unit.launcher.shown import node
-from trainyard.operator.core.affinity import allows
+from trainyard.operator.placement import affinity_allows
 
 pytestmark = pytest.mark.unit
 
@@ -48,4 +48,4 @@ def test_mark_is_in_every_term_of_an_affinity(terms: list[JsonObject], expected:
 
 def test_mark_keeps_no_pod_from_a_node() -> None:
     there = node("a", "small", 4, ready=True, starting=False, initialized=True, cordoned=False)
-    assert allows(add_mark({}, KEY), there)
+    assert affinity_allows(add_mark({}, KEY), there)

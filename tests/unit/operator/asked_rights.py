@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from trainyard.operator import names as n
 from trainyard.operator import rbac
-from trainyard.operator.core import names as n
 
 
 class Needed(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 from tests.unit.launcher.api_server import FakeApi
 from trainyard.k8s.objects import Objects
 from trainyard.operator import admission
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.reconciler import Reconciler
 
 TEAM = "/namespaces/team"
 JOB = f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs/vit"
@@ -82,7 +82,7 @@ def thing(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str,
 
 def settle(objects: Objects) -> None:
     """Look until nothing is due at once."""
-    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(30):
         again = reconciler.job("team", "vit")
         if again is None or again > 1:
@@ -133,7 +133,7 @@ def install_kai(api: FakeApi, *, whole: bool = True) -> None:
 def settle_queue(api: FakeApi) -> dict[str, Any]:
     """Look at the queue until nothing changes; returns its conditions, each with its status and message."""
     objects = Mortal(api)
-    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     before = ""
     for _ in range(10):
         reconciler.queue("team", "h100")

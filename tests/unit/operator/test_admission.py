@@ -9,17 +9,25 @@ from typing import Any
 import pytest
 
 from tests.unit.launcher.api_server import FakeApi
+from tests.unit.operator.life import Life
+from tests.unit.operator.made import CLUSTER
 from tests.unit.operator.staged import PLURALS, stage
-from tests.unit.operator_core.life import Life
-from tests.unit.operator_core.made import CLUSTER
 from trainyard.k8s.objects import Objects
 from trainyard.operator import admission
+from trainyard.operator import names as n
 from trainyard.operator.api import job, queue
 from trainyard.operator.api.fields import Field, text
-from trainyard.operator.core import names as n
-from trainyard.operator.core import permissions
-from trainyard.operator.core.permissions import CREATE_PODS, UPDATE_QUEUE, is_reserved, restricted_fields
-from trainyard.operator.facts import Facts
+from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.core.permissions import (
+    CREATE_PODS,
+    FREE_JOB_FIELDS,
+    HARMLESS_CHANGES,
+    RESERVED_PATTERN,
+    RESTRICTED_QUEUE_FIELDS,
+    UPDATE_QUEUE,
+    is_reserved,
+    restricted_fields,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -56,9 +64,9 @@ def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
 
 def test_free_fields_are_fields_of_the_schema() -> None:
     of_job = paths(job.spec())
-    assert of_job >= permissions.FREE_JOB_FIELDS
-    assert set(permissions.HARMLESS_CHANGES) <= set(job.spec().fields)
-    assert set(permissions.RESTRICTED_QUEUE_FIELDS) <= paths(queue.spec())
+    assert of_job >= FREE_JOB_FIELDS
+    assert set(HARMLESS_CHANGES) <= set(job.spec().fields)
+    assert set(RESTRICTED_QUEUE_FIELDS) <= paths(queue.spec())
 
 
 @pytest.mark.parametrize(("place", "right"), [("secrets", CREATE_PODS), ("overrides.sidecars", UPDATE_QUEUE)])
@@ -139,13 +147,13 @@ def policy_path(kind: str) -> str:
 def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: Any) -> None:
     stage(api)
     objects = Objects(api.client(), n.FIELD_MANAGER)
-    assert Facts(objects, "tools").cluster("team", claims=False).policy_since is not None
+    assert ClusterReader(objects, "tools").cluster("team", claims=False).policy_since is not None
     item = api.objects[policy_path(kind)]
     if spec is None:
         api.remove(policy_path(kind))
     else:
         api.put(policy_path(kind), {**item, "spec": {**item["spec"], **spec}})
-    assert Facts(objects, "tools").cluster("team", claims=False).policy_since is None
+    assert ClusterReader(objects, "tools").cluster("team", claims=False).policy_since is None
 
 
 @pytest.mark.parametrize(
@@ -166,4 +174,4 @@ def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: A
 )
 def test_reserved_keys(key: str, reserved: bool) -> None:
     assert is_reserved(key) == reserved
-    assert bool(re.search(permissions.RESERVED_PATTERN, key)) == reserved
+    assert bool(re.search(RESERVED_PATTERN, key)) == reserved

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.launcher.api_server import until
-from trainyard.operator import asking
-from trainyard.operator.asking import Asking
-from trainyard.operator.core.running import PROGRESS_SECONDS
+from trainyard.operator import progress
+from trainyard.operator.progress import ProgressPoller
+from trainyard.operator.running import PROGRESS_SECONDS
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ class Workers:
         self.now = 0.0
         self.asked: list[str] = []
         self.free = threading.Event()
-        self.asking = Asking(lambda: self.now, self.answer)
+        self.asking = ProgressPoller(lambda: self.now, self.answer)
 
     def answer(self, worker: dict[str, Any]) -> dict[str, Any]:
         uid = worker["metadata"]["uid"]
@@ -59,13 +59,13 @@ def test_asking_a_slow_worker_is_answered_by_a_later_look(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = time.monotonic()
-    monkeypatch.setattr(asking, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 0.01)
     assert [workers.asking.told(f"job {number}", worker(f"slow {number}")) for number in range(3)] == [
         None
     ] * 3
     assert time.monotonic() - began < 3
     until(lambda: len(workers.asked) == 3)
-    monkeypatch.setattr(asking, "_WAIT_SECONDS", 10.0)
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 10.0)
     assert workers.asking.told("vit", worker("quick")) == {"step": 4, "of": "quick"}
     workers.free.set()
     found = workers.asking.told("job 0", worker("slow 0"))
@@ -77,10 +77,10 @@ def test_asking_a_slow_worker_is_answered_by_a_later_look(
 def test_asking_after_a_restart_drops_the_earlier_answer(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 0.01)
     assert workers.asking.told("vit", worker("slow")) is None
     until(lambda: workers.asked == ["slow"])
-    monkeypatch.setattr(asking, "_WAIT_SECONDS", 10.0)
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 10.0)
     workers.free.set()
     workers.now += PROGRESS_SECONDS
     assert workers.asking.told("vit", worker("next")) == {"step": 2, "of": "next"}

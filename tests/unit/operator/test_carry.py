@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator.staged import JOB, NOW, QUEUE, Mortal, stage
-from trainyard.operator.carry import carry_out
-from trainyard.operator.core import names as n
-from trainyard.operator.core.decision import Decision, removal
+from trainyard.operator import names as n
+from trainyard.operator.plan import ReconcilePlan, removal
+from trainyard.operator.reconciler import apply_plan
 
 pytestmark = pytest.mark.unit
 
@@ -23,10 +23,10 @@ def test_no_machine_is_given_back_by_a_look_from_before_the_job_began(api: FakeA
     stage(api)
     api.put(CLAIM, {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "p5-1"}})
     read = copy.deepcopy(api.objects[JOB])
-    decision = Decision(removals=(removal(api.objects[CLAIM]),))
+    decision = ReconcilePlan(removals=(removal(api.objects[CLAIM]),))
     if begun:
         api.put(JOB, {**read, "status": {"phase": "Provisioning"}})
-    blocked = carry_out(decision, read, Mortal(api), now=lambda: NOW)
+    blocked = apply_plan(decision, read, Mortal(api), now=lambda: NOW)
     assert (CLAIM in api.objects) is begun
     assert blocked == (JOB if begun else "")
 
@@ -37,8 +37,8 @@ def test_finalizers_are_not_put_over_those_that_somebody_wrote_meanwhile(api: Fa
     read = copy.deepcopy(api.objects[QUEUE])
     if newer:
         api.put(QUEUE, {**read, "metadata": {**read["metadata"], "finalizers": [OTHER]}})
-    blocked = carry_out(
-        Decision(finalizers=(n.QUEUE_FINALIZER,), status={}), read, Mortal(api), now=lambda: NOW
+    blocked = apply_plan(
+        ReconcilePlan(finalizers=(n.QUEUE_FINALIZER,), status={}), read, Mortal(api), now=lambda: NOW
     )
     assert api.objects[QUEUE]["metadata"]["finalizers"] == [OTHER if newer else n.QUEUE_FINALIZER]
     assert blocked == QUEUE, "it is looked at again"

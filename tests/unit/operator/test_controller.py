@@ -14,13 +14,13 @@ from tests.unit.launcher.api_server import FakeApi, serving
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
 from trainyard.operator import handlers
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.controller import STUCK_SECONDS, Controller
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
+from trainyard.operator.index import Key
 from trainyard.operator.kinds import Kinds
-from trainyard.operator.known import Key
 from trainyard.operator.metrics import Metrics
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
 JOB = Key(n.JOB_KIND, "team", "vit")
@@ -96,7 +96,7 @@ def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_
     async def main(api: FakeApi) -> None:
         clock = Clock()
         objects = Objects(api.client(retry=RetryPolicy()), n.FIELD_MANAGER)
-        reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"))
+        reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"))
         controller = Controller(objects, reconciler, Metrics(), clock=clock)
         controller.allow(clock() + 1000)
         task = asyncio.create_task(controller.run())

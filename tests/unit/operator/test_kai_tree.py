@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.operator.staged import JOB, KAI, NOW, QUEUE, Mortal, install_kai, stage
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +27,7 @@ def api() -> Iterator[FakeApi]:
 def reconciler(api: FakeApi) -> Reconciler:
     """Its clock stands still: it never reads the facts anew because they are old."""
     objects = Mortal(api)
-    return Reconciler(objects, Facts(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
+    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
 
 
 def put_queue(api: FakeApi, name: str, spec: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ import kopf
 import pytest
 
 from trainyard.operator import kinds as kinds_of
+from trainyard.operator import names as n
 from trainyard.operator.api.definitions import definitions
-from trainyard.operator.core import names as n
 from trainyard.operator.kinds import Kind, Kinds, served
 
 pytestmark = pytest.mark.unit

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from trainyard.operator.core import names as n
-from trainyard.operator.core.observe import OVER
-from trainyard.operator.known import (
+from trainyard.operator import names as n
+from trainyard.operator.index import (
     COUNT_SECONDS,
     OVER_A_SECOND,
     SPREAD_SECONDS,
     WAITING_SPREAD_SECONDS,
-    Known,
+    ObjectIndex,
 )
+from trainyard.operator.observe import OVER
 
 pytestmark = pytest.mark.unit
 
@@ -34,8 +34,8 @@ def queue(generation: int = 1, **meta: Any) -> dict[str, Any]:
     return {"kind": n.QUEUE_KIND, "metadata": named, "spec": {}}
 
 
-def known() -> Known:
-    return Known(draw=lambda: 0.5)
+def known() -> ObjectIndex:
+    return ObjectIndex(draw=lambda: 0.5)
 
 
 def jobs_of(asked: Any) -> set[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.unit.launcher.api_server import FakeApi
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
-from trainyard.operator.core import names as n
-from trainyard.operator.lease import Hold
+from trainyard.operator import names as n
+from trainyard.operator.lease import LeaseHolder
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{n.CONTROLLER_NAMESPACE}/leases/{n.CONTROLLER}"
 
@@ -19,8 +19,8 @@ class Clock:
         return self.now
 
 
-def hold(api: FakeApi, holder: str, clock: Clock) -> Hold:
-    return Hold(
+def hold(api: FakeApi, holder: str, clock: Clock) -> LeaseHolder:
+    return LeaseHolder(
         Objects(api.client(), n.FIELD_MANAGER), holder, clock=clock, now=lambda: 1_800_000_000 + clock()
     )
 

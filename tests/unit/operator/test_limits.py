@@ -14,8 +14,9 @@ from tests.torchrun_manifests import manifest
 from tests.torchrun_numbers import Number, numbers
 from tests.unit.operator.test_schema import EVERY as NODES
 from tests.unit.operator.test_schema import STATUSES, fields, problems
-from trainyard.operator.core import job_spec, queue_spec, record, resolve
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
+from trainyard.operator.core import job_spec, queue_spec, resolve
+from trainyard.operator.status import read_status
 
 pytestmark = pytest.mark.unit
 
@@ -75,7 +76,7 @@ def test_the_controller_remembers_the_numbers_that_its_status_may_have(path: str
     first = 1 if path == "capacity.tries" else 0  # where there is a wait, a try has begun
     for value in limits(least, most):
         wait = {"since": "2027-01-01T00:00:00Z", "tries": value}
-        noted = record.read({"attempt": value, "restarts": value, "capacity": wait})
+        noted = read_status({"attempt": value, "restarts": value, "capacity": wait})
         found = noted.gathering if path.startswith("capacity.") else noted
         assert getattr(found, REMEMBERED[path]) == (max(first, value) if least <= value <= most else first)
 

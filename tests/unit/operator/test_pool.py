@@ -24,10 +24,9 @@ from tests.unit.operator.staged import (
 )
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError
-from trainyard.operator import pools
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import ClusterReader, PollPacer, PoolReader
+from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
 
@@ -143,7 +142,7 @@ def test_of_two_jobs_that_see_the_same_idle_nodes_one_begins(api: FakeApi) -> No
 
     def look() -> None:
         objects = Mortal(api)
-        reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+        reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
         for name in ("other", "vit"):
             reconciler.job("team", name)
 
@@ -184,7 +183,7 @@ def test_reservations_of_a_pool_are_read_with_it(api: FakeApi) -> None:
     settle(Mortal(api))
     assert api.objects[JOB]["status"]["reason"] == n.REASON_CAPACITY_IMPOSSIBLE
     assert held(api) == []
-    Reconciler(objects := Mortal(api), Facts(objects, "tools@sha256:1"), now=lambda: NOW).queue(
+    Reconciler(objects := Mortal(api), ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).queue(
         "team", "h100"
     )
     assert api.objects[QUEUE]["status"]["pool"]["reservations"] == 0
@@ -211,7 +210,7 @@ def test_of_a_pool_that_is_not_there_nothing_else_is_read(api: FakeApi) -> None:
     pooled(api)
     api.remove(POOL)
     objects = Mortal(api)
-    again = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    again = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_POOL_NOT_FOUND
     assert {path for path, _ in reads(api)} == {POOL}
     assert again == 30
@@ -225,7 +224,7 @@ def test_a_placeholder_that_is_not_taken_is_told_and_tried_again(api: FakeApi) -
     pooled(api)
     api.refused = {("POST", PODS)}
     objects = Mortal(api)
-    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     assert reconciler.job("team", "vit") == 30
     told = api.objects[JOB]["status"]
     assert (told["phase"], told["reason"]) == ("Pending", n.REASON_PLACEHOLDER_REFUSED)
@@ -252,21 +251,21 @@ def test_jobs_that_wait_share_what_is_read_and_pace_themselves(api: FakeApi) -> 
         meta = {key: value for key, value in item["metadata"].items() if key != "uid"}
         api.put(JOB.replace("/vit", f"/{name}"), {**item, "metadata": {**meta, "name": name}})
     objects = Mortal(api)
-    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
-    reconciler._pools = pools.Pools(
+    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler._pools = PoolReader(
         objects, clock=lambda: 0.0
     )  # all of them within a second, however slow this is
     pauses = [reconciler.job("team", f"job-{number}") for number in range(20)]
     assert pauses[0] == 2
-    assert pauses[-1] == 20 / pools.Pace.LOOKS_A_SECOND
+    assert pauses[-1] == 20 / PollPacer.LOOKS_A_SECOND
     assert sum(path == NODES for path, _ in reads(api)) == 1
     api.remove(JOB.replace("/vit", "/job-3"))
     reconciler.job("team", "job-3")
-    assert reconciler.job("team", "job-4") == 19 / pools.Pace.LOOKS_A_SECOND
+    assert reconciler.job("team", "job-4") == 19 / PollPacer.LOOKS_A_SECOND
 
 
 def test_only_jobs_that_look_often_slow_each_other_and_never_without_end() -> None:
-    pace = pools.Pace()
+    pace = PollPacer()
     assert [pace.paced("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
     assert pace.paced("running", 1.0) == 1.0
     assert [pace.paced(str(number), 2.0, waits=True) for number in range(500)][0::100] == [
@@ -282,7 +281,7 @@ def test_only_jobs_that_look_often_slow_each_other_and_never_without_end() -> No
 def test_a_list_is_kept_for_its_time_and_not_longer(api: FakeApi) -> None:
     pooled(api)
     clock = [0.0]
-    read = pools.Pools(Mortal(api), clock=lambda: clock[0])
+    read = PoolReader(Mortal(api), clock=lambda: clock[0])
     for second, paths in ((0.0, {NODES, ALL_PODS}), (0.9, set()), (1.1, {NODES}), (10.5, {NODES, ALL_PODS})):
         clock[0] = second
         read.read("p5", "team", NOW)
@@ -310,7 +309,7 @@ def test_node_claim_names_each_listed_node_that_registers_between_the_lists(api:
 
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta})
     api.on_request = register
-    seen = pools.Pools(Mortal(api)).read("p5", "team", NOW, fresh=True)
+    seen = PoolReader(Mortal(api)).read("p5", "team", NOW, fresh=True)
     assert sorted(asked) == [NODES, CLAIMS]
     assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
 
@@ -345,7 +344,7 @@ def test_machines_that_are_not_waited_for_any_more_go_back(api: FakeApi) -> None
     }
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     objects = Mortal(api)
-    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 1200)
+    later = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 1200)
     later.job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_INSUFFICIENT_CAPACITY
     assert (api.names(CLAIMS), held(api)) == ([], [])

@@ -14,9 +14,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from trainyard.k8s import names
+from trainyard.operator import names as n
 from trainyard.operator import progress
-from trainyard.operator.core import names as n
-from trainyard.operator.progress import ask, first_worker, parse
+from trainyard.operator.progress import UNREADABLE, find_first_worker, parse_metrics, read_progress
 
 pytestmark = pytest.mark.unit
 
@@ -53,7 +53,7 @@ def test_ask_of_a_metrics_server_returns_the_progress() -> None:
     with make_server("127.0.0.1", 0, make_wsgi_app(registry)) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        assert ask(pod(server.server_port)) == {
+        assert read_progress(pod(server.server_port)) == {
             "step": 40,
             "loss": 2.5,
             "throughput": 1200.5,
@@ -63,7 +63,7 @@ def test_ask_of_a_metrics_server_returns_the_progress() -> None:
 
 
 def test_of_a_checkpoint_step_and_time_are_told() -> None:
-    told = parse(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
+    told = parse_metrics(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
     assert told == {
         "step": 9,
         "throughput": 3.0,
@@ -75,26 +75,26 @@ def test_of_a_checkpoint_step_and_time_are_told() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1e30])
 def test_a_value_that_a_status_can_t_have_is_left_out(value: float) -> None:
-    assert parse(text(step=value, loss=1.0)) is None
-    told = parse(text(step=1, checkpointStep=value, checkpointTime=value, samplesPerSecond=value))
+    assert parse_metrics(text(step=value, loss=1.0)) is None
+    told = parse_metrics(text(step=1, checkpointStep=value, checkpointTime=value, samplesPerSecond=value))
     assert told == {"step": 1}
 
 
 def test_a_loss_may_be_below_zero() -> None:
-    assert parse(text(step=1, loss=-3.5)) == {"step": 1, "loss": -3.5}
+    assert parse_metrics(text(step=1, loss=-3.5)) == {"step": 1, "loss": -3.5}
     # kubectl's columns show all digits that there are.
-    assert parse(text(step=1, loss=2.156486675143242)) == {"step": 1, "loss": 2.15649}
+    assert parse_metrics(text(step=1, loss=2.156486675143242)) == {"step": 1, "loss": 2.15649}
 
 
 def test_the_first_worker_of_the_attempt_is_asked_and_only_while_it_runs() -> None:
     first = pod()
     others = [pod(name="vit-0"), pod(index="1"), {"kind": "Service", "metadata": {"name": "vit"}}]
-    assert first_worker(job(), [*others, first]) is first
-    assert first_worker(job(), others) is None
-    assert first_worker(job(n.PHASE_RESTARTING), [first]) is None
-    assert first_worker(job(attempt=2), [first]) is None
-    assert first_worker(job(), [{**first, "status": {"phase": "Succeeded"}}]) is None
-    assert first_worker(job(), [pod(**{n.ANNOTATION_SCRAPE: "false"})]) is None
+    assert find_first_worker(job(), [*others, first]) is first
+    assert find_first_worker(job(), others) is None
+    assert find_first_worker(job(n.PHASE_RESTARTING), [first]) is None
+    assert find_first_worker(job(attempt=2), [first]) is None
+    assert find_first_worker(job(), [{**first, "status": {"phase": "Succeeded"}}]) is None
+    assert find_first_worker(job(), [pod(**{n.ANNOTATION_SCRAPE: "false"})]) is None
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def serving(*pieces: bytes, pause: float = 0.0, closes: bytes | None = None) -> 
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_SECONDS", 0.2)
+    monkeypatch.setattr(progress, "_TIMEOUT_SECONDS", 0.2)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -155,7 +155,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 def test_ask_of_a_server_that_misbehaves_ends_in_time(pieces: list[bytes], pause: float) -> None:
     with serving(*pieces, pause=pause) as port:
         began = time.monotonic()
-        assert unreadable(ask(pod(port)))
+        assert unreadable(read_progress(pod(port)))
         assert time.monotonic() - began < 3
 
 
@@ -164,43 +164,45 @@ def test_ask_of_an_answer_that_breaks_off_returns_none() -> None:
     body = text(step=1234, loss=2.5).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 100)
     with serving(head, body) as port:
-        assert unreadable(ask(pod(port)))
+        assert unreadable(read_progress(pod(port)))
 
 
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert ask(pod(port)) is None
+    assert read_progress(pod(port)) is None
 
 
 def unreadable(told: dict[str, Any] | None) -> str:
     assert told is not None
-    assert list(told) == [progress.UNREADABLE]
-    return str(told[progress.UNREADABLE])
+    assert list(told) == [UNREADABLE]
+    return str(told[UNREADABLE])
 
 
 @pytest.mark.parametrize("port", ["9" * 5000, "0", "70000", "x", "-1", "²", " 9465", "9465\r\n"])
 def test_port_that_is_none_is_unreadable(port: str) -> None:
-    assert "prometheus.io/port" in unreadable(ask(pod(port)))
+    assert "prometheus.io/port" in unreadable(read_progress(pod(port)))
 
 
 @pytest.mark.parametrize("path", ["metrics", "/a b", "/a\r\nX: y", "/" + "a" * 5000, "/é"])
 def test_path_that_is_none_is_unreadable(path: str) -> None:
-    assert "prometheus.io/path" in unreadable(ask(pod(**{"prometheus.io/path": path})))
+    assert "prometheus.io/path" in unreadable(read_progress(pod(**{"prometheus.io/path": path})))
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "224.0.0.1", "a.example.com"])
 def test_address_that_is_no_pods_is_not_asked(address: str) -> None:
     asked = pod()
     asked["status"]["podIP"] = address
-    assert unreadable(ask(asked))
+    assert unreadable(read_progress(asked))
 
 
 def test_on_the_nodes_network_only_the_trainers_port_is_asked() -> None:
     host = {"spec": {"hostNetwork": True}}
-    assert "node's network" in unreadable(ask({**pod(10255), **host}))
-    assert "node's network" in unreadable(ask({**pod(9465, **{"prometheus.io/path": "/stats"}), **host}))
-    assert ask({**pod(9465), **host}) is None  # asked, and nobody answers
+    assert "node's network" in unreadable(read_progress({**pod(10255), **host}))
+    assert "node's network" in unreadable(
+        read_progress({**pod(9465, **{"prometheus.io/path": "/stats"}), **host})
+    )
+    assert read_progress({**pod(9465), **host}) is None  # asked, and nobody answers
 
 
 ONE = NAMES["step"]
@@ -229,6 +231,6 @@ ONE = NAMES["step"]
 def test_malformed_answer_of_a_worker_is_data_or_unreadable(answer: str) -> None:
     with serving(HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), closes=answer.encode()) as port:
         began = time.monotonic()
-        told = ask(pod(port))
+        told = read_progress(pod(port))
         assert time.monotonic() - began < 3
-    assert told is None or list(told) == [progress.UNREADABLE] or told == {"step": 1}
+    assert told is None or list(told) == [UNREADABLE] or told == {"step": 1}

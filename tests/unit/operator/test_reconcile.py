@@ -28,11 +28,11 @@ from tests.unit.operator.staged import (
     workers,
 )
 from trainyard.k8s.client import ApiError
-from trainyard.operator import progress
-from trainyard.operator.core import jobs
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator import names as n
+from trainyard.operator import reconciler
+from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.progress import read_progress
+from trainyard.operator.reconciler import Reconciler, reconcile
 
 
 def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_anew(api: FakeApi) -> None:
@@ -100,7 +100,7 @@ def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi)
             api.put(JOB, {**item, "status": {**item["status"], "message": "all workers are ready"}})
             return []
 
-    Reconciler(objects := Overtaken(api), Facts(objects, "tools@sha256:1"), now=lambda: NOW).job(
+    Reconciler(objects := Overtaken(api), ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job(
         "team", "vit"
     )
     assert phase(api) == n.PHASE_RUNNING
@@ -126,7 +126,7 @@ def test_workers_that_their_job_removes_as_it_has_succeeded_are_not_lost(api: Fa
             return super().list(version, kind, *arguments)
 
     objects = Meanwhile(api)
-    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
     assert (phase(api), api.objects[JOB]["status"]["restarts"]) == (n.PHASE_RUNNING, 0)
 
 
@@ -146,7 +146,7 @@ def test_nothing_is_refused_by_what_was_known_before(api: FakeApi) -> None:
         "checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "fsx"}
     }
     objects = Mortal(api)
-    facts = Facts(objects, "tools@sha256:1")
+    facts = ClusterReader(objects, "tools@sha256:1")
     facts.cluster("team", claims=False)
     shared = {**thing("storage.k8s.io/v1", "StorageClass", "fsx", {}), "provisioner": "fsx.csi.aws.com"}
     api.put("/apis/storage.k8s.io/v1/storageclasses/fsx", shared)
@@ -175,7 +175,7 @@ def test_a_name_that_another_has_is_left_alone_and_told_until_it_is_free(api: Fa
     theirs = thing("v1", "Service", "vit", {"clusterIP": "10.0.0.1"})
     api.put(SERVICE, theirs)
     objects = Mortal(api)
-    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(6):
         reconciler.job("team", "vit")
     assert api.objects[SERVICE]["spec"] == {"clusterIP": "10.0.0.1"}
@@ -215,7 +215,7 @@ def test_who_writes_annotations_all_the_time_holds_up_no_status(api: FakeApi) ->
 
     api.on_request = annotate
     objects = Mortal(api)
-    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
     assert (written, phase(api)) == (3, n.PHASE_PROVISIONING)
     assert api.objects[JOB]["metadata"]["annotations"] == {"count": "3"}
 
@@ -235,7 +235,7 @@ def test_a_right_to_read_that_is_missing_is_told_by_the_job_until_it_is_given(
     stage(api)
     api.refused = {("GET", path)}
     objects = Mortal(api)
-    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(2):
         with pytest.raises(ApiError, match="403"):
             reconciler.job("team", "vit")
@@ -264,7 +264,7 @@ def test_how_a_job_ended_stays_told_when_a_right_is_missing_later(api: FakeApi) 
     api.refused = {("GET", f"/api/v1{TEAM}/services")}
     objects = Mortal(api)
     with pytest.raises(ApiError, match="403"):
-        Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+        Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
     assert (api.objects[JOB]["status"], objects.writes) == (ended, 0)
 
 
@@ -314,7 +314,7 @@ def test_worker_stops_no_reconcile_whatever_it_says(
     """Its annotations, an answer that makes the parser raise, and a decision that raises for what it says."""
 
     def raises(pod: dict[str, Any]) -> None:
-        progress.ask(pod)
+        read_progress(pod)
         raise KeyError("malformed")
 
     stage(api)
@@ -329,7 +329,7 @@ def test_worker_stops_no_reconcile_whatever_it_says(
     assert phase(api) == n.PHASE_RUNNING
     api.objects[JOB]["spec"] |= edit
     objects = Mortal(api)
-    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60, ask=raises)
+    later = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 60, ask=raises)
     later.job("team", "vit")
     assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)
 
@@ -365,7 +365,7 @@ def test_object_of_any_depth_stops_no_reconcile(api: FakeApi, of: str) -> None:
         api.objects[f"{path.rpartition('/')[0]}/deep"] = other
     api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
     objects = Mortal(api)
-    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60)
+    later = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 60)
     later.job("team", "vit")
     later.queue("team", api.objects[QUEUE]["metadata"]["name"])
     assert phase(api) == n.PHASE_FAILED
@@ -379,10 +379,10 @@ def test_job_is_decided_without_what_its_pods_say_where_that_raises(
     workers(api, "Failed", exit_code=1)
     for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
         api.objects[path]["metadata"]["creationTimestamp"] = BEGAN
-    monkeypatch.setattr(jobs, "decide", _raising_for_messages(jobs.decide))
+    monkeypatch.setattr(reconciler, "reconcile", _raising_for_messages(reconcile))
     api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
     objects = Mortal(api)
-    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60).job("team", "vit")
+    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 60).job("team", "vit")
     assert phase(api) == n.PHASE_FAILED
 
 

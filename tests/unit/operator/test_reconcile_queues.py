@@ -22,9 +22,9 @@ from tests.unit.operator.staged import (
     thing,
 )
 from trainyard.k8s.client import ApiError
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.reconciler import Reconciler
 
 
 def test_a_queue_is_ready_when_a_pod_of_it_would_be_taken_and_none_is_made(api: FakeApi) -> None:
@@ -94,7 +94,7 @@ def test_a_gang_waits_for_the_queue_that_the_job_names_instead(api: FakeApi) -> 
 
 def settle_of_all(api: FakeApi) -> None:
     objects = Mortal(api)
-    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(6):
         reconciler.job("team", "vit")
 
@@ -134,6 +134,6 @@ def test_a_right_to_read_that_is_missing_is_told_by_the_queue(api: FakeApi) -> N
     api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
     objects = Mortal(api)
     with pytest.raises(ApiError, match="403"):
-        Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).queue("team", "h100")
+        Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).queue("team", "h100")
     (condition,) = api.objects[QUEUE]["status"]["conditions"]
     assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)

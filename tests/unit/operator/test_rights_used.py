@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.launcher.conftest import made_for
+from tests.unit.operator.api import sync_pod_status
 from tests.unit.operator.asked_rights import GIVEN, Needed, needed
 from tests.unit.operator.staged import (
     ATTEMPT,
@@ -28,17 +29,16 @@ from tests.unit.operator.staged import (
     workers,
 )
 from tests.unit.operator.test_pool import CLAIMS, pooled, reserve
-from tests.unit.operator_core.api import sync_pod_status
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator import handlers
+from trainyard.operator import names as n
+from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.controller import Controller
-from trainyard.operator.core import names as n
-from trainyard.operator.facts import Facts
 from trainyard.operator.kinds import Kinds
-from trainyard.operator.lease import Hold
+from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.metrics import Metrics
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
 
@@ -56,7 +56,7 @@ class Clock:
 
 def looking(api: FakeApi, clock: Clock) -> Reconciler:
     objects = Objects(api.client(), n.FIELD_MANAGER)
-    return Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: clock.now)
+    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: clock.now)
 
 
 def edit(api: FakeApi, path: str, **spec: Any) -> None:
@@ -183,7 +183,7 @@ def test_every_right_is_used_and_none_is_lacking(api: FakeApi) -> None:
         with serving(FakeApi()) as one:
             live(one)
             used |= {asked for each in one.requests if (asked := needed(*each)) is not None}
-    hold = Hold(Objects(api.client(), n.FIELD_MANAGER), "a")
+    hold = LeaseHolder(Objects(api.client(), n.FIELD_MANAGER), "a")
     hold.keep()
     hold.keep()
     used |= {asked for each in api.requests if (asked := needed(*each)) is not None}

@@ -12,10 +12,10 @@ import pytest
 
 from tests.torchrun_manifests import SEED, manifest
 from tests.unit.components.crd import closed
+from trainyard.operator import names as n
 from trainyard.operator.api import job, progress, queue
 from trainyard.operator.api.definitions import definitions
 from trainyard.operator.api.fields import Field
-from trainyard.operator.core import names as n
 from trainyard.operator.core.job_spec import MOST_NODES
 
 pytestmark = pytest.mark.unit

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from trainyard.operator import names as n
 from trainyard.operator.api import progress, queue
 from trainyard.operator.api.fields import Field
-from trainyard.operator.core import names as n
 from trainyard.operator.status_schema import fit_status
 
 pytestmark = pytest.mark.unit

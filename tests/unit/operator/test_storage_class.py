@@ -9,8 +9,8 @@ import pytest
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.operator.test_pool import buy, pooled
 from tests.unit.operator.test_reconcile import ATTEMPT, NOW, QUEUE, TEAM, Mortal, stage, thing
-from trainyard.operator.facts import Facts
-from trainyard.operator.reconcile import Reconciler
+from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -30,7 +30,7 @@ def api() -> Iterator[FakeApi]:
 def reconciler(api: FakeApi) -> Reconciler:
     """Its clock stands still: it never reads the facts anew because they are old. It has just read them."""
     objects = Mortal(api)
-    looks = Reconciler(objects, Facts(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
+    looks = Reconciler(objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
     looks.queue("team", "h100")
     return looks
 
@@ -67,7 +67,7 @@ def test_it_is_known_also_where_the_nodes_of_a_pool_are_counted(api: FakeApi) ->
     pooled(api)
     api.objects[QUEUE]["spec"]["storage"] = {"workspace": {"enabled": True, "size": "1Gi"}}
     objects = Mortal(api)
-    facts = Facts(objects, "tools@sha256:1", clock=lambda: NOW)
+    facts = ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW)
     begin(Reconciler(objects, facts, now=lambda: NOW))
     buy(api)
     put_class(api, "shared", default=True)

@@ -9,17 +9,17 @@ from itertools import pairwise
 
 import pytest
 
-from trainyard.operator import work as module
-from trainyard.operator.work import Later, Work
+from trainyard.operator import workqueue as module
+from trainyard.operator.workqueue import RetryLater, WorkQueue
 
 Look = Callable[[str], Awaitable[float | None]]
 
 
-def running(look: Look, then: Callable[[Work[str]], Awaitable[None]], workers: int = 3) -> None:
+def running(look: Look, then: Callable[[WorkQueue[str]], Awaitable[None]], workers: int = 3) -> None:
     """Let `then` use a queue that works."""
 
     async def main() -> None:
-        work = Work(look, workers)
+        work = WorkQueue(look, workers)
         task = asyncio.create_task(work.run())
         try:
             async with asyncio.timeout(20):
@@ -49,7 +49,7 @@ def test_what_comes_while_it_is_looked_at_is_seen_by_another_look_and_never_by_t
         seen[key] = found
         active.remove(key)
 
-    async def change(work: Work[str]) -> None:
+    async def change(work: WorkQueue[str]) -> None:
         for _ in range(300):
             key = chance.choice("abcde")
             state[key] += 1
@@ -70,7 +70,7 @@ def test_a_thing_is_looked_at_when_it_asked_for_or_earlier_if_something_comes() 
         looks.append(asyncio.get_running_loop().time())
         return 0.2
 
-    async def ask(work: Work[str]) -> None:
+    async def ask(work: WorkQueue[str]) -> None:
         work.add("a", 30)
         work.add("a")
         await until(lambda: len(looks) == 2)
@@ -100,7 +100,7 @@ def test_a_failure_is_followed_by_longer_and_longer_pauses_whatever_comes_meanwh
         if len(looks) < 5:
             raise ValueError("not today")
 
-    async def disturb(work: Work[str]) -> None:
+    async def disturb(work: WorkQueue[str]) -> None:
         while len(looks) < 5:
             work.add("poison")
             work.add(f"healthy {len(others)}")
@@ -124,7 +124,7 @@ def test_what_is_asked_for_later_and_sooner_again_and_again_takes_no_room() -> N
         looks += 1
         return 1e7
 
-    async def disturb(work: Work[str]) -> None:
+    async def disturb(work: WorkQueue[str]) -> None:
         for count in range(2000):
             work.add("a")
             await until(lambda: looks > count)  # noqa: B023 - it is over before the next
@@ -140,9 +140,9 @@ def test_the_time_that_the_api_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch)
     async def look(_key: str) -> None:
         looks.append(asyncio.get_running_loop().time())
         if len(looks) == 1:
-            raise Later("429 TooManyRequests", 0.3)
+            raise RetryLater("429 TooManyRequests", 0.3)
 
-    async def disturb(work: Work[str]) -> None:
+    async def disturb(work: WorkQueue[str]) -> None:
         while len(looks) < 2:
             work.add("a")
             await asyncio.sleep(0.005)
@@ -157,7 +157,7 @@ def test_it_ends_when_it_is_cancelled_together_with_the_news_of_something_to_loo
         async def look(_: str) -> None:
             """Nothing to do."""
 
-        work = Work(look, 3)
+        work = WorkQueue(look, 3)
         task = asyncio.create_task(work.run())
         work.add("later", 60)
         await asyncio.sleep(0.01)  # by now all its workers wait

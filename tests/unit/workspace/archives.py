@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.operator.core.addresses import archive_annotation
+from trainyard.operator.children import archive_annotation
 from trainyard.operator.core.job_spec import Workspace
 from trainyard.workspace.__main__ import main
 from trainyard.workspace.archive import Archive, pack

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.workspace.archives import until
-from trainyard.operator.core.addresses import log_url, logs_prefix
+from trainyard.operator.names import log_url, logs_prefix
 from trainyard.workspace import logs
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.logs import archive_log, print_logs, read_log, trim

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.workspace.archives import ROOT, packed, pointing, receive, received, serving, started, until
-from trainyard.operator.core import names
-from trainyard.operator.core.addresses import archive_prefix
+from trainyard.operator import names
+from trainyard.operator.names import archive_prefix
 from trainyard.workspace.__main__ import main
 from trainyard.workspace.bucket import Bucket, archive_url, parse_url
 from trainyard.workspace.errors import NotThere, WorkspaceError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trainyard.operator import names as n
 from trainyard.operator.api import job, progress, queue, words
 from trainyard.operator.api.fields import Field, Rule, Schema
-from trainyard.operator.core import names as n
 
 # Its value is a label of KAI's Queue.
 QUEUE_NAME_MAX_LENGTH = 63

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainyard.operator import names as n
 from trainyard.operator.api.fields import (
     Field,
     choice,
@@ -13,7 +14,6 @@ from trainyard.operator.api.fields import (
     whole_number,
 )
 from trainyard.operator.api.status import conditions, observed_generation
-from trainyard.operator.core import names as n
 
 
 def status() -> Field:

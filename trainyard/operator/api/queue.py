@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
+from trainyard.operator import names as n
 from trainyard.operator.api import words
 from trainyard.operator.api.fields import (
     Field,
@@ -25,7 +26,6 @@ from trainyard.operator.api.fields import (
 from trainyard.operator.api.scheduling import scheduling
 from trainyard.operator.api.status import conditions, observed_generation
 from trainyard.operator.api.storage import VOLUMES, storage
-from trainyard.operator.core import names as n
 from trainyard.operator.core.queue_spec import DEFAULT_RESTARTS, MOST_RESTARTS
 
 RESTART_POLICIES: Final = ("Never", "OnFailure")

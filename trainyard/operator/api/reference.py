@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from trainyard.operator import names as n
 from trainyard.operator.api import job, progress, queue
 from trainyard.operator.api.definitions import QUEUE_NAME_MAX_LENGTH
 from trainyard.operator.api.fields import FORBIDDEN, Field
-from trainyard.operator.core import names as n
 
 HEAD: Final = f"""\
 # Fields of torchrun queues and jobs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainyard.operator import names as n
 from trainyard.operator.api import words
 from trainyard.operator.api.fields import Field, Rule, choice, foreign, group, listing, text, whole_number
-from trainyard.operator.core import names as n
 
 # k8s.io/api v0.35.4, core/v1/types.go: TolerationOperator and TaintEffect.
 OPERATORS: Final = ("Exists", "Equal")

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.operator.core.permissions import restricted_fields
 from trainyard.operator.core.queue_spec import MOST_RESTARTS, NEVER, ON_FAILURE
-from trainyard.operator.core.reading import MOST_EXACT, Fields, JsonObject
-from trainyard.operator.core.record import moment
+from trainyard.operator.core.reading import MOST_EXACT, Fields, JsonObject, parse_time
 
 # Of spec.launcher: torchrun starts the command once for each GPU, or nothing does.
 TORCHRUN: Final = "torchrun"
@@ -108,7 +107,7 @@ def meta(item: Mapping[str, Any], problems: list[str]) -> Meta:
         generation=fields.whole("generation", 0),
         deleting=fields.has("deletionTimestamp"),
         finalizers=fields.strings("finalizers"),
-        created=moment(fields.raw("creationTimestamp")) or 0.0,
+        created=parse_time(fields.raw("creationTimestamp")) or 0.0,
     )
 
 

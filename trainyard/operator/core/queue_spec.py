@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainyard.k8s.quantity import Amount
-from trainyard.operator.core import names as n
+from trainyard.operator import names as n
 from trainyard.operator.core.reading import Fields, JsonObject
 
 WORKSPACE: Final = "workspace"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from launcher.reader import Reader
@@ -103,3 +104,12 @@ class Fields(Reader):
         """An object below this one; an empty one where there is none."""
         value = self.raw(key)
         return Fields({} if value is None else value, f"{self.place}.{key}", self.problems)
+
+
+def parse_time(value: Any) -> float | None:
+    """Seconds since the epoch of a time of Kubernetes; None if it is none."""
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return parsed.timestamp() if parsed is not None and parsed.tzinfo is not None else None

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.operator.core import names as n
-from trainyard.operator.core import pod_template, queue_spec
+from trainyard.operator import names as n
+from trainyard.operator.core import queue_spec
 from trainyard.operator.core.job_spec import C10D, ETCD, JobSpec
+from trainyard.operator.core.permissions import check_pod_template
 from trainyard.operator.core.queue_spec import NEVER, VOLUMES, QueueSpec
 from trainyard.operator.core.reading import JsonObject
 
@@ -114,5 +115,5 @@ def own_template(queue: Any, job: JobSpec, spec: QueueSpec) -> tuple[str, ...]:
         return ()
     below, _ = queue_spec.parse(merged(queue, {**job.overrides, "podTemplate": None}))
     place, sent = "spec.overrides", job.workspace is not None
-    known = [] if below is None else pod_template.taken(below, place, workspace=sent)
-    return tuple(each for each in pod_template.taken(spec, place, workspace=sent) if each not in known)
+    known = [] if below is None else check_pod_template(below, place, workspace=sent)
+    return tuple(each for each in check_pod_template(spec, place, workspace=sent) if each not in known)

@@ -1,0 +1,95 @@
+"""One TorchrunJob on a small API server, and the controller that looks at it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.operator.api import Api
+from tests.unit.operator.made import CLUSTER, job, queue
+from tests.unit.operator.pool import PoolApi
+from trainyard.operator import names as n
+from trainyard.operator.nodes import pool_to_count
+from trainyard.operator.observe import Cluster
+from trainyard.operator.plan import ReconcilePlan
+from trainyard.operator.reconciler import reconcile
+
+
+class Life:
+    """One job in a namespace, and the controller that looks at it."""
+
+    def __init__(
+        self,
+        of_job: dict[str, Any] | None = None,
+        of_queue: dict[str, Any] | None = None,
+        *,
+        cluster: Cluster = CLUSTER,
+        queued: bool = True,
+        api: Api | None = None,
+    ) -> None:
+        self.api, self.cluster = api or Api(), cluster
+        self.queue = queue(of_queue)
+        if queued:
+            self.api.create(self.queue)
+        made = job(of_job)
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+        self.again: float | None = None
+        self.taken: list[dict[str, Any]] = []
+
+    def look(self) -> int:
+        """Looks until nothing is left to do; how many looks wrote something."""
+        for count in range(20):
+            item = self.api.get(n.JOB_KIND, "vit")
+            if item is None:
+                return count
+            children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
+            its_queue = self.api.get(n.QUEUE_KIND, "research")
+            decision = self._decided(item, its_queue, children, fresh=False)
+            if decision.recount:
+                decision = self._decided(item, its_queue, children, fresh=True)
+            self.again = decision.again
+            self.api.carry_out(item, decision)
+            self.api.settle()
+            idle = replace(decision, again=None, events=()) == type(decision)()
+            if idle:
+                return count
+        raise AssertionError(f"no end: {decision}")
+
+    def _decided(
+        self,
+        item: dict[str, Any],
+        its_queue: dict[str, Any] | None,
+        children: list[dict[str, Any]],
+        *,
+        fresh: bool,
+    ) -> ReconcilePlan:
+        pool = None
+        if isinstance(self.api, PoolApi) and pool_to_count(item, its_queue):
+            pool = self.api.observation(fresh=fresh)
+        return reconcile(item, its_queue, children, self.cluster, self.api.now, pool=pool)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        item = self.api.get(n.JOB_KIND, "vit")
+        assert item is not None
+        found: dict[str, Any] = item.get("status", {})
+        return found
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        one = next(each for each in self.status["conditions"] if each["type"] == kind)
+        return one["status"], one["reason"]
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in self.api.list(kind))
+
+    def run(self) -> Life:
+        """Until all workers run; a pause before that is waited for."""
+        self.look()
+        if self.status["reason"] == n.REASON_BACKING_OFF:
+            self.api.now += self.again or 0.0
+            self.look()
+        self.api.run_pods("Running")
+        self.look()
+        assert self.status["phase"] == "Running"
+        return self

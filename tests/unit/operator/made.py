@@ -1,0 +1,106 @@
+"""What tests of a torchrun job's children are made of: a job in a queue, whose specs are changed by dotted paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.torchrun_manifests import manifest
+from trainyard.operator import names as n
+from trainyard.operator.children import build_claim, build_jobs
+from trainyard.operator.context import AttemptSpec
+from trainyard.operator.core import job_spec, resolve
+from trainyard.operator.distribution import distribute
+from trainyard.operator.observe import Cluster
+from trainyard.operator.storage import plan_storage
+
+JsonObject = dict[str, Any]
+DIGEST = "sha256:" + "a" * 64
+TOOLS = "example.com/trainyard/launcher:1"
+CLUSTER = Cluster(
+    tools_image=TOOLS,
+    provisioners={"ebs": "ebs.csi.aws.com", "fsx": "fsx.csi.aws.com", "efs": "efs.csi.aws.com"},
+    default_class="ebs",
+    claims={"shared": ("ReadWriteMany",), "single": ("ReadWriteOnce",)},
+    policy_since=0.0,
+)
+
+
+def queue(changes: Mapping[str, Any] | None = None) -> JsonObject:
+    return manifest(n.QUEUE_KIND, "research", changes)
+
+
+def job(changes: Mapping[str, Any] | None = None) -> JsonObject:
+    return manifest(n.JOB_KIND, "vit", changes)
+
+
+def making(
+    of_job: Mapping[str, Any] | None = None,
+    of_queue: Mapping[str, Any] | None = None,
+    cluster: Cluster = CLUSTER,
+    attempt: int = 0,
+) -> AttemptSpec:
+    spec, wrong = job_spec.parse(job(of_job)["spec"])
+    assert spec is not None, wrong
+    settings, wrong = resolve.resolve(queue(of_queue)["spec"], spec)
+    assert settings is not None, wrong
+    size = distribute(spec, settings.queue)
+    storage = plan_storage(
+        "vit",
+        settings,
+        size,
+        cluster,
+        {},
+        persist_checkpoints=spec.persist_checkpoints,
+        workspace=spec.workspace is not None,
+    )
+    return AttemptSpec(
+        name="vit",
+        namespace="team",
+        uid="u1",
+        spec=spec,
+        settings=settings,
+        size=size,
+        storage=storage,
+        cluster=cluster,
+        attempt=attempt,
+    )
+
+
+def pod(of_job: Mapping[str, Any] | None = None, of_queue: Mapping[str, Any] | None = None) -> JsonObject:
+    """The workers' pod template."""
+    template: JsonObject = build_jobs(making(of_job, of_queue))[0]["spec"]["template"]
+    return template
+
+
+def container(
+    of_job: Mapping[str, Any] | None = None, of_queue: Mapping[str, Any] | None = None
+) -> JsonObject:
+    """The workers' container."""
+    return next(
+        each for each in pod(of_job, of_queue)["spec"]["containers"] if each["name"] == n.WORKER_CONTAINER
+    )
+
+
+def env(of_job: Mapping[str, Any] | None = None, of_queue: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The workers' variables: texts, or where they come from."""
+    variables = container(of_job, of_queue)["env"]
+    assert len({each["name"] for each in variables}) == len(variables)
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in variables}
+
+
+def mounted(template: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A mount of the workers and its volume."""
+    worker = next(each for each in template["spec"]["containers"] if each["name"] == n.WORKER_CONTAINER)
+    mount = next(each for each in worker["volumeMounts"] if each["mountPath"] == path)
+    return mount, next(each for each in template["spec"]["volumes"] if each["name"] == mount["name"])
+
+
+def claims(of_job: dict[str, Any], of_queue: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    made = making(of_job, of_queue)
+    return {each.name: build_claim(made, each) for each in made.storage.claims}
+
+
+def flag(name: str, of_job: dict[str, Any], of_queue: dict[str, Any] | None = None) -> str:
+    words = container(of_job, of_queue)["command"]
+    return next(each for each in words if each.startswith(f"--{name}=")).partition("=")[2]

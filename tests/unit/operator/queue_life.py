@@ -1,0 +1,58 @@
+"""One TorchrunQueue on a small API server, and the controller that looks at it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.operator.api import Api
+from tests.unit.operator.made import CLUSTER, queue
+from trainyard.operator import names as n
+from trainyard.operator.observe import KaiQueue
+from trainyard.operator.queue import DryRun, reconcile_queue
+
+TREE = {each: KaiQueue() for each in (n.KAI_PARENT_QUEUE, "org")}
+KAI = replace(CLUSTER, kai=True, kai_queues=TREE)
+NAMED = {"kaiQueue": "gpu"}
+
+
+class Life:
+    """One queue, and the controller that looks at it."""
+
+    def __init__(self, changes: dict[str, Any] | None = None, tried: DryRun | None = DryRun()) -> None:  # noqa: B008
+        self.api, self.cluster, self.tried = Api(), KAI, tried
+        self.phases: list[str] = []
+        self.others: list[dict[str, Any]] = []
+        self.again: float | None = None
+        made = queue(changes)
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+
+    def look(self) -> None:
+        for _ in range(10):
+            item = self.api.get(n.QUEUE_KIND, "research")
+            if item is None:
+                return
+            decision = reconcile_queue(
+                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now, self.others
+            )
+            self.again = decision.again
+            self.api.carry_out(item, decision)
+            self.api.settle()
+            if replace(decision, again=None, events=()) == type(decision)():
+                return
+        raise AssertionError(f"no end: {decision}")
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        item = self.api.objects[n.QUEUE_KIND, "research"]
+        one = next(each for each in item["status"]["conditions"] if each["type"] == kind)
+        return one["status"], one["reason"]
+
+    @property
+    def kai(self) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in self.api.list("Queue"))
+
+    @property
+    def finalizers(self) -> list[str]:
+        found: list[str] = self.api.objects[n.QUEUE_KIND, "research"]["metadata"].get("finalizers", [])
+        return found

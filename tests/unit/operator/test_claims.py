@@ -1,0 +1,208 @@
+"""A job's claims through its life: those that are there already, and a queue that is edited meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.api import Api
+from tests.unit.operator.life import Life
+from tests.unit.operator.made import CLUSTER
+from trainyard.operator import names as n
+from trainyard.operator.observe import KaiQueue
+from trainyard.operator.plan import POLL_SECONDS
+
+KAI = replace(CLUSTER, kai=True, kai_queues={n.KAI_DEFAULT_QUEUE: KaiQueue()})
+pytestmark = pytest.mark.unit
+SMALL = {"numGPUs": 8}
+OWN = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
+
+
+def checkpoints(**more: Any) -> dict[str, Any]:
+    return {"storage.checkpoints": {"enabled": True, "size": "1Gi", **more}}
+
+
+def modes(api: Api) -> dict[str, list[str]]:
+    return {
+        each["metadata"]["name"]: each["spec"]["accessModes"] for each in api.list("PersistentVolumeClaim")
+    }
+
+
+def edit_storage(life: Life, **storage: Any) -> None:
+    life.api.edit(n.QUEUE_KIND, "research", storage=storage)
+
+
+def claimed_volumes(job: dict[str, Any]) -> list[str]:
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    return [each["persistentVolumeClaim"]["claimName"] for each in volumes]
+
+
+def retained(**storage: Any) -> Api:
+    """What a job on one node left: its checkpoints."""
+    life = Life(SMALL, checkpoints(retain=True, **storage)).run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    life.api.delete(n.JOB_KIND, "vit")
+    life.api.settle()
+    life.api.settle()
+    assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
+    del life.api.objects[n.QUEUE_KIND, "research"]
+    return life.api
+
+
+def test_a_retained_claim_of_one_node_is_not_mounted_by_several() -> None:
+    api = retained()
+    life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx", accessMode="ReadWriteMany"), api=api)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
+    assert "storage.checkpoints: claim vit-checkpoints is there already" in life.status["message"]
+    assert life.names("Job") == []
+    assert modes(api) == {"vit-checkpoints": ["ReadWriteOnce"]}
+
+
+def test_a_retained_claim_is_used_by_as_many_nodes_as_may_mount_it() -> None:
+    one = Life(SMALL, checkpoints(storageClass="fsx"), api=retained())
+    one.run()
+    # One that is shared stays so, whatever the class of the queue is by now.
+    many = Life({"numGPUs": 16}, checkpoints(storageClass="ebs"), api=retained(storageClass="fsx"))
+    many.run()
+    assert modes(many.api) == {"vit-checkpoints": ["ReadWriteMany"]}
+
+
+def test_a_retained_claim_that_is_being_deleted_is_waited_for() -> None:
+    api = retained()
+    meta = api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]
+    meta["finalizers"] = ["kubernetes.io/pvc-protection"]
+    api.delete("PersistentVolumeClaim", "vit-checkpoints")
+    life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx"), api=api)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "NameTaken")
+    meta["finalizers"] = []
+    api.settle()
+    life.run()
+    assert modes(api) == {"vit-checkpoints": ["ReadWriteMany"]}
+
+
+def test_a_job_keeps_its_claims_when_the_class_of_its_queue_changes() -> None:
+    life = Life({"numGPUs": 16}, OWN).run()
+    edit_storage(life, workspace={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    assert life.names("Job") == ["vit-1", "vit-1-n1"]
+    assert [claimed_volumes(each) for each in life.api.list("Job")] == [
+        ["vit-workspace"],
+        ["vit-workspace-1"],
+    ]
+    assert set(map(tuple, modes(life.api).values())) == {("ReadWriteOnce",)}
+
+
+def test_a_size_for_which_the_claim_cannot_be_mounted_leaves_what_runs() -> None:
+    life = Life(SMALL, checkpoints()).run()
+    edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
+    life.api.edit(n.JOB_KIND, "vit", numNodes=2)
+    life.look()
+    assert (life.names("Job"), life.status["phase"]) == (["vit-0"], "Running")
+    assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
+
+
+def test_a_queue_that_is_edited_makes_no_claims_for_workers_that_cannot_mount_them() -> None:
+    life = Life({"numGPUs": 16}, OWN).run()
+    life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 4, "cpus": 96, "memory": "512Gi"})
+    life.look()
+    assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
+    size = {"enabled": True, "size": "1Gi"}
+    edit_storage(life, workspace=size, datasets={**size, "storageClass": "fsx"})
+    life.look()
+    assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
+    assert life.status["phase"] == "Running"
+    # What its own workers name comes back.
+    del life.api.objects["PersistentVolumeClaim", "vit-workspace-1"]
+    life.look()
+    assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    assert life.names("Job") == ["vit-1", "vit-1-n1", "vit-1-n2", "vit-1-n3"]
+    assert len(life.names("PersistentVolumeClaim")) == 4 + 1
+
+
+def test_a_running_attempt_becomes_no_gang() -> None:
+    life = Life({}, cluster=KAI).run()
+    life.api.edit(n.QUEUE_KIND, "research", scheduling={"scheduler": "kai-scheduler"})
+    life.look()
+    assert life.names("PodGroup") == []
+    gang = Life({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI).run()
+    del gang.api.objects["PodGroup", "vit-0"]
+    gang.look()
+    assert gang.names("PodGroup") == ["vit-0"]
+
+
+def test_a_claim_that_was_made_before_it_was_to_be_retained_is_told_with_what_keeps_it() -> None:
+    life = Life(SMALL, checkpoints()).run()
+
+    def accepted() -> tuple[str, str]:
+        one = next(each for each in life.status["conditions"] if each["type"] == n.ACCEPTED)
+        return one["status"], one["message"]
+
+    assert accepted() == ("True", "")
+    edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "retain": True})
+    life.look()
+    assert accepted()[0] == "True"
+    assert accepted()[1].startswith(
+        "goes with the job, as it was made before its queue was to retain it: vit-chec"
+    )
+    assert "kubectl patch pvc -n team vit-checkpoints --type json -p '[{" in accepted()[1]
+    assert life.look() == 0
+    # What it says is done.
+    del life.api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]["ownerReferences"]
+    life.look()
+    assert accepted() == ("True", "")
+    life.api.delete(n.JOB_KIND, "vit")
+    life.api.settle()
+    life.api.settle()
+    assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
+
+
+@pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
+def test_a_class_that_is_named_and_not_there_is_waited_for(volume: str) -> None:
+    """Queue, job and class may come in one `kubectl apply`: that it is for one node alone is not known yet."""
+    asked = {f"storage.{volume}": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
+    life = Life({"numGPUs": 16}, asked)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
+    assert f"storage.{volume}.storageClass late is no StorageClass of the cluster" in life.status["message"]
+    assert life.again == POLL_SECONDS, "nobody tells of a class"
+    assert life.names("Job") == life.names("PersistentVolumeClaim") == []
+    assert life.api.events == ["StorageClassNotFound"]
+    life.cluster = replace(CLUSTER, provisioners={**CLUSTER.provisioners, "late": "fsx.csi.aws.com"})
+    life.run()
+    assert modes(life.api) == {f"vit-{volume}": ["ReadWriteMany"]}
+
+
+def test_so_is_one_that_a_job_names() -> None:
+    late = {"storage": {"workspace": {"storageClass": "late"}}}
+    life = Life({**SMALL, "overrides": late}, OWN)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
+
+
+def test_volumes_that_somebody_made_are_of_a_class_that_need_not_be_there() -> None:
+    """https://kubernetes.io/docs/tasks/configure-pod-container/configure-persistent-volume-storage/ has such ones."""
+    life = Life({"numGPUs": 16}, checkpoints(storageClass="manual", accessMode="ReadWriteMany")).run()
+    assert modes(life.api) == {"vit-checkpoints": ["ReadWriteMany"]}
+
+
+def test_claims_that_are_there_need_no_class_any_more() -> None:
+    late = {**CLUSTER.provisioners, "late": "ebs.csi.aws.com"}
+    asked = {"storage.workspace": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
+    life = Life({"numGPUs": 16}, asked, cluster=replace(CLUSTER, provisioners=late)).run()
+    life.cluster = CLUSTER
+    life.api.run_pods("Failed", exit_code=1)
+    life.run()
+    assert (life.status["restarts"], life.names("Job")) == (1, ["vit-1", "vit-1-n1"])
+
+
+def test_a_cluster_without_a_default_class_is_told_by_its_claims() -> None:
+    life = Life(SMALL, checkpoints(), cluster=replace(CLUSTER, default_class="")).run()
+    assert modes(life.api) == {"vit-checkpoints": ["ReadWriteOnce"]}

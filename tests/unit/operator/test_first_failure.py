@@ -1,0 +1,350 @@
+"""The first failure of a gang is named, in whatever order its workers' ends are reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from launcher.error_lines import describe, error_line
+from launcher.manifests import stamp
+from tests.unit.operator.api import Api
+from tests.unit.operator.life import Life
+from tests.unit.operator.pooled import Pooled
+from trainyard.kubectl import output
+from trainyard.operator import names as n
+from trainyard.operator.first_failure import FOLLOWING_SETTLE_SECONDS, SETTLE_SECONDS, TAIL_BYTES
+
+pytestmark = pytest.mark.unit
+
+NOW = Api().now
+ERROR = "FileNotFoundError: [Errno 2] No such file or directory: '/data/nope.bin'"
+# What torch 2.15 prints, without some lines of its own traceback.
+SUMMARY = """E1126 16:39:57.046000 71 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code})
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 10, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
+Root Cause (first observed failure):
+[0]:
+  time      : {time}
+  host      : localhost
+  rank      : {rank} (local_rank: {local})
+  exitcode  : {code} (pid: 7155) 
+"""
+CAUSE = f"""[default0]:epoch 1
+[default1]:[rank1]: Traceback (most recent call last):
+[default1]:[rank1]:   File "/app/train.py", line 6, in <module>
+[default1]:[rank1]:     open("/data/nope.bin")
+[default1]:[rank1]: {ERROR}
+"""
+PEER = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.1]:2442"
+FOLLOWING = [
+    PEER,
+    "torch.distributed.DistBackendError: NCCL error, ncclRemoteError: A call failed possibly due to a network error "
+    "or a remote process exiting prematurely.",
+    "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15",
+    "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
+    "RuntimeError: [1] is setting up NCCL communicator: TCPStore: Broken pipe",
+    "error: process 3 could not go on; its log says why",
+]
+
+
+def summary(*, rank: int = 0, local: int = 0, code: int = 1, at: float = 0.0, zone: int = 0) -> str:
+    """What torchrun prints of a process that failed so long after the beginning; its clock is of any zone."""
+    moment = datetime.fromtimestamp(NOW + at + 3600 * zone, UTC).strftime("%Y-%m-%d_%H:%M:%S")
+    return SUMMARY.format(rank=rank, local=local, code=code, time=moment)
+
+
+def said(error: str, *, rank: int = 0, local: int = 0, at: float = 0.0, zone: int = 0) -> str:
+    """A termination message of a process that raised this."""
+    raised = f'Traceback (most recent call last):\n  File "/app/train.py", line 7, in <module>\n{error}\n'
+    lines = "".join(f"[default{local}]:{line}\n" for line in raised.splitlines())
+    return lines + summary(rank=rank, local=local, at=at, zone=zone)
+
+
+class Gang:
+    """A job of two workers that runs, whose ends are reported one by one."""
+
+    def __init__(self, **asked: Any) -> None:
+        self.life = Life(asked).run()
+        self.began = self.life.api.now
+        for index, pod in enumerate(self.life.api.workers()):
+            pod["metadata"]["labels"][n.LABEL_INDEX] = str(index)
+            pod["metadata"]["stuck"] = True  # the Job controller's removal takes its time
+
+    def ends(self, node: int, code: int, message: str, *, after: float = 0.0, **more: Any) -> None:
+        """The container of this node's worker ended so long after the beginning; its pod goes on."""
+        end = {
+            "exitCode": code,
+            "finishedAt": stamp(self.began + after),
+            "message": message,
+            "reason": "Error",
+        }
+        pod = self.life.api.workers()[node]
+        pod["status"] |= {
+            "phase": "Running",
+            "containerStatuses": [{"name": "torchrun", "state": {"terminated": {**end, **more}}}],
+        }
+        self.life.api.touch(pod)
+
+    def at(self, seconds: float) -> dict[str, Any]:
+        """The status so long after the beginning."""
+        self.life.api.now = self.began + seconds
+        self.life.look()
+        return self.life.status
+
+
+@pytest.mark.parametrize("secondary", FOLLOWING)
+@pytest.mark.parametrize("reported_first", [0, 1])
+def test_a_failure_that_follows_never_hides_the_first(secondary: str, reported_first: int) -> None:
+    gang = Gang()
+    ends = {0: said(secondary, at=-1), 1: CAUSE + summary(rank=1, local=1)}
+    gang.ends(reported_first, 1, ends[reported_first])
+    gang.at(1)
+    gang.ends(1 - reported_first, 1, ends[1 - reported_first], after=1)
+    status = gang.at(2)
+    found = status["firstFailure"]
+    assert (found["nodeRank"], found["rank"], found["error"], found["attempt"]) == (1, 1, ERROR, 0)
+    assert found["pod"] == gang.life.names("Pod")[1]
+    message = status["lastRestart"]["message"]
+    assert "node rank 1, rank 1" in message
+    assert ERROR in message
+    assert "kubectl torchrun logs vit -n team --node-rank 1 --attempt 0" in message
+    assert message == status["attempts"][0]["message"]
+    assert found["logTail"].splitlines()[-1] == ERROR
+    assert "epoch 1" not in found["logTail"], "another process of the node"
+
+
+@pytest.mark.parametrize("zone", [0, -8, 2])
+def test_of_two_causes_the_earlier_one_is_the_first(zone: int) -> None:
+    """Containers finish when their last process does; torchrun says when the first failed, in its own zone."""
+    gang = Gang()
+    gang.ends(0, 1, said("ValueError: late", at=3, zone=zone), after=3)
+    gang.ends(1, 1, said("KeyError: 'early'", rank=1, at=1, zone=zone), after=3)
+    assert gang.at(4)["firstFailure"]["error"] == "KeyError: 'early'"
+
+
+@pytest.mark.parametrize(
+    ("message", "patience"), [(said(ERROR), SETTLE_SECONDS), (said(PEER), FOLLOWING_SETTLE_SECONDS)]
+)
+def test_failed_worker_beside_running_ones_restarts_soon(message: str, patience: float) -> None:
+    """Its peers may wait in torchrun's exit barrier for five minutes, and its own pod for a sidecar."""
+    gang = Gang()
+    gang.ends(1, 1, message)
+    assert gang.at(1)["attempt"] == 0
+    assert 0 < (gang.life.again or 0) <= patience
+    assert gang.at(patience)["attempt"] == 1
+
+
+def test_job_without_restarts_fails_soon_after_one_worker() -> None:
+    gang = Gang(maxRestarts=0)
+    gang.ends(1, 1, said(ERROR))
+    assert gang.at(SETTLE_SECONDS)["phase"] == n.PHASE_FAILED
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_clock_that_is_far_off_costs_no_time(ahead: float) -> None:
+    gang = Gang()
+    gang.ends(1, 1, said(ERROR), after=ahead)
+    assert gang.at(0)["attempt"] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "shown"),
+    [
+        (137, "Error", "SIGKILL, often out of memory"),
+        (137, "OOMKilled", "OOMKilled: out of memory"),
+        (139, "Error", "SIGSEGV"),
+        (127, "Error", "command not found"),
+    ],
+)
+def test_an_exit_code_is_told_with_its_meaning(code: int, reason: str, shown: str) -> None:
+    gang = Gang(maxRestarts=0)
+    gang.ends(1, code, "", reason=reason)
+    status = gang.at(SETTLE_SECONDS)
+    assert f"ended with exit code {code} ({shown})" in status["message"]
+    assert (status["firstFailure"]["exitCode"], status["firstFailure"]["meaning"]) == (code, shown)
+
+
+def test_an_end_after_a_removal_follows_from_it() -> None:
+    """The Job controller removes the other pods; where the first one said nothing, theirs are no cause."""
+    gang = Gang()
+    gang.ends(1, 1, "")
+    gang.at(1)
+    other = gang.life.api.workers()[0]
+    other["metadata"] |= {
+        "deletionTimestamp": stamp(gang.began + 46),
+        "deletionGracePeriodSeconds": 45,
+    }
+    gang.ends(0, 1, said("ValueError: while it was ended", at=2), after=3)
+    assert gang.at(4)["firstFailure"]["nodeRank"] == 1
+
+
+def test_time_that_is_none_hides_no_failure() -> None:
+    gang = Gang(maxRestarts=0)
+    gang.ends(1, 1, SUMMARY.format(rank=9, local=1, code=1, time="2024-99-99_99:99:99"))
+    assert gang.at(60.0)["firstFailure"]["rank"] == 9
+
+
+def test_the_agents_own_log_is_no_error() -> None:
+    gang = Gang()
+    warned = "W1126 16:59:04.774000 26634 torch/distributed/run.py:982] Setting OMP_NUM_THREADS, or it failed"
+    gang.ends(1, 1, f"{warned}\n{summary(rank=1)}")
+    assert "error" not in gang.at(FOLLOWING_SETTLE_SECONDS)["firstFailure"]
+
+
+def test_a_worker_that_was_taken_away_comes_before_those_that_missed_it() -> None:
+    gang = Gang()
+    lost = gang.life.api.workers()[1]
+    lost["status"]["conditions"] = [
+        {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    ]
+    gang.life.api.delete("Pod", lost["metadata"]["name"])
+    gang.ends(0, 1, said(PEER))
+    status = gang.at(FOLLOWING_SETTLE_SECONDS)
+    assert "is lost (DeletionByTaintManager)" in status["lastRestart"]["message"]
+    assert "firstFailure" not in status
+
+
+def test_the_last_attempts_and_their_causes_are_kept() -> None:
+    life = Life({"maxRestarts": 20})
+    for _ in range(10):
+        life.run()
+        life.api.run_pods("Failed", exit_code=7, only=1)
+        life.look()
+    assert [each["attempt"] for each in life.status["attempts"]] == list(range(2, 10))
+    assert all("exit code 7" in each["message"] for each in life.status["attempts"])
+
+
+def test_a_long_log_keeps_its_last_whole_lines() -> None:
+    gang = Gang()
+    gang.ends(1, 3, "".join(f"line {number} é\n" for number in range(2000)))
+    tail = gang.at(SETTLE_SECONDS)["firstFailure"]["logTail"]
+    assert len(tail.encode()) <= TAIL_BYTES
+    assert tail.splitlines()[0].startswith("line ")
+    assert tail.splitlines()[-1] == "line 1999 é"
+
+
+CHAINED = """Traceback (most recent call last):
+  File x
+ValueError: a
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File y
+KeyError: 'b'
+Exception ignored in: <x>"""
+ABORTED = """terminate called after throwing an instance of 'c10::Error'
+  what():  CUDA error: bad
+frame #0"""
+SYNTAX = """  File "t.py", line 1
+    x =
+       ^
+SyntaxError: invalid syntax"""
+
+
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        (CHAINED, "KeyError: 'b'"),
+        (ABORTED, "what(): CUDA error: bad"),
+        (SYNTAX, "SyntaxError: invalid syntax"),
+        ("train.sh: line 3: pyton: command not found\nbye", "train.sh: line 3: pyton: command not found"),
+        ("did nothing", ""),
+        ("\x1b[1;31mTraceback (most recent call last):\x1b[0m\n  x\n\x1b[31mOops: y\x1b[0m\nbye", "Oops: y"),
+        *(
+            (
+                f"error: no data\n{SUMMARY.splitlines()[0].replace('torch/', f'{place}torch/', 1)}",
+                "error: no data",
+            )
+            for place in ("", "/opt/venv/lib/python3.11/site-packages/")
+        ),
+        ("", ""),
+    ],
+)
+def test_the_error_line_of_an_output(output: str, error: str) -> None:
+    assert error_line(output.splitlines()) == error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RendezvousGraceful",
+        "Rendezvous",
+        "NCCL",
+        "TCPStore",
+        "E0101 torch/distributed/elastic/",
+        "what(): ",
+        "a ",
+    ],
+)
+def test_output_of_any_form_is_searched_in_little_time(text: str) -> None:
+    """The controller decides about all jobs meanwhile."""
+    started = time.process_time()
+    line = text * (4096 // len(text))
+    gang = Gang()
+    gang.ends(0, 1, line)
+    gang.ends(1, 1, line)
+    gang.at(1)
+    assert time.process_time() - started < 0.5
+
+
+def test_output_without_an_error_is_described_by_its_last_line() -> None:
+    assert describe(["step 1", "did nothing", ""]) == "the last line of its log is 'did nothing'"
+    assert describe(["RuntimeError: x", "bye"]) == "RuntimeError: x"
+    assert describe([]) == ""
+
+
+def _missing_queue() -> Life:
+    life = Life(queued=False)
+    life.look()
+    return life
+
+
+def _missing_nodes() -> Life:
+    life = Pooled()
+    life.look()
+    return life
+
+
+def _suspended() -> Life:
+    life = Life({"suspend": True})
+    life.look()
+    return life
+
+
+def _failed(**asked: Any) -> Life:
+    gang = Gang(**asked)
+    gang.ends(1, 1, CAUSE + summary(rank=1, local=1))
+    gang.at(30)
+    return gang.life
+
+
+@pytest.mark.parametrize(
+    ("life", "once"),
+    [
+        (_missing_queue, ["TorchrunQueue research is not in namespace team"]),
+        (_missing_nodes, ["0 of 2 nodes: 2 placeholders wait for a node"]),
+        (lambda: Life().run(), ["2 of 2 workers are ready"]),
+        (_failed, ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"]),
+        (
+            lambda: _failed(maxRestarts=0),
+            ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"],
+        ),
+        (_suspended, ["the job has no workers"]),
+        (lambda: Life({"command": "torchrun --standalone x.py"}), ["torchrun has --standalone"]),
+    ],
+    ids=["missing queue", "missing nodes", "running", "restarting", "failed", "suspended", "refused"],
+)
+def test_each_message_of_a_status_is_shown_once(life: Callable[[], Life], once: list[str]) -> None:
+    a = life()
+    a.look()
+    item = a.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    shown = output.status(item, datetime.fromtimestamp(a.api.now, UTC))
+    assert [shown.count(each) for each in once] == [1] * len(once), shown

@@ -1,0 +1,247 @@
+"""The first process of a container passes SIGTERM on, by the shells that images have."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from trainyard.operator import names as n
+from trainyard.operator.observe import command_exit_code
+from trainyard.operator.signal_forwarder import MESSAGE_BYTES, wrap_command
+
+pytestmark = pytest.mark.unit
+
+SHELLS = ("sh", "bash")
+SAVES = """
+import pathlib, signal, sys, time
+place = pathlib.Path(sys.argv[1])
+def save(*_):
+    time.sleep(0.1)
+    (place / "saved").touch()
+    sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+signal.signal(signal.SIGTERM, save)
+(place / "ready").touch()
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's `sleep 1` takes 20 ms, and its `sleep 5` 300."""
+    real = shutil.which("sleep")
+    quick = tmp_path / "bin" / "sleep"
+    quick.parent.mkdir()
+    quick.write_text(
+        f"#!/bin/sh\n[ $1 = 1 ] && exec {real} 0.02\n[ $1 = 5 ] && exec {real} 0.3\nexec {real} $1\n"
+    )
+    quick.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{quick.parent}:{os.environ['PATH']}")
+
+
+def inherit_orphans() -> None:
+    """As the first process of a container does: PR_SET_CHILD_SUBREAPER of prctl(2)."""
+    ctypes.CDLL(None).prctl(36, 1)
+
+
+@contextmanager
+def started(
+    shell: str, *words: str, message: Path = Path("/dev/null/none")
+) -> Iterator[subprocess.Popen[bytes]]:
+    """As the kubelet starts it, which makes $ of $$."""
+    _, *rest = (each.replace("$$", "$") for each in wrap_command(words, str(message)))
+    with subprocess.Popen([shell, *rest], stdout=subprocess.PIPE, preexec_fn=inherit_orphans) as process:
+        yield process
+
+
+def script(place: Path, code: int = 3) -> list[str]:
+    return [sys.executable, "-c", SAVES, str(place), str(code)]
+
+
+def appears(file: Path) -> None:
+    end = time.monotonic() + 30
+    while not file.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("words", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_the_exit_code_is_the_commands(shell: str, words: str, code: int) -> None:
+    with started(shell, "sh", "-c", words.replace("$$", "$$$$")) as process:
+        assert process.wait(30) == code
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_command_that_is_not_there_is_named(shell: str) -> None:
+    with started(shell, "torchrum") as process:
+        assert process.wait(30) == 127
+        assert process.stdout is not None
+        assert b"torchrum" in process.stdout.read()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_has_no_handler_yet_ends_at_once(shell: str, tmp_path: Path) -> None:
+    ready = f"touch {tmp_path}/ready; exec sleep 60"
+    with started(shell, "sh", "-c", ready) as process:
+        appears(tmp_path / "ready")
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_has_one_ends_in_its_time_and_says_how(shell: str, tmp_path: Path) -> None:
+    with started(shell, *script(tmp_path)) as process:
+        appears(tmp_path / "ready")
+        process.terminate()
+        process.terminate()  # as somebody who is in a hurry
+        assert process.wait(30) == 3
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_ends_well_because_it_was_told_to_go_has_not_trained(shell: str, tmp_path: Path) -> None:
+    """Kubernetes would count its pod, and may call its Job complete."""
+    with started(shell, *script(tmp_path, code=0)) as process:
+        appears(tmp_path / "ready")
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_a_shell_has_started_hears_it_and_is_waited_for(shell: str, tmp_path: Path) -> None:
+    """The shell itself ends at once; with the first process all else of a container would be killed."""
+    (tmp_path / "save.py").write_text(SAVES)
+    with started(shell, "sh", "-c", f"cd {tmp_path} && {sys.executable} save.py {tmp_path}; echo") as process:
+        appears(tmp_path / "ready")
+        process.terminate()
+        process.wait(30)
+        assert (tmp_path / "saved").exists()
+
+
+def output_of(*, local: int, others: int) -> str:
+    """What torchrun prints when one of its processes fails, and `others` follow with long tracebacks."""
+    follows = "".join(
+        f"[default{each}]:[rank{each}]: Connection closed by peer {'x' * 99}\n" * 40
+        for each in range(others)
+        if each != local
+    )
+    cause = f"[default{local}]:[rank{local}]: KeyError: 'it'\n"
+    last = (
+        f"  time      : 2026-11-26_16:39:56\n  host      : h\n  rank      : {local} (local_rank: {local})\n"
+    )
+    agent = (
+        "E1126 16:39:57 71 torch/x.py:1] failed (exitcode: 3) local_rank: 0\nTraceback ...\n" + "y\n" * 999
+    )
+    return f"{cause}{follows}{agent}Root Cause (first observed failure):\n[0]:\n{last}  exitcode  : 3 (pid: 7) \n===\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("awk", [True, False])
+def test_the_message_has_the_lines_of_the_process_that_failed_first(
+    shell: str, awk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not awk:
+        (tmp_path / "bin/awk").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin/awk").chmod(0o755)
+    (tmp_path / "output").write_text(output_of(local=5, others=8))
+    message = tmp_path / "message"
+    message.touch()
+    with started(shell, "sh", "-c", f"cat {tmp_path}/output; exit 1", message=message) as process:
+        assert process.stdout is not None
+        assert process.stdout.read().decode() == (tmp_path / "output").read_text()
+        assert process.wait(30) == 1
+    text = message.read_text()
+    assert len(text.encode()) <= MESSAGE_BYTES
+    assert command_exit_code(1, text) == 3
+    assert ("[rank5]: KeyError: 'it'\n" in text) == awk
+    assert "closed by peer" not in text or not awk
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_message_of_a_plain_command_is_the_end_of_its_output(shell: str, tmp_path: Path) -> None:
+    message = tmp_path / "message"
+    message.touch()
+    lines = (
+        "i=0; while [ $i -lt 999 ]; do echo line $i; i=$((i + 1)); done; echo 'ValueError: it' >&2; exit 3"
+    )
+    with started(shell, "sh", "-c", lines.replace("$", "$$"), message=message) as process:
+        process.communicate(timeout=30)
+    text = message.read_text()
+    assert text.splitlines()[-2:] == ["line 998", "ValueError: it"]
+    assert 3000 < len(text) <= MESSAGE_BYTES
+    with started(shell, "echo", "done", message=message) as process:
+        process.communicate(timeout=30)
+    assert message.read_text() == text, "one that ended well says nothing"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_output_goes_on_where_no_copy_can_be_kept(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "bin/mkfifo").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin/mkfifo").chmod(0o755)
+    with started(shell, "echo", "said") as process:
+        assert process.communicate(timeout=30)[0] == b"said\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_process_that_outlives_the_command_does_not_hold_up_its_end(shell: str) -> None:
+    began = time.monotonic()
+    with started(shell, "sh", "-c", "sleep 20 & echo said; exit 3") as process:
+        assert process.wait(30) == 3
+        assert time.monotonic() - began < 15
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"said\n"
+
+
+AGENT = """import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("saves", ["", "in a process", "as a process of an agent"])
+def test_an_agent_that_hears_no_signal_and_has_no_process_is_ended(
+    shell: str, saves: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does torchrun in its exit barrier; what still saves is waited for."""
+    if saves == "as a process of an agent":
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    ends = {
+        "": "time.sleep(60)",
+        "in a process": "import subprocess; subprocess.run(['sleep', '0.5']); sys.exit(3)",
+        "as a process of an agent": "time.sleep(0.5); sys.exit(3)",
+    }
+    agent = tmp_path / "torchrun"
+    agent.write_text(AGENT + ends[saves])
+    with started(shell, sys.executable, str(agent), str(tmp_path / "ready")) as running:
+        appears(tmp_path / "ready")
+        running.terminate()
+        assert running.wait(30) == (3 if saves else 128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_copy_of_what_is_printed_is_beside_the_output(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, with the command's exit code."""
+    log = tmp_path / "worker.log"
+    monkeypatch.setenv(n.ENV_LOG, str(log))
+    command = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; echo oops >&2; exit 7"
+    with started(shell, "sh", "-c", command.replace("$", "$$")) as process:
+        printed = process.communicate(timeout=30)[0]
+        assert process.returncode == 7
+    assert printed.decode().splitlines() == [*(f"line {number}" for number in range(3000)), "oops"]
+    assert log.read_bytes() == printed

@@ -1,0 +1,175 @@
+"""Gangs that KAI Scheduler would never start: no pods are made for them, and the job says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.life import Life
+from tests.unit.operator.made import CLUSTER, making, queue
+from tests.unit.operator.pooled import Pooled
+from trainyard.operator import names as n
+from trainyard.operator.gang import (
+    KaiLimit,
+    find_missing_queue,
+    gang_rejection_reason,
+    lowest_limits,
+    read_kai_queue,
+)
+from trainyard.operator.observe import Cluster, KaiQueue
+from trainyard.operator.plan import POLL_SECONDS
+from trainyard.operator.queue import DryRun, reconcile_queue
+from trainyard.operator.status_schema import fit_status
+
+pytestmark = pytest.mark.unit
+BY_KAI = {"scheduling.scheduler": n.KAI_SCHEDULER}
+IN_TEAM = {**BY_KAI, "kaiQueue": "team"}
+ROOM = {"nodeResources.cpus": "96", "nodeResources.memory": "512Gi"}
+
+
+def gpus(most: float, parent: str = "") -> KaiQueue:
+    return KaiQueue(parent=parent, limits={"gpu": most})
+
+
+def cluster(**queues: KaiQueue) -> Cluster:
+    return replace(CLUSTER, kai=True, kai_queues=queues)
+
+
+def test_a_job_above_its_queues_limit_waits_without_pods_until_that_is_raised() -> None:
+    life = Life({}, IN_TEAM, cluster=cluster(team=gpus(15)))
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueLimit")
+    assert "asks for 16 GPUs, and KAI Scheduler's queue team may have 15 GPUs (" in life.status["message"]
+    assert (life.names("Job"), life.names("PodGroup"), life.again) == ([], [], POLL_SECONDS)
+    life.cluster = cluster(team=gpus(16))
+    life.run()
+
+
+def test_no_machines_are_held_for_it() -> None:
+    life = Pooled({"numGPUs": 16}, IN_TEAM, cluster=cluster(team=gpus(0)))
+    life.turn(2)
+    assert life.told == ("Pending", "KaiQueueLimit")
+    assert (life.names("Pod"), life.api.claims) == ([], {})
+
+
+def test_the_limit_of_a_queue_above_counts_and_the_tightest_is_named() -> None:
+    tree = {"team": gpus(32, "org"), "org": gpus(8, "top")}
+    life = Life({}, IN_TEAM, cluster=cluster(**tree, top=KaiQueue()))
+    life.look()
+    assert "KAI Scheduler's queue org may have 8 GPUs (" in life.status["message"]
+
+
+def test_an_elastic_job_asks_for_what_it_begins_with() -> None:
+    elastic = {"elastic": {"minNodes": 1, "maxNodes": 2}}
+    life = Life(elastic, IN_TEAM, cluster=cluster(team=gpus(8)))
+    life.run()
+    life = Life(elastic, IN_TEAM, cluster=cluster(team=gpus(7)))
+    life.look()
+    assert life.status["message"].startswith(
+        "the job asks for at least 8 GPUs, and KAI Scheduler's queue team"
+    )
+
+
+def test_without_a_name_it_is_kais_default_queue() -> None:
+    life = Life({}, BY_KAI, cluster=cluster(**{n.KAI_DEFAULT_QUEUE: gpus(1)}))
+    life.look()
+    assert life.status["reason"] == "KaiQueueLimit"
+
+
+def test_jobs_that_kai_does_not_schedule_have_no_limit() -> None:
+    Life({}, {"kaiQueue": "team"}, cluster=cluster(team=gpus(1))).run()
+
+
+def test_what_runs_is_not_ended_by_a_limit_that_came_later() -> None:
+    life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue())).run()
+    life.cluster = cluster(team=gpus(1))
+    life.look()
+    assert life.status["phase"] == "Running"
+
+
+def test_a_queue_below_one_that_is_not_there_starts_nothing() -> None:
+    life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue(parent="org")))
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueNotFound")
+    assert life.status["message"] == (
+        "KAI Scheduler has no queue org, which is above team; the job begins when it is there"
+    )
+    life.cluster = cluster(team=KaiQueue(parent="org"), org=KaiQueue())
+    life.run()
+
+
+@pytest.mark.parametrize(
+    ("spec", "limits"),
+    [
+        ({"resources": {"gpu": {"limit": 4}, "memory": {"limit": 9}}}, {"gpu": 4, "memory": 9e6}),
+        ({"resources": {"cpu": {"limit": 1500}}}, {"cpu": 1.5}),
+        ({"resources": {"gpu": {"limit": 0.5}}}, {"gpu": 0.5}),
+        ({"resources": {"gpu": {"limit": 0}, "cpu": {"limit": -1}}}, {"gpu": 0}),
+        ({"resources": {"gpu": {"quota": 4}}}, {}),
+        ({"resources": {"gpu": {"limit": True}, "cpu": 3}}, {}),
+        ({"resources": None}, {}),
+        (None, {}),
+    ],
+)
+def test_only_a_limit_that_is_said_is_one(spec: Any, limits: dict[str, float]) -> None:
+    assert read_kai_queue({"spec": spec}) == KaiQueue(limits=limits)
+
+
+def test_gang_without_one_that_succeeded_stays_complete() -> None:
+    life = Life({"numGPUs": 16}, IN_TEAM, cluster=cluster(team=KaiQueue())).run()
+    (group,) = life.api.of_kind("PodGroup")
+    uid = group["metadata"]["uid"]
+    assert group["spec"]["minMember"] == 2
+    first, _ = (each for each in life.api.of_kind("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"])
+    first["status"]["phase"] = "Succeeded"
+    life.look()
+    (group,) = life.api.of_kind("PodGroup")
+    # IsStale of KAI 0.16 compares it with the pods that still run.
+    assert (group["metadata"]["uid"], group["spec"]["minMember"]) == (uid, 1)
+    assert (group["spec"]["queue"], life.status["phase"]) == ("team", "Running")
+
+
+def test_queues_in_a_circle_come_to_an_end() -> None:
+    circle = {"a": gpus(3, "b"), "b": gpus(2, "a")}
+    assert (find_missing_queue(circle, "a"), lowest_limits(circle, "a")) == (
+        "",
+        {"gpu": KaiLimit(queue="b", most=2)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (
+            {"cpu": 191.999},
+            "asks for 192 processors, and KAI Scheduler's queue team may have 191.999 processors (",
+        ),
+        ({"memory": 1e12}, "of memory, and KAI Scheduler's queue team may have "),
+        ({"cpu": 192, "memory": 1.1e12, "gpu": 16}, ""),
+    ],
+)
+def test_limits_of_processors_and_memory_count(limits: dict[str, float], said: str) -> None:
+    life = Life({}, {**IN_TEAM, **ROOM}, cluster=cluster(team=KaiQueue(limits=limits)))
+    life.look()
+    assert (life.status["reason"] == "KaiQueueLimit") is bool(said)
+    assert said in life.status["message"]
+
+
+def test_queue_status_has_the_limits_that_submit_goes_by() -> None:
+    tree = {"team": gpus(32, "org"), "org": gpus(8, "top"), "top": KaiQueue()}
+    made = queue(IN_TEAM)
+    decided = reconcile_queue(made, [], DryRun(), [], cluster(**tree), 0.0)
+    assert decided.status is not None
+    kept = fit_status(n.QUEUE_KIND, decided.status)
+    assert kept["kai"] == {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
+    assert decided.again is not None
+    assert "queue org may have 8 GPUs (" in gang_rejection_reason(kept, making({"numGPUs": 16}, IN_TEAM))
+    fitting = {"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}
+    assert gang_rejection_reason(kept, making(fitting, IN_TEAM)) == ""
+    assert gang_rejection_reason(kept, making({"numGPUs": 16})) == "", "KAI does not schedule it"
+    assert gang_rejection_reason(kept, making({"numGPUs": 16}, {**IN_TEAM, "kaiQueue": "other"})) == ""
+    without = reconcile_queue({**made, "status": kept}, [], DryRun(), [], CLUSTER, 0.0)
+    assert without.status is not None
+    assert "kai" not in without.status

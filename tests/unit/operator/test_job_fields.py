@@ -1,0 +1,362 @@
+"""Each field of a job has its effect on what is made; an override is as the queue's own field."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from local.home import CHECKOUT
+from local.nodes import dockerfile
+from tests.unit.operator.made import (
+    CLUSTER,
+    DIGEST,
+    TOOLS,
+    claims,
+    container,
+    env,
+    flag,
+    making,
+    mounted,
+    pod,
+)
+from tests.unit.operator.test_affinity import node
+from trainyard.k8s import names
+from trainyard.operator import names as n
+from trainyard.operator.children import (
+    build_jobs,
+    build_service,
+    build_sync_pod,
+    owner_reference,
+    spec_digest,
+)
+from trainyard.operator.distribution import InvalidJob
+from trainyard.operator.gang import build_pod_group
+from trainyard.operator.placement import affinity_allows
+
+pytestmark = pytest.mark.unit
+
+ONE = {"numGPUs": 8}
+
+
+def test_num_gpus_and_num_nodes() -> None:
+    def shape(**asked: int) -> tuple[int, int]:
+        made = making(asked)
+        (job,) = build_jobs(made)
+        assert job["spec"]["completions"] == job["spec"]["parallelism"] == made.size.nodes
+        return made.size.nodes, made.size.gpus
+
+    assert shape(numGPUs=8) == (1, 8)
+    assert shape(numGPUs=3) == (1, 3)
+    assert shape(numGPUs=16) == (2, 8)
+    assert shape(numGPUs=12) == (2, 6)
+    assert shape(numGPUs=8, numNodes=4) == (4, 2)
+    assert shape(numGPUs=0) == (1, 0)
+    assert shape(numGPUs=0, numNodes=3) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "told"),
+    [
+        ({"numGPUs": 3}, 2, "be spec.numNodes 3 with 1 GPU on each, or spec.numGPUs 2 or 4"),
+        ({"numGPUs": 9}, 8, "be spec.numNodes 3 with 3 GPUs on each, or spec.numGPUs 8 or 10"),
+        ({"numGPUs": 10}, 4, "be spec.numNodes 5 with 2 GPUs on each, or spec.numGPUs 9 or 12"),
+        ({"numGPUs": 15}, 8, "be spec.numNodes 3 with 5 GPUs on each, or spec.numGPUs 14 or 16"),
+        # 17 nodes for 17 GPUs are no advice.
+        ({"numGPUs": 17}, 8, "it must be 16 or 18, or another split by spec.numNodes"),
+        (
+            {"numGPUs": 10, "numNodes": 3},
+            4,
+            "spec.numNodes is 3 and does not divide spec.numGPUs, 10; it must be 5 with 2 GPUs on each",
+        ),
+        ({"numGPUs": 7, "numNodes": 3}, 4, "does not divide spec.numGPUs, 7; it must be one that does"),
+        ({"numGPUs": 9, "elastic": {"minNodes": 1, "maxNodes": 2}}, 8, "spec.elastic.maxNodes is 2"),
+        ({"numGPUs": 16, "numNodes": 1}, 8, "16 on each, and nodeResources.gpus of the queue is 8"),
+        ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),
+    ],
+)
+def test_sizes_that_cannot_be(asked: dict[str, Any], gpus: int, told: str) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        making(asked, {"nodeResources.gpus": gpus})
+
+
+def test_the_split_that_a_refusal_names_works() -> None:
+    for gpus in (2, 4, 8):
+        for count in range(1, 129):
+            try:
+                making({"numGPUs": count}, {"nodeResources.gpus": gpus})
+            except InvalidJob as refused:
+                named = re.search(r"spec\.numNodes (\d+) with (\d+) GPUs? on each", str(refused))
+                if named:
+                    size = making(
+                        {"numGPUs": count, "numNodes": int(named[1])}, {"nodeResources.gpus": gpus}
+                    ).size
+                    assert (size.nodes, size.gpus) == (int(named[1]), int(named[2]))
+
+
+def test_a_job_on_cpus() -> None:
+    worker = container({"numGPUs": 0, "numNodes": 2})
+    assert "nvidia.com/gpu" not in worker["resources"]["limits"]
+    assert flag("nproc-per-node", {"numGPUs": 0}) == "1"
+    assert env({"numGPUs": 0})["OMP_NUM_THREADS"] == "96"
+    assert env()["OMP_NUM_THREADS"] == "12"
+    assert env({"numGPUs": 2})["OMP_NUM_THREADS"] == "12"
+    assert env({"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})["OMP_NUM_THREADS"] == "5"
+
+
+def test_command_args_and_env() -> None:
+    asked = {
+        "command": "python train.py --a 'b c'",
+        "args": ["--x", "$(y) z"],
+        "env": [{"name": "A", "value": "1"}],
+    }
+    words = container(asked)["command"]
+    assert words[-6:] == ["python", "train.py", "--a", "b c", "--x", "$$$$(y) z"]
+    assert env(asked)["A"] == "1"
+    secret = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    assert env({"env": [secret]})["S"] == secret["valueFrom"]
+    # What the controller counts by, nobody changes.
+    assert env({"env": [{"name": n.ENV_ATTEMPT, "value": "9"}]})[n.ENV_ATTEMPT] == "0"
+
+
+def test_job_without_gpus_buys_no_node_with_gpus() -> None:
+    pooled = {"scheduling.pool": "p5"}
+    with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of pool p5 have GPUs"):
+        making({"numGPUs": 0}, pooled)
+    with pytest.raises(AssertionError, match=r"spec.overrides.nodeResources.gpus is 0, and nodes of pool p5"):
+        making({"numGPUs": 0, "overrides": {"nodeResources": {"gpus": 0}}}, pooled)
+    for bound in (
+        {"scheduling.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
+        {"podTemplate.spec.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
+        {"nodeResources.gpuType": "p5"},
+    ):
+        with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of (pool|gpuType) p5 have GPUs"):
+            making({"numGPUs": 0}, bound)
+    assert making({"numGPUs": 0}, {**pooled, "nodeResources.gpus": 0}).size.gpus == 0
+    assert making({"numGPUs": 0}).size.gpus == 0
+
+
+def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
+    asked = {
+        "scheduling.pool": "p5",
+        "scheduling.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "scheduling.nodeSelector": {"disk": "fast"},
+        "storage.workspace": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteOnce"},
+    }
+    made = build_sync_pod(making({"workspace": {"digest": DIGEST, "sizeBytes": 5}}, asked))
+    assert "annotations" not in made["metadata"]
+    assert (made["spec"]["tolerations"], made["spec"].get("nodeSelector")) == ([], None)
+    assert not [each for each in made["spec"]["volumes"] if "persistentVolumeClaim" in each]
+    for labels, let in (
+        ({"karpenter.sh/nodepool": "p5"}, False),
+        ({"karpenter.sh/nodepool": "another"}, False),
+        ({"karpenter.sh/nodepool": "small", "torchrun.ai/sync-pods": "true"}, True),
+        ({}, True),
+    ):
+        assert affinity_allows(made["spec"]["affinity"]["nodeAffinity"], node(**labels)) is let
+
+
+def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
+    made = making(sent)
+    assert made.sync
+    address = ["--sync", "http://vit-sync-0.vit.team.svc:8080"]
+    tools = pod(sent)["spec"]["initContainers"]
+    assert tools[0]["command"] == [
+        "python", "-m", "trainyard.workspace", "fetch",
+        "--archive", "/etc/torchrun/archive", *address, "--into", n.TOOLS_WORKSPACE,
+    ]  # fmt: skip
+    assert tools[1]["command"] == [*tools[0]["command"][:3], "follow", *tools[0]["command"][4:]]
+    assert tools[0]["image"] == TOOLS
+    assert mounted(pod(sent), "/app")[1] == {"name": "workspace", "emptyDir": {}}
+    image = dockerfile.parse((CHECKOUT / "launcher" / "Dockerfile").read_text())
+    sync = build_sync_pod(made)
+    for each in (*tools, *sync["spec"]["containers"]):
+        hides = [
+            m["mountPath"]
+            for m in each["volumeMounts"]
+            if f"{image.workdir}/".startswith(f"{m['mountPath']}/")
+        ]
+        assert hides == [], "the image has its program there"
+    assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
+    command = ["python", "-m", "trainyard.workspace", "serve", "--expect", DIGEST, "--size", "5"]
+    assert sync["spec"]["containers"][0]["command"] == [*command, "--give-up-seconds", "600"]
+    begun = build_sync_pod(dataclasses.replace(made, has_started=True, nearby=("http://other:8080",)))
+    assert begun["spec"]["containers"][0]["command"] == [*command, "--nearby", "http://other:8080"]
+    assert sync["spec"]["subdomain"] == "vit"
+    assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"
+    archives = sync["spec"]["volumes"][0]
+    (container,) = sync["spec"]["containers"]
+    assert archives == {"name": "archives", "emptyDir": {"sizeLimit": "2049Mi"}}
+    assert container["env"] == [{"name": n.ENV_SYNC_MOST, "value": str(2**30)}]
+    assert container["resources"]["requests"]["ephemeral-storage"] == "1Mi"
+    large = build_sync_pod(making({"workspace": {**sent["workspace"], "sizeBytes": 10 * 2**30}}))["spec"]
+    assert large["volumes"][0]["emptyDir"]["sizeLimit"] == "40961Mi"
+    assert large["containers"][0]["env"][0]["value"] == str(20 * 2**30)
+    assert large["containers"][0]["resources"]["requests"]["ephemeral-storage"] == "20481Mi"
+    assert not {"priorityClassName", "imagePullSecrets"} & set(sync["spec"])
+    secrets = [{"name": "registry"}]
+    asked = {"podTemplate.spec": {"imagePullSecrets": secrets}, "scheduling.priorityClassName": "high"}
+    as_the_queue_says = build_sync_pod(making(sent, asked))["spec"]
+    assert as_the_queue_says["imagePullSecrets"] == secrets
+    # Workers of a higher priority could preempt it, with what it was sent.
+    assert as_the_queue_says["priorityClassName"] == "high"
+    assert "priorityClassName" not in build_sync_pod(making(sent, {**asked, "scheduling.pool": "p5"}))["spec"]
+    assert not making({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
+    assert "initContainers" not in pod()["spec"]
+    # It is the annotation by which a new digest, and a new size, are noticed.
+    (job,) = build_jobs(made)
+    assert job["metadata"]["annotations"] == {
+        n.ANNOTATION_SIZE: "auto",
+        n.ANNOTATION_WORKSPACE: DIGEST,
+        n.ANNOTATION_PARTS: "1",
+        n.ANNOTATION_MADE_OF: spec_digest(job["spec"]),
+    }
+
+
+def test_the_workspaces_user_is_the_workers() -> None:
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
+    assert pod(sent)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 0
+    below = {"podTemplate.spec": {"securityContext": {"runAsNonRoot": True, "runAsUser": 7}}}
+    assert pod(sent, below)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 7
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (
+            {"securityContext": {"runAsUser": 10001}},
+            {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"},
+        ),
+        ({"securityContext": {"runAsUser": 0}}, {}),
+        ({}, {}),
+    ],
+)
+def test_worker_with_a_numbered_user_has_a_home_and_a_name(
+    template: dict[str, Any], found: dict[str, str]
+) -> None:
+    names = ("HOME", "USER", "LOGNAME")
+    assert {
+        name: value for name, value in env({}, {"podTemplate.spec": template}).items() if name in names
+    } == found
+
+
+def test_home_of_a_worker_is_its_authors_to_set() -> None:
+    own = {"name": n.WORKER_CONTAINER, "env": [{"name": "HOME", "value": "/queue"}]}
+    below = {"podTemplate.spec": {"securityContext": {"runAsUser": 7}, "containers": [own]}}
+    assert env({}, below)["HOME"] == "/queue"
+    assert env({"env": [{"name": "HOME", "value": "/job"}]}, below)["HOME"] == "/job"
+
+
+def test_backend_rendezvous_endpoint_and_port() -> None:
+    assert env()[n.ENV_BACKEND] == "nccl"
+    assert env({"numGPUs": 0})[n.ENV_BACKEND] == "gloo"
+    assert env({"distributed.backend": "gloo"})[n.ENV_BACKEND] == "gloo"
+    assert flag("rdzv-backend", {}) == "c10d"
+    assert flag("rdzv-endpoint", {"distributed.port": 31000}).endswith(":31000")
+    etcd = {"distributed": {"rdzvBackend": "etcd-v2", "rdzvEndpoint": "etcd.svc:2379"}}
+    assert (flag("rdzv-backend", etcd), flag("rdzv-endpoint", etcd)) == ("etcd-v2", "etcd.svc:2379")
+    for name in ("etcd", "etcd-v2"):
+        made = making({"distributed": {"rdzvBackend": name}})
+        assert (made.settings.rendezvous, made.settings.substituted) == ("c10d", name)
+    assert making(etcd).settings.substituted == ""
+    static = {"distributed": {"rdzvBackend": "static"}}
+    assert flag("node-rank", static) == "$(TORCHRUN_NODE_RANK)"
+    assert flag("rdzv-backend", static) == "static"
+
+
+def test_elastic() -> None:
+    asked = {"elastic": {"minNodes": 2, "maxNodes": 4}, "numGPUs": 32}
+    made = making(asked, {"scheduling.scheduler": "kai-scheduler"})
+    assert (made.size.nodes, made.size.least, made.size.gpus) == (4, 2, 8)
+    assert flag("nnodes", asked) == "2:4"
+    assert build_pod_group(made)["spec"]["minMember"] == 2
+    # Workers that ended well must not have KAI evict the others.
+    assert build_pod_group(made)["spec"]["stalenessGracePeriod"] == "-1s"
+    (job,) = build_jobs(made)
+    assert job["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
+    assert job["metadata"]["annotations"][n.ANNOTATION_SIZE] == "2:4"
+    assert env(asked)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert "TRAINYARD_EXPECTED_NODES" not in env(asked)
+    assert env()["TRAINYARD_EXPECTED_NODES"] == "2"
+    (fixed,) = build_jobs(making())
+    assert "successPolicy" not in fixed["spec"]
+
+
+def test_persist_checkpoints() -> None:
+    asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
+    (claim,) = claims({**ONE, "persistCheckpoints": True}, asked).values()
+    assert "ownerReferences" not in claim["metadata"]
+    assert claim["metadata"]["labels"][n.LABEL_JOB] == "vit"
+
+
+def test_fewer_gpus_of_a_node_by_an_override() -> None:
+    assert making({"overrides.nodeResources.gpus": 4}).size.nodes == 4
+
+
+def test_overrides_merge_objects_and_replace_lists_and_one_way_of_a_size_replaces_another() -> None:
+    queue = {
+        "scheduling.nodeSelector": {"a": "1", "b": "2"},
+        "scheduling.tolerations": [{"key": "x", "operator": "Exists"}],
+        "storage.datasets": {"enabled": True, "sizePerGPU": "1Gi", "storageClass": "fsx"},
+    }
+    over = {
+        "overrides.scheduling.nodeSelector": {"b": "3"},
+        "overrides.scheduling.tolerations": [],
+        "overrides.storage.datasets.size": "7Gi",
+    }
+    made = making(over, queue)
+    assert made.settings.queue.node_selector == {"a": "1", "b": "3"}
+    assert made.settings.queue.tolerations == ()
+    (claim,) = made.storage.claims
+    assert (claim.size, claim.storage_class) == (7 * 2**30, "fsx")
+    claimed = making({"overrides.storage.datasets.existingClaim": "shared"}, queue)
+    assert claimed.storage.claims == ()
+
+
+def test_the_job_is_indexed_runs_once_and_waits_for_its_record() -> None:
+    (job,) = build_jobs(making(attempt=3))
+    assert job["metadata"]["name"] == "vit-3"
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["backoffLimit"], spec["suspend"]) == ("Indexed", 0, True)
+    labels = {n.LABEL_JOB: "vit", n.LABEL_ATTEMPT: "3", n.LABEL_MANAGED_BY: n.MANAGED_BY}
+    assert job["metadata"]["labels"] == labels
+    assert spec["template"]["metadata"]["labels"] == {**labels, n.LABEL_JOB_UID: "u1"}
+    assert spec["template"]["spec"]["subdomain"] == "vit"
+    assert job["metadata"]["ownerReferences"] == [owner_reference("vit", "u1")]
+
+
+def test_each_attempt_meets_under_another_id_and_name() -> None:
+    first, second = making().meeting, making(attempt=1).meeting
+    assert (first.id, second.id) == ("u1-0", "u1-1")
+    assert second.endpoint == "vit-1-0.vit.team.svc:29500"
+    assert build_service(making())["spec"]["clusterIP"] == "None"
+    assert build_service(making())["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_workers_are_known_by_their_names_whose_order_is_that_of_the_nodes() -> None:
+    """On the network of the machines they have none of their own."""
+    assert "PET_LOCAL_ADDR" not in env({"numGPUs": 16})
+    template = {"podTemplate": {"spec": {"hostNetwork": True}}}
+    assert env({"numGPUs": 16}, template)["PET_LOCAL_ADDR"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert "PET_LOCAL_ADDR" not in env({"numGPUs": 8}, template)
+
+
+def test_one_worker_needs_neither_a_name_nor_a_fixed_port() -> None:
+    assert making(ONE).meeting.endpoint == "localhost:0"
+    static = making({**ONE, "distributed": {"rdzvBackend": "static"}})
+    assert static.meeting.endpoint == "vit-0-0.vit.team.svc:29500"  # which is where its processes meet, too
+
+
+def test_time_to_stop_goes_with_torchruns() -> None:
+    assert pod()["spec"]["terminationGracePeriodSeconds"] == 45
+    told = {"env": [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "300"}]}
+    assert pod(told)["spec"]["terminationGracePeriodSeconds"] == 315
+
+
+def test_a_class_without_a_name_is_the_clusters() -> None:
+    shared = dataclasses.replace(CLUSTER, default_class="efs")
+    asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
+    assert making({}, asked, shared).storage.claims[0].access_mode == "ReadWriteMany"

@@ -1,0 +1,254 @@
+"""A job that waits for its workspace holds no node; a sync pod that ends is made anew, and what is told of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.held import PATIENCE_SECONDS
+from tests.unit.operator.api import Crash, sync_pod_status
+from tests.unit.operator.life import Life
+from tests.unit.operator.made import DIGEST, job
+from tests.unit.operator.pooled import Pooled
+from trainyard.operator import names as n
+from trainyard.operator.diagnostics import nearby_sync_pods
+
+pytestmark = pytest.mark.unit
+SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 3}}
+SYNC = ("Pod", "vit-sync-0")
+EVICTED = {"phase": "Failed", "reason": "Evicted"}
+FETCHING = {"name": n.FETCH_CONTAINER, "state": {"running": {}}}
+
+
+def uid(life: Life) -> Any:
+    return life.api.objects[SYNC]["metadata"]["uid"]
+
+
+def lose_sync_pod(life: Life) -> None:
+    """Its node is gone, and nobody sends anything to the next one."""
+    life.api.sends = False
+    life.api.delete(*SYNC)
+    life.api.settle()
+
+
+def pass_time(life: Life) -> None:
+    assert life.again is not None
+    assert 0 < life.again <= PATIENCE_SECONDS
+    life.api.now += life.again
+    life.look()
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_a_sync_pod_that_has_ended_is_made_anew(phase: str) -> None:
+    life = Life(SENT).run()
+    before = uid(life)
+    life.api.now += PATIENCE_SECONDS
+    life.api.objects[SYNC]["status"] = {**EVICTED, "phase": phase}
+    life.look()
+    assert uid(life) != before
+    assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
+
+
+def test_a_suspended_job_keeps_what_was_sent_to_its_sync_pod() -> None:
+    life = Life(SENT).run()
+    before = uid(life)
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert (life.status["phase"], life.names("Job"), life.names("Pod")) == ("Suspended", [], [SYNC[1]])
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    life.run()
+    assert uid(life) == before
+
+
+def test_one_that_fails_at_once_is_not_made_anew_without_a_pause() -> None:
+    life = Life(SENT).run()
+    before = uid(life)
+    life.api.objects[SYNC]["status"] = EVICTED
+    life.look()
+    assert uid(life) == before
+    assert life.again is not None
+    life.api.now += life.again
+    life.look()
+    assert uid(life) != before
+
+
+def test_one_that_ended_between_two_attempts_is_made_anew_for_the_next() -> None:
+    life = Life(SENT).run()
+    before = uid(life)
+    life.api.now += PATIENCE_SECONDS
+    life.api.objects[SYNC]["status"] = EVICTED
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    assert uid(life) != before
+    assert life.names("Job") == ["vit-1"]
+
+
+def test_one_that_ended_while_the_job_waits_for_nodes_is_made_anew() -> None:
+    life = Pooled(SENT)
+    life.look()
+    before = uid(life)
+    life.later(PATIENCE_SECONDS)
+    life.api.objects[SYNC]["status"] = EVICTED
+    life.look()
+    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert uid(life) != before
+
+
+def test_a_crash_at_every_write_leaves_one_sync_pod_that_lives() -> None:
+    for last in range(4):
+        life = Life(SENT).run()
+        life.api.now += PATIENCE_SECONDS
+        life.api.objects[SYNC]["status"] = EVICTED
+        life.api.crash_after(last)
+        for _ in range(2):
+            try:
+                life.look()
+            except Crash:
+                life.api.settle()
+        assert life.api.objects[SYNC]["status"] == sync_pod_status(ready=True)
+        assert life.status["phase"] == "Running"
+
+
+def test_job_without_its_workspace_holds_no_node() -> None:
+    for life in (Life(SENT), Pooled(SENT)):
+        life.api.sends = False
+        life.look()
+        assert (life.status["phase"], life.status["reason"]) == ("Pending", n.REASON_WAITING_FOR_WORKSPACE)
+        assert "kubectl torchrun sync vit" in life.status["message"]
+        assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+        life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
+        life.look()
+        assert life.status["reason"] in (n.REASON_WAITING_FOR_NODES, n.REASON_STARTING)
+
+
+def test_impossible_job_says_so_before_its_workspace_is_there() -> None:
+    life = Pooled(SENT, limit=1)
+    life.api.sends = False
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+
+
+@pytest.mark.parametrize("key", ["state", "lastState"])
+def test_abandoned_upload_ends_the_job_and_leaves_nothing(key: str) -> None:
+    life = Pooled(SENT)
+    life.api.sends = False
+    life.look()
+    ended = {"terminated": {"exitCode": n.SYNC_ABANDONED_EXIT}}
+    life.api.objects[SYNC]["status"] = sync_pod_status(ready=False, **{key: ended})
+    life.look()
+    assert life.told == ("Failed", n.REASON_WORKSPACE_NOT_SENT)
+    assert "within 600 s" in life.status["message"]
+    assert (life.names("Pod"), life.names("Job")) == ([], [])
+
+
+def test_sync_pod_of_a_job_that_has_begun_never_gives_up() -> None:
+    life = Life(SENT).run()
+    lose_sync_pod(life)
+    life.look()
+    assert "--give-up-seconds" not in life.api.objects[SYNC]["spec"]["containers"][0]["command"]
+
+
+def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
+    life = Life(SENT).run()
+    lose_sync_pod(life)
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Restarting", n.REASON_WAITING_FOR_WORKSPACE)
+    assert "kubectl torchrun sync vit" in life.status["message"]
+    assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+    life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
+    life.run()
+    assert life.status["restarts"] == 1
+
+
+def test_workers_that_find_no_workspace_cost_no_restart() -> None:
+    life = Life(SENT)
+    life.look()
+    lose_sync_pod(life)
+    life.look()
+    failed = {"name": n.FETCH_CONTAINER, "state": {"terminated": {"exitCode": 1}}}
+    for name in [each for each in life.names("Pod") if each != SYNC[1]]:
+        life.api.objects["Pod", name]["status"] = {"phase": "Failed", "initContainerStatuses": [failed]}
+    life.look()
+    assert (life.status["phase"], life.status["restarts"]) == ("Restarting", 0)
+    assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
+    assert "workspaceDigest" not in life.status
+    assert n.REASON_WORKSPACE_LOST in life.api.events
+    assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+
+
+def test_workspace_on_claims_needs_no_sync_pod_to_restart() -> None:
+    life = Life(SENT, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
+    lose_sync_pod(life)
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    assert life.names("Job") == ["vit-1", "vit-1-n1"]
+
+
+def test_other_jobs_with_the_same_workspace_are_named() -> None:
+    def of(name: str, phase: str, **workspace: Any) -> dict[str, Any]:
+        item = job({"workspace": {**SENT["workspace"], **workspace}})
+        item["metadata"] |= {"name": name, "namespace": "team"}
+        return {**item, "status": {"phase": phase}}
+
+    mine = of("vit", "Pending")
+    others = [
+        of("over", "Failed"),
+        of("another", "Running", digest="sha256:" + "b" * 64),
+        of("stored", "Running", url="s3://b/k"),
+        of("a", "Pending"),
+        of("b", "Running"),
+    ]
+    assert nearby_sync_pods(mine, [mine, *others]) == (
+        "http://b-sync-0.b.team.svc:8080",
+        "http://a-sync-0.a.team.svc:8080",
+    )
+    assert nearby_sync_pods(others[2], [mine, *others]) == ()
+
+
+def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:
+    life = Life(SENT).run()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    lose_sync_pod(life)
+    names = [each for each in life.names("Pod") if each != SYNC[1]]
+    for name in names:
+        life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
+    life.look()
+    life.api.objects[SYNC]["status"] = NO_IMAGE
+    pass_time(life)
+    assert (
+        f"{names[0]} waits for the workspace, which was lost with an earlier pod vit-sync-0"
+        in life.status["message"]
+    )
+    assert "can't get image own/tools:1" in life.status["message"]
+
+
+NO_IMAGE = {
+    "phase": "Pending",
+    "containerStatuses": [
+        {"name": "sync", "image": "own/tools:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    ],
+}
+
+
+def test_sync_pod_that_does_not_start_is_told() -> None:
+    life = Life(SENT)
+    life.api.sends = False
+    life.look()
+    life.api.objects[SYNC]["status"] = NO_IMAGE
+    life.look()
+    pass_time(life)
+    assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
+    assert "vit-sync-0, which receives the workspace, can't get image own/tools:1" in life.status["message"]
+
+
+def test_a_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:
+    life = Life({"workspace": {**SENT["workspace"], "url": "s3://own/w/a"}})
+    life.look()
+    for name in life.names("Pod"):
+        life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
+    life.api.now += 60
+    life.look()
+    assert life.status["message"] == "0 of 2 workers are ready"

@@ -1,0 +1,274 @@
+"""Objects out of the API, whatever is in them: a refusal with the field's place, never an exception."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.torchrun_manifests import SEED
+from tests.unit.operator.api import copied
+from tests.unit.operator.made import CLUSTER, DIGEST, job, queue
+from trainyard.operator import names as n
+from trainyard.operator.children import build_jobs
+from trainyard.operator.command import check_command
+from trainyard.operator.context import AttemptSpec
+from trainyard.operator.core import job_spec, queue_spec, resolve
+from trainyard.operator.distribution import InvalidJob, distribute
+from trainyard.operator.storage import VolumeMissing, plan_storage
+
+pytestmark = pytest.mark.unit
+
+POISON: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    1.5,
+    "",
+    " ",
+    "x" * 300,
+    "-1Gi",
+    "1Zi",
+    [],
+    [None],
+    [1],
+    [[]],
+    {},
+    {"": 1},
+]
+JOB = job({"numGPUs": 8})
+FULL_QUEUE = queue(
+    {
+        "kaiQueue": "a",
+        "parentKaiQueue": "b",
+        "nodeResources.gpuType": "h100",
+        "workingDir": "/app",
+        "podTemplate": {
+            "metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+            "spec": {
+                "nodeSelector": {"a": "b"},
+                "tolerations": [{"key": "a"}],
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [{"matchExpressions": [{"key": "a"}]}]
+                        }
+                    }
+                },
+                "containers": [
+                    {
+                        "name": "torchrun",
+                        "env": [{"name": "A"}],
+                        "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                        "resources": {"requests": {"cpu": 1}, "limits": {}},
+                    }
+                ],
+                "initContainers": [{"name": "a"}],
+                "volumes": [{"name": "v"}],
+            },
+        },
+        "storage": {
+            "workspace": {"enabled": True, "size": "1Gi", "storageClass": "ebs", "bucket": "s3://a/b"},
+            "datasets": {
+                "enabled": True,
+                "existingClaim": "shared",
+                "accessMode": "ReadWriteMany",
+                "mountPath": "/d",
+            },
+            "checkpoints": {
+                "enabled": True,
+                "sizePerGPU": "1Gi",
+                "accessMode": "ReadWriteMany",
+                "retain": True,
+            },
+            "shmSizePerGPU": "1Gi",
+        },
+        "scheduling": {
+            "scheduler": "kai-scheduler",
+            "priorityClassName": "a",
+            "nodeSelector": {"a": "b"},
+            "affinity": {"nodeAffinity": {}},
+            "tolerations": [{"key": "a"}],
+            "pool": "p",
+        },
+        "networking": {"port": 3000, "interface": "eth0"},
+        "jobDefaults": {
+            "ttlSecondsAfterFinished": 1,
+            "activeDeadlineSeconds": 1,
+            "restartPolicy": "Never",
+            "maxRestarts": 1,
+        },
+    }
+)
+FULL_JOB = job(
+    {
+        "args": ["a"],
+        "env": [{"name": "A", "value": "b"}],
+        "workspace": {"digest": DIGEST, "sizeBytes": 3, "url": "s3://a/b", "restartOnSync": True},
+        "distributed": {"backend": "nccl", "rdzvBackend": "etcd", "rdzvEndpoint": "a:1", "port": 2000},
+        "elastic": {"minNodes": 1, "maxNodes": 2},
+        "suspend": False,
+        "ttlSecondsAfterFinished": 1,
+        "activeDeadlineSeconds": 1,
+        "restartPolicy": "Never",
+        "maxRestarts": 1,
+        "persistCheckpoints": True,
+        "overrides": {"image": "a"},
+    }
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, child in children:
+        yield from places(child, (*path, key))
+
+
+def poisoned(item: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    result = copied(item)
+    place = result
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return result
+
+
+def test_what_is_whole_is_read() -> None:
+    assert queue_spec.parse(FULL_QUEUE["spec"])[1] == ()
+    assert job_spec.parse(FULL_JOB["spec"])[1] == ()
+
+
+@pytest.mark.parametrize("item", SEED, ids=lambda each: each["metadata"]["name"])
+def test_the_requirements_own_objects(item: dict[str, Any]) -> None:
+    parse = queue_spec.parse if item["kind"] == n.QUEUE_KIND else job_spec.parse
+    parsed, problems = parse(item["spec"])
+    assert parsed is not None
+    assert problems == ()
+
+
+def build(job: job_spec.JobSpec, queue: Any) -> tuple[str, ...]:
+    """Whatever was not refused can be made: only a refusal may come of it."""
+    settings, problems = resolve.resolve(queue, job)
+    assert (settings is None) == bool(problems)
+    assert all(each.startswith("the queue's spec with spec.overrides") for each in problems), problems
+    if settings is None:
+        return problems
+    try:
+        size = distribute(job, settings.queue)
+        storage = plan_storage(
+            "vit", settings, size, CLUSTER, {}, persist_checkpoints=job.persist_checkpoints, workspace=True
+        )
+    except (InvalidJob, VolumeMissing) as refusal:
+        return (str(refusal),)
+    made = AttemptSpec(
+        name="vit",
+        namespace="team",
+        uid="u1",
+        spec=job,
+        settings=settings,
+        size=size,
+        storage=storage,
+        cluster=CLUSTER,
+        attempt=0,
+    )
+    assert build_jobs(made)
+    return ()
+
+
+@pytest.mark.long
+def test_poison_at_every_place() -> None:
+    job, _ = job_spec.parse(JOB["spec"])
+    assert job is not None
+    for path in places(FULL_QUEUE["spec"]):
+        for value in POISON:
+            spec = poisoned(FULL_QUEUE["spec"], path, value)
+            parsed, problems = queue_spec.parse(spec)
+            assert (parsed is None) == bool(problems)
+            assert all(each.startswith("spec") for each in problems), problems
+            build(job, spec)
+    for path in places(FULL_JOB["spec"]):
+        for value in POISON:
+            parsed_job, problems = job_spec.parse(poisoned(FULL_JOB["spec"], path, value))
+            assert (parsed_job is None) == bool(problems)
+            if parsed_job is not None and not check_command(parsed_job.command):
+                build(parsed_job, FULL_QUEUE["spec"])
+
+
+def test_poison_in_the_overrides() -> None:
+    chance = random.Random(7)  # noqa: S311
+    job, _ = job_spec.parse(JOB["spec"])
+    assert job is not None
+    wholes = list(places(FULL_QUEUE["spec"]))[1:]
+    refused = 0
+    for _ in range(300):
+        over: Any = deepcopy(FULL_QUEUE["spec"])
+        for _ in range(2):
+            with suppress(KeyError, TypeError, IndexError):  # the first poison was above
+                over = poisoned(over, chance.choice(wholes), chance.choice(POISON))
+        refused += bool(build(replace(job, overrides=over), FULL_QUEUE["spec"]))
+    assert 100 < refused < 300
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("nodeResources.memory", "512Zi", 'spec.nodeResources.memory is "512Zi"; it must be a quantity'),
+        ("nodeResources.memory", None, "spec.nodeResources.memory is missing"),
+        ("image", 5, "spec.image is 5"),
+        ("storage.datasets", {"enabled": True}, "spec.storage.datasets has no size"),
+        (
+            "storage.datasets",
+            {"enabled": True, "size": "1Gi", "sizePerGPU": "1Gi"},
+            "has size and sizePerGPU",
+        ),
+        (
+            "networking.port",
+            80,
+            "spec.networking.port is 80; it must be a whole number from 1024 to 65535",
+        ),
+        ("jobDefaults.restartPolicy", "Always", "it must be Never or OnFailure"),
+    ],
+)
+def test_what_is_wrong_with_a_queue_is_told_with_its_place(path: str, value: Any, told: str) -> None:
+    parsed, problems = queue_spec.parse(queue({path: value})["spec"])
+    assert parsed is None
+    assert len(problems) == 1
+    assert told in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("numGPUs", None, "spec.numGPUs is missing"),
+        ("numGPUs", "8", 'spec.numGPUs is "8"'),
+        ("elastic", {"minNodes": 3, "maxNodes": 2}, "spec.elastic.minNodes is 3; it must be at most"),
+        ("distributed.rdzvBackend", "mpi", "it must be c10d or etcd or etcd-v2 or static"),
+        ("workspace", {"digest": "md5:1", "sizeBytes": 1}, "spec.workspace.digest"),
+        ("env", [{"value": "a"}], "spec.env[0].name is missing"),
+    ],
+)
+def test_what_is_wrong_with_a_job_is_told_with_its_place(path: str, value: Any, told: str) -> None:
+    parsed, problems = job_spec.parse(job({path: value})["spec"])
+    assert parsed is None
+    assert told in problems[0]
+
+
+def test_a_name_that_is_too_long() -> None:
+    problems: list[str] = []
+    job_spec.check_name("x" * 300, problems)
+    assert problems[0].startswith("metadata.name is 'xxx")
+    assert len(problems[0]) < 300
+    job_spec.check_name("vit", problems)
+    assert len(problems) == 1

@@ -1,0 +1,217 @@
+"""What a pool can never give is said at once, and nothing is held for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from components.documents.pool import pool_annotations
+from launcher import observe
+from tests.unit.components.pools import pool as stack_pool
+from tests.unit.operator.made import CLUSTER, making, queue
+from tests.unit.operator.pool import POOL, PoolApi
+from tests.unit.operator.pooled import POOLED, Pooled
+from trainyard.k8s import names
+from trainyard.operator import names as n
+from trainyard.operator.pool import pool_rejection_reason, pool_status, reservation_warning
+from trainyard.operator.queue import DryRun, reconcile_queue
+from trainyard.operator.status_schema import fit_status
+
+pytestmark = pytest.mark.unit
+
+NODE = {names.ANNOTATION_NODE_RESOURCES: json.dumps({"nvidia.com/gpu": "8", "cpu": "97", "memory": "1Ti"})}
+NEURON = {
+    "nodeResources.gpus": 0,
+    "podTemplate.spec.containers": [
+        {"name": "worker", "resources": {"limits": {"aws.amazon.com/neuron": "16"}}}
+    ],
+}
+CPU = {"nodeResources.gpus": 0, "nodeResources.cpus": "96", "nodeResources.memory": "512Gi"}
+PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
+
+
+def test_more_workers_than_nodes_are_refused_at_once() -> None:
+    life = Pooled({"numGPUs": 9}, PART)
+    life.api.annotations = NODE
+    life.turn(3)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert "9 nodes are needed" in life.status["message"]
+    assert "32 nvidia.com/gpu, which is 4 nodes" in life.status["message"]
+    assert (life.names("Pod"), life.api.bought) == ([], 0)
+
+
+def test_nodes_that_are_there_show_what_a_pool_can_have() -> None:
+    life = Pooled({"numGPUs": 9}, PART)
+    life.api.add("one")
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    several = Pooled({"numGPUs": 9}, PART)
+    several.api.offers[names.LABEL_INSTANCE_TYPE] = "p5.48xlarge,p5.4xlarge"
+    several.api.add("one")
+    several.look()
+    assert several.told == ("Pending", n.REASON_WAITING_FOR_NODES), "the others may be of another type"
+
+
+def test_queue_remembers_what_a_node_has() -> None:
+    life = Pooled({"numGPUs": 9}, PART)
+    kept = pool_status(POOL, observed(life.api, "one"), None)
+    assert kept["maxNodes"] == 4
+    again = pool_status(POOL, observed(PoolApi()), {"pool": kept})
+    assert again == kept
+    life.api.objects[n.QUEUE_KIND, "research"]["status"] = {"pool": again}
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+
+
+def observed(api: PoolApi, *nodes: str) -> observe.Observation:
+    for each in nodes:
+        api.add(each)
+    return api.observation()
+
+
+@pytest.mark.parametrize("resource", [("memory", "2Ti"), ("cpus", "98")])
+def test_worker_larger_than_every_node_is_refused_at_once(resource: tuple[str, str]) -> None:
+    life = Pooled({"numGPUs": 8}, {f"nodeResources.{resource[0]}": resource[1]})
+    life.api.annotations = NODE
+    life.turn(2)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert "a worker requests" in life.status["message"]
+    assert life.api.bought == 0
+
+
+def test_pool_whose_type_is_gone_is_told() -> None:
+    life = Pooled({"numGPUs": 8})
+    life.look()
+    life.api.warn(
+        "NodePool", POOL, "NodePool requirements filtered out all types", "NoCompatibleInstanceTypes"
+    )
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert f"pool {POOL} has no available instance type" in life.status["message"]
+
+
+def test_queue_status_has_all_that_submit_goes_by() -> None:
+    life = Pooled({"numGPUs": 8}, PART)
+    life.api.annotations = NODE
+    life.api.taints.append({"key": "team", "value": "a", "effect": "NoSchedule"})
+    life.turn()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    status = fit_status(n.QUEUE_KIND, {"pool": pool_status(POOL, life.api.observation(), None)})
+    for gpus in (1, 9):
+        job = making({"numGPUs": gpus}, {**POOLED, **PART})
+        why = pool_rejection_reason(status, job, 0.0)
+        assert ("9 nodes are needed" if gpus == 9 else "do not tolerate: team=a:NoSchedule") in why
+    bears = {"scheduling.tolerations": [{"key": "team", "operator": "Exists"}]}
+    assert pool_rejection_reason(status, making({"numGPUs": 1}, {**POOLED, **PART, **bears}), 0.0) == ""
+
+
+def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
+    life = Pooled({"numGPUs": 16})
+    life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
+    life.api.reservations = []
+    life.turn(2)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert "no active capacity reservation" in life.status["message"]
+    assert (life.names("Pod"), life.api.bought) == ([], 0)
+    kept = pool_status(POOL, life.api.observation(), None)
+    assert kept["reservations"] == 0
+    assert "no active capacity reservation" in reservation_warning({"pool": kept}, POOL)
+    assert reservation_warning({"pool": kept}, "another") == ""
+    life.api.reservations = [{"id": "cr-1", "state": "active"}]
+    life.turn(3)
+    assert life.status["phase"] == "Provisioning"
+    assert reservation_warning({"pool": pool_status(POOL, life.api.observation(), None)}, POOL) == ""
+
+
+def test_nodes_of_an_ended_reservation_take_workers() -> None:
+    life = Pooled({"numGPUs": 8})
+    life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
+    life.api.reservations = [{"id": "cr-1", "state": "expiring"}]
+    life.api.add("one")
+    life.turn(2)
+    assert (life.status["phase"], life.api.bought) == ("Provisioning", 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ready", "found"),
+    [
+        ({}, "True", 1),
+        ({"values": ["reserved", "on-demand"]}, "True", None),
+        ({"operator": "NotIn"}, "True", None),
+        ({}, "False", None),
+    ],
+)
+def test_only_pools_of_reserved_capacity_are_bound(
+    changes: dict[str, Any], ready: str, found: int | None
+) -> None:
+    bought = {"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"], **changes}
+    named = {"group": observe.NODE_CLASS_GROUP, "name": "p5"}
+    item = {"spec": {"template": {"spec": {"nodeClassRef": named, "requirements": [bought]}}}}
+    there = [{"id": "cr-1", "state": "active"}, {"id": "cr-2", "state": "expiring"}]
+    conditions = [{"type": "CapacityReservationsReady", "status": ready}]
+    node_class = {"status": {"capacityReservations": there, "conditions": conditions}}
+    asked = observe.reserved_class(item)
+    assert asked == ("" if changes else "p5")
+    assert observe.node_pool(item, node_class if asked else None).reservations == found
+
+
+@pytest.mark.parametrize(
+    ("of_queue", "limits", "said"),
+    [
+        (NEURON, {"aws.amazon.com/neuron": "32"}, "32 aws.amazon.com/neuron, which is 2 nodes"),
+        (CPU, {"cpu": "200"}, "200 cpu, which is 2 nodes"),
+        (CPU, {"memory": "1100Gi"}, "memory, which is 2 nodes"),
+        (CPU, {"nodes": "2"}, "2 nodes, which is 2 nodes"),
+    ],
+)
+def test_limits_of_all_that_a_worker_asks_for_count(
+    of_queue: dict[str, Any], limits: dict[str, str], said: str
+) -> None:
+    life = Pooled({"numGPUs": 0, "numNodes": 3}, of_queue)
+    life.api.limits = limits
+    life.api.offers[names.LABEL_INSTANCE_TYPE] = "one,another"
+    life.turn(2)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert said in life.status["message"]
+    assert life.api.bought == 0
+    status = {"pool": pool_status(POOL, life.api.observation(), None)}
+    job = making({"numGPUs": 0, "numNodes": 3}, {**POOLED, **of_queue})
+    assert said in pool_rejection_reason(status, job, 0.0)
+
+
+def test_elastic_job_whose_minimum_fits_begins_with_what_there_can_be() -> None:
+    asked = {"numGPUs": 9, "elastic": {"minNodes": 4, "maxNodes": 9}}
+    life = Pooled(asked, PART)
+    life.api.annotations = NODE
+    status = {"pool": pool_status(POOL, life.api.observation(), None)}
+    assert pool_rejection_reason(status, making(asked, {**POOLED, **PART}), 0.0) == ""
+    life.turn(3)
+    assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 4)
+    more = {**asked, "elastic": {"minNodes": 5, "maxNodes": 9}}
+    assert "5 nodes are needed" in pool_rejection_reason(status, making(more, {**POOLED, **PART}), 0.0)
+
+
+@pytest.mark.parametrize(("exists", "ready"), [(True, "True"), (False, "False")])
+def test_queue_says_what_its_pool_is(exists: bool, ready: str) -> None:
+    api, made = PoolApi(), queue(POOLED)
+    made["metadata"]["namespace"] = "team"
+    api.exists, api.annotations = exists, NODE
+    decision = reconcile_queue(made, [], DryRun(), [], CLUSTER, 0.0, pool=api.observation())
+    assert decision.status is not None
+    conditions = {each["type"]: each["status"] for each in decision.status["conditions"]}
+    assert (conditions[n.POOL_READY], conditions[n.READY]) == (ready, ready)
+    assert decision.status["pool"]["found"] is exists
+    assert decision.again is not None
+
+
+def test_stack_says_what_a_node_of_its_pool_has() -> None:
+    made = stack_pool()
+    item: dict[str, Any] = {"metadata": {"annotations": pool_annotations(made)}, "spec": {}}
+    found = observe.node_pool(item)
+    assert (found.declared, found.node["cpu"], found.node["nvidia.com/gpu"]) == (
+        True,
+        made.vcpus,
+        made.accelerators,
+    )

@@ -1,0 +1,455 @@
+"""Each field of a queue has its effect on what is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.observe import effective_requests
+from tests.unit.operator.made import (
+    CLUSTER,
+    DIGEST,
+    claims,
+    container,
+    env,
+    flag,
+    making,
+    mounted,
+    pod,
+)
+from trainyard.operator import names as n
+from trainyard.operator.children import build_jobs, build_service, build_worker
+from trainyard.operator.distribution import InvalidJob
+from trainyard.operator.gang import build_kai_queue, build_pod_group
+from trainyard.operator.names import archive_prefix
+from trainyard.operator.placement import LABEL_GPU_MEMORY, LABEL_GPU_NAME, LOST_NODE_SECONDS, gpu_terms
+from trainyard.operator.storage import ClaimMissing
+
+pytestmark = pytest.mark.unit
+
+ONE = {"numGPUs": 8}
+
+
+def test_kai_queue_labels_the_pods_and_is_the_gangs() -> None:
+    asked = {"kaiQueue": "team-a", "scheduling.scheduler": "kai-scheduler"}
+    assert pod({}, asked)["metadata"]["labels"][n.LABEL_KAI_QUEUE] == "team-a"
+    assert build_pod_group(making({}, asked))["spec"]["queue"] == "team-a"
+    assert n.LABEL_KAI_QUEUE not in pod()["metadata"]["labels"]
+    without = making({}, {"scheduling.scheduler": "kai-scheduler"})
+    assert build_pod_group(without)["spec"]["queue"] == "default-queue"
+
+
+def test_parent_kai_queue() -> None:
+    made = build_kai_queue("team-a", "org", "team", "research")
+    assert made["spec"]["parentQueue"] == "org"
+    assert "ownerReferences" not in made["metadata"]
+    assert made["metadata"]["labels"][n.LABEL_QUEUE_NAMESPACE] == "team"
+    assert "namespace" not in made["metadata"]
+    assert made["spec"]["resources"]["gpu"]["limit"] == -1  # 0, or nothing, would be none at all
+
+
+def test_gpus_cpus_and_memory_of_a_node() -> None:
+    resources = container()["resources"]
+    assert resources["requests"] == resources["limits"]
+    assert resources["limits"] == {"cpu": "96000m", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    assert flag("nproc-per-node", {}) == "8"
+
+
+def test_a_part_of_a_nodes_gpus_takes_the_same_part_of_the_rest() -> None:
+    resources = container({"numGPUs": 2})["resources"]["limits"]
+    assert resources == {"cpu": "24000m", "memory": "128Gi", "nvidia.com/gpu": "2"}
+    # Two nodes with four GPUs each, in a queue with eight.
+    assert container({"numNodes": 4})["resources"]["limits"]["cpu"] == "48000m"
+
+
+def test_cpus_in_thousandths() -> None:
+    assert container(ONE, {"nodeResources.cpus": "7500m"})["resources"]["limits"]["cpu"] == "7500m"
+
+
+def test_gpu_type_is_a_nodes_affinity_joined_with_the_given_one() -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    other = {"key": "zone", "operator": "In", "values": ["b"]}
+    given = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [zone]}, {"matchExpressions": [other]}]}}  # fmt: skip
+    spec = pod({}, {"nodeResources.gpuType": "h100-80gb", "scheduling.affinity.nodeAffinity": given})["spec"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms = [each["matchExpressions"] for each in required["nodeSelectorTerms"]]
+    assert len(terms) == 6
+    assert [term[0] for term in terms] == [zone] * 3 + [other] * 3
+    assert terms[0][1] == {"key": n.LABEL_GPU_TYPE, "operator": "In", "values": ["h100-80gb"]}
+    assert [(each["key"], each["operator"], each["values"]) for each in terms[2][1:]] == [
+        (LABEL_GPU_NAME, "In", ["h100"]),
+        (LABEL_GPU_MEMORY, "Gt", ["69632"]),
+        (LABEL_GPU_MEMORY, "Lt", ["94208"]),
+    ]
+    assert "affinity" not in pod()["spec"]
+    assert len(gpu_terms("NVIDIA-H100-80GB-HBM3")) == 2
+
+
+def test_image_and_working_directory() -> None:
+    worker = container({}, {"image": "example.com/own:3", "workingDir": "/work"})
+    assert (worker["image"], worker["workingDir"]) == ("example.com/own:3", "/work")
+    assert container()["workingDir"] == "/app"
+
+
+def test_a_command_runs_in_its_workspace_wherever_that_is_mounted() -> None:
+    moved = {"storage.workspace": {"enabled": True, "size": "1Gi", "mountPath": "/workspace"}}
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 1}}
+    assert container(sent, moved)["workingDir"] == "/workspace"
+    assert container({}, moved)["workingDir"] == "/app", "what the image has"
+    assert container(sent, {**moved, "workingDir": "/workspace/src"})["workingDir"] == "/workspace/src"
+
+
+def test_on_the_machines_own_network_names_of_the_cluster_are_known() -> None:
+    """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy"""
+    assert "dnsPolicy" not in pod()["spec"]
+    assert (
+        pod({}, {"podTemplate.spec": {"hostNetwork": True}})["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    )
+    own = {"hostNetwork": True, "dnsPolicy": "Default"}
+    assert pod({}, {"podTemplate.spec": own})["spec"]["dnsPolicy"] == "Default"
+
+
+def test_the_pod_template_is_below_what_other_fields_say() -> None:
+    template = {
+        "podTemplate.metadata": {"labels": {"team": "x", n.LABEL_JOB: "no"}, "annotations": {"a": "b"}},
+        "podTemplate.spec": {
+            "serviceAccountName": "trainer",
+            "restartPolicy": "Always",
+            "nodeSelector": {"disk": "fast", "zone": "a"},
+            "containers": [
+                {"name": "logs", "image": "logs"},
+                {
+                    "name": "torchrun",
+                    "image": "no",
+                    "args": ["no"],
+                    "command": ["no"],
+                    "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
+                    "resources": {"limits": {"vpc.amazonaws.com/efa": "4", "cpu": "1"}},
+                    "volumeMounts": [{"name": "mine", "mountPath": "/mine"}],
+                },
+            ],
+            "volumes": [{"name": "mine", "emptyDir": {}}],
+        },
+        "scheduling.nodeSelector": {"zone": "b"},
+    }
+    made = pod({"env": [{"name": "B", "value": "3"}]}, template)
+    assert made["metadata"]["labels"] | {"team": "x", n.LABEL_JOB: "vit"} == made["metadata"]["labels"]
+    assert made["metadata"]["annotations"]["a"] == "b"
+    spec = made["spec"]
+    assert spec["serviceAccountName"] == "trainer"
+    assert spec["restartPolicy"] == "Never"
+    assert spec["nodeSelector"] == {"disk": "fast", "zone": "b"}
+    assert [each["name"] for each in spec["containers"]] == ["torchrun", "logs"]
+    worker = spec["containers"][0]
+    assert worker["image"] == "example.com/pytorch:2.9"
+    assert "args" not in worker
+    assert (
+        worker["resources"]["limits"] | {"vpc.amazonaws.com/efa": "4", "cpu": "96000m"}
+        == worker["resources"]["limits"]
+    )
+    assert {each["name"]: each.get("value") for each in worker["env"]} | {"A": "1", "B": "3"} == {
+        each["name"]: each.get("value") for each in worker["env"]
+    }
+    assert {"name": "mine", "mountPath": "/mine"} in worker["volumeMounts"]
+    assert {"name": "mine", "emptyDir": {}} in spec["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("volume", "path"), [("workspace", "/app"), ("datasets", "/datasets"), ("checkpoints", "/checkpoints")]
+)
+def test_a_volume_of_its_own(volume: str, path: str) -> None:
+    asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "5Gi"}
+    (name, claim), *_ = claims(ONE, asked).items()
+    assert name == f"vit-{volume}"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert "storageClassName" not in claim["spec"]
+    assert claim["metadata"]["ownerReferences"][0]["uid"] == "u1"
+    mount, source = mounted(pod(ONE, asked), path)
+    assert source["persistentVolumeClaim"]["claimName"] == name
+    assert mount.get("readOnly", False) == (volume == "datasets")
+    # Not enabled, or elsewhere, or longer than the job.
+    assert claims(ONE, {**asked, f"storage.{volume}.enabled": False}) == {}
+    mounted(pod(ONE, {**asked, f"storage.{volume}.mountPath": "/elsewhere"}), "/elsewhere")
+    kept = claims(ONE, {**asked, f"storage.{volume}.retain": True})[name]
+    assert "ownerReferences" not in kept["metadata"]
+
+
+@pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
+def test_size_for_each_gpu_class_and_access_mode(volume: str) -> None:
+    asked = {
+        f"storage.{volume}.enabled": True,
+        f"storage.{volume}.sizePerGPU": "1500M",
+        f"storage.{volume}.storageClass": "fsx",
+    }
+    (claim,) = claims({}, asked).values()
+    assert claim["spec"]["resources"]["requests"]["storage"] == "24G"
+    assert claim["spec"]["storageClassName"] == "fsx"
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    once = claims(ONE, {**asked, f"storage.{volume}.accessMode": "ReadWriteOnce"})
+    assert once[f"vit-{volume}"]["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+@pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
+def test_an_existing_claim_is_used_as_it_is(volume: str) -> None:
+    place = f"storage.{volume}"
+    asked = {f"{place}.enabled": True, f"{place}.existingClaim": "shared"}
+    assert claims({}, asked) == {}
+    path = {"workspace": "/app"}.get(volume, f"/{volume}")
+    assert mounted(pod({}, asked), path)[1]["persistentVolumeClaim"]["claimName"] == "shared"
+    with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
+        making({}, {**asked, f"{place}.existingClaim": "single"})
+    making(ONE, {**asked, f"{place}.existingClaim": "single"})
+    # What the queue says of its own claims is no word about this one.
+    of_many = {f"{place}.enabled": True, f"{place}.size": "1Gi", f"{place}.accessMode": "ReadWriteMany"}
+    with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
+        making({f"overrides.{place}.existingClaim": "single"}, of_many)
+    with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
+        making({}, {**asked, f"{place}.existingClaim": "single", f"{place}.accessMode": "ReadWriteMany"})
+    with pytest.raises(ClaimMissing, match="existingClaim later"):
+        making(ONE, {**asked, f"{place}.existingClaim": "later"})
+
+
+@pytest.mark.parametrize("volume", ["datasets", "checkpoints"])
+def test_one_node_volumes_of_several_nodes_are_refused(volume: str) -> None:
+    asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "1Gi"}
+    with pytest.raises(
+        InvalidJob, match=rf"storage.{volume} can be mounted by one node .ReadWriteOnce. and the job has 2"
+    ):
+        making({}, asked)
+
+
+def test_each_node_has_its_own_workspace_where_one_can_be_mounted_by_one_node() -> None:
+    asked = {"storage.workspace.enabled": True, "storage.workspace.sizePerGPU": "10Gi"}
+    made = making({"numGPUs": 24}, asked)
+    assert [each.name for each in made.storage.claims] == [
+        "vit-workspace",
+        "vit-workspace-1",
+        "vit-workspace-2",
+    ]
+    assert {each.size for each in made.storage.claims} == {80 * 2**30}
+    jobs = build_jobs(made)
+    assert [each["metadata"]["name"] for each in jobs] == ["vit-0", "vit-0-n1", "vit-0-n2"]
+    for node, each in enumerate(jobs):
+        assert each["spec"]["completions"] == each["spec"]["parallelism"] == 1
+        spec = each["spec"]["template"]["spec"]
+        (volume,) = spec["volumes"]
+        assert volume["persistentVolumeClaim"]["claimName"] == n.workspace_claim("vit", node)
+        ranks = [one["value"] for one in spec["containers"][0]["env"] if one["name"] == n.ENV_NODE_RANK]
+        assert ranks == [str(node)]
+        assert each["spec"]["template"]["metadata"]["labels"][n.LABEL_NODE] == str(node)
+    # The others find the first one by the name of its pod.
+    assert made.meeting.endpoint == "vit-0-0.vit.team.svc:29500"
+
+
+def test_read_only_claims_are_for_data_sets() -> None:
+    for volume in ("workspace", "checkpoints"):
+        asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "1Gi"}
+        with pytest.raises(InvalidJob, match=f"storage.{volume}.accessMode is ReadOnlyMany"):
+            making({}, {**asked, f"storage.{volume}.accessMode": "ReadOnlyMany"})
+    asked = {"storage.datasets.enabled": True, "storage.datasets.size": "1Gi"}
+    making({}, {**asked, "storage.datasets.accessMode": "ReadOnlyMany"})
+
+
+@pytest.mark.parametrize(
+    "url", ["", "s3://own/p/workspaces/team/a.tar.zst", "s3://b/$(AWS_SECRET_ACCESS_KEY);id"]
+)
+def test_what_a_worker_unpacks_is_named_by_its_pods_annotation(url: str) -> None:
+    """Which the controller writes from the job's spec: no argument, and no object in a bucket, says it."""
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5, **({"url": url} if url else {})}}
+    below = {"podTemplate.metadata": {"annotations": {n.ANNOTATION_ARCHIVE: "{}"}}}
+    made = pod(sent, {**below, "storage.workspace.bucket": "s3://own/p"})
+    named = {"digest": DIGEST, "size": 5, "url": url}
+    assert json.loads(made["metadata"]["annotations"][n.ANNOTATION_ARCHIVE]) == named
+    tools = [each for each in made["spec"]["initContainers"] if each["name"] != "prepare"]
+    assert [(each["command"][3], each.get("restartPolicy")) for each in tools] == [
+        ("fetch", None),
+        ("follow", "Always"),
+    ]
+    (shown,) = (each for each in made["spec"]["volumes"] if "downwardAPI" in each)
+    (item,) = shown["downwardAPI"]["items"]
+    assert item["fieldRef"] == {"fieldPath": f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"}
+    for each in tools:
+        words = each["command"]
+        (mount,) = (one for one in each["volumeMounts"] if one["name"] == shown["name"])
+        assert words[words.index("--archive") + 1] == f"{mount['mountPath']}/{item['path']}"
+        assert ("--sync" in words) == (not url)
+        assert "s3://" not in " ".join(words).partition("--log-url")[0]
+
+
+@pytest.mark.parametrize("sent", [{}, {"workspace": {"digest": DIGEST, "sizeBytes": 5}}])
+def test_bucket_of_a_queue_has_the_logs_of_every_worker(sent: dict[str, Any]) -> None:
+    """Also of a job without a workspace; without a bucket nothing is copied."""
+    made = making({"numGPUs": 16, **sent}, {"storage.workspace.bucket": "s3://own/p/"}, attempt=3)
+    spec = build_worker(made)["spec"]
+    sidecar = spec["initContainers"][-1]
+    assert (sidecar["name"], sidecar["restartPolicy"]) == (n.FOLLOW_CONTAINER, "Always")
+    words = sidecar["command"]
+    below = f"s3://own/p/logs/team/{made.uid}"
+    assert words[words.index("--log-url") + 1] == f"{below}/attempt-3/node-$(TORCHRUN_NODE_RANK).log"
+    ranks = [each for each in sidecar["env"] if each["name"] == n.ENV_NODE_RANK]
+    assert ranks == [each for each in spec["containers"][0]["env"] if each["name"] == n.ENV_NODE_RANK]
+    log = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
+    assert log in sidecar["volumeMounts"]
+    assert log in spec["containers"][0]["volumeMounts"]
+    named = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert named[n.ENV_LOG] == words[words.index("--log") + 1] == n.LOG_FILE
+    without = build_worker(making({"numGPUs": 16, **sent}))["spec"]
+    assert n.ENV_LOG not in {each["name"] for each in without["containers"][0]["env"]}
+    assert n.LOG_VOLUME not in str(without)
+
+
+@pytest.mark.parametrize(
+    ("address", "below"),
+    [
+        ("s3://own/p/workspaces/team/a.tar.zst", "s3://own/p"),
+        ("s3://own/workspaces/team/a.tar.zst", "s3://own"),
+        ("s3://own/workspaces/workspaces/team/a.tar.zst", "s3://own/workspaces"),
+        # Put there by other means.
+        ("s3://workspaces/team/a.tar.zst", ""),
+        ("s3://own/p/workspaces/a.tar.zst", ""),
+    ],
+)
+def test_place_that_an_archive_was_sent_below(address: str, below: str) -> None:
+    assert archive_prefix(address) == below
+
+
+def test_workspace_in_a_claim_has_a_directory_of_its_job() -> None:
+    """What another job wrote there, or a retained claim has from an earlier one, is not where this one runs."""
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
+    claim = {"storage.workspace.enabled": True, "storage.workspace.existingClaim": "all"}
+    cluster = replace(CLUSTER, claims={"all": ("ReadWriteMany",)})
+    made = making(sent, claim, cluster)
+    mount, _ = mounted(build_worker(made), "/app")
+    assert mount == {"name": "workspace", "mountPath": "/app", "subPath": made.uid}
+    for tool in build_worker(made)["spec"]["initContainers"]:
+        assert tool["volumeMounts"][0]["subPath"] == made.uid
+    without, _ = mounted(build_worker(making({}, claim, cluster)), "/app")
+    assert without == {"name": "workspace", "mountPath": "/app", "readOnly": True}
+
+
+def test_shared_memory_for_each_gpu() -> None:
+    _, volume = mounted(pod({}, {"storage.shmSizePerGPU": "8Gi"}), "/dev/shm")
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
+    assert "volumes" not in pod()["spec"]
+
+
+def test_scheduler_priority_selector_tolerations_affinity_and_pool() -> None:
+    toleration = {"key": "gpu", "operator": "Exists"}
+    asked = {
+        "scheduling.scheduler": "other",
+        "scheduling.priorityClassName": "high",
+        "scheduling.nodeSelector": {"a": "b"},
+        "scheduling.tolerations": [toleration],
+        "scheduling.affinity": {"podAffinity": {"x": 1}},
+        "scheduling.pool": "p5",
+    }
+    spec = pod({}, asked)["spec"]
+    assert spec["schedulerName"] == "other"
+    assert spec["priorityClassName"] == "high"
+    assert spec["nodeSelector"] == {"a": "b", "karpenter.sh/nodepool": "p5"}
+    assert spec["affinity"] == {"podAffinity": {"x": 1}}
+    assert spec["tolerations"][0] == toleration
+    # A lost node is noticed soon, unless the user says how soon.
+    assert spec["tolerations"][1:3] == [
+        {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        for key in ("nvidia.com/gpu", "trainyard.dev/pool")
+    ]
+    assert {each["tolerationSeconds"] for each in spec["tolerations"][3:]} == {LOST_NODE_SECONDS}
+    patient = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 900}
+    own = pod({}, {"scheduling.tolerations": [patient]})["spec"]["tolerations"]
+    assert [each["key"] for each in own] == ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"]
+    assert "schedulerName" not in pod()["spec"]
+
+
+def test_a_gang_of_our_own_where_kai_schedules() -> None:
+    made = making(
+        {}, {"scheduling.scheduler": "kai-scheduler", "scheduling.priorityClassName": "train"}, attempt=2
+    )
+    group = build_pod_group(made)
+    assert group["metadata"]["name"] == "vit-2"
+    assert (group["spec"]["minMember"], group["spec"]["priorityClassName"]) == (2, "train")
+    (job,) = build_jobs(made)
+    for meta in (job["metadata"], job["spec"]["template"]["metadata"]):
+        assert meta["annotations"]["kai.scheduler/skip-podgrouper"] == "true"
+    assert job["spec"]["template"]["metadata"]["annotations"]["pod-group-name"] == "vit-2"
+    assert "pod-group-name" not in pod()["metadata"]["annotations"]
+
+
+def test_port_and_interface() -> None:
+    asked = {"networking.port": 30000, "networking.interface": "=eth0"}
+    assert flag("rdzv-endpoint", {}, asked).endswith(":30000")
+    assert build_service(making({}, asked))["spec"]["ports"][0]["port"] == 30000
+    assert env({}, asked)["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert env({}, asked)["GLOO_SOCKET_IFNAME"] == "eth0"  # gloo takes plain names
+    assert "GLOO_SOCKET_IFNAME" not in env({}, {"networking.interface": "^lo"})
+    assert "NCCL_SOCKET_IFNAME" not in env()
+    mine = {"env": [{"name": "NCCL_SOCKET_IFNAME", "value": "eth9"}]}
+    assert env(mine, asked)["NCCL_SOCKET_IFNAME"] == "eth9"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "attribute"),
+    [
+        ("ttlSecondsAfterFinished", 60, "time_to_live"),
+        ("activeDeadlineSeconds", 70, "deadline"),
+        ("maxRestarts", 7, "max_restarts"),
+    ],
+)
+def test_job_defaults_and_the_jobs_own(field: str, value: int, attribute: str) -> None:
+    assert getattr(making({}, {f"jobDefaults.{field}": value}).settings, attribute) == value
+    own = making({field: value + 1}, {f"jobDefaults.{field}": value})
+    assert getattr(own.settings, attribute) == value + 1
+
+
+def test_restart_policy() -> None:
+    assert making().settings.max_restarts == 3
+    assert making({}, {"jobDefaults.restartPolicy": "Never"}).settings.max_restarts == 0
+    assert making({"restartPolicy": "Never"}).settings.max_restarts == 0
+    both = making({"restartPolicy": "OnFailure"}, {"jobDefaults.restartPolicy": "Never"})
+    assert both.settings.max_restarts == 3
+
+
+WITH_EFA = {
+    "podTemplate.spec": {
+        "containers": [
+            {
+                "name": "torchrun",
+                "resources": {
+                    kind: {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5Gi", "ephemeral-storage": "80Gi"}
+                    for kind in ("requests", "limits")
+                },
+            }
+        ]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"numGPUs": 1}, {"numGPUs": 1, "overrides": {"nodeResources": {"gpus": 1}}}]
+)
+def test_worker_with_a_part_of_a_node_takes_no_efa_interface(asked: dict[str, Any]) -> None:
+    whole, part = container({"numGPUs": 8}, WITH_EFA)["resources"], container(asked, WITH_EFA)["resources"]
+    for kind in ("requests", "limits"):
+        assert {"vpc.amazonaws.com/efa", "hugepages-2Mi"} <= set(whole[kind])
+        assert not {"vpc.amazonaws.com/efa", "hugepages-2Mi"} & set(part[kind])
+
+
+def test_worker_with_a_part_of_a_node_takes_that_part_of_its_storage() -> None:
+    assert container({"numGPUs": 1}, WITH_EFA)["resources"]["limits"]["ephemeral-storage"] == "10Gi"
+    pages = {"name": "pages", "emptyDir": {"medium": "HugePages-2Mi"}}
+    mounts = {"podTemplate.spec": {**WITH_EFA["podTemplate.spec"], "volumes": [pages]}}
+    assert "hugepages-2Mi" in container({"numGPUs": 1}, mounts)["resources"]["limits"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_workers_of_all_gpus_fit_on_a_node_beside_their_sidecars(gpus: int) -> None:
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
+    whole, part = pod({"numGPUs": 8, **sent})["spec"], pod({"numGPUs": gpus, **sent})["spec"]
+    most, each = effective_requests(whole), effective_requests(part)
+    for name in ("cpu", "memory", "nvidia.com/gpu"):
+        assert each[name] * (8 // gpus) <= most[name]

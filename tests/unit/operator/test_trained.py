@@ -1,0 +1,220 @@
+"""A training of which enough workers ended well: it has succeeded, whatever comes before its Job is complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.life import Life
+from tests.unit.operator.made import making
+from trainyard.operator import names as n
+from trainyard.operator.children import build_jobs
+from trainyard.operator.reconciler import reconcile
+
+pytestmark = pytest.mark.unit
+
+OF_EACH_NODE = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
+# What would end an attempt that runs.
+ENDS: dict[str, dict[str, Any]] = {
+    "suspended": {"suspend": True},
+    "resized": {"elastic": {"minNodes": 2, "maxNodes": 4}},
+    "synced": {"workspace": {"digest": "sha256:" + "b" * 64, "sizeBytes": 3, "restartOnSync": True}},
+    "late": {"activeDeadlineSeconds": 50},
+}
+
+
+def ending(least: int = 1, of_queue: dict[str, Any] | None = None, *, stuck: bool = True) -> Life:
+    """An elastic job that has succeeded, and whose other workers are on machines that do not answer."""
+    life = Life({"numGPUs": 32, "elastic": {"minNodes": least, "maxNodes": 4}}, of_queue).run()
+    for each in life.api.workers():
+        each["metadata"]["stuck"] = stuck
+    for _ in range(least):
+        life.api.run_pods("Succeeded", exit_code=0, only=0)
+    return life
+
+
+def free(life: Life) -> None:
+    for each in life.api.objects.values():
+        each["metadata"].pop("stuck", None)
+    life.api.settle()
+
+
+def test_it_is_told_once_no_worker_is_left() -> None:
+    life = ending()
+    life.look()
+    assert life.status["phase"] == "Running"
+    free(life)
+    life.look()
+    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 1, "failed": 0}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_nothing_ends_it_before_that(how: str) -> None:
+    life = ending()
+    life.api.edit(n.JOB_KIND, "vit", **ENDS[how])
+    life.api.now += 60
+    life.look()
+    free(life)
+    life.look()
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    life.look()
+    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    assert life.names("Job") == ["vit-0"]
+    assert len(life.api.ran) == 1
+
+
+@pytest.mark.parametrize("of_queue", [{}, OF_EACH_NODE])
+def test_workers_that_all_ended_well_are_enough_where_the_job_controller_is_away(
+    of_queue: dict[str, Any],
+) -> None:
+    life = Life({"numGPUs": 16}, of_queue).run()
+    for each in life.api.workers():
+        each["status"] = {"phase": "Succeeded"}
+        life.api.touch(each)
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    decision = reconcile(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
+    assert decision.status is not None
+    assert decision.status["phase"] == "Succeeded"
+    life.api.carry_out(item, decision)
+    life.look()
+    assert len(life.names("Job")) == len(life.api.ran)  # kept for their pods' logs
+
+
+def test_a_worker_that_ends_well_while_it_is_removed_has_not_trained() -> None:
+    life = Life({"numGPUs": 8}).run()
+    worker = life.api.workers()[0]
+    worker["metadata"]["stuck"] = True
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    worker["status"] = {"phase": "Succeeded"}
+    life.look()
+    assert life.status["phase"] == "Suspended"
+    free(life)
+    life.look()
+    assert life.condition(n.SUSPENDED)[0] == "True"
+
+
+def test_one_that_somebody_deletes_as_it_succeeds_has_succeeded() -> None:
+    life = ending()
+    life.api.delete("Job", "vit-0", foreground=True)
+    life.look()
+    assert life.status["phase"] == "Succeeded"
+
+
+def test_a_job_that_was_to_be_stopped_and_succeeds_first_is_not_removed() -> None:
+    """It succeeds between the list of Jobs and its removal."""
+    life = Life({"numGPUs": 8}).run()
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.api.crash_after(1)  # the status is put, and the Job is there still
+    with pytest.raises(Exception, match="delete Job vit-0"):
+        life.look()
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    before = reconcile(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
+    assert [each.name for each in before.removals] == ["vit-0"]
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.api.carry_out(item, before)
+    life.api.settle()
+    life.look()
+    assert life.status["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize("least", [1, 2, 4])
+def test_elastic_with_claims_of_each_node_succeeds_with_its_fewest(least: int) -> None:
+    life = Life({"numGPUs": 32, "elastic": {"minNodes": least, "maxNodes": 4}}, OF_EACH_NODE)
+    life.api.machines = least
+    life.run()
+    assert len(life.names("Job")) == 4
+    for each in range(least):
+        assert (life.status["phase"], life.status["workers"]["succeeded"]) == ("Running", each)
+        life.api.run_pods("Succeeded", exit_code=0, only=0)
+        life.look()
+    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    # Those that never had a node are gone, and begin nothing when one comes.
+    assert len(life.names("Job")) == least
+    life.api.bring(None)
+    assert not life.api.run_pods("Running")
+
+
+def test_elastic_with_claims_of_each_node_waits_for_those_that_run() -> None:
+    """One of them may be writing the last checkpoint."""
+    life = Life({"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}, OF_EACH_NODE).run()
+    life.api.run_pods("Succeeded", exit_code=0, only=1)
+    life.look()
+    assert life.status["phase"] == "Running"
+    assert len(life.api.workers()) == 1
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    assert life.status["workers"]["succeeded"] == 2
+
+
+@pytest.mark.parametrize("seen", ["alive", "over", "gone"])
+def test_a_worker_that_somebody_deletes_and_that_ends_well_in_its_time_has_not_trained(seen: str) -> None:
+    """As scripts do that save when they are told to go. The Job controller counts it, and its Job is complete."""
+    life = Life({"numGPUs": 8}).run()
+    (worker,) = life.api.workers()
+    worker["metadata"] |= {"stuck": True, "deletionGracePeriodSeconds": 30}
+    worker["metadata"]["deletionTimestamp"] = worker["metadata"]["creationTimestamp"]
+    life.api.prompt = False
+    if seen != "over":
+        life.api.crash_after(1)  # the loss is told, and the Job is there still
+        with pytest.raises(Exception, match="delete Job vit-0"):
+            life.look()
+    worker["status"] = {"phase": "Succeeded"}
+    told = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    life.api.objects["Job", "vit-0"]["status"]["conditions"] = told
+    if seen == "gone":
+        del life.api.objects["Pod", worker["metadata"]["name"]]
+    life.look()
+    free(life)
+    life.look()
+    assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == (
+        "Provisioning",
+        1,
+        1,
+    )
+
+
+def test_elastic_with_claims_of_each_node_lets_none_of_its_jobs_go_once_it_has_succeeded() -> None:
+    """Killed between the words to go; the first of its workers ends well meanwhile."""
+    life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
+    life.api.prompt = False
+    wait = next(index for index, each in enumerate(_writes()) if each.startswith("apply Job"))
+    life.api.crash_after(wait + 1)
+    with pytest.raises(Exception, match="apply Job vit-0-n1"):
+        life.look()
+    life.api.settle()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    life.api.prompt = True
+    life.api.settle()
+    life.look()
+    assert life.status["phase"] == "Succeeded"
+    assert [name for _, name in life.api.ran] == ["vit-0"]
+
+
+def _writes() -> list[str]:
+    life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
+    life.look()
+    return life.api.written
+
+
+def test_a_success_policy_is_the_attempts_and_never_that_of_one_nodes_job() -> None:
+    elastic = {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}
+    (one,) = build_jobs(making(elastic))
+    assert one["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
+    assert not any("successPolicy" in each["spec"] for each in build_jobs(making(elastic, OF_EACH_NODE)))
+
+
+@pytest.mark.parametrize("of_queue", [OF_EACH_NODE, {}])
+def test_one_that_fails_ends_the_attempt_also_where_enough_ended_well(of_queue: dict[str, Any]) -> None:
+    life = Life({"numGPUs": 24, "elastic": {"minNodes": 2, "maxNodes": 3}}, of_queue).run()
+    for name, phase in zip(life.names("Pod"), ("Failed", "Succeeded", "Succeeded"), strict=True):
+        life.api.objects["Pod", name]["status"]["phase"] = phase
+    life.look()
+    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)

@@ -1,0 +1,131 @@
+"""Somebody else suspends the Job of an attempt that runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.manifests import stamp
+from tests.unit.operator.life import Life
+from trainyard.operator import names as n
+from trainyard.operator.plan import POLL_SECONDS
+
+pytestmark = pytest.mark.unit
+
+
+def suspend(life: Life, name: str = "vit-0", *, by: str = "kueue") -> None:
+    """Writes it, as the API server notes it."""
+    job = life.api.objects["Job", name]
+    job["spec"]["suspend"] = True
+    wrote: list[dict[str, Any]] = [
+        {"manager": n.FIELD_MANAGER, "fieldsV1": {"f:spec": {"f:completions": {}}}},
+        {"manager": by, "time": stamp(life.api.now), "fieldsV1": {"f:spec": {"f:suspend": {}}}},
+        {"manager": "kube-controller-manager", "subresource": "status", "fieldsV1": {"f:status": {}}},
+    ]
+    job["metadata"]["managedFields"] = wrote
+    life.api.touch(job)
+
+
+def suspended(life: Life) -> bool:
+    return bool(life.api.objects["Job", "vit-0"]["spec"]["suspend"])
+
+
+def test_it_is_told_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_is_counted() -> None:
+    life = Life().run()
+    life.api.now += 5
+    suspend(life)
+    life.look()
+    assert suspended(life)
+    assert life.names("Pod") == []
+    assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == ("Running", 0, 0)
+    told = "kueue has suspended Job vit-0; it is let go again 30 s later"
+    assert life.status["message"] == f"0 of 2 workers are ready, {told}"
+    assert life.condition(n.SUSPENDED) == ("True", n.REASON_SUSPENDED_BY_ANOTHER)
+    assert life.condition(n.WORKERS_READY)[0] == "False"
+    assert life.again == POLL_SECONDS
+    life.api.now += POLL_SECONDS - 1
+    assert life.look() == 0
+    assert (suspended(life), life.again) == (True, 1.0)
+    life.api.now += 1
+    life.look()
+    assert not suspended(life)
+    assert life.condition(n.SUSPENDED) == ("False", "NotAsked")
+    life.run()
+    assert (life.names("Job"), life.status["attempt"], life.status["restarts"]) == (["vit-0"], 0, 0)
+
+
+def test_who_does_it_again_and_again_is_answered_once_in_a_while() -> None:
+    life = Life().run()
+    before = len(life.api.written)
+    for _ in range(10):
+        suspend(life)
+        life.look()
+        life.api.now += POLL_SECONDS
+        life.look()
+    assert life.api.written[before:].count("apply Job vit-0") == 10
+    assert life.status["restarts"] == 0
+
+
+def test_workers_on_their_way_out_are_waited_for_and_their_ends_are_not_the_commands() -> None:
+    life = Life().run()
+    pod = life.api.objects["Pod", life.names("Pod")[0]]
+    pod["metadata"]["stuck"] = True
+    suspend(life)
+    life.api.settle()
+    pod["status"]["phase"] = "Failed"
+    pod["status"]["containerStatuses"] = [
+        {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 2}}}
+    ]
+    life.look()
+    life.api.now += POLL_SECONDS
+    life.look()
+    assert suspended(life)
+    assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
+    pod["metadata"]["stuck"] = False
+    life.api.settle()
+    life.look()
+    assert not suspended(life)
+    life.run()
+
+
+def test_a_worker_that_failed_before_is_one_that_failed() -> None:
+    life = Life().run()
+    life.api.objects["Pod", life.names("Pod")[0]]["status"]["phase"] = "Failed"
+    suspend(life)
+    life.look()
+    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+
+
+def test_its_own_word_is_nobody_elses() -> None:
+    """It makes its Jobs suspended, and lets them go at once."""
+    life = Life()
+    life.look()
+    suspend(life, by=n.FIELD_MANAGER)
+    life.look()
+    assert not suspended(life)
+
+
+def test_a_worker_that_does_not_go_is_told_with_what_to_do() -> None:
+    life = Life().run()
+    life.api.now += 5
+    name = life.names("Pod")[0]
+    life.api.objects["Pod", name]["metadata"]["stuck"] = True
+    suspend(life)
+    life.api.settle()
+    life.look()
+    assert life.status["message"].endswith("it is let go again 30 s later")
+    life.api.now += 40
+    life.look()
+    told = f"it is let go again when pod {name} is gone; if its node does not answer, delete the pod"
+    assert life.status["message"].endswith(told)
+
+
+def test_a_clock_that_is_far_ahead_prolongs_nothing() -> None:
+    life = Life().run()
+    life.api.now += 600
+    suspend(life)
+    life.api.now -= 600
+    life.api.settle()
+    life.look()
+    assert not suspended(life)

@@ -1,0 +1,645 @@
+"""The pods of a job: workers and what runs beside them. Pure.
+
+The queue's pod template is below, what the queue's and the job's other fields say goes above it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from math import floor
+from typing import Any, Final
+
+from launcher import user_environment
+from launcher.manifests import pod_security
+from trainyard.k8s import names, quantity
+from trainyard.k8s.quantity import in_words
+from trainyard.operator import names as n
+from trainyard.operator.command import build_command, literally
+from trainyard.operator.context import AttemptSpec
+from trainyard.operator.core.job_spec import Workspace
+from trainyard.operator.core.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
+from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.names import log_url, sync_pod_url
+from trainyard.operator.placement import REQUIRED, placement_fields
+from trainyard.operator.signal_forwarder import MESSAGE_PATH, wrap_command
+from trainyard.operator.storage import Claim
+
+
+def archive_annotation(workspace: Workspace) -> str:
+    """Return the annotation with the archive that a worker unpacks (trainyard/workspace/store.py: Pointer)."""
+    pointer = {"digest": workspace.digest, "size": workspace.size_bytes, "url": workspace.url}
+    return json.dumps(pointer, sort_keys=True)
+
+
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+COMPLETION_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_TOOL: Final = {"cpu": "100m", "memory": "256Mi"}
+_SHARED_MEMORY: Final = "shared-memory"
+_STORAGE: Final = "ephemeral-storage"
+_LOG_MOUNT: Final = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
+_ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
+
+
+def build_worker(making: AttemptSpec, node: int | None = None) -> JsonObject:
+    """The workers' pod template; with `node` that of one node alone."""
+    queue = making.settings.queue
+    below = queue.template_spec
+    containers = [dict(each) for each in below.get("containers") or []]
+    own = next((each for each in containers if each["name"] == n.WORKER_CONTAINER), None)
+    container = _container(making, own or {}, node)
+    volumes = _volumes(making, node)
+    spec: JsonObject = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _grace(container),
+        # Else the pod asks the machine's own DNS, which knows of no Service, and workers do not find each other.
+        **({"dnsPolicy": "ClusterFirstWithHostNet"} if below.get("hostNetwork") else {}),
+        **below,
+        **placement_fields(below, queue),
+        "restartPolicy": "Never",
+        "subdomain": making.name,
+        "containers": [container, *(each for each in containers if each["name"] != n.WORKER_CONTAINER)],
+    }
+    tools = _tools(making, below, container)
+    if tools:
+        spec["initContainers"] = [*tools, *(below.get("initContainers") or [])]
+    if volumes or below.get("volumes"):
+        ours = {each["name"] for each in volumes}
+        spec["volumes"] = [
+            *volumes,
+            *(each for each in below.get("volumes") or [] if each.get("name") not in ours),
+        ]
+    return {"metadata": _metadata(making, node), "spec": spec}
+
+
+def pull_secrets(queue: QueueSpec) -> JsonObject:
+    """The field of a PodSpec by which other pods than workers get their image: its registry may be private, too."""
+    secrets = queue.template_spec.get("imagePullSecrets")
+    return {"imagePullSecrets": secrets} if secrets else {}
+
+
+def _metadata(making: AttemptSpec, node: int | None) -> JsonObject:
+    queue, workspace = making.settings.queue, making.spec.workspace
+    gang = {
+        n.ANNOTATION_SKIP_POD_GROUPER: "true",
+        n.ANNOTATION_POD_GROUP: n.attempt_name(making.name, making.attempt),
+    }
+    return {
+        "labels": {
+            **queue.template_labels,
+            **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
+            **making.attempt_labels,
+            n.LABEL_JOB_UID: making.uid,
+            **({n.LABEL_NODE: str(node)} if node is not None else {}),
+        },
+        "annotations": {
+            names.DO_NOT_DISRUPT: "true",
+            **queue.template_annotations,
+            **(gang if making.settings.gang else {}),
+            **({n.ANNOTATION_ARCHIVE: archive_annotation(workspace)} if workspace is not None else {}),
+        },
+    }
+
+
+def _container(making: AttemptSpec, below: Mapping[str, Any], node: int | None) -> JsonObject:
+    queue = making.settings.queue
+    command = build_command(making.spec.command, making.spec.args, making.meeting, making.spec.launcher)
+    resources = below.get("resources") or {}
+    ours = worker_resources(making)
+    home_environment = user_environment.defaults(queue.template_spec, below)
+    env = _environment(making, node, {**home_environment, **command.environment}, below.get("env") or [])
+    mounts = _mounts(making)
+    paths = {each["mountPath"] for each in mounts}
+    return {
+        # torchrun's last lines have the exit code of the command (child_exit.py).
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **{key: value for key, value in below.items() if key != "args"},
+        "name": n.WORKER_CONTAINER,
+        "image": queue.image,
+        "command": wrap_command(command.words, below.get("terminationMessagePath") or MESSAGE_PATH),
+        "workingDir": _working_directory(making),
+        "env": env,
+        "resources": {
+            **resources,
+            **{
+                kind: {**_template_resources(making, resources.get(kind) or {}), **ours}
+                for kind in ("requests", "limits")
+            },
+        },
+        "volumeMounts": [
+            *mounts,
+            *(each for each in below.get("volumeMounts") or [] if each.get("mountPath") not in paths),
+        ],
+    }
+
+
+def worker_resources(making: AttemptSpec) -> dict[str, str]:
+    """Return the resources of a worker. With a part of a node's GPUs, it gets the same part of the other resources.
+
+    The sidecar of the workspace counts within this part. Otherwise fewer workers would fit on the node.
+    """
+    queue, gpus, part = making.settings.queue, making.size.gpus, _node_fraction(making)
+    beside = _TOOL if part < 1 and making.spec.workspace is not None else {}
+    cpus = _subtract(queue.cpus * part, beside.get("cpu"))
+    memory = _subtract(queue.memory * part, beside.get("memory"))
+    asked = {"cpu": f"{max(1, floor(cpus * 1000))}m", "memory": in_words(max(1, floor(memory)))}
+    return {**asked, **({GPU_RESOURCE: str(gpus)} if gpus else {})}
+
+
+def _node_fraction(making: AttemptSpec) -> Fraction:
+    """Return the fraction of the queue's nodeResources that a worker gets."""
+    gpus = making.size.gpus
+    return Fraction(gpus, making.settings.queue.gpus) if gpus else Fraction(1)
+
+
+def _subtract(share: quantity.Amount, beside: str | None) -> quantity.Amount:
+    """Return the share without the sidecar's request, if that leaves at least half of it."""
+    taken = quantity.parse(beside) if beside else 0
+    return share - taken if taken * 2 <= share else share
+
+
+def _template_resources(making: AttemptSpec, asked: Mapping[str, Any]) -> JsonObject:
+    """Return the template's resources for a worker that may get a part of a node.
+
+    Only workers with a whole node get EFA interfaces and their huge pages: a node may have a single interface, and then
+    no other worker would fit. Local storage is divided like cores and memory.
+    """
+    part, gpus = _node_fraction(making), making.size.gpus
+    if not gpus or gpus == making.settings.node_gpus:
+        return dict(asked)
+    left = {name: amount for name, amount in asked.items() if name != names.EFA_RESOURCE}
+    if names.EFA_RESOURCE in asked and not _mounts_huge_pages(making.settings.queue.template_spec):
+        left = {name: amount for name, amount in left.items() if not name.startswith("hugepages-")}
+    if _STORAGE in left:
+        with suppress(ValueError):  # the queue's dry run says so
+            left[_STORAGE] = in_words(max(1, floor(quantity.parse(left[_STORAGE]) * part)))
+    return left
+
+
+def _mounts_huge_pages(template: Mapping[str, Any]) -> bool:
+    volumes = template.get("volumes") or []
+    return any(
+        str((each.get("emptyDir") or {}).get("medium") or "").startswith("HugePages") for each in volumes
+    )
+
+
+def _environment(
+    making: AttemptSpec, node: int | None, flags: Mapping[str, str], below: Iterable[JsonObject]
+) -> list[JsonObject]:
+    queue, size = making.settings.queue, making.size
+    threads = floor(
+        Fraction(queue.cpus) * (Fraction(size.gpus, queue.gpus) if size.gpus else 1) / size.processes
+    )
+    values = {
+        n.ENV_THREADS: str(max(1, threads)),
+        n.ENV_BACKEND: making.spec.backend,
+        names.ENV_RUN_ID: making.name,
+        names.ENV_RESTART: str(making.attempt),
+        names.ENV_PROCESSES_PER_NODE: str(size.processes),
+        **flags,
+    }
+    if queue.interface:
+        values |= {n.ENV_NCCL_INTERFACE: queue.interface, n.ENV_GLOO_INTERFACE: _gloo(queue.interface)}
+    if size.elastic:
+        # After a change of the members the survivors would look for the store of an agent that is gone
+        # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+        values["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    else:
+        values[names.ENV_EXPECTED_NODES] = str(size.nodes)
+    rank: JsonObject = {"value": str(node)}
+    if node is None:
+        rank = {"valueFrom": {"fieldRef": {"fieldPath": COMPLETION_INDEX}}}
+    # First, as others' values may name it.
+    fixed: list[JsonObject] = [
+        {"name": n.ENV_JOB, "value": making.name},
+        {"name": n.ENV_ATTEMPT, "value": str(making.attempt)},
+        {"name": n.ENV_NODE_RANK, **rank},
+        *([{"name": n.ENV_LOG, "value": n.LOG_FILE}] if making.logs else []),
+    ]
+    ours: list[JsonObject] = [{"name": name, "value": value} for name, value in values.items()]
+    if size.nodes > 1 and queue.template_spec.get("hostNetwork"):
+        # A machine's name may be known to nobody. A pod's own is in its hosts file, and torchrun gives ranks in the
+        # order of these names: that of addresses is chance, and node 0's log would not be that of rank 0
+        # (_mark_rendezvous_complete in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+        ours.append({"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    return _by_name(fixed, ours, below, making.spec.env, fixed)
+
+
+def _gloo(interface: str) -> str:
+    """gloo takes names of interfaces alone, none to leave out (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
+    return "" if interface.startswith("^") else interface.removeprefix("=")
+
+
+def _by_name(*lists: Iterable[JsonObject]) -> list[JsonObject]:
+    """One variable of each name, at its first place, as the last list has it; an empty interface is none."""
+    result: dict[str, JsonObject] = {}
+    for each in lists:
+        for variable in each:
+            result[str(variable.get("name"))] = variable
+    gloo = result.get(n.ENV_GLOO_INTERFACE, {})
+    if gloo.get("value") == "" and "valueFrom" not in gloo:
+        del result[n.ENV_GLOO_INTERFACE]
+    return list(result.values())
+
+
+def _grace(container: JsonObject) -> int:
+    """Seconds from SIGTERM to SIGKILL: what torchrun leaves its processes, and some for its own end."""
+    told = next(
+        (str(each.get("value")) for each in container["env"] if each["name"] == names.SHUTDOWN_VARIABLE), ""
+    )
+    seconds = int(told) if told.isdecimal() and told.isascii() and len(told) < 6 else names.SHUTDOWN_SECONDS
+    return seconds + names.SHUTDOWN_MARGIN_SECONDS
+
+
+def _working_directory(making: AttemptSpec) -> str:
+    """Where the command runs: a script of the workspace is found there, unless the queue says another place."""
+    queue = making.settings.queue
+    moved = making.spec.workspace is not None and queue.working_directory == WORKING_DIRECTORY
+    return _workspace_path(making) if moved else queue.working_directory
+
+
+def _workspace_path(making: AttemptSpec) -> str:
+    volume = making.settings.queue.volumes.get(WORKSPACE)
+    return volume.mount_path if volume is not None else making.settings.queue.working_directory
+
+
+def _volumes(making: AttemptSpec, node: int | None) -> list[JsonObject]:
+    result: list[JsonObject] = [
+        {
+            "name": mount.volume,
+            "persistentVolumeClaim": {
+                "claimName": mount.claim(node or 0),
+                **({"readOnly": True} if mount.read_only else {}),
+            },
+        }
+        for mount in making.storage.mounts
+    ]
+    if making.spec.workspace is not None:
+        if WORKSPACE not in making.settings.queue.volumes:
+            result.append({"name": WORKSPACE, "emptyDir": {}})
+        archive = {"path": n.ARCHIVE_FILE, "fieldRef": {"fieldPath": _ARCHIVE_FIELD}}
+        result.append({"name": n.ARCHIVE_VOLUME, "downwardAPI": {"items": [archive]}})
+    if making.logs:
+        result.append({"name": n.LOG_VOLUME, "emptyDir": {}})
+    shared = making.settings.queue.shared_memory_per_gpu
+    if shared is not None:
+        size = in_words(floor(shared * (making.size.gpus or 1)))
+        result.append({"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+    return result
+
+
+def _mounts(making: AttemptSpec) -> list[JsonObject]:
+    result: list[JsonObject] = [
+        {
+            "name": mount.volume,
+            "mountPath": mount.path,
+            **_workspace_subpath(making, mount.volume),
+            **({"readOnly": True} if mount.read_only else {}),
+        }
+        for mount in making.storage.mounts
+    ]
+    if making.spec.workspace is not None and WORKSPACE not in making.settings.queue.volumes:
+        result.append({"name": WORKSPACE, "mountPath": _workspace_path(making)})
+    if making.logs:
+        result.append(_LOG_MOUNT)
+    if making.settings.queue.shared_memory_per_gpu is not None:
+        result.append({"name": _SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 (not a temporary file)
+    return result
+
+
+def _workspace_subpath(making: AttemptSpec, volume: str) -> JsonObject:
+    """Return the `subPath` of the job's own directory in the claim of the workspace, as a field of a mount.
+
+    A claim may be shared, or retained from an earlier job. In a common directory, a job could run the code of another.
+    The uid can't be guessed before the job exists. Kubernetes creates the directory with the mode of the volume's root
+    (SafeMakeDir in k8s.io/kubernetes, pkg/volume/util/subpath/subpath_linux.go).
+    """
+    claimed = volume == WORKSPACE and WORKSPACE in making.settings.queue.volumes
+    return {"subPath": making.uid} if claimed and making.spec.workspace is not None else {}
+
+
+def _tools(making: AttemptSpec, below: Mapping[str, Any], container: JsonObject) -> list[JsonObject]:
+    """Return the init container and the sidecar for the workspace and the log."""
+    workspace = making.spec.workspace
+    mounts: list[JsonObject] = []
+    words: list[str] = []
+    logs: list[str] = []
+    if workspace is not None:
+        # Not at the workers' path: the image of the tools has its program in /app.
+        mounts.append(
+            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_workspace_subpath(making, WORKSPACE)}
+        )
+        # Without subPath: Kubernetes does not update such a file in a running pod.
+        mounts.append({"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True})
+        sync = [] if workspace.url else ["--sync", sync_pod_url(making.name, making.namespace)]
+        words = ["--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE]
+        words = [literally(each) for each in words]
+    if making.logs:
+        address = log_url(literally(making.logs), making.attempt, f"$({n.ENV_NODE_RANK})")
+        logs = ["--log", n.LOG_FILE, "--log-url", address]
+    # The access to the bucket, and its region, are those of the worker.
+    env = [
+        each
+        for each in container["env"]
+        if str(each["name"]).startswith("AWS_") or (logs and each["name"] == n.ENV_NODE_RANK)
+    ]
+    common: JsonObject = {
+        "image": making.cluster.tools_image,
+        "resources": {"requests": _TOOL, "limits": _TOOL},
+        "securityContext": _tool_security(below, container),
+        # Why it failed is its last line; the job's message has it from there.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "env": env,
+    }
+    program = ["python", "-m", "trainyard.workspace"]
+    fetch = {
+        "name": n.FETCH_CONTAINER,
+        "command": [*program, "fetch", *words],
+        "volumeMounts": mounts,
+        **common,
+    }
+    # A native sidecar: it starts after the init container, and the pod does not wait for its end.
+    follow = {
+        "name": n.FOLLOW_CONTAINER,
+        "command": [*program, "follow", *words, *logs],
+        "volumeMounts": [*mounts, *([_LOG_MOUNT] if logs else [])],
+        "restartPolicy": "Always",
+        **common,
+    }
+    return [*([fetch] if words else []), *([follow] if words or logs else [])]
+
+
+def _tool_security(below: Mapping[str, Any], container: JsonObject) -> JsonObject:
+    """The worker's user, so that it may change what is put there; images without a word of it run as root."""
+    said = {**(below.get("securityContext") or {}), **(container.get("securityContext") or {})}
+    user = {key: said[key] for key in ("runAsUser", "runAsGroup", "runAsNonRoot") if key in said}
+    if not user:
+        user = {"runAsUser": 0, "runAsGroup": 0}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **user}
+
+
+# Sync pods idle most of the time, and many of them share the few system nodes.
+_SYNC_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}
+_SYNC_LIMITS: Final = {"cpu": "1", "memory": "256Mi"}
+_MEBI: Final = 2**20
+# Of the sync pod: what `sync` brings later may be larger than what the job began with.
+_MIN_ARCHIVE: Final = 2**30
+# The terms are alternatives. Each node of Karpenter has the label of its NodePool, so Karpenter launches no node for a
+# pod that excludes the label (https://karpenter.sh/docs/concepts/scheduling/#node-affinity).
+_OUTSIDE_POOLS: Final = {
+    "nodeAffinity": {
+        REQUIRED: {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
+                {"matchExpressions": [{"key": n.LABEL_SYNC_PODS, "operator": "In", "values": ["true"]}]},
+            ]
+        }
+    }
+}
+
+
+def owner_reference(name: str, uid: str) -> JsonObject:
+    """What makes an object go with its TorchrunJob."""
+    return {
+        "apiVersion": n.API_VERSION,
+        "kind": n.JOB_KIND,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def spec_digest(spec: JsonObject) -> str:
+    """A digest of a spec as it is made, by which what was made of another one is known: the API fills in more."""
+    text = json.dumps(spec, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def build_object(
+    making: AttemptSpec, version: str, kind: str, name: str, labels: dict[str, str], *, owned: bool = True
+) -> JsonObject:
+    owner = {"ownerReferences": [owner_reference(making.name, making.uid)]} if owned else {}
+    metadata = {"name": name, "namespace": making.namespace, "labels": labels, **owner}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def build_service(making: AttemptSpec) -> JsonObject:
+    """Gives each pod a name in the DNS, before it is ready, since workers meet while they start."""
+    return {
+        **build_object(making, "v1", "Service", making.name, making.labels),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {n.LABEL_JOB: making.name},
+            "ports": [{"name": "rendezvous", "port": making.settings.port, "protocol": "TCP"}],
+        },
+    }
+
+
+def build_jobs(making: AttemptSpec) -> list[JsonObject]:
+    """The attempt's Indexed Job, or one for each node where each mounts claims of its own.
+
+    Suspended at first: its pods may start once the status says that this Job is the attempt's.
+    """
+    if making.storage.each_node_its_own:
+        return [_build_job(making, node) for node in range(making.size.nodes)]
+    return [_build_job(making, None)]
+
+
+def _build_job(making: AttemptSpec, node: int | None) -> JsonObject:
+    size, attempt, workspace = making.size, making.attempt, making.spec.workspace
+    name = n.node_job(making.name, attempt, node or 0)
+    made = build_object(making, "batch/v1", "Job", name, making.attempt_labels)
+    gang = {n.ANNOTATION_SKIP_POD_GROUPER: "true"} if making.settings.gang else {}
+    pods = 1 if node is not None else size.nodes
+    spec: JsonObject = {
+        "completionMode": "Indexed",
+        "completions": pods,
+        "parallelism": pods,
+        "backoffLimit": 0,
+        "suspend": True,
+        "template": build_worker(making, node),
+    }
+    if size.elastic and node is None:
+        # torchrun's agents end together; workers that never got a node are not waited for. Where each node has a Job of
+        # its own, `observe.Children.trained` counts these.
+        spec["successPolicy"] = {"rules": [{"succeededCount": size.least}]}
+    made["metadata"]["annotations"] = {
+        n.ANNOTATION_SIZE: making.spec.size_key,
+        n.ANNOTATION_WORKSPACE: workspace.digest if workspace is not None else "",
+        n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
+        n.ANNOTATION_MADE_OF: spec_digest(spec),
+        **gang,
+    }
+    return {**made, "spec": spec}
+
+
+def build_claim(making: AttemptSpec, claim: Claim) -> JsonObject:
+    """A PersistentVolumeClaim; a retained one is owned by nobody."""
+    made = build_object(
+        making, "v1", "PersistentVolumeClaim", claim.name, making.labels, owned=not claim.retain
+    )
+    spec: JsonObject = {
+        "accessModes": [claim.access_mode],
+        "resources": {"requests": {"storage": in_words(claim.size)}},
+        **({"storageClassName": claim.storage_class} if claim.storage_class else {}),
+    }
+    return {**made, "spec": spec}
+
+
+def build_sync_pod(making: AttemptSpec) -> JsonObject:
+    """Return the pod that holds the archive of a workspace without a bucket and serves it to the workers.
+
+    It is ready when it has an archive. It has no tolerations of the pool, no claim, and no protection from disruption,
+    so it neither launches nor keeps a node of a pool.
+    """
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    placed = making.settings.queue
+    name = n.sync_pod(making.name)
+    size = making.spec.workspace.size_bytes if making.spec.workspace is not None else 0
+    most = max(_MIN_ARCHIVE, 2 * size)
+    # There are two for as long as the next one comes in.
+    requests = {**_SYNC_REQUESTS, "ephemeral-storage": _storage(2 * size)}
+    return {
+        **build_object(making, "v1", "Pod", name, making.labels),
+        "spec": {
+            **pull_secrets(placed),
+            "affinity": _OUTSIDE_POOLS,
+            # Without a pool it may share a node with workers, which could preempt it.
+            **(
+                {"priorityClassName": placed.priority_class}
+                if placed.priority_class and not placed.pool
+                else {}
+            ),
+            "hostname": name,
+            "subdomain": making.name,
+            "restartPolicy": "Always",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 5,
+            "tolerations": [] if placed.pool else list(placed.tolerations),
+            "securityContext": pod_security(),
+            "containers": [
+                {
+                    "name": n.SYNC_CONTAINER,
+                    "image": making.cluster.tools_image,
+                    "command": _serve_command(making),
+                    "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
+                    "readinessProbe": {
+                        "httpGet": {"path": "/current", "port": n.SYNC_PORT},
+                        "periodSeconds": 1,
+                    },
+                    "env": [{"name": n.ENV_SYNC_MOST, "value": str(most)}],
+                    "resources": {"requests": requests, "limits": _SYNC_LIMITS},
+                    "securityContext": security,
+                    "volumeMounts": [
+                        {"name": "archives", "mountPath": n.SYNC_DIRECTORY},
+                        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  (in the container)
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "archives", "emptyDir": {"sizeLimit": _storage(2 * most)}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            ],
+        },
+    }
+
+
+def _serve_command(making: AttemptSpec) -> list[str]:
+    """Return the sync pod's command, with the sources of the archive and the timeout."""
+    workspace = making.spec.workspace
+    command = ["python", "-m", "trainyard.workspace", "serve"]
+    if workspace is None:
+        return command
+    command += ["--expect", workspace.digest, "--size", str(workspace.size_bytes)]
+    command += [word for address in making.nearby for word in ("--nearby", address)]
+    return command if making.has_started else [*command, "--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
+
+
+def _storage(size: int) -> str:
+    return in_words((size // _MEBI + 1) * _MEBI)
+
+
+LOG_READER_NAME: Final = "torchrun-log-reader"
+LOG_READER_CONTAINER: Final = "logs"
+# The pod ends within seconds. If the plugin does not delete it, the job's deletion does.
+LOG_READER_SECONDS: Final = 120
+_LOG_READER_RESOURCES: Final = {"cpu": "50m", "memory": "128Mi"}
+
+
+def build_log_reader(
+    job: Mapping[str, Any], queue: QueueSpec, image: str, words: Sequence[str], suffix: str
+) -> JsonObject:
+    """Return the pod's manifest.
+
+    Args:
+        job: The TorchrunJob from the API server.
+        queue: The spec of its queue, with the job's overrides.
+        image: The image of trainyard.workspace.
+        words: The arguments of `python -m trainyard.workspace`.
+        suffix: The end of the pod's name.
+    """
+    meta, template = job["metadata"], queue.template_spec
+    worker: Mapping[str, Any] = next(
+        (each for each in template.get("containers") or [] if each["name"] == n.WORKER_CONTAINER), {}
+    )
+    account = template.get("serviceAccountName")
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            # Without the job's label: the controller would delete the pod with the job's other pods.
+            "name": f"{meta['name']}-logs-{suffix}",
+            "namespace": meta["namespace"],
+            "labels": {"app.kubernetes.io/name": LOG_READER_NAME},
+            "ownerReferences": [{**owner_reference(meta["name"], meta["uid"]), "controller": False}],
+        },
+        "spec": {
+            **pull_secrets(queue),
+            **({"serviceAccountName": account} if account else {}),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": LOG_READER_SECONDS,
+            "terminationGracePeriodSeconds": 0,
+            # No tolerations of the queue, and a preference for other nodes: it must not launch or keep a pool's node.
+            "affinity": {
+                "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_PREFER_OUTSIDE_POOLS]}
+            },
+            "securityContext": pod_security(),
+            "containers": [
+                {
+                    "name": LOG_READER_CONTAINER,
+                    "image": image,
+                    "command": ["python", "-m", "trainyard.workspace", *words],
+                    "env": [each for each in worker.get("env") or [] if str(each["name"]).startswith("AWS_")],
+                    "resources": {
+                        "requests": _LOG_READER_RESOURCES,
+                        "limits": {"memory": _LOG_READER_RESOURCES["memory"]},
+                    },
+                    "securityContext": security,
+                }
+            ],
+        },
+    }
+
+
+_PREFER_OUTSIDE_POOLS: Final = {
+    "weight": 100,
+    "preference": {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
+}

@@ -1,0 +1,257 @@
+"""What a worker's container runs: torchrun's words around the user's command. Pure.
+
+https://docs.pytorch.org/docs/stable/elastic/run.html; torch 2.x, torch/distributed/run.py: each flag is also read from
+the environment as PET_<FLAG>.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainyard.operator import names as n
+from trainyard.operator.command_parser import Read, parse_line, parse_words, takes_words
+from trainyard.operator.core.job_spec import C10D, ETCD_V2, STATIC, TORCHRUN, JobSpec
+from trainyard.operator.launcher_detection import NONE, Detection, detect
+
+# Nodes come minutes apart where machines are bought for them, and on a full cluster days; c10d gives up on the first
+# worker after 60 s, on the others after 600, and a job that only waited would use up its restarts. Nothing is lost by
+# patience: a worker that fails ends the attempt from outside. In milliseconds it has to be below 2^31.
+RENDEZVOUS_SECONDS: Final = 7 * 86400
+# Whether a worker serves the store. torch compares names and addresses, which is wrong while the first worker's own
+# name is not yet in the DNS: then nobody serves it (_matches_machine_hostname in
+# torch/distributed/elastic/rendezvous/utils.py).
+_HOST = (
+    f'[ "${n.ENV_NODE_RANK}" = 0 ] && host=1 || host=0; '
+    'export PET_RDZV_CONF="is_host=$host,$PET_RDZV_CONF"; exec "$@"'
+)
+# Unquoted, these mean something to a shell; in double quotes only the second ones do.
+_SPECIAL: Final = frozenset("|&;<>()$`*?[\n")
+_SPECIAL_QUOTED: Final = frozenset("$`")
+# Where what looks like an open quote may be none.
+_MAY_HAVE_QUOTES: Final = re.compile(r"(^|\s)#|<<")
+# First words that only a shell knows.
+_SHELL_WORDS: Final = frozenset(
+    (
+        ".",
+        "!",
+        ":",
+        "{",
+        "break",
+        "case",
+        "cd",
+        "command",
+        "continue",
+        "eval",
+        "exec",
+        "exit",
+        "export",
+        "for",
+        "if",
+        "read",
+        "readonly",
+        "return",
+        "set",
+        "shift",
+        "source",
+        "trap",
+        "ulimit",
+        "umask",
+        "unset",
+        "until",
+        "wait",
+        "while",
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendezvous:
+    """How the processes of an attempt find each other. `least` below `nodes` lets them run with fewer nodes."""
+
+    backend: str
+    endpoint: str
+    id: str
+    nodes: int
+    least: int
+    processes: int
+    given: bool  # whether the endpoint is the user's
+
+    @property
+    def _nodes(self) -> str:
+        return str(self.nodes) if self.least == self.nodes else f"{self.least}:{self.nodes}"
+
+    @property
+    def hosted(self) -> bool:
+        """Whether one of several workers serves the store, and has to be told so."""
+        return self.backend == C10D and not self.given and self.nodes > 1
+
+    @property
+    def _configuration(self) -> str:
+        # A word that a backend does not know it leaves out, and gives up after torch's own time.
+        if self.backend == C10D:
+            return f"join_timeout={RENDEZVOUS_SECONDS},read_timeout={RENDEZVOUS_SECONDS}"
+        if self.backend == ETCD_V2:
+            return f"join_timeout={RENDEZVOUS_SECONDS}"
+        return f"timeout={RENDEZVOUS_SECONDS}"
+
+    @property
+    def flags(self) -> tuple[tuple[str, str], ...]:
+        """torchrun's flags and their values."""
+        static = (("node-rank", f"$({n.ENV_NODE_RANK})"),) if self.backend == STATIC else ()
+        return (
+            ("nnodes", self._nodes),
+            ("nproc-per-node", str(self.processes)),
+            ("rdzv-backend", self.backend),
+            ("rdzv-endpoint", self.endpoint),
+            ("rdzv-id", self.id),
+            *static,
+            # The gang is begun anew as a whole, from outside.
+            ("max-restarts", "0"),
+            ("tee", "3"),
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same for a torchrun that the user starts, and what no flag says."""
+        flags = {f"PET_{name.upper().replace('-', '_')}": value for name, value in self.flags}
+        return {"PET_RDZV_CONF": self._configuration, **flags}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """The words of a container's command, and the variables that they need."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def check_command(command: str, args: tuple[str, ...] = (), launcher: str = "") -> str:
+    """Return what is wrong with the command of a job with this `launcher`, "" if nothing."""
+    if why := unclosed(command):
+        return (
+            f"spec.command is {command[:80]!r} ({why}); it must be words of a POSIX shell with closed quotes"
+        )
+    if not command.strip():
+        return f"spec.command is {command[:80]!r}; it must be a command, such as python train.py"
+    if args and needs_shell(command) and not takes_words(_open_end(command)):
+        return (
+            f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
+            "write them into the command"
+        )
+    if launcher == TORCHRUN and (why := nested_launcher(detect_launcher(command, args))):
+        return f"spec.launcher: is {TORCHRUN}, {why}"
+    return ""
+
+
+def nested_launcher(found: Detection) -> str:
+    """Return why torchrun can't start this command, "" if it can."""
+    where = f"{found.place} " if found.place else "the command "
+    return found.own_launcher and (
+        f"but {where}starts {found.own_launcher}, which would run once for each GPU. It must be {NONE}, or be omitted"
+    )
+
+
+def detect_launcher(
+    command: str,
+    args: tuple[str, ...] = (),
+    read: Read = lambda _: None,
+    variables: Mapping[str, str] | None = None,
+) -> Detection:
+    """Return what a command starts.
+
+    Args:
+        command: The command.
+        args: Further arguments of the command.
+        read: Returns the text of a script in the workspace.
+        variables: The environment variables of the command.
+    """
+    if needs_shell(command):
+        return detect(parse_line(_open_end(command), args, read, variables))
+    return detect(parse_words((*shlex.split(command), *args), read, variables))
+
+
+def literal_variables(job: JobSpec) -> dict[str, str]:
+    """Return the variables of a job with literal values."""
+    return {str(each["name"]): str(each["value"]) for each in job.env if each.get("value") is not None}
+
+
+def unclosed(command: str) -> str:
+    """Why its words can't be told apart, "" where they can.
+
+    A shell alone knows of a quote in a comment or a here-document that it is none.
+    """
+    try:
+        shlex.split(command)
+    except ValueError as error:
+        return "" if _MAY_HAVE_QUOTES.search(command) else str(error)
+    return ""
+
+
+def _open_end(command: str) -> str:
+    """A command without the end of its last line, so that more words may follow."""
+    end = command.rstrip()
+    goes_on = end.endswith("\\") and command[len(end) :].startswith("\n")
+    return end[:-1].rstrip() if goes_on else end
+
+
+def build_command(command: str, args: tuple[str, ...], meeting: Rendezvous, launcher: str = "") -> Command:
+    """Return the container's command. `check` must have found no error in the user's command.
+
+    Without `launcher`, the detected one is used.
+    """
+    words = _shell(command, args) if needs_shell(command) else (*shlex.split(command), *args)
+    words = tuple(map(literally, words))
+    if (launcher or detect_launcher(command, args).launcher) == NONE:
+        environment = meeting.environment
+    else:
+        flags = [f"--{name}={value}" for name, value in meeting.flags]
+        # torchrun itself puts $local_rank, and a $ for $$, in each word behind the program's
+        # (torch/distributed/elastic/utils/api.py, macros.substitute).
+        words = ("torchrun", *flags, "--no-python", words[0], *map(literally, words[1:]))
+        environment = {"PET_RDZV_CONF": meeting.environment["PET_RDZV_CONF"]}
+    if meeting.hosted:
+        words = ("sh", "-c", _HOST, "sh", *words)
+    return Command(words=words, environment=environment)
+
+
+def literally(word: str) -> str:
+    """A word that the kubelet leaves alone, which puts variables for $(NAME) (k8s.io/kubernetes,
+    third_party/forked/golang/expansion: $$ is a $)."""
+    return word.replace("$", "$$")
+
+
+def _shell(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", f'{_open_end(command)} "$@"', "sh", *args) if args else ("sh", "-c", command)
+
+
+def needs_shell(command: str) -> bool:
+    """Whether a command means more to a shell than its words: operators, expansions, a first word of the shell's."""
+    try:
+        first = shlex.split(command)[0]
+    except ValueError:
+        return True
+    if first in _SHELL_WORDS or re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
+        return True
+    quote, before, characters = "", " ", iter(command.strip())
+    for character in characters:
+        if quote == "'":
+            quote = "" if character == "'" else quote
+        elif character == "\\":
+            # shlex makes a word of the end of a line that goes on, and keeps the backslash before these in quotes.
+            following = next(characters, None)
+            if following == "\n" or (quote and following in _SPECIAL_QUOTED):
+                return True
+        elif quote == '"':
+            quote = "" if character == '"' else quote
+            if character in _SPECIAL_QUOTED:
+                return True
+        elif character in "'\"":
+            quote = character
+        elif character in _SPECIAL or (character in "~#" and before.isspace()):
+            return True
+        before = character
+    return False

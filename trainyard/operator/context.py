@@ -1,0 +1,451 @@
+"""One look at a job: everything that a decision is made from, and what can be said of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from launcher.manifests import stamp
+from launcher.observe import Observation
+from trainyard.operator import names as n
+from trainyard.operator.command import Rendezvous, detect_launcher, literal_variables
+from trainyard.operator.core import job_spec, queue_spec
+from trainyard.operator.core.job_spec import JobSpec, Meta
+from trainyard.operator.core.queue_spec import MOST_RESTARTS, NEVER
+from trainyard.operator.core.reading import JsonObject, parse_time
+from trainyard.operator.core.resolve import Settings, own_template, resolve
+from trainyard.operator.distribution import InvalidJob, Size, distribute
+from trainyard.operator.launcher_detection import find_conflict, job_shape
+from trainyard.operator.names import logs_prefix
+from trainyard.operator.observe import Children, Cluster
+from trainyard.operator.plan import NORMAL, POLL_SECONDS, SCHEDULER_SECONDS, WARNING, Event, ReconcilePlan
+from trainyard.operator.status import Condition, JobStatus, build_status, conditions_by_type
+from trainyard.operator.storage import Storage, VolumeMissing, plan_storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """The attempt can't begin now; something else has to happen first. `again` as in a Decision."""
+
+    reason: str
+    message: str
+    told: tuple[Condition, ...] = ()
+    again: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """The job can't be made as it asks."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconcileContext:
+    """`queue` is the raw spec of the job's queue, None where there is none; `now` seconds since the epoch.
+
+    `pool` is what there is of the Karpenter pool that the queue names, as far as it was read, and `refused` why the
+    API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted. Where there
+    are `problems`, `spec` is what could be read of it. `template_refused` is what the API server said of a pod of the
+    queue in a dry run, "" where it takes such a pod. `nearby` is as in a Making.
+    `queue_status` is the queue's status as the API has it.
+    """
+
+    meta: Meta
+    spec: JobSpec
+    record: JobStatus
+    seen: Children
+    queue: Any
+    cluster: Cluster
+    now: float
+    progress: JsonObject | None = None
+    pool: Observation | None = None
+    refused: str = ""
+    queue_leaves: bool = False
+    problems: str = ""
+    template_refused: str = ""
+    nearby: tuple[str, ...] = ()
+    queue_status: Any = None
+
+    @cached_property
+    def settings(self) -> Settings | None:
+        """What holds for the job; None while its queue does not say it."""
+        return resolve(self.queue, self.spec)[0] if self.queue is not None else None
+
+    @property
+    def max_restarts(self) -> int:
+        """The budget; without a queue that says it what the job says itself, else one that ends nothing.
+
+        The next attempt waits for the queue anyway.
+        """
+        settings = self.settings
+        if settings is not None:
+            return settings.max_restarts
+        if self.spec.restart_policy == NEVER:
+            return 0
+        return MOST_RESTARTS if self.spec.max_restarts is None else self.spec.max_restarts
+
+    @cached_property
+    def started(self) -> float | None:
+        """Return the start time of the first worker, from the record or from its Job and pod."""
+        if self.record.started is not None:
+            return self.record.started
+        starts = [parse_time((each.item.get("status") or {}).get("startTime")) for each in self.seen.jobs]
+        starts += [each.created for each in self.seen.workers]
+        return min((each for each in starts if each is not None), default=None)
+
+    @property
+    def has_started(self) -> bool:
+        """Return whether workers started, or may have started. Then an invalid spec does not end the job."""
+        return self.started is not None or self.record.running
+
+    @property
+    def deadline(self) -> float | None:
+        """When the job has to be over; None before its first start, or if nothing says it."""
+        settings = self.settings
+        seconds = settings.deadline if settings is not None else self.spec.deadline
+        return None if seconds is None or self.started is None else self.started + seconds
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline is over."""
+        deadline = self.deadline
+        return deadline is not None and self.now >= deadline
+
+    def workers(self) -> JsonObject:
+        """The pods of the attempt, counted."""
+        pods = self.seen.workers_of(self.record.attempt)
+        return {
+            "active": sum(not each.over for each in pods),
+            "ready": sum(each.ready and not each.over for each in pods),
+            "succeeded": sum(each.phase == "Succeeded" for each in pods),
+            "failed": sum(each.phase == "Failed" for each in pods),
+        }
+
+    def write(
+        self,
+        phase: str,
+        reason: str,
+        message: str = "",
+        *,
+        told: Sequence[Condition] = (),
+        again: float | None = None,
+        **fields: Any,
+    ) -> ReconcilePlan:
+        """The decision that puts this status, if it is another one, and tells of a new phase or reason."""
+        first = (
+            {}
+            if self.started is None or self.record.started is not None
+            else {"startTime": stamp(self.started)}
+        )
+        status = build_status(
+            self.record,
+            generation=self.meta.generation,
+            now=self.now,
+            phase=phase,
+            reason=reason,
+            message=message,
+            told=told,
+            **{"selector": f"{n.LABEL_JOB}={self.meta.name},{n.LABEL_ATTEMPT}", **first, **fields},
+        )
+        raw = self.record.raw
+        if status == raw:
+            return ReconcilePlan(again=again)
+        news = (phase, reason, status["attempt"]) != (
+            raw.get("phase"),
+            raw.get("reason"),
+            raw.get("attempt", 0),
+        )
+        bad = phase in (n.PHASE_FAILED, n.PHASE_RESTARTING) or reason in _WARNING_REASONS
+        event = Event(
+            type=WARNING if bad else NORMAL, reason=reason, message=message or f"the job is {phase}"
+        )
+        return ReconcilePlan(status=status, events=(event,) if news else (), again=again)
+
+    def end(
+        self, phase: str, reason: str, message: str, exit_code: int | None, **fields: Any
+    ) -> ReconcilePlan:
+        """The job is over, for ever."""
+        well = phase == n.PHASE_SUCCEEDED
+        told = (
+            Condition(type=n.COMPLETE, so=well, reason=reason, message=message),
+            Condition(type=n.FAILED, so=not well, reason=reason, message=message),
+            Condition(type=n.WORKERS_READY, so=False, reason=reason, message="the job is over"),
+            *(
+                [Condition(type=n.SUSPENDED, so=False, reason=reason, message="the job is over")]
+                if n.SUSPENDED in conditions_by_type(self.record.raw.get("conditions"))
+                else []
+            ),
+            *(
+                [Condition(type=n.ACCEPTED, so=False, reason=reason, message=message)]
+                if reason == n.REASON_INVALID_SPEC
+                else []
+            ),
+        )
+        return self.write(
+            phase,
+            reason,
+            message,
+            told=told,
+            again=0.0,
+            capacity=None,
+            completionTime=stamp(self.now),
+            exitCode=exit_code,
+            # What still runs is stopped now, and nobody looks again.
+            workers={**self.workers(), "active": 0, "ready": 0},
+            **fields,
+        )
+
+
+_WARNING_REASONS = (
+    n.REASON_QUEUE_NOT_FOUND,
+    n.REASON_QUEUE_INVALID,
+    n.REASON_SCHEDULER_NOT_INSTALLED,
+    n.REASON_CLAIM_NOT_FOUND,
+    n.REASON_STORAGE_CLASS_NOT_FOUND,
+    n.REASON_NAME_TAKEN,
+    n.REASON_KAI_QUEUE_NOT_FOUND,
+    n.REASON_KAI_QUEUE_LIMIT,
+    n.REASON_INVALID_SPEC,
+    n.REASON_INSUFFICIENT_CAPACITY,
+    n.REASON_CAPACITY_IMPOSSIBLE,
+    n.REASON_POOL_NOT_FOUND,
+    n.REASON_PRIORITY_CLASS_NOT_FOUND,
+    n.REASON_PLACEHOLDER_REFUSED,
+    n.REASON_POLICY_MISSING,
+)
+
+
+def unknown_capacity(noted: JobStatus, reason: str) -> tuple[Condition, ...]:
+    """That nothing is known of nodes, where something was told of them before."""
+    known = n.CAPACITY_AVAILABLE in conditions_by_type(noted.raw.get("conditions"))
+    return (Condition(type=n.CAPACITY_AVAILABLE, so=None, reason=reason),) if known else ()
+
+
+# A queue that is being deleted stays for what runs in it, and begins nothing.
+_NOT_STARTED = ("", n.PHASE_PENDING, n.PHASE_SUSPENDED)
+QUEUE_FOUND_CONDITION = Condition(type=n.QUEUE_FOUND, so=True, reason="Found")
+
+
+def rejected_conditions(refusal: Refusal) -> tuple[Condition, ...]:
+    """What is so of a job that can't be made as it, or its queue, is now."""
+    return Condition(
+        type=n.ACCEPTED, so=False, reason=n.REASON_INVALID_SPEC, message=refusal.message
+    ), QUEUE_FOUND_CONDITION
+
+
+def unretained_claims(look: ReconcileContext, making: AttemptSpec) -> str:
+    """The claims that go with the job though its queue retains such by now, and what keeps them; "" where none do.
+
+    An owner stays what it was at the claim's creation: the controller has no right to change claims.
+    """
+    names = [
+        each.name
+        for each in making.storage.claims
+        if each.retain
+        and (live := look.seen.objects.get(("PersistentVolumeClaim", each.name))) is not None
+        and live["metadata"].get("ownerReferences")
+    ]
+    if not names:
+        return ""
+    patch = '[{"op": "remove", "path": "/metadata/ownerReferences"}]'
+    return (
+        f"goes with the job, as it was made before its queue was to retain it: {', '.join(names)}; what keeps it: "
+        f"kubectl patch pvc -n {making.namespace} {' '.join(names)} --type json -p '{patch}'"
+    )
+
+
+def acceptance_message(look: ReconcileContext, making: AttemptSpec) -> str:
+    """Return the message of the condition Accepted for a valid job: decisions that the user may not expect."""
+    spec = making.spec
+    found = None if spec.launcher else detect_launcher(spec.command, spec.args)
+    unknown = (
+        f"the command runs once on each node, without torchrun: {found.unknown} is not known to be a plain program; "
+        "launcher: torchrun starts it once for each GPU"
+        if found is not None and found.unknown
+        else ""
+    )
+    return "; ".join(filter(None, (unknown, unretained_claims(look, making))))
+
+
+def valid_conditions(settings: Settings, said: str = "") -> tuple[Condition, ...]:
+    """What is so of a job whose attempt can be made, and what is `said` of that."""
+    substituted = settings.substituted
+    message = f"{substituted} needs distributed.rdzvEndpoint; the workers meet by c10d" if substituted else ""
+    return (
+        Condition(type=n.ACCEPTED, so=True, reason="Valid", message=said),
+        QUEUE_FOUND_CONDITION,
+        Condition(
+            type=n.RENDEZVOUS_SUBSTITUTED,
+            so=bool(substituted),
+            reason="NoEndpoint" if substituted else "AsAsked",
+            message=message,
+        ),
+        Condition(type=n.SCHEDULER_NOT_INSTALLED, so=False, reason="Installed"),
+    )
+
+
+def _queue_message(noted: JobStatus) -> str:
+    """What a job does while it has no queue."""
+    if noted.running:
+        return "the workers go on; what needs the queue, such as a restart, waits until it is there"
+    began = noted.phase not in _NOT_STARTED
+    return "the workers begin anew when it is there" if began else "the job begins when it is there"
+
+
+def _policy_wait(look: ReconcileContext) -> Wait | None:
+    """Wait if no admission policy has checked the job's restricted fields.
+
+    Only the API server knows the author of the job and their permissions.
+    """
+    since = look.cluster.policy_since
+    if not look.spec.restricted_fields or (since is not None and look.meta.created >= since):
+        return None
+    lacks = "is not installed" if since is None else "was installed after the creation of the job"
+    message = (
+        f"spec: {', '.join(look.spec.restricted_fields)} requires permissions that ValidatingAdmissionPolicy "
+        f"{n.JOB_POLICY} checks, but the policy {lacks}. Apply config/admission.yaml, then create the job again."
+    )
+    return Wait(reason=n.REASON_POLICY_MISSING, message=message, again=SCHEDULER_SECONDS)
+
+
+def prepare_attempt(look: ReconcileContext, attempt: int, nodes: Any = None) -> AttemptSpec | Wait | Refusal:
+    """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
+    spec, meta = look.spec, look.meta
+    if look.problems:
+        return Refusal(message=look.problems)
+    if not look.has_started and (unchecked := _policy_wait(look)):
+        return unchecked
+    if look.queue is None or (look.queue_leaves and look.record.phase in _NOT_STARTED):
+        lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
+        message = f"TorchrunQueue {spec.queue} {lacks}; {_queue_message(look.record)}"
+        missing = Condition(type=n.QUEUE_FOUND, so=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message)
+        return Wait(reason=n.REASON_QUEUE_NOT_FOUND, message=message, told=(missing,))
+    settings = look.settings
+    if settings is None:
+        _, problems = resolve(look.queue, spec)
+        _, own = queue_spec.parse(look.queue)
+        if own:
+            message = f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
+            return Wait(reason=n.REASON_QUEUE_INVALID, message=message, told=(QUEUE_FOUND_CONDITION,))
+        return Refusal(message="; ".join(problems))
+    # A job that started under an earlier version of the program continues.
+    if not look.has_started and (own := own_template(look.queue, spec, settings.queue)):
+        return Refusal(message="; ".join(own))
+    if settings.gang and not look.cluster.kai:
+        message = f"scheduling.scheduler is {n.KAI_SCHEDULER}, whose API is not installed; the job begins when it is"
+        absent = Condition(
+            type=n.SCHEDULER_NOT_INSTALLED, so=True, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
+        )
+        return Wait(
+            reason=n.REASON_SCHEDULER_NOT_INSTALLED,
+            message=message,
+            told=(*valid_conditions(settings)[:3], absent),
+            again=SCHEDULER_SECONDS,
+        )
+    try:
+        size = distribute(spec, settings.queue)
+        # A job that has started keeps its size.
+        resized = any(each.size != spec.size_key for each in look.seen.of(look.record.attempt))
+        if (resized or not look.has_started) and (wrong := _find_launcher_conflict(spec, size, settings)):
+            return Refusal(message=wrong)
+        if isinstance(nodes, int) and size.least <= nodes < size.nodes:
+            size = replace(size, nodes=nodes)
+        storage = plan_storage(
+            meta.name,
+            settings,
+            size,
+            look.cluster,
+            look.seen.claims,
+            persist_checkpoints=spec.persist_checkpoints,
+            workspace=spec.workspace is not None,
+        )
+    except InvalidJob as refusal:
+        return Refusal(message=str(refusal))
+    except VolumeMissing as missing:
+        return Wait(
+            reason=missing.reason,
+            message=str(missing),
+            told=valid_conditions(settings),
+            again=POLL_SECONDS,
+        )
+    return AttemptSpec(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        spec=spec,
+        settings=settings,
+        size=size,
+        storage=storage,
+        cluster=look.cluster,
+        attempt=attempt,
+        has_started=look.has_started,
+        nearby=look.nearby,
+    )
+
+
+def _find_launcher_conflict(spec: JobSpec, size: Size, settings: Settings) -> str:
+    """Return how the command contradicts the job's size. The controller can't read scripts in the workspace."""
+    found = detect_launcher(spec.command, spec.args, variables=literal_variables(spec))
+    shape = job_shape(spec, size, settings.rendezvous)
+    return ": ".join(filter(None, find_conflict(spec, found, shape)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptSpec:
+    """The input for the objects of a job: its spec, settings, size and volumes, and the number of the attempt.
+
+    `has_started` says whether the job had workers before. `nearby` are the addresses of other jobs' sync pods that may
+    have the archive of this job's workspace.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    spec: JobSpec
+    settings: Settings
+    size: Size
+    storage: Storage
+    cluster: Cluster
+    attempt: int
+    has_started: bool = False
+    nearby: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """On everything that is made for the job."""
+        return {n.LABEL_JOB: self.name, n.LABEL_MANAGED_BY: n.MANAGED_BY}
+
+    @property
+    def attempt_labels(self) -> dict[str, str]:
+        """On what is made for the attempt."""
+        return {**self.labels, n.LABEL_ATTEMPT: str(self.attempt)}
+
+    @property
+    def sync(self) -> bool:
+        """Whether the workspace comes through a pod of the job."""
+        return self.spec.workspace is not None and not self.spec.workspace.url
+
+    @property
+    def logs(self) -> str:
+        """Return the URL of the job's archived logs, "" without a bucket."""
+        bucket = self.settings.queue.bucket
+        return logs_prefix(bucket, self.namespace, self.uid) if bucket else ""
+
+    @property
+    def meeting(self) -> Rendezvous:
+        """Where the workers of this attempt meet. One worker needs neither a name nor a fixed port for that."""
+        first = f"{n.attempt_name(self.name, self.attempt)}-0.{self.name}.{self.namespace}.svc"
+        alone = self.size.nodes == 1 and self.settings.rendezvous == job_spec.C10D
+        place = "localhost:0" if alone else f"{first}:{self.settings.port}"
+        return Rendezvous(
+            backend=self.settings.rendezvous,
+            endpoint=self.spec.endpoint or place,
+            id=f"{self.uid}-{self.attempt}",
+            nodes=self.size.nodes,
+            least=self.size.least,
+            processes=self.size.processes,
+            given=bool(self.spec.endpoint),
+        )

@@ -1,0 +1,118 @@
+"""How a job's GPUs are spread over nodes: one node if it fits, else the fewest, the same number on each. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.k8s import names
+from trainyard.operator.core.job_spec import JobSpec
+from trainyard.operator.core.queue_spec import QueueSpec
+
+
+class InvalidJob(ValueError):
+    """The job can't be made as it asks; the text names the field and what would be right."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """`nodes` pods with `gpus` GPUs each; the job runs with `least` of them."""
+
+    nodes: int
+    gpus: int
+    least: int
+
+    @property
+    def elastic(self) -> bool:
+        """Whether fewer nodes do, too."""
+        return self.least < self.nodes
+
+    @property
+    def processes(self) -> int:
+        """Processes on each node: one for each GPU, or one."""
+        return self.gpus or 1
+
+    @property
+    def all_gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.nodes * self.gpus
+
+
+def distribute(job: JobSpec, queue: QueueSpec) -> Size:
+    """The size of the job on nodes of this queue. Raises Refused."""
+    nodes, least = _nodes(job, queue)
+    if job.gpus == 0 and queue.gpus and (bound := _bound_to(queue)):
+        raise InvalidJob(
+            f"spec.numGPUs is 0, and nodes of {bound} have GPUs, which would idle; it must be "
+            "at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
+        )
+    if job.gpus == 0:
+        return Size(nodes=nodes, gpus=0, least=least)
+    if job.gpus % nodes:
+        raise InvalidJob(_uneven(job, queue, nodes))
+    each = job.gpus // nodes
+    if each > queue.gpus:
+        raise InvalidJob(
+            f"spec.numGPUs is {job.gpus} on {nodes} nodes, {each} on each, and nodeResources.gpus of the queue is "
+            f"{queue.gpus}; it must be {-(-job.gpus // queue.gpus)} nodes or more"
+        )
+    return Size(nodes=nodes, gpus=each, least=least)
+
+
+def _bound_to(queue: QueueSpec) -> str:
+    """Return what binds workers of a queue with GPUs to nodes with GPUs; "" if they may run on others."""
+    selector = {**(queue.template_spec.get("nodeSelector") or {}), **queue.node_selector}
+    pool = queue.pool or selector.get(names.LABEL_NODEPOOL)
+    if pool:
+        return f"pool {pool}"
+    return f"gpuType {queue.gpu_type}" if queue.gpu_type else ""
+
+
+def _nodes(job: JobSpec, queue: QueueSpec) -> tuple[int, int]:
+    if job.gpus > 0 and queue.gpus == 0:
+        raise InvalidJob(
+            f"spec.numGPUs is {job.gpus} and nodeResources.gpus of queue {job.queue} is 0; use a queue with "
+            "GPUs, or 0"
+        )
+    if job.elastic is not None:
+        return job.elastic.most, job.elastic.least
+    nodes = job.nodes or (-(-job.gpus // queue.gpus) if job.gpus else 1)
+    return nodes, nodes
+
+
+def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
+    split = _split(job.gpus, queue.gpus)
+    if job.elastic is not None or job.nodes is not None:
+        field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
+        right = "one that does" if job.elastic is not None or not split else split
+        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.gpus}; it must be {right}"
+    counts = " or ".join(str(_nearest(job.gpus, queue.gpus, step)) for step in (-1, 1))
+    right = (
+        f"spec.numNodes {split}, or spec.numGPUs {counts}"
+        if split
+        else f"{counts}, or another split by spec.numNodes"
+    )
+    return (
+        f"spec.numGPUs is {job.gpus}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
+        f"{right}"
+    )
+
+
+def _split(count: int, each: int) -> str:
+    """The fewest nodes that share the count evenly, in words; "" where that is more than twice as many as hold it.
+
+    One GPU on each always works, and is no advice for 17 of them.
+    """
+    least = -(-count // each)
+    nodes = next((nodes for nodes in range(least, 2 * least + 1) if count % nodes == 0), None)
+    if nodes is None:
+        return ""
+    share = count // nodes
+    return f"{nodes} with {share} GPU{'s' if share > 1 else ''} on each"
+
+
+def _nearest(count: int, each: int, step: int) -> int:
+    """The next count below or above that spreads evenly, as each multiple of `each` does."""
+    count += step
+    while count % -(-count // each):
+        count += step
+    return count

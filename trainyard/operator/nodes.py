@@ -1,0 +1,446 @@
+"""Choose the nodes of an attempt: for queues with a pool, by `launcher.capacity`. Pure.
+
+Placeholders make Karpenter buy machines, and hold them: a node counts where one of the job's own placeholders is, since
+then the scheduler has given it to this job and to no other. What must be remembered between two looks stands in the
+job's status, `capacity`; everything else is seen anew.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from launcher import capacity, giveback, observe
+from launcher.actions import GiveBack, Hold, Remove, placeholders, remove
+from launcher.capacity import Count, GiveUp, Submit
+from launcher.holding import hold
+from launcher.manifests import stamp
+from launcher.observe import Observation, Pod
+from launcher.progress import Progress
+from launcher.reasons import shortfall
+from trainyard.k8s import names
+from trainyard.operator import names as n
+from trainyard.operator.context import AttemptSpec, ReconcileContext
+from trainyard.operator.core import job_spec
+from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.core.resolve import resolve
+from trainyard.operator.diagnostics import jobs_without_pods
+from trainyard.operator.placement import REQUIRED, affinity_allows, gpu_terms
+from trainyard.operator.plan import Removal, removal
+from trainyard.operator.pool import (
+    NODE_START_SECONDS,
+    RETRY_SECONDS,
+    JobRequest,
+    Unreadable,
+    build_placeholder,
+    build_request,
+    node_resources,
+    taint_problem,
+    with_node_resources,
+)
+from trainyard.operator.status import CapacityWait, read_status
+
+# While nodes are waited for, and while nothing but somebody's change of the pool helps.
+CAPACITY_POLL_SECONDS: Final = 2.0
+IMPOSSIBLE_SECONDS: Final = 30.0
+# `RETRY_SECONDS` and up to a fifth more by chance, so that jobs that failed together do not ask again together.
+_JITTER: Final = 0.2
+_FINISHED: Final = ("Succeeded", "Failed")
+# What Karpenter says of a pod that no machine of its pool can ever take, and of no passing lack
+# (sigs.k8s.io/karpenter v1.14.1, InstanceTypeFilterError in pkg/controllers/provisioning/scheduling/nodeclaim.go).
+_NEVER: Final = re.compile(
+    r"no instance type (has enough resources|met all requirements|"
+    r"met the scheduling requirements or had enough resources),"
+)
+# Its Event for a NodePool without available instance types (NoCompatibleInstanceTypes in
+# pkg/controllers/provisioning/scheduling/events.go).
+_POOL: Final = "NodePool"
+_NO_TYPE: Final = "NoCompatibleInstanceTypes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesChosen:
+    """The attempt may begin with so many nodes."""
+
+    nodes: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesWait:
+    """The attempt can't begin yet. `gathering` is what to remember, None for nothing; `again` as in a Decision."""
+
+    reason: str
+    message: str
+    gathering: CapacityWait | None = None
+    removals: tuple[Removal, ...] = ()
+    makes: tuple[JsonObject, ...] = ()
+    again: float | None = None
+    recount: bool = False
+
+
+def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
+    """The pool whose nodes decide on the next step of this job; empty where none does: they need not be read."""
+    noted = read_status(job.get("status"))
+    spec, _ = job_spec.parse(job.get("spec"))
+    if spec is None or queue is None or noted.final or noted.running or spec.suspend:
+        return ""
+    settings, _ = resolve(queue.get("spec") or {}, spec)
+    return settings.queue.pool if settings is not None else ""
+
+
+def choose_nodes(
+    look: ReconcileContext, making: AttemptSpec, leaving: int, first: NodesWait | None = None
+) -> NodesChosen | NodesWait:
+    """Return the number of nodes for the attempt, or how to wait for them. `leaving` earlier workers still run.
+
+    While there is another wait `first`, no placeholders are created. An impossible job is reported before that.
+    """
+    if not making.cluster.placeholders:
+        message = (
+            f"there is no PriorityClass {names.PLACEHOLDER_PRIORITY_CLASS}, which pods have that hold the nodes of"
+            f" pool {making.settings.queue.pool}; the job begins when it is there"
+        )
+        return NodesWait(
+            reason=n.REASON_PRIORITY_CLASS_NOT_FOUND,
+            message=message,
+            removals=delete_placeholders(look),
+            again=IMPOSSIBLE_SECONDS,
+        )
+    if look.refused:
+        return NodesWait(
+            reason=n.REASON_PLACEHOLDER_REFUSED,
+            message=f"a pod that would hold a node is refused: {look.refused}",
+            gathering=_capacity_wait(look),
+            again=IMPOSSIBLE_SECONDS,
+        )
+    if look.pool is None:  # it was read for another spec
+        return NodesWait(reason=n.REASON_WAITING_FOR_NODES, message="the pool is not read yet", again=0.0)
+    try:
+        request = build_request(making, look.pool.pool)
+    except Unreadable as error:
+        return NodesWait(
+            reason=n.REASON_QUEUE_INVALID, message=str(error), removals=delete_placeholders(look)
+        )
+    choice = _Choice(look, making, request, leaving)
+    return choice.hopeless() or first or choice.made()
+
+
+class _Choice:
+    """One choice: what it is made from, and the wait that it is of."""
+
+    def __init__(
+        self, look: ReconcileContext, making: AttemptSpec, request: JobRequest, leaving: int
+    ) -> None:
+        self.look, self.making, self.request, self.leaving = look, making, request, leaving
+        self.old, self.seen = _observation(look, making, request)
+        self.gathering = _capacity_wait(look)
+
+    def hopeless(self) -> NodesWait | None:
+        """Return the wait of a job that the pool can never fit, without placeholders; None for other jobs."""
+        why = self._hopeless()
+        if not why:
+            return None
+        there = self.seen.pool is not None
+        return NodesWait(
+            reason=n.REASON_CAPACITY_IMPOSSIBLE if there else n.REASON_POOL_NOT_FOUND,
+            message=why,
+            removals=delete_placeholders(self.look),
+            again=IMPOSSIBLE_SECONDS,
+        )
+
+    def made(self) -> NodesChosen | NodesWait:
+        if self.gathering.retry is not None:
+            if self.look.now < self.gathering.retry:
+                return self._paused(self.gathering.retry)
+            self.gathering = CapacityWait(since=self.look.now, tries=self.gathering.tries)
+        found = _count_allowed(self.making, self.request, self.seen)
+        counted = _count_held(self.request, self.seen, found)
+        verdict = "" if found.usable else self._verdict()
+        if verdict:
+            return self._failed(n.REASON_CAPACITY_IMPOSSIBLE, verdict, by_events=True)
+        since, enough = self.gathering.since, self.gathering.enough_since
+        decision = capacity.decide(self.request, self.seen, counted, started=since, quorum_since=enough)
+        if isinstance(decision, Submit):
+            return self._begin(counted, decision)
+        missing = shortfall(self.request, self.seen, counted, since)
+        if isinstance(decision, GiveUp):
+            return self._failed(n.REASON_INSUFFICIENT_CAPACITY, f"{decision.reason}: {missing}")
+        self.gathering = replace(self.gathering, enough_since=decision.since)
+        return self._hold(counted, missing)
+
+    @property
+    def progress(self) -> Progress:
+        """Return the wait as `launcher.holding` takes it."""
+        since = self.gathering.since
+        return Progress(attempt=self.gathering.tries, candidate=0, since=since, began=since)
+
+    def _hopeless(self) -> str:
+        given_up = capacity.preflight(self.request, self.seen, self.gathering.since)
+        if given_up is not None:
+            return given_up.reason
+        return taint_problem(self.making, self.seen.pool) if self.seen.pool else ""
+
+    def _verdict(self) -> str:
+        """What Karpenter says of the placeholders of this wait, where it can never buy a machine for one."""
+        names = {self.request.placeholder_name(index) for index in range(self.request.max_nodes)}
+        for each in self.seen.warnings:
+            recent = each.at >= self.gathering.since
+            if recent and (each.kind, each.name, each.reason) == (_POOL, self.request.pool.name, _NO_TYPE):
+                return (
+                    f"pool {self.request.pool.name} has no available instance type: {each.message}; "
+                    "set another type or zone in the pool"
+                )
+            about = each.kind == "Pod" and each.name in names and recent
+            if about and _NEVER.search(each.message):
+                said = each.message.removeprefix("Failed to schedule pod, ")
+                return f"pool {self.request.pool.name} has no machine that can take a worker: {said}"
+        return ""
+
+    def _hold(self, counted: Count, missing: str) -> NodesWait:
+        """Keeps the placeholders that there should be; machines that never became of use go back."""
+        initialized = {each.uid: self.look.now for each in self.seen.claims if each.initialized}
+        since = self.gathering.since
+        late = giveback.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
+        if late and not self.seen.fresh:
+            return _RECOUNT
+        back = [self._given_back(each.claim.name, each.claim.uid) for each in late]
+        back += [self._removed(pod) for each in late for pod in remove(each.held_by)]
+        number = max(0, capacity.target(self.request, self.seen) - self.leaving)
+        actions = hold(self.request, self.seen, self.progress, number)
+        makes = tuple(
+            build_placeholder(self.making, self.request, each.index, each.wait)
+            for each in actions
+            if isinstance(each, Hold)
+        )
+        taken = [name for name in (each["metadata"]["name"] for each in makes) if self._is_taken(name)]
+        have = f"{len(counted.usable)} of {self.request.max_nodes} nodes"
+        enough = self.gathering.enough_since is not None
+        waiting = NodesWait(
+            reason=n.REASON_HOLDING_FOR_MORE if enough else n.REASON_WAITING_FOR_NODES,
+            message=f"{have}: {missing}",
+            gathering=self.gathering,
+            removals=(
+                *map(removal, self.old),
+                *back,
+                *(self._removed(each) for each in actions if isinstance(each, Remove)),
+            ),
+            makes=makes,
+            again=CAPACITY_POLL_SECONDS,
+        )
+        if not taken:
+            return waiting
+        message = f"Pod {taken[0]} belongs to something else; the job begins when it is gone"
+        return replace(waiting, reason=n.REASON_NAME_TAKEN, message=message, makes=())
+
+    def _begin(self, counted: Count, decision: Submit) -> NodesChosen | NodesWait:
+        """What holds none of the chosen nodes goes first; then the count has to hold without it."""
+        if not self.seen.fresh:
+            return _RECOUNT
+        chosen = frozenset(counted.usable[: decision.nodes])
+        surplus = [pod for pod in placeholders(self.request, self.seen) if pod.node not in chosen]
+        unneeded = () if decision.by_events else self._unneeded()
+        if not (surplus or unneeded or self.old):
+            return NodesChosen(nodes=decision.nodes, message=decision.reason)
+        return NodesWait(
+            reason=n.REASON_HOLDING_FOR_MORE,
+            message=decision.reason,
+            gathering=self.gathering,
+            removals=(
+                *map(removal, self.old),
+                *map(self._removed, remove(tuple(surplus))),
+                *self._back(unneeded),
+            ),
+            again=0.0,
+        )
+
+    def _failed(self, reason: str, message: str, *, by_events: bool = False) -> NodesWait:
+        """End this try. There are no placeholders until the next one.
+
+        If only Events are the reason, delete no NodeClaims, because Events are not trusted.
+        """
+        if not self.seen.fresh:
+            return _RECOUNT
+        tries = self.gathering.tries
+        chance = random.Random(f"{self.look.meta.uid} {tries}").random()  # noqa: S311 (jitter)
+        retry = self.look.now + self.request.retry_seconds * (1 + _JITTER * chance)
+        unneeded = () if by_events else self._unneeded()
+        return NodesWait(
+            reason=reason,
+            message=f"{message}; try {tries + 1} begins at {stamp(retry)}",
+            gathering=replace(self.gathering, tries=tries + 1, enough_since=None, retry=retry),
+            removals=(*delete_placeholders(self.look), *self._back(unneeded)),
+            again=retry - self.look.now,
+        )
+
+    def _paused(self, retry: float) -> NodesWait:
+        raw = self.look.record.raw
+        said = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)
+        known = raw.get("reason") in said and isinstance(raw.get("message"), str)
+        return NodesWait(
+            reason=raw["reason"] if known else n.REASON_INSUFFICIENT_CAPACITY,
+            message=raw["message"] if known else f"try {self.gathering.tries} begins at {stamp(retry)}",
+            gathering=self.gathering,
+            removals=delete_placeholders(self.look),
+            again=retry - self.look.now,
+        )
+
+    def _unneeded(self) -> tuple[GiveBack, ...]:
+        return giveback.unneeded(self.request, self.seen, since=self.gathering.since)
+
+    def _back(self, claims: Iterable[GiveBack]) -> list[Removal]:
+        return [self._given_back(each.claim, each.uid) for each in claims]
+
+    def _given_back(self, name: str, uid: str) -> Removal:
+        return Removal(api_version="karpenter.sh/v1", kind="NodeClaim", namespace="", name=name, uid=uid)
+
+    def _removed(self, pod: Remove) -> Removal:
+        namespace = self.request.namespace
+        return Removal(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
+
+    def _is_taken(self, name: str) -> bool:
+        return ("Pod", name) in self.look.seen.others
+
+
+_RECOUNT: Final = NodesWait(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
+
+
+def _capacity_wait(look: ReconcileContext) -> CapacityWait:
+    """The wait that the job is in, without a moment further ahead than it can be, after the clock was set back.
+
+    A spec that was changed since is waited for anew.
+    """
+    noted, now = look.record.gathering, look.now
+    if noted is None:
+        return CapacityWait(since=now)
+    if look.record.raw.get("observedGeneration") != look.meta.generation:
+        return CapacityWait(since=now, tries=noted.tries)
+    longest = now + RETRY_SECONDS * (1 + _JITTER)
+    retry = None if noted.retry is None else min(noted.retry, longest)
+    return replace(noted, since=min(noted.since, now), retry=retry)
+
+
+def _observation(
+    look: ReconcileContext, making: AttemptSpec, request: JobRequest
+) -> tuple[list[JsonObject], Observation]:
+    """The placeholders that were made of another spec, and what there is of the pool, these as if they left already."""
+    read: Any = look.pool
+    made = build_placeholder(making, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
+    old, own = [], []
+    for item in look.seen.placeholders:
+        pod = observe.pod(item)
+        if pod.annotations.get(n.ANNOTATION_MADE_OF) != made and not pod.deleting:
+            old.append(item)
+            pod = replace(pod, deleting=True)
+        own.append(pod)
+    others = [pod for pod in read.pods if not _is_own(pod, request)]
+    known = read.pool and with_node_resources(
+        read.pool, read.nodes, node_resources(look.queue_status, request.pool.name)
+    )
+    # What a machine of the pool is, the pool itself says here: nothing else could contradict it.
+    pool = known and replace(
+        known,
+        offers={
+            label: values
+            for label, values in known.offers.items()
+            if label not in (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)
+        },
+    )
+    return old, replace(read, now=look.now, pool=pool, pods=(*own, *others))
+
+
+def _is_own(pod: Pod, request: JobRequest) -> bool:
+    return pod.namespace == request.namespace and pod.labels.get(names.LABEL_RUN) == request.run_id
+
+
+def _count_allowed(making: AttemptSpec, request: JobRequest, seen: Observation) -> Count:
+    """The pool's nodes, of which those are not usable that the workers' node affinity leaves out.
+
+    No placeholder gets there. Counted as usable, they would have the job wait for that, whatever Karpenter says.
+    """
+    found, gpu_type = capacity.count(request, seen), making.settings.queue.gpu_type
+    of_type = {REQUIRED: {"nodeSelectorTerms": gpu_terms(gpu_type)}} if gpu_type else {}
+    out = {}
+    for node in seen.nodes:
+        if node.name not in found.usable or affinity_allows(request.affinity, node):
+            continue
+        out[node.name] = "left out by the workers' node affinity"
+        if not affinity_allows(of_type, node):
+            out[node.name] = f"its GPUs are not known to be of type {gpu_type}"
+    return Count(
+        usable=tuple(name for name in found.usable if name not in out),
+        foreign=found.foreign,
+        unusable={**found.unusable, **out},
+    )
+
+
+def _count_held(request: JobRequest, seen: Observation, found: Count) -> Count:
+    """Of the nodes that could take a worker those that one of the job's placeholders holds.
+
+    Two jobs that look at the same moment see the same idle node, and the scheduler gives it to one of them.
+    """
+    holding = {pod.node for pod in placeholders(request, seen) if pod.phase not in _FINISHED}
+    return Count(
+        usable=tuple(name for name in found.usable if name in holding),
+        foreign=found.foreign,
+        unusable={
+            **found.unusable,
+            **{name: "free, and no placeholder there yet" for name in found.usable if name not in holding},
+        },
+    )
+
+
+# Workers take the places of placeholders within a second or two. Those of a scheduler or a priority class that takes
+# none would wait for ever.
+PLACEHOLDER_SECONDS: Final = 20.0
+DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
+
+
+def delete_placeholders(look: ReconcileContext) -> tuple[Removal, ...]:
+    """Removes every placeholder of the job."""
+    return tuple(
+        removal(each) for each in look.seen.placeholders if "deletionTimestamp" not in each["metadata"]
+    )
+
+
+def release_placeholders(look: ReconcileContext) -> tuple[tuple[Removal, ...], float | None]:
+    """The placeholders of a job whose workers take their places: those not needed any more, and when to look again."""
+    workers, settings = look.seen.workers_of(look.record.attempt), look.settings
+    nodes, here = look.record.raw.get("nodes"), delete_placeholders(look)
+    if not here:
+        return (), None
+    placed = sum(bool(each.node) or each.over for each in workers)
+    displaces = settings is not None and settings.queue.scheduler in DEFAULT_SCHEDULERS
+    if not displaces or (isinstance(nodes, int) and placed >= nodes):
+        return here, None
+    # Placeholders may be just what a quota has no room for beside the workers: those have no pods then.
+    waiting = [each.created for each in workers if not each.node and each.created is not None]
+    since = min([*waiting, *(begun for begun, _, _ in jobs_without_pods(look))], default=None)
+    left = PLACEHOLDER_SECONDS if since is None else since + PLACEHOLDER_SECONDS - look.now
+    return (here, None) if left <= 0 else ((), left)
+
+
+def find_unplaced_worker(look: ReconcileContext) -> tuple[str, float | None]:
+    """A worker that a machine was lost for and no other came; else in how many seconds there may be one.
+
+    The others of a world of fixed size wait for it, each on a machine. Karpenter may buy it another one, in the time
+    that any machine has to come of use. Another scheduler than Kubernetes' own may have pods wait for its own reasons.
+    """
+    settings = look.settings
+    if settings is None or not settings.queue.pool:
+        return "", None
+    if any(each.least is not None for each in look.seen.of(look.record.attempt)):
+        return "", None
+    if settings.queue.scheduler not in DEFAULT_SCHEDULERS:
+        return "", None
+    waiting = [
+        (each.created, each.name)
+        for each in look.seen.workers_of(look.record.attempt)
+        if not (each.node or each.over or each.deleting) and each.created is not None
+    ]
+    since, name = min(waiting, default=(None, ""))
+    left = None if since is None else since + NODE_START_SECONDS - look.now
+    return (name, None) if left is not None and left <= 0 else ("", left)

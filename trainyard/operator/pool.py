@@ -1,0 +1,313 @@
+"""What a TorchrunJob asks of a Karpenter pool, as a request of the launcher: same rules, same count. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+from typing import Any, Final
+
+from launcher import capacity, manifests, observe
+from launcher.claim_mark import add_mark, mark
+from launcher.manifests import Owner
+from launcher.observe import Node, NodePool, Observation
+from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
+from trainyard.k8s import names, quantity
+from trainyard.k8s.quantity import Amount
+from trainyard.operator import names as n
+from trainyard.operator.children import build_worker, owner_reference, pull_secrets, spec_digest
+from trainyard.operator.context import AttemptSpec
+from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.placement import LOST_NODE_TAINTS, REQUIRED
+
+# Those of a launcher's run that says nothing else (docs/settings.md: training.capacityDeadlineSeconds and its like).
+DEADLINE_SECONDS: Final = 1200
+HOLD_SECONDS: Final = 60
+NODE_START_SECONDS: Final = 900
+RETRY_SECONDS: Final = 240
+# Ends at once when it is told to: a first process that handles no SIGTERM is not ended by it.
+_PLACEHOLDER_COMMAND: Final = ["sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"]
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_SOFT_EFFECT: Final = "PreferNoSchedule"
+
+
+class Unreadable(ValueError):
+    """The pods' template asks for something that is no amount; the text says where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest(Request):
+    """The request of a job. Its placeholders are named after it, and ask for what a worker's pod does: `asks`.
+
+    A launcher's run takes whole machines; a worker may ask for a part of one, and each still counts as one node.
+    `affinity` is the workers' nodeAffinity, {} for none.
+    """
+
+    job: str
+    asks: Mapping[str, str]
+    affinity: Mapping[str, Any]
+
+    def placeholder_name(self, index: int) -> str:
+        return n.hold_pod(self.job, index)
+
+    @property
+    def resources(self) -> dict[str, str]:
+        return dict(self.asks)
+
+
+def build_request(making: AttemptSpec, pool: NodePool | None) -> JobRequest:
+    """The request for the nodes of `making`; `pool` is what the NodePool says of itself. Raises Unreadable."""
+    size, queue = making.size, making.settings.queue
+    spec = _worker_spec(making)
+    amounts = worker_requests(making)
+    resource = GPU_RESOURCE if size.gpus else "cpu"
+    return JobRequest(
+        job=making.name,
+        asks={name: format_amount(amount) for name, amount in amounts.items()},
+        affinity=_node_affinity(spec),
+        run_id=f"{n.RUN_PREFIX}{making.name}",
+        namespace=making.namespace,
+        pool=Pool(
+            name=queue.pool,
+            instance_type=_offered(pool, names.LABEL_INSTANCE_TYPE) or "any type",
+            zone=_offered(pool, names.LABEL_ZONE) or "any zone",
+            resource=resource,
+            per_node=size.gpus or max(1, int(amounts.get(resource, 1))),
+            max_nodes=size.nodes,  # its real ceiling is the NodePool's limit
+            efa_per_node=int(amounts.get(names.EFA_RESOURCE, 0)),
+            node_selector=spec["nodeSelector"],
+            tolerations=_tolerations(spec["tolerations"], pool),
+        ),
+        min_nodes=size.least,
+        max_nodes=size.nodes,
+        deadline_seconds=DEADLINE_SECONDS,
+        hold_seconds=HOLD_SECONDS,
+        node_start_seconds=NODE_START_SECONDS,
+        attempts=1,
+        retry_seconds=RETRY_SECONDS,
+        max_restarts=making.settings.max_restarts,
+        shape=names.SHAPE_ELASTIC if size.elastic else names.SHAPE_STATIC,
+        active_deadline_seconds=None,
+        placeholder=Placeholder(
+            image=making.cluster.tools_image, priority_class=names.PLACEHOLDER_PRIORITY_CLASS
+        ),
+        worker=Worker(
+            image=queue.image,
+            service_account="",
+            priority_class=queue.priority_class,
+            processes_per_node=size.processes,
+            cpu=format_amount(amounts.get("cpu", 0)),
+            memory=format_amount(amounts.get("memory", 0)),
+            shared_memory="0",
+            env={},
+            args=(),
+            command=None,
+            mounts={},
+        ),
+        fallbacks=(),
+    )
+
+
+def _worker_spec(making: AttemptSpec) -> JsonObject:
+    node = 0 if making.storage.each_node_its_own else None
+    spec: JsonObject = build_worker(making, node)["spec"]
+    return spec
+
+
+def _node_affinity(spec: JsonObject) -> Mapping[str, Any]:
+    return (spec.get("affinity") or {}).get("nodeAffinity") or {}
+
+
+def worker_requests(making: AttemptSpec) -> dict[str, quantity.Amount]:
+    """What the scheduler reserves for a worker: of the template nobody has read every amount before.
+
+    Raises:
+        Unreadable: an amount can't be read.
+    """
+    try:
+        return observe.effective_requests(_worker_spec(making))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Unreadable(f"podTemplate.spec asks for what is no amount: {error}") from None
+
+
+def format_amount(amount: quantity.Amount) -> str:
+    """Return an amount as a quantity, rounded up to a thousandth."""
+    return f"{ceil(amount * 1000)}m" if isinstance(amount, Fraction) else str(amount)
+
+
+def _offered(pool: NodePool | None, label: str) -> str:
+    return ", ".join(pool.offers.get(label, ())) if pool is not None else ""
+
+
+def _tolerations(given: Iterable[Mapping[str, Any]], pool: NodePool | None) -> tuple[Mapping[str, Any], ...]:
+    """Those of a worker, each for one key: one of every taint has to hide none that a machine starts with."""
+    own = [each for each in given if each.get("key") and each.get("key") not in LOST_NODE_TAINTS]
+    keys = {each.get("key") for each in own}
+    taints = pool.taints if pool is not None else ()
+    named = [
+        {"key": key, "operator": "Exists", "effect": effect}
+        for key, value, effect in taints
+        if key not in keys and any(_tolerates(each, key, value, effect) for each in given)
+    ]
+    return (*own, *named)
+
+
+def untolerated_taints(making: AttemptSpec, pool: NodePool) -> list[str]:
+    """The pool's own taints that the workers do not bear."""
+    given = _worker_spec(making)["tolerations"]
+    return [
+        f"{key}={value}:{effect}" if value else f"{key}:{effect}"
+        for key, value, effect in pool.taints
+        if effect != _SOFT_EFFECT and not any(_tolerates(each, key, value, effect) for each in given)
+    ]
+
+
+def taint_problem(making: AttemptSpec, pool: NodePool) -> str:
+    """Return which taints of the queue's pool keep the workers off its nodes; "" if none does."""
+    refused = untolerated_taints(making, pool)
+    if not refused:
+        return ""
+    return (
+        f"NodePool {making.settings.queue.pool} has taints that the workers do not tolerate: {', '.join(refused)}; "
+        "scheduling.tolerations of the queue must have them"
+    )
+
+
+def _tolerates(toleration: Mapping[str, Any], key: str, value: str, effect: str) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    if (toleration.get("key") or key) != key or (toleration.get("effect") or effect) != effect:
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == value
+
+
+def build_placeholder(making: AttemptSpec, request: JobRequest, index: int, wait: str) -> JsonObject:
+    """The launcher's placeholder, owned by the job, each on a node of its own; wherever a worker may be, it may be."""
+    made = manifests.placeholder(request, index, Owner(name=making.name, uid=making.uid), wait)
+    meta, spec = made["metadata"], made["spec"]
+    meta["labels"] |= making.labels
+    meta["ownerReferences"] = [owner_reference(making.name, making.uid)]
+    apart = {"matchLabels": {n.LABEL_JOB: making.name, names.LABEL_ROLE: names.ROLE_PLACEHOLDER}}
+    spec["affinity"] = {
+        "nodeAffinity": add_mark(request.affinity, mark(request.namespace, request.run_id)),
+        "podAntiAffinity": {REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
+    }
+    spec["containers"][0]["command"] = list(_PLACEHOLDER_COMMAND)
+    spec |= pull_secrets(making.settings.queue)
+    meta["annotations"][n.ANNOTATION_MADE_OF] = spec_digest(spec)
+    return made
+
+
+NAME: Final = "name"
+FOUND: Final = "found"
+LIMITS: Final = "limits"
+NODE: Final = "nodeResources"
+NODES: Final = "maxNodes"
+DECLARED: Final = "declared"
+RESERVATIONS: Final = "reservations"
+TAINTS: Final = "taints"
+_TAINT: Final = ("key", "value", "effect")
+
+
+def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
+    """Return `pool` of the queue's status. `before` is the previous status."""
+    if seen.pool is None:
+        return {NAME: name, FOUND: False}
+    pool = with_node_resources(seen.pool, seen.nodes, node_resources(before, name))
+    maximum = max_nodes(pool)
+    return {
+        NAME: name,
+        FOUND: True,
+        LIMITS: _format_amounts(pool.limits),
+        NODE: _format_amounts(pool.node),
+        DECLARED: pool.declared,
+        **({NODES: maximum} if maximum is not None else {}),
+        **({RESERVATIONS: pool.reservations} if pool.reservations is not None else {}),
+        **({TAINTS: [dict(zip(_TAINT, each, strict=True)) for each in pool.taints]} if pool.taints else {}),
+    }
+
+
+def with_node_resources(pool: NodePool, nodes: Iterable[Node], before: Mapping[str, Amount]) -> NodePool:
+    """Return the pool with the resources of one node, if the pool does not declare them.
+
+    They come from the present nodes of the pool, or from `before`. A pool with several instance types stays as it is,
+    because the type of its next node is not known.
+    """
+    if pool.node or len(pool.offers.get(names.LABEL_INSTANCE_TYPE, ())) != 1:
+        return pool
+    node = dict(before)
+    for each in nodes:
+        if each.ready and each.labels.get(names.LABEL_INITIALIZED) == "true":
+            node |= {name: max(amount, node.get(name, 0)) for name, amount in each.allocatable.items()}
+    return replace(pool, node={name: amount for name, amount in node.items() if amount})
+
+
+def max_nodes(pool: NodePool) -> int | None:
+    """Return the maximum number of nodes of the pool; None if it is not known."""
+    found = [
+        int(limit // (1 if name == "nodes" else pool.node[name]))
+        for name, limit in pool.limits.items()
+        if name == "nodes" or pool.node.get(name)
+    ]
+    return min(found, default=None)
+
+
+def node_resources(status: Any, name: str) -> Mapping[str, Amount]:
+    """Return the resources of a node of this pool from a queue's status; {} if the status has none."""
+    pool = status.get("pool") if isinstance(status, Mapping) else None
+    if not isinstance(pool, Mapping) or pool.get(NAME) != name:
+        return {}
+    return _parse_amounts(pool.get(NODE))
+
+
+def pool_rejection_reason(status: Any, making: AttemptSpec, now: float) -> str:
+    """Return why the pool of a queue with this status can never provide the nodes of `making`; "" if it can."""
+    name = making.settings.queue.pool
+    pool_fields = status.get("pool") if isinstance(status, Mapping) else None
+    if not name or not isinstance(pool_fields, Mapping) or pool_fields.get(NAME) != name:
+        return ""
+    pool = NodePool(
+        limits=_parse_amounts(pool_fields.get(LIMITS)),
+        ready=True,
+        problem="",
+        node=_parse_amounts(pool_fields.get(NODE)),
+        declared=pool_fields.get(DECLARED) is True,
+        taints=_parse_taints(pool_fields.get(TAINTS)),
+    )
+    found = pool if pool_fields.get(FOUND) is True else None
+    try:
+        request = build_request(making, found)
+    except Unreadable as error:
+        return str(error)
+    why = capacity.preflight(request, Observation(now=now, fresh=False, pool=found), now)
+    if why is not None or found is None:
+        return why.reason if why is not None else ""
+    return taint_problem(making, found)
+
+
+def reservation_warning(status: Any, name: str) -> str:
+    """Return why the pool of this name can't buy a node now, which a reservation that begins later changes; or ""."""
+    kept = status.get("pool") if isinstance(status, Mapping) else None
+    if not name or not isinstance(kept, Mapping) or kept.get(NAME) != name or kept.get(RESERVATIONS) != 0:
+        return ""
+    return capacity.unreserved(name)
+
+
+def _format_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:
+    return {name: format_amount(amount) for name, amount in sorted(amounts.items())}
+
+
+def _parse_amounts(texts: Any) -> dict[str, Amount]:
+    try:
+        return {str(name): quantity.parse(text) for name, text in texts.items()}
+    except (AttributeError, ValueError, TypeError):
+        return {}
+
+
+def _parse_taints(items: Any) -> tuple[tuple[str, str, str], ...]:
+    taints = [each for each in items if isinstance(each, Mapping)] if isinstance(items, list) else []
+    return tuple(
+        (str(each.get("key", "")), str(each.get("value", "")), str(each.get("effect", ""))) for each in taints
+    )

@@ -1,0 +1,162 @@
+"""Build the first process of a worker's container. It forwards SIGTERM, and writes the termination message. Pure.
+
+The kernel keeps SIGTERM from a first process that has no handler for it (pid_namespaces(7)): torchrun has none while it
+imports torch, for seconds, and a shell never passes it on. Suspended or drained, such a worker would train on until
+SIGKILL, and save nothing. https://pytorch.org/docs/stable/elastic/run.html says what torchrun does with the signal.
+
+It is a POSIX shell script, because every image has a shell. If mkfifo, tee, tail or a writable directory is missing,
+the command runs without a copy of its output, and the kubelet uses the end of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+# https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/: the default path, and the
+# limit of the kubelet.
+MESSAGE_PATH: Final = "/dev/termination-log"
+MESSAGE_BYTES: Final = 4096
+# Other processes print their tracebacks between that of the first one and torchrun's summary.
+_KEPT_BYTES: Final = 262144
+# Select the lines of the process that failed first on this node, and torchrun's summary of it
+# (torch/distributed/elastic/multiprocessing/errors/__init__.py). Without a summary, select the last lines of all.
+_PICK: Final = r"""
+{ line[NR] = $0 }
+/^Root Cause \(first observed failure\):$/ { cause = NR }
+END {
+  last = NR
+  if (cause) {
+    last = cause - 1
+    summary = line[cause] "\n"
+    for (i = cause + 1; i <= NR && line[i] !~ /^=+$/; i++) {
+      if (line[i] ~ /^ *rank *: [0-9]+ \(local_rank: [0-9]+\)/) {
+        rank = line[i]; sub(/.*local_rank: /, "", rank); sub(/\).*/, "", rank)
+      }
+      if (line[i] ~ /^( *(time|rank|exitcode) *: |\[[0-9]+\]:)/) summary = summary line[i] "\n"
+    }
+    own = "^\\[[A-Za-z_]+" rank "\\]:"
+    for (i = 1; i <= last; i++) if (line[i] ~ own) { some = 1; break }
+    for (i = last; i > 0 && !some; i--) if (line[i] ~ /^[EW][0-9]+ .*failed \(exitcode/) { last = i - 1; break }
+  }
+  left = MOST - length(summary)
+  for (i = last; i > 0; i--) {
+    if (some && line[i] !~ own) continue
+    text = substr(line[i], 1, 1000)
+    left -= length(text) + 1
+    if (left < 0) break
+    kept = text "\n" kept
+  }
+  printf "%s%s", kept, summary
+}
+""".strip()
+# `setsid` gives the command a group of its own, so that what a shell has started hears the signal, too, and may end in
+# its time when the shell is gone already; torchrun's own processes have sessions of their own, and are torchrun's to
+# tell. A `wait` that a signal interrupts is asked again; it answers 127 for a child of which it has told before.
+# Kubernetes counts a pod that ends with 0 as done, also one that was told to go: a Job may be complete by it, and an
+# elastic one removes the workers that still train. Who ends well after the signal has saved, and has not trained.
+#
+# If TORCHRUN_LOG names a file, the command's output is also copied there. The sidecar archives it
+# (trainyard/workspace/logs.py).
+#
+# `idle` prints the torchrun agents without a process of their own. In its exit barrier and in the rendezvous, an agent
+# waits in C++ for up to five minutes and ignores signals (torch/distributed/elastic/agent/server/api.py,
+# `_exit_barrier`). An idle agent has nothing to save, so it is killed three seconds after the signal. The processes of
+# an agent have TORCHELASTIC_RUN_ID in their environment, the agent has not.
+_SCRIPT: Final = r"""
+tell() { kill -TERM "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null; }
+below() {
+  process=$1
+  while [ "$process" != "$child" ]; do
+    case $tree in *" $process:"*) ;; *) return 1 ;; esac
+    process=${tree#*" $process:"} process=${process%% *}
+  done
+}
+idle() {
+  tree=" "
+  for each in /proc/[0-9]*/status; do
+    state= number=
+    while read -r key value rest; do
+      case $key in
+        State:) state=$value ;;
+        Pid:) number=$value ;;
+        PPid:) [ "$state" = Z ] || tree="$tree$number:$value "; break ;;
+      esac
+    done <"$each"
+  done
+  for each in /proc/[0-9]*; do
+    case $tree in *":${each#/proc/} "*) continue ;; esac
+    words=; read -r words <"$each/cmdline"
+    case $words in *torchrun* | *torch.distributed.run*) below "${each#/proc/}" || continue ;; *) continue ;; esac
+    while words=; read -r words || [ "$words" ]; do
+      case $words in *TORCHELASTIC_RUN_ID=*) continue 2 ;; esac
+    done <"$each/environ"
+    printf '%s ' "${each#/proc/}"
+  done
+}
+release() {
+  once= twice=
+  while sleep 1 && kill -0 "$child"; do
+    now=" $(idle)"
+    for pid in $now; do
+      case $once in *" $pid "*) case $twice in *" $pid "*) kill -KILL "$pid" ;; esac ;; esac
+    done
+    twice=$once once=$now
+  done
+}
+child= going= again= told= after= copier= keep= code=127
+hear() {
+  again=1
+  [ "$going" ] || { going=1; [ -z "$child" ] || release >/dev/null 2>&1 & }
+  [ -z "$child" ] || tell
+}
+trap hear TERM INT
+for each in "${TMPDIR:-/tmp}" /dev/shm; do
+  [ "$keep" ] || keep=$(mktemp -d "$each/torchrun-XXXXXX" 2>/dev/null)
+done
+if [ "$keep" ] && command -v tee && command -v tail && mkfifo "$keep/out" "$keep/end"; then
+  tail -c KEPT <"$keep/end" >"$keep/tail" 3>&- &
+  keeper=$!
+  (trap '' PIPE TERM INT; exec tee "$keep/end" ${TORCHRUN_LOG:+"$TORCHRUN_LOG"} <"$keep/out") >&3 &
+  copier=$!
+fi 3>&1 >/dev/null 2>&1
+if command -v setsid >/dev/null 2>&1; then set -- setsid "$@"; fi
+if [ "$copier" ]; then "$@" >"$keep/out" 2>&1 & else "$@" & fi
+child=$!
+[ -z "$going" ] || { tell; release >/dev/null 2>&1 & }
+while again=; do
+  told=$going
+  wait "$child" 2>/dev/null; now=$?
+  [ "$now" = 127 ] || { code=$now; after=$told; }
+  [ "$again" ] || break
+done
+while [ "$going" ] && kill -0 "-$child" 2>/dev/null; do sleep 1; done
+case $after:$code in 1:0 | 1:137) code=143 ;; esac
+if [ "$copier" ]; then
+  (sleep 5; kill -KILL "$copier") >/dev/null 2>&1 &
+  timer=$!
+  while kill -0 "$copier" 2>/dev/null; do wait "$copier" 2>/dev/null; done
+  wait "$keeper" 2>/dev/null
+  kill "$timer" 2>/dev/null
+  if [ "$code" != 0 ] && [ -w MESSAGE ]; then
+    LC_ALL=C awk -v MOST=BYTES 'PICK' "$keep/tail" >MESSAGE || tail -c BYTES "$keep/tail" >MESSAGE
+  fi 2>/dev/null
+fi
+[ -z "$keep" ] || rm -rf "$keep"
+exit "$code"
+""".strip()
+
+
+def wrap_command(words: Iterable[str], message_path: str = MESSAGE_PATH) -> list[str]:
+    """Return the command of a container that runs `words` and ends with their exit code.
+
+    After SIGTERM, the exit codes 0 and 137 (SIGKILL) become 143 (SIGTERM).
+
+    Args:
+        words: The command.
+        message_path: The container's `terminationMessagePath`.
+    """
+    quoted = "'" + message_path.replace("'", "'\\''") + "'"
+    script = _SCRIPT.replace("PICK", _PICK).replace("MESSAGE", quoted)
+    script = script.replace("KEPT", str(_KEPT_BYTES)).replace("BYTES", str(MESSAGE_BYTES))
+    return ["sh", "-c", script.replace("$", "$$"), "sh", *words]

@@ -1,0 +1,201 @@
+"""Which claims a job has, and who mounts which. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Final
+
+from trainyard.operator import names as n
+from trainyard.operator.core.queue_spec import (
+    CHECKPOINTS,
+    DATASETS,
+    READ_ONLY_MANY,
+    READ_WRITE_MANY,
+    READ_WRITE_ONCE,
+    WORKSPACE,
+    Volume,
+)
+from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.core.resolve import Settings
+from trainyard.operator.distribution import InvalidJob, Size
+from trainyard.operator.observe import Cluster
+
+# Their file systems are mounted by many nodes (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
+# .../efs-csi.html).
+SHARED_PROVISIONERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
+
+
+class VolumeMissing(Exception):
+    """What a volume is to be of is not there yet; the text says which, and `reason` is the job's."""
+
+    reason: str
+
+
+class ClaimMissing(VolumeMissing):
+    """A claim that is used as it is."""
+
+    reason = n.REASON_CLAIM_NOT_FOUND
+
+
+class ClassMissing(VolumeMissing):
+    """A storage class by whose provisioner it is known how many nodes may mount a claim."""
+
+    reason = n.REASON_STORAGE_CLASS_NOT_FOUND
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A PersistentVolumeClaim of a job; `size` is bytes."""
+
+    name: str
+    size: int
+    storage_class: str
+    access_mode: str
+    retain: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A volume in the workers; `claims` has the name of its claim for each node, or one for all."""
+
+    volume: str
+    path: str
+    claims: tuple[str, ...]
+    read_only: bool = False
+
+    def claim(self, node: int) -> str:
+        """The claim of this node."""
+        return self.claims[node] if len(self.claims) > 1 else self.claims[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """Claims to make, and what is mounted."""
+
+    claims: tuple[Claim, ...]
+    mounts: tuple[Mount, ...]
+
+    @property
+    def each_node_its_own(self) -> bool:
+        """Whether nodes mount different claims, which one pod template can't say."""
+        return any(len(mount.claims) > 1 for mount in self.mounts)
+
+
+def plan_storage(
+    job: str,
+    settings: Settings,
+    size: Size,
+    cluster: Cluster,
+    there: Mapping[str, tuple[str, ...]],
+    *,
+    persist_checkpoints: bool,
+    workspace: bool,
+) -> Storage:
+    """The claims of a job of this size. Raises Refused, and NotThere where waiting helps.
+
+    `there` has the access modes of the job's claims that are there, by name: from an attempt before, or retained from
+    an earlier job of the name. What their class would give now says nothing of them. `workspace` says that a directory
+    was submitted with the job: one without can't write to an existing claim for workspaces, where others' code may be.
+    """
+    claims: list[Claim] = []
+    mounts: list[Mount] = []
+    for volume in settings.queue.volumes.values():
+        kept = "" if volume.existing_claim else _CLAIM_NAMES[volume.name](job)
+        mode = _mode_of(there[kept]) if kept in there else _access_mode(volume, cluster)
+        _check(volume, mode, size, kept if kept in there else "")
+        retain = volume.retain or (volume.name == CHECKPOINTS and persist_checkpoints)
+        several = volume.name == WORKSPACE and mode == READ_WRITE_ONCE and size.nodes > 1
+        if volume.existing_claim:
+            names: tuple[str, ...] = (volume.existing_claim,)
+        elif several:
+            names = tuple(n.workspace_claim(job, node) for node in range(size.nodes))
+        else:
+            names = (kept,)
+        if not volume.existing_claim:
+            amount = _bytes(volume, size, 1 if several else size.nodes)
+            claims += [
+                Claim(
+                    name=name,
+                    size=amount,
+                    storage_class=volume.storage_class,
+                    access_mode=mode,
+                    retain=retain,
+                )
+                for name in names
+            ]
+        others_code = volume.name == WORKSPACE and bool(volume.existing_claim) and not workspace
+        read_only = volume.name == DATASETS or others_code
+        mounts.append(Mount(volume=volume.name, path=volume.mount_path, claims=names, read_only=read_only))
+    return Storage(claims=tuple(claims), mounts=tuple(mounts))
+
+
+def has_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
+    """Whether this is a claim of a class of which nothing is known, so that who may mount it was a guess."""
+    if manifest["kind"] != "PersistentVolumeClaim":
+        return False
+    return manifest["spec"].get("storageClassName", cluster.default_class) not in cluster.provisioners
+
+
+_CLAIM_NAMES: Final = {
+    WORKSPACE: n.workspace_claim,
+    DATASETS: n.datasets_claim,
+    CHECKPOINTS: n.checkpoints_claim,
+}
+
+
+def _bytes(volume: Volume, size: Size, nodes: int) -> int:
+    """For `nodes` nodes' share; a node without GPUs counts as one GPU."""
+    per_gpu = volume.size_per_gpu or 0
+    return ceil(Fraction(volume.size if volume.size is not None else per_gpu * nodes * (size.gpus or 1)))
+
+
+def _access_mode(volume: Volume, cluster: Cluster) -> str:
+    if volume.existing_claim:
+        modes = cluster.claims.get(volume.existing_claim)
+        if modes is None:
+            raise ClaimMissing(
+                f"storage.{volume.name}.existingClaim {volume.existing_claim} is not in the job's namespace; it begins "
+                "when the claim is there"
+            )
+        return volume.access_mode if volume.access_mode in modes else _mode_of(modes)
+    if volume.access_mode:
+        return volume.access_mode
+    if volume.storage_class and volume.storage_class not in cluster.provisioners:
+        # One whose volumes somebody made by hand needs no object; who may mount those only people know.
+        raise ClassMissing(
+            f"storage.{volume.name}.storageClass {volume.storage_class} is no StorageClass of the cluster; the job "
+            f"begins when it is there, or when storage.{volume.name}.accessMode says how its volumes can be mounted"
+        )
+    provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")
+    return READ_WRITE_MANY if provisioner in SHARED_PROVISIONERS else READ_WRITE_ONCE
+
+
+def _mode_of(modes: tuple[str, ...]) -> str:
+    """As what a claim that is there can be mounted."""
+    return next((mode for mode in (READ_WRITE_MANY, READ_ONLY_MANY) if mode in modes), READ_WRITE_ONCE)
+
+
+def _check(volume: Volume, mode: str, size: Size, kept: str) -> None:
+    """Whether nodes may mount it so; `kept` is the name of the job's claim where it is there already."""
+    place = f"storage.{volume.name}"
+    if mode == READ_ONLY_MANY and volume.name != DATASETS:
+        raise InvalidJob(
+            f"{place}.accessMode is {mode} and workers write there; it must be {READ_WRITE_MANY}"
+        )
+    if size.nodes == 1 or mode != READ_WRITE_ONCE:
+        return
+    if kept and volume.name != WORKSPACE:
+        raise InvalidJob(
+            f"{place}: claim {kept} is there already, can be mounted by one node ({READ_WRITE_ONCE}), and the job has "
+            f"{size.nodes}; use one node or another job name, or delete this claim and its data"
+        )
+    if volume.name != WORKSPACE or volume.existing_claim:
+        what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place
+        raise InvalidJob(
+            f"{what} can be mounted by one node ({READ_WRITE_ONCE}) and the job has {size.nodes}; it must be a "
+            f"class or claim for many nodes ({READ_WRITE_MANY}), as {' and '.join(SHARED_PROVISIONERS)} have, "
+            "or one node"
+        )
