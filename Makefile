@@ -19,29 +19,29 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@test -n "$(PYTHON)" || { echo "Python is not on PATH: install Python 3.11, 3.12 or 3.13, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) local/bootstrap.py
 
-up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; VERBOSE=1: print every line; PREFLIGHT=no: no check of the account)
+up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; VERBOSE=1: print every line; PREFLIGHT=no: skip the check of the account)
 	@$(RUN) -m trainyard.cli up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
-down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data; VERBOSE=1: print every line)
+down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: keep protected data; VERBOSE=1: print every line)
 	@$(RUN) -m trainyard.cli down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
 
 delete-data: environment ## delete for good what an earlier down of STACK kept: make delete-data STACK=dev CONFIRM=dev
 	@$(RUN) -m trainyard.cli delete-data --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --confirm=$(call quoted,$(CONFIRM))
 
-preview: environment ## show what up would do to STACK; without a state or an account: all that a first up makes
+preview: environment ## show the plan of up for STACK; without a state or an account: all resources of a first up
 	@$(RUN) -m trainyard.cli preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
-preflight: environment ## ask the account what it lacks for STACK, before anything is made
-	@$(RUN) -m $(if $(filter local,$(CLOUD)),trainyard.cli.account preflight,trainyard.preflight) --stack $(call quoted,$(STACK))
+preflight: environment ## check what the account lacks for STACK; changes nothing
+	@$(RUN) -m trainyard.cli preflight --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
-verify-clean: environment ## list what a destroyed STACK left in the account; exits non-zero if there is something
-	@$(RUN) -m $(if $(filter local,$(CLOUD)),trainyard.cli.account leftovers,trainyard.preflight.leftovers) --stack $(call quoted,$(STACK))
+verify-clean: environment ## list what a destroyed STACK left in the account; exits non-zero if there is anything
+	@$(RUN) -m trainyard.cli verify-clean --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
 	@[[ -n $(call quoted,$(MIN)) && -n $(call quoted,$(MAX)) ]] || { echo $(call quoted,say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4) >&2; exit 2; }
 	@$(RUN) -m trainyard.cli submit --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --min=$(call quoted,$(MIN)) --max=$(call quoted,$(MAX))
 
-check-nodes: environment ## check each machine of a pool for what a training needs: make check-nodes STACK=p4d POOL=p4d
+check-nodes: environment ## check each node of a pool before a run: make check-nodes STACK=p4d POOL=p4d
 	@[[ -n $(call quoted,$(POOL)) ]] || { echo $(call quoted,say which pool: make check-nodes STACK=$(STACK) POOL=small) >&2; exit 2; }
 	@$(RUN) -m trainyard.cli check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
 
@@ -67,15 +67,15 @@ lives: environment ## up, up again, refresh and down of every stack file on the 
 	@$(RUN) -m tests.integration.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k $(call quoted,[$(STACK)]))
 
-policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
+policy: environment ## check every shipped stack file by the project's rules and by checkov (STACK=<stack>: one)
 	@$(RUN) -m tests.integration.policy $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
-sweep: environment ## kill the launcher and the torchrun controller at each of their writes, and up and destroy of every stack at 20 random resources each (STACK=<stack>: of one stack alone); resumes
+sweep: environment ## kill the launcher and the torchrun controller at each of their writes, and up and destroy of every stack at 20 random resources each (STACK=<stack>: of one stack alone); resumes after an interruption
 	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.integration.sweeps.launcher)
 	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.integration.sweeps.controller)
 	@$(RUN) -m tests.integration.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(call quoted,$(STACK)))
 
-record-states: environment ## record what the stack files deploy now: later programs must not take it away (STACK=<stack>: of one)
+record-states: environment ## record what the stack files deploy now; later versions must not delete or replace it (STACK=<stack>: one)
 	@$(RUN) -m tests.integration.graph $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
 bench-local: environment ## measure the local cloud, make check and make test against their targets (an hour; WARM=1 leaves out the cold build)
@@ -105,10 +105,10 @@ locks: environment ## resolve requirements.txt of all parts into their locks, an
 	@$(RUN) -m local.tools.lock
 	@$(RUN) -m local.tools.lock tests/modules/etcd-with-v2 go.etcd.io/etcd/server/v3
 
-reference: environment ## write docs/settings.md, the page of all settings, anew
+reference: environment ## write docs/settings.md, the page of all settings
 	@$(RUN) -m infra.reference
 
-manifests: environment ## write crd/ and config/ (with the controller's IMAGE=NAME@sha256:DIGEST), and docs/torchrun-fields.md anew
+manifests: environment ## write crd/ and config/ (with the controller's IMAGE=NAME@sha256:DIGEST) and docs/torchrun-fields.md
 	@$(RUN) -m trainyard.operator.manifests $(if $(IMAGE),--image '$(IMAGE)')
 
 plugin: environment ## build dist/kubectl-torchrun, kubectl's plugin as one file for this kind of machine

@@ -29,7 +29,14 @@ from trainyard.cli.watched import Interrupted
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.stack_files import StackFileError
 
-# What a person can mend: one line, exit code 1.
+# The modules that examine an account, by command and cloud. Each has its own messages and exit codes.
+ACCOUNT_CHECKS = {
+    ("preflight", "aws"): ("trainyard.preflight",),
+    ("preflight", "local"): ("trainyard.cli.account", "preflight"),
+    ("verify-clean", "aws"): ("trainyard.preflight.leftovers",),
+    ("verify-clean", "local"): ("trainyard.cli.account", "leftovers"),
+}
+# A user error ends in one line and exit code 1.
 EXPECTED = (
     AnswerError,
     CheckError,
@@ -59,8 +66,10 @@ def parser() -> argparse.ArgumentParser:
         ("down", "destroy the stack and stop the local cloud"),
         ("delete-data", "delete the data that `down` kept"),
         ("preview", "show the plan of `up`"),
+        ("preflight", "check what the account lacks for the stack; changes nothing"),
+        ("verify-clean", "list what a destroyed stack left in the account"),
         ("submit", "start another run on a stack that is up, and follow it"),
-        ("check-nodes", "check each machine of a pool for what a training needs; none is bought"),
+        ("check-nodes", "check each node of a pool before a run; launches no node"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--stack", default="local")
@@ -70,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
                 "-v",
                 "--verbose",
                 action="store_true",
-                help="on the local cloud: print every line, as VERBOSE=1 does (default: those that matter)",
+                help="print every line, as VERBOSE=1 does (default: those that matter)",
             )
         if name == "down":
             command.add_argument(
@@ -92,8 +101,8 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def told(error: OSError) -> str:
-    """What a person reads of it; a write to a full disk does not name its file by itself."""
+def message(error: OSError) -> str:
+    """Return the message for a user. An error of a full disk does not name its file by itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = error.filename or Home().root
         return f"the disk of {place} is full: free some space and run the same command again"
@@ -101,7 +110,7 @@ def told(error: OSError) -> str:
 
 
 def main() -> int:
-    """Run one command; what a person can mend ends in one line and exit code 1."""
+    """Run one command. A user error ends in one line and exit code 1."""
     arguments = parser().parse_args()
     cloud = arguments.cloud or ("local" if arguments.stack == "local" else "aws")
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -111,6 +120,9 @@ def main() -> int:
         OUTPUT.verbose = getattr(arguments, "verbose", False) or is_yes(
             "VERBOSE", os.environ.get("VERBOSE") or "no"
         )
+        if module := ACCOUNT_CHECKS.get((arguments.command, cloud)):
+            words = [sys.executable, "-m", *module, "--stack", arguments.stack]
+            os.execv(sys.executable, words)  # noqa: S606  (a module of this project)
         if arguments.command == "up":
             return up(arguments.stack, cloud)
         if arguments.command == "down":
@@ -127,7 +139,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"error: {told(error)}", file=sys.stderr)
+        print(f"error: {message(error)}", file=sys.stderr)
         return 1
     except Interrupted as stopped:
         print(f"\n{stopped}", file=sys.stderr)

@@ -21,7 +21,7 @@ from trainyard.cli.output import OUTPUT
 from trainyard.cli.progress import Filter
 from trainyard.cli.salt import discard_foreign
 from trainyard.cli.session import Session, end_recorded
-from trainyard.cli.summary import EngineSummary
+from trainyard.cli.summary import MAX_ROWS, EngineSummary, deletion_total
 from trainyard.cli.told import stopped
 from trainyard.cli.watched import Interrupted, watched
 from trainyard.cli.whole_state import WholeState
@@ -223,14 +223,10 @@ class Engine:
         config = str(config_file or self.config_file)
         words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", config]
         reads = command == "preview"
-        shown = Filter(command)
-        resources = len(self.deployment().get("resources") or [])
-        summary = EngineSummary(command, resources, every=0 if OUTPUT.live else COUNTED_RESOURCES)
-
-        def show(line: str) -> None:
-            for each in shown.lines(line):
-                # A plan is read row by row.
-                OUTPUT.detail(each, [each] if reads else summary.lines(each))
+        deployment = self.deployment()
+        # With a part of the resources left out, the number of the others is not known.
+        is_whole = command == "destroy" and not any(each.startswith("--exclude") for each in arguments)
+        summary = engine_summary(command, deployment, deletion_total(deployment) if is_whole else {})
 
         log, record = self.files(command)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -239,6 +235,7 @@ class Engine:
             if not reads:
                 self._whole.begin()
             with OUTPUT.stage(f"pulumi {command}", summary.status):
+                show = shown_by(command, None if reads else summary.lines)
                 code = watched(words, ROOT, self.environment, log, record, show, look)
         except Interrupted:
             raise Interrupted(stopped(self.stack, command)) from None
@@ -275,6 +272,34 @@ class Engine:
             reason = " ".join((result.stderr or result.stdout).split())
             raise EngineError(f"pulumi {' '.join(arguments[:2])}: {reason}")
         return result.stdout
+
+
+def engine_summary(
+    command: str, deployment: Mapping[str, Any], totals: Mapping[str, int] | None = None
+) -> EngineSummary:
+    """Return the summary of a command on a stack with the state `deployment`.
+
+    What creates or deletes the whole stack names no resources; the stack itself is one in the state.
+    """
+    is_whole = command == "destroy" or len(deployment.get("resources") or []) <= 1
+    every = 0 if OUTPUT.live else COUNTED_RESOURCES
+    return EngineSummary(totals, rows=0 if is_whole else MAX_ROWS, every=every)
+
+
+def shown_by(command: str, choose: Callable[[str], list[str]] | None = None) -> Callable[[str], None]:
+    """Return a function that prints the engine's lines without noise, and logs them.
+
+    Args:
+        command: The engine's command.
+        choose: What to print of a line (default: all of it).
+    """
+    noise = Filter(command)
+
+    def show(line: str) -> None:
+        for each in noise.lines(line):
+            OUTPUT.detail(each, choose(each) if choose else [each])
+
+    return show
 
 
 def end_leftovers(record: Path, say: Callable[[str], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,15 +10,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from trainyard.cli import program, sign_in
+from trainyard.cli import program, pulumi_cli, sign_in
 from trainyard.cli.answers import is_yes
-from trainyard.cli.engine import ROOT, EngineError
+from trainyard.cli.engine import ROOT, EngineError, engine_summary
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.gone import FORGET_UNREACHABLE, is_gone
 from trainyard.cli.node_checks import NodeChecks
+from trainyard.cli.output import OUTPUT
 from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
+from trainyard.cli.summary import RunSummary
 from trainyard.cli.told import make, unwatched
 from trainyard.cli.up_messages import (
     deleted_job_message,
@@ -28,47 +29,7 @@ from trainyard.cli.up_messages import (
 from trainyard.cli.watched import Interrupted
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
-from trainyard.stack_files import display_name, find, is_example, path_of, read
-
-# pulumi.com/docs/iac/cli/environment-variables
-KEYS_OF_STATE = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER"
-
-
-def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
-    code = subprocess.run(
-        ["pulumi", *arguments], cwd=ROOT, env={**os.environ, **(variables or {})}
-    ).returncode
-    if code != 0:
-        raise EngineError(f"pulumi {arguments[0]} failed (exit code {code}); see above")
-
-
-def _pulumi_on(stack: str, command: str, *arguments: str, variables: dict[str, str] | None = None) -> None:
-    """Run a command that reads the stack's settings.
-
-    Pulumi finds `Pulumi.<stack>.yaml` by itself, another file by the option `--config-file`. `pulumi stack` commands
-    read no settings and do not have the option (pulumi.com/docs/iac/cli/commands). Therefore `pulumi stack init` did
-    not write the keys of the stack's secrets into an example. Pulumi takes them from the state and adds them.
-    """
-    file = path_of(stack)
-    option: tuple[str, ...] = ()
-    if is_example(file):
-        option = ("--config-file", display_name(file))
-        variables = {**(variables or {}), KEYS_OF_STATE: "true"}
-    _pulumi(command, *arguments, "--stack", stack, *option, variables=variables)
-
-
-def _asked(stack: str, *arguments: str) -> dict[str, Any]:
-    """The JSON that `pulumi stack ...` says of a stack."""
-    words = ["pulumi", "stack", *arguments, "--stack", stack]
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    if result.returncode != 0:
-        reason = " ".join(result.stderr.split())
-        raise EngineError(
-            f"stack {stack} can't be read: pulumi stack {arguments[0]}: {reason} (`pulumi stack ls` lists those"
-            " that there are)"
-        )
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
+from trainyard.stack_files import find, path_of, read
 
 
 def use_profile(stack: str) -> None:
@@ -85,7 +46,7 @@ def use_profile(stack: str) -> None:
 
 
 def _outputs(stack: str) -> dict[str, Any]:
-    return _asked(stack, "output", "--json")
+    return pulumi_cli.query(stack, "output", "--json")
 
 
 def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
@@ -107,11 +68,17 @@ def _follow(stack: str, outputs: dict[str, Any], job: str, kubeconfig: Path, aga
         launcher_job=job,
         run_id=job.removeprefix(names.LAUNCHER_JOB_PREFIX),
     )
+    summary = RunSummary()
+
+    def show(line: str) -> None:
+        OUTPUT.detail(line, summary.lines(line))
+
     try:
-        result = Follower(kubeconfig, None, lambda line: print(line, flush=True)).follow(run)
+        with OUTPUT.stage(f"run {run.run_id}", summary.status):
+            result = Follower(kubeconfig, None, show).follow(run)
     except KeyboardInterrupt:
         raise Interrupted(unwatched(stack, "aws", run.run_id, again)) from None
-    print(f"run {run.run_id} {'succeeded' if result.succeeded else 'failed: ' + result.message}", flush=True)
+    OUTPUT.say(f"run {run.run_id} {'succeeded' if result.succeeded else 'failed: ' + result.message}")
     return 0 if result.succeeded else 1
 
 
@@ -121,35 +88,42 @@ def up(stack: str) -> int:
     Raises:
         AnswerError: the variable PREFLIGHT says neither yes nor no.
     """
-    wanted = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
+    with_preflight = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
     program.check(stack)
     use_profile(stack)
     sign_in.check(stack)
+    pulumi_cli.must_confirm("up")
+    pulumi_cli.open_log("up", stack)
     # The preflight checks this too, but it is optional.
     program.check(stack, "--deployed")
-    if wanted:
+    if with_preflight:
         program.preflight(stack)
-    deployment: dict[str, Any] = {}
-    with contextlib.suppress(EngineError):  # there is no such stack yet
+    try:
         deployment = _deployment(stack)
+    except pulumi_cli.NoStackError:
+        pulumi_cli.offer_new(stack)
+        deployment = _deployment(stack)
+    pulumi_cli.unlock(stack, deployment)
     if missing := _check_pools(stack, deployment):
         # The engine creates again what is not in the state.
-        _pulumi_on(stack, "refresh", "--skip-preview", *refresh_targets(missing))
-    _pulumi_on(stack, "up")
+        pulumi_cli.run(stack, "refresh", "--skip-preview", *refresh_targets(missing))
+    pulumi_cli.change(stack, "up", deployment=deployment)
     outputs = _outputs(stack)
+    OUTPUT.say(f"outputs:    pulumi stack output --stack {stack}")
     job = outputs.get("launcherJobName")
     if job is None:
-        print(f"stack {stack} is up; {no_run(stack, outputs)}", flush=True)
+        OUTPUT.say(f"stack {stack} is up; {no_run(stack, outputs)}")
         return 0
+    OUTPUT.say(f"stack {stack} is up; following run {outputs['runId']}")
     try:
         with tempfile.TemporaryDirectory() as directory:
             kubeconfig = _kubeconfig(outputs, Path(directory))
             code = _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"))
     except JobGoneError:
-        print(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]), flush=True)
+        OUTPUT.say(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]))
         return 0
     if late := read_changed_settings(_deployment(stack)):
-        print(late, flush=True)
+        OUTPUT.say(late)
     return code
 
 
@@ -168,7 +142,7 @@ def _check_pools(stack: str, deployment: dict[str, Any]) -> dict[str, str]:
             lambda: kubeconfigs.connect(str(_kubeconfig(outputs, Path(directory))), None, RETRY)[0],
             deployment,
             read(find(stack))["config"],
-            lambda line: print(line, flush=True),
+            OUTPUT.say,
         )
 
 
@@ -189,9 +163,10 @@ def preview(stack: str) -> str | None:
     except EngineError as error:
         return str(error)
     program.check(stack, "--deployed")
+    pulumi_cli.unlock(stack, deployment)
     _check_pools(stack, deployment)
-    print(f"stack {stack}: the plan of an up against its state", flush=True)
-    _pulumi_on(stack, "preview")
+    OUTPUT.say(f"stack {stack}: the plan of an up against its state")
+    pulumi_cli.run(stack, "preview")
     return None
 
 
@@ -203,20 +178,24 @@ def delete_data(stack: str, confirmed: str) -> int:
     """
     use_profile(stack)
     sign_in.check(stack)
-    exported = _asked(stack, "export")
-    found = check_deletion(exported.get("deployment") or {}, stack, "aws", confirmed)
+    pulumi_cli.open_log("delete-data", stack)
+    exported = pulumi_cli.query(stack, "export")
+    deployment = exported.get("deployment") or {}
+    found = check_deletion(deployment, stack, "aws", confirmed)
+    pulumi_cli.unlock(stack, deployment)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "state.json"
         file.write_text(json.dumps(with_deletion_allowed(exported)))
-        _pulumi("stack", "import", "--stack", stack, "--file", str(file))
-    _pulumi_on(stack, "destroy", "--yes")
-    print(f"stack {stack}: deleted its data: {', '.join(found)}", flush=True)
+        pulumi_cli.replace_state(stack, file)
+    progress = engine_summary("destroy", deployment)
+    pulumi_cli.run(stack, "destroy", "--yes", "--skip-preview", choose=progress.lines, status=progress.status)
+    OUTPUT.say(f"stack {stack}: deleted its data: {', '.join(found)}")
     return 0
 
 
 def _deployment(stack: str) -> dict[str, Any]:
     """The stack's state."""
-    deployment: dict[str, Any] = _asked(stack, "export").get("deployment") or {}
+    deployment: dict[str, Any] = pulumi_cli.query(stack, "export").get("deployment") or {}
     return deployment
 
 
@@ -228,11 +207,21 @@ def down(stack: str, keep_data: bool = False) -> int:
     """
     use_profile(stack)
     sign_in.check(stack)
+    pulumi_cli.open_log("down", stack)
+    deployment = _deployment(stack)
+    pulumi_cli.unlock(stack, deployment)
     outputs = _outputs(stack)
-    kept = check(_deployment(stack), stack, "aws", keep_data)
+    kept = check(deployment, stack, "aws", keep_data)
     gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
     variables = {FORGET_UNREACHABLE: "true"} if gone else {}
-    _pulumi_on(stack, "destroy", "--refresh", *(EXCEPT_DATA if kept else ()), variables=variables)
+    words = ("--refresh", *(EXCEPT_DATA if kept else ()))
+    pulumi_cli.change(stack, "destroy", *words, deployment=deployment, variables=variables)
+    data = (
+        f" but for its data: {', '.join(kept)}"
+        if kept
+        else f"; `{make('verify-clean', stack, 'aws')}` lists what is left"
+    )
+    OUTPUT.say(f"stack {stack} is destroyed{data}")
     return 0
 
 
@@ -240,10 +229,12 @@ def submit(stack: str, minimum: int, maximum: int) -> int:
     """Start another run on the stack's own cluster with its launcher manifest."""
     use_profile(stack)
     sign_in.check(stack)
+    pulumi_cli.open_log("submit", stack)
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = _kubeconfig(outputs, Path(directory))
         job = start_run(outputs, minimum, maximum, {**os.environ, "KUBECONFIG": str(kubeconfig)})
+        OUTPUT.say(f"started {job}")
         # Not the kubeconfig of this command, which ends with it.
         again = f"kubectl logs -n {outputs['trainingNamespace']} -f job/{job}"
         return _follow(stack, outputs, job, kubeconfig, again)
@@ -256,7 +247,5 @@ def check_nodes(stack: str, pool: str) -> int:
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = _kubeconfig(outputs, Path(directory))
-        checks = NodeChecks(
-            kubeconfig, None, outputs["trainingNamespace"], lambda line: print(line, flush=True)
-        )
+        checks = NodeChecks(kubeconfig, None, outputs["trainingNamespace"], OUTPUT.say)
         return checks.run(pool)

@@ -1,25 +1,39 @@
 """Choose the lines of a deployment and of its run that matter, and describe their state in a status line. Pure.
 
-`EngineSummary` reads the engine's lines after `progress.Filter`, `RunSummary` reads those of `follow.Follower`.
+`EngineSummary` reads the engine's lines after `progress.Filter`, `PlanSummary` those of a plan, `RunSummary` reads
+those of `follow.Follower`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from trainyard.cli.follow import LAUNCHER_LINE, reason_of
 
-# A first `up` of the shipped stack files makes 155 to 250 resources.
-TYPICAL_RESOURCES = 180
+STACK = "pulumi:pulumi:Stack"
+# The engine's operations on one resource, and the verb of the row that it prints at their end
+# (github.com/pulumi/pulumi/pkg/v3@v3.250.0, backend/display/progress.go, getStepDoneDescription).
+VERBS = {
+    "create": "created",
+    "create-replacement": "created",
+    "update": "updated",
+    "delete": "deleted",
+    "delete-replaced": "deleted",
+}
 # Lines about single resources: in the update of a stack that is up, and where a resource takes long.
 MAX_ROWS = 10
 SLOW_SECONDS = 30
 ROW = re.compile(
     r"^ [ +~-]{1,3} +\S+:\S+ \S+ (?P<verb>created|updated|deleted|replaced|read|imported)( replacement| original)? "
     r"\([\d.]+s\)(\[retain\])? *(\[diff: .*\])?$"
+)
+PLANNED = re.compile(
+    r"^ (?P<sign>[ +~-]{1,3}) +\S+:\S+ \S+ (?P<verb>create|update|delete|replace|read|import|refresh)\b"
 )
 WAIT = re.compile(
     r"^ [ +~-]{1,3} +(?P<resource>\S+:\S+ \S+) [a-z]+ing( replacement| original)? "
@@ -41,23 +55,61 @@ PROBLEM = re.compile(
 NODE_TABLE = re.compile(r"^(node  +host |\d+  +\S+  +\d+ x )")
 
 
+def planned_totals(events: Iterable[str]) -> dict[str, int]:
+    """Return how many rows of each verb an update prints, from the engine's event log of its plan.
+
+    Args:
+        events: The log's lines, one JSON object each.
+    """
+    totals: Counter[str] = Counter()
+    for line in events:
+        try:
+            step = (json.loads(line).get("resourcePreEvent") or {}).get("metadata") or {}
+        except ValueError:  # the engine was stopped while it wrote
+            continue
+        state = step.get("new") or step.get("old") or {}
+        if step.get("op") in VERBS and _has_row(state):
+            totals[VERBS[step["op"]]] += 1
+    return dict(totals)
+
+
+def deletion_total(deployment: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many rows a destroy of the whole stack prints, from the stack's state."""
+    return {"deleted": sum(_has_row(each) for each in deployment.get("resources") or [])}
+
+
+def _has_row(state: Mapping[str, Any]) -> bool:
+    """Whether the engine prints a row at the end of an operation.
+
+    There is one for the stack itself, and none for components and default providers (same source as `VERBS`).
+    """
+    kind = str(state.get("type"))
+    is_default = kind.startswith("pulumi:providers:") and "::default" in str(state.get("urn"))
+    is_custom = bool(state.get("custom")) and not state.get("external") and not is_default
+    return is_custom or kind == STACK
+
+
 class EngineSummary:
     """Counts resources instead of naming each. Whatever is not about a resource's usual progress stays."""
 
     def __init__(
-        self, command: str, resources: int, *, every: int = 25, clock: Callable[[], float] = time.monotonic
+        self,
+        totals: Mapping[str, int] | None = None,
+        *,
+        rows: int = MAX_ROWS,
+        every: int = 25,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`command` is the engine's, `resources` the number in the stack's state before.
+        """Count from zero.
 
-        After every `every` resources of one kind comes a line with their count; 0 means none.
+        Args:
+            totals: The number of rows of each verb, where it is known.
+            rows: How many resources are named before the rest is only counted.
+            every: After this many resources of one verb comes a line with their count; 0 means none.
+            clock: Seconds.
         """
-        self._totals: dict[str, int] = {}
-        # The stack itself is a resource.
-        if command == "up" and resources <= 1:
-            self._totals["created"] = TYPICAL_RESOURCES
-        elif command == "destroy":
-            self._totals["deleted"] = resources
-        self._rows = 0 if self._totals else MAX_ROWS
+        self._totals = dict(totals or {})
+        self._rows = rows
         self._every = every
         self._clock = clock
         self._started = clock()
@@ -79,7 +131,7 @@ class EngineSummary:
         return [line] if line.strip() or self._in_diagnostics else []
 
     def status(self) -> str:
-        """Return the counts, such as `created 57 of ~180`; another thread may call this."""
+        """Return the counts, such as `created 57 of 155`; another thread may call this."""
         return ", ".join(self._progress(verb) for verb in list(self._counts))
 
     def _count(self, verb: str, line: str) -> list[str]:
@@ -93,7 +145,24 @@ class EngineSummary:
 
     def _progress(self, verb: str) -> str:
         count, total = self._counts[verb], self._totals.get(verb, 0)
-        return f"{verb} {count} of ~{total}" if count <= total else f"{verb} {count}"
+        return f"{verb} {count} of {total}" if count <= total else f"{verb} {count}"
+
+
+class PlanSummary:
+    """Shows of a plan what changes or deletes a resource, and the sums. Creations beyond the first are counted."""
+
+    def __init__(self, rows: int = MAX_ROWS, *, is_destroy: bool = False) -> None:
+        """`rows` creations are named; of a plan that deletes everything, so many deletions."""
+        self._rows = rows
+        self._usual = "delete" if is_destroy else "create"
+
+    def lines(self, line: str) -> list[str]:
+        """Return what to show of a line of the engine."""
+        row = PLANNED.match(line)
+        if row is None or row["verb"] != self._usual or row["sign"].strip() not in ("+", "-"):
+            return [line] if line.strip() else []
+        self._rows -= 1
+        return [line] if self._rows >= 0 else []
 
 
 class RunSummary:

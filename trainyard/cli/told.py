@@ -66,9 +66,9 @@ def unwatched(stack: str, cloud: str, run_id: str, again: str) -> str:
     )
 
 
-def stopped(stack: str, command: str) -> str:
-    """A person stopped the local engine at one of its commands, which has ended in order."""
+def stopped(stack: str, command: str, cloud: str = "local") -> str:
+    """A person stopped the engine at one of its commands, which has ended in order."""
     if command == "preview":
         return "pulumi preview was stopped; nothing was changed"
-    up, down = make("up", stack, "local"), make("down", stack, "local")
+    up, down = make("up", stack, cloud), make("down", stack, cloud)
     return f"pulumi {command} was stopped; `{up}` goes on from here, `{down}` removes all"

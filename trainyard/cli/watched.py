@@ -30,13 +30,14 @@ def watched(
     directory: Path,
     environment: Mapping[str, str],
     log: Path,
-    record: Path,
+    record: Path | None,
     show: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Run a command and pass every line of its output to `show`; its exit code.
 
-    `record` says, while it runs, which session is its own. Of an earlier one it names nothing is left running.
+    `record` says, while it runs, which session is its own. Of an earlier one it names nothing is left running. Without
+    a record nothing is ended.
     The first interrupt is passed on and the command's end awaited; the second makes it end at once. `stop` is called
     again and again; once it says so, the command is asked to stop, too.
 
@@ -44,7 +45,8 @@ def watched(
         Interrupted: it was interrupted and has ended.
         OSError: it can't be started, or the log or the record not be written.
     """
-    end_recorded(record)
+    if record is not None:
+        end_recorded(record)
     mark = uuid.uuid4().hex
     with log.open("w") as sink, log.open(errors="replace") as source:
         process = subprocess.Popen(
@@ -58,7 +60,8 @@ def watched(
         )
         session = started(process.pid, mark)
         try:
-            session.save(record)
+            if record is not None:
+                session.save(record)
         except BaseException:
             process.kill()
             process.wait()
@@ -82,7 +85,8 @@ def watched(
                 if interrupts == 1:
                     show(f"stopping {words[0]} {words[1]} in order; once more stops it at once")
                 _interrupt(process)
-    end_recorded(record)
+    if record is not None:
+        end_recorded(record)
     if interrupts:
         raise Interrupted(f"{words[0]} {words[1]} was stopped")
     return process.returncode

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.cli.__main__ import told
+from trainyard.cli.__main__ import message
 
 pytestmark = pytest.mark.unit
 
 
 def test_a_full_disk_is_named_by_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path))
-    line = told(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    line = message(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     assert f"the disk of {tmp_path} is full" in line
     assert "\n" not in line
 
 
 def test_another_failed_file_is_named_with_the_reason() -> None:
-    assert told(PermissionError(errno.EACCES, "Permission denied", "/x/y")) == "Permission denied (/x/y)"
+    assert message(PermissionError(errno.EACCES, "Permission denied", "/x/y")) == "Permission denied (/x/y)"

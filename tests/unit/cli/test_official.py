@@ -36,6 +36,8 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     for name in ("PULUMI_ACCESS_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("PULUMI_SKIP_CONFIRMATIONS", "true")
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
     return program
 
 
@@ -218,15 +220,19 @@ def test_without_the_official_cli_each_command_says_where_it_is(
         called()
 
 
-@pytest.mark.parametrize("called", COMMANDS[1:], ids=NAMES[1:])
-def test_a_stack_that_is_not_there_is_named(called: Callable[[], int], aws: Path) -> None:
+@pytest.mark.parametrize(
+    ("called", "question"),
+    list(zip(COMMANDS[1:], ("export", "output", "output"), strict=True)),
+    ids=NAMES[1:],
+)
+def test_a_stack_that_is_not_there_is_named(called: Callable[[], int], question: str, aws: Path) -> None:
     program = aws.with_name("pulumi")
     program.write_text("#!/bin/sh\necho 'error: no stack found' >&2; exit 255\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(EngineError) as refused:
         called()
     assert str(refused.value) == (
-        "stack dev can't be read: pulumi stack output: error: no stack found"
+        f"stack dev can't be read: pulumi stack {question}: error: no stack found"
         " (`pulumi stack ls` lists those that there are)"
     )
 
@@ -240,7 +246,8 @@ def test_pulumi_gets_the_path_of_a_stack_file_that_it_does_not_find(
 ) -> None:
     assert official.down(stack) == 0
     *_, destroy = pulumi.read_text().splitlines()
-    assert destroy == f"destroy --refresh --stack {stack}{option}"
+    assert destroy.startswith("destroy --refresh --yes --skip-preview ")
+    assert destroy.endswith(f" --stack {stack}{option}")
 
 
 @pytest.mark.parametrize("command", ["up", "preview"])
@@ -251,7 +258,8 @@ def test_settings_of_an_example_reach_up_and_preview(
     resources = {"resources": [{"custom": True}]}
     monkeypatch.setattr(official, "_deployment", lambda _stack: resources)
     getattr(official, command)("p4d")
-    assert f"{command} --stack p4d --config-file examples/stacks/p4d.yaml" in pulumi.read_text().splitlines()
+    (line,) = (each for each in pulumi.read_text().splitlines() if each.startswith(f"{command} --"))
+    assert line.endswith(" --stack p4d --config-file examples/stacks/p4d.yaml")
 
 
 def test_a_stack_file_that_is_not_there_stops_up_before_all(pulumi: Path) -> None:

@@ -53,10 +53,10 @@ def test_pipe_gets_no_control_characters(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_terminal_gets_status_row_below_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(live=True)
-    with output.stage("pulumi up", lambda: "created 57 of ~180"):
+    with output.stage("pulumi up", lambda: "created 57 of 155"):
         output.say("message")
     text = capsys.readouterr().out
-    assert f"{CLEAR_ROW}message\n{CLEAR_ROW}pulumi up  0:00  created 57 of ~180" in text
+    assert f"{CLEAR_ROW}message\n{CLEAR_ROW}pulumi up  0:00  created 57 of 155" in text
     assert text.endswith(CLEAR_ROW)
 
 
@@ -105,6 +105,28 @@ def test_wrong_verbose_is_refused_in_one_line(
     monkeypatch.setenv("VERBOSE", "maybe")
     assert main() == 1
     assert capsys.readouterr().err.startswith("error: VERBOSE is 'maybe'; it must be ")
+
+
+@pytest.mark.parametrize(
+    ("command", "cloud", "module"),
+    [
+        ("preflight", "aws", "trainyard.preflight"),
+        ("preflight", "local", "trainyard.cli.account preflight"),
+        ("verify-clean", "aws", "trainyard.preflight.leftovers"),
+        ("verify-clean", "local", "trainyard.cli.account leftovers"),
+    ],
+)
+def test_account_check_runs_its_module(
+    command: str, cloud: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(_program: str, words: list[str]) -> None:
+        raise SystemExit(" ".join(words[1:]))
+
+    monkeypatch.setattr("os.execv", execute)
+    monkeypatch.setattr("sys.argv", ["trainyard.cli", command, "--stack", "dev", "--cloud", cloud])
+    monkeypatch.setattr("signal.signal", lambda *_arguments: None)
+    with pytest.raises(SystemExit, match=f"^-m {module} --stack dev$"):
+        main()
 
 
 def test_message_of_a_command_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:

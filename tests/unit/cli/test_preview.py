@@ -61,9 +61,9 @@ def test_signed_in_the_official_engine_plans_against_its_state(
     state = {"resources": [{"type": "aws:ec2/vpc:Vpc", "custom": True}]}
     monkeypatch.setattr(official.sign_in, "check", lambda *_words: None)
     monkeypatch.setattr(official, "_deployment", lambda _stack: state)
-    monkeypatch.setattr(official, "_pulumi", lambda *words, **_more: asked.append(words))
+    monkeypatch.setattr(official.pulumi_cli, "run", lambda *words: asked.append(words))
     assert commands.preview("dev", "aws") == 0
-    assert asked == [("preview", "--stack", "dev")]
+    assert asked == [("dev", "preview")]
     assert ran == []
     assert "against its state" in capsys.readouterr().out
 

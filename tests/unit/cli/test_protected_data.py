@@ -86,6 +86,8 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PULUMI_SKIP_CONFIRMATIONS", "true")
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("trainyard.cli.sign_in.check", lambda _stack: None)
     return said
 
@@ -98,7 +100,9 @@ def test_on_aws_nothing_is_asked_of_the_engine_before_the_refusal(pulumi: Path) 
 
 def test_on_aws_the_engine_leaves_what_is_protected(pulumi: Path) -> None:
     assert official.down("train", keep_data=True) == 0
-    assert pulumi.read_text().splitlines()[-1] == "destroy --refresh --exclude-protected --stack train"
+    plan, destroy = pulumi.read_text().splitlines()[-2:]
+    assert plan.startswith("destroy --preview-only --refresh --exclude-protected ")
+    assert destroy.startswith("destroy --refresh --exclude-protected --yes ")
 
 
 def test_the_command_line_says_so_for_down_alone() -> None:

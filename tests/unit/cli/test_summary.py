@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainyard.cli.summary import EngineSummary, RunSummary
+from trainyard.cli.engine import engine_summary
+from trainyard.cli.output import OUTPUT
+from trainyard.cli.summary import EngineSummary, PlanSummary, RunSummary, deletion_total, planned_totals
 
 pytestmark = pytest.mark.unit
 
@@ -16,8 +20,8 @@ RECORDED = Path(__file__).with_name("recorded_up.txt").read_text().splitlines()
 MAX_LINES = 60
 
 
-def engine_lines(lines: list[str], command: str = "up", resources: int = 0) -> list[str]:
-    summary = EngineSummary(command, resources, clock=lambda: 0.0)
+def engine_lines(lines: list[str], totals: dict[str, int] | None = None, named: int = 0) -> list[str]:
+    summary = EngineSummary(totals, rows=named, clock=lambda: 0.0)
     return [shown for line in lines for shown in summary.lines(line)]
 
 
@@ -40,7 +44,7 @@ def rows(count: int, verb: str = "created") -> list[str]:
 
 
 def test_recorded_up_keeps_events_within_60_lines() -> None:
-    engine, run = EngineSummary("up", 0), RunSummary()
+    engine, run = EngineSummary(rows=0), RunSummary()
     in_run, shown = False, []
     for line in RECORDED:
         shown += run.lines(line) if in_run else engine.lines(line)
@@ -49,7 +53,7 @@ def test_recorded_up_keeps_events_within_60_lines() -> None:
     assert len(shown) <= MAX_LINES
     text = "\n".join(shown)
     for event in (
-        "created 150 of ~180 resources",
+        "created 150 resources after",
         r"\+ 180 created",
         "stack local is up after",
         "state=waiting",
@@ -71,25 +75,84 @@ def test_recorded_up_keeps_events_within_60_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "resources", "verb", "expected"),
+    ("verb", "totals", "expected"),
     [
-        ("up", 0, "created", ["created 25 of ~180", "created 50 of ~180"]),
-        ("up", 1, "created", ["created 25 of ~180", "created 50 of ~180"]),
-        ("destroy", 175, "deleted", ["deleted 25 of ~175", "deleted 50 of ~175"]),
-        ("destroy", 30, "deleted", ["deleted 25 of ~30", "deleted 50"]),
+        ("created", {}, ["created 25", "created 50"]),
+        ("created", {"created": 155}, ["created 25 of 155", "created 50 of 155"]),
+        ("deleted", {"deleted": 30, "created": 155}, ["deleted 25 of 30", "deleted 50"]),
     ],
 )
-def test_resources_of_first_up_and_destroy_are_counted(
-    command: str, resources: int, verb: str, expected: list[str]
-) -> None:
-    lines = engine_lines(rows(55, verb), command, resources)
+def test_resources_are_counted_of_known_total(verb: str, totals: dict[str, int], expected: list[str]) -> None:
+    lines = engine_lines(rows(55, verb), totals)
     assert lines == [f"    {each} resources after 0 s" for each in expected]
 
 
 def test_update_of_deployed_stack_names_its_first_changes() -> None:
     changed = [" ~  aws:iam:Role node updated (0.3s) [diff: ~tags]", *rows(40, "deleted")]
-    lines = engine_lines(changed, "up", 175)
+    lines = engine_lines(changed, named=10)
     assert lines == [*changed[:10], "    deleted 25 resources after 0 s"]
+
+
+@pytest.mark.parametrize(
+    ("command", "resources", "named"),
+    [("up", 0, 0), ("up", 1, 0), ("up", 2, 1), ("destroy", 2, 0), ("refresh", 2, 1)],
+)
+def test_whole_stack_is_counted_and_change_is_named(
+    command: str, resources: int, named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OUTPUT, "_given_live", False)
+    summary = engine_summary(command, {"resources": [{}] * resources})
+    assert len(summary.lines(rows(1)[0])) == named
+
+
+def step(operation: str, kind: str, name: str = "x", **state: Any) -> dict[str, Any]:
+    side = "old" if operation in ("delete", "delete-replaced") else "new"
+    made = {"type": kind, "urn": f"urn:pulumi:dev::trainyard::{kind}::{name}", **state}
+    return {"resourcePreEvent": {"metadata": {"op": operation, side: made}}}
+
+
+def test_plan_gives_the_number_of_rows_to_come() -> None:
+    events = [
+        {"preludeEvent": {}},
+        step("create", "pulumi:pulumi:Stack"),
+        step("create", "trainyard:aws:Network"),
+        step("create", "pulumi:providers:eks", "default_4_4_0", custom=True),
+        step("create", "pulumi:providers:kubernetes", "cluster", custom=True),
+        step("create", "aws:ec2/vpc:Vpc", custom=True),
+        step("read", "aws:ec2/vpc:Vpc", custom=True, external=True),
+        step("same", "aws:ec2/subnet:Subnet", custom=True),
+        step("update", "aws:iam/role:Role", custom=True),
+        step("create-replacement", "aws:iam/role:Role", custom=True),
+        step("replace", "aws:iam/role:Role", custom=True),
+        step("delete-replaced", "aws:iam/role:Role", custom=True),
+        step("delete", "aws:iam/role:Role", custom=True),
+    ]
+    lines = [*map(json.dumps, events), '{"resourcePre']
+    assert planned_totals(lines) == {"created": 4, "updated": 1, "deleted": 2}
+
+
+def test_state_gives_the_number_of_deletions() -> None:
+    resources = [
+        {"type": "pulumi:pulumi:Stack", "urn": "urn:s"},
+        {"type": "aws:ec2/vpc:Vpc", "urn": "urn:v", "custom": True},
+        {"type": "aws:ec2/vpc:Vpc", "urn": "urn:w", "custom": True, "external": True},
+        {"type": "trainyard:aws:Network", "urn": "urn:n"},
+    ]
+    assert deletion_total({"resources": resources}) == {"deleted": 2}
+    assert deletion_total({}) == {"deleted": 0}
+
+
+def test_plan_names_changes_and_first_creations() -> None:
+    creations = [f" +  aws:ec2:Subnet private-{number} create" for number in range(30)]
+    changes = [
+        " ~  aws:iam:Role node update [diff: ~tags]",
+        " +- aws:eks:Cluster c replace [diff: ~name]",
+        " -  aws:s3:Bucket b delete",
+    ]
+    summary = PlanSummary(rows=2)
+    lines = ["Previewing update (dev):", *creations, *changes, "", "Resources:", "    + 30 to create"]
+    shown = [each for line in lines for each in summary.lines(line)]
+    assert shown == [lines[0], *creations[:2], *changes, *lines[-2:]]
 
 
 @pytest.mark.parametrize(
@@ -205,9 +268,9 @@ def test_usual_lines_of_other_workers_are_hidden() -> None:
 
 
 def test_status_shows_progress_of_resources_and_of_run() -> None:
-    engine, run = EngineSummary("up", 0, every=0), RunSummary()
+    engine, run = EngineSummary({"created": 155}, rows=0, every=0), RunSummary()
     assert [shown for row in rows(57) for shown in engine.lines(row)] == []
-    assert engine.status() == "created 57 of ~180"
+    assert engine.status() == "created 57 of 155"
     for text in (
         *launcher("following", "4 of 4 workers running"),
         "node ready: a",

@@ -78,6 +78,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands._Sessio
     monkeypatch.setattr(commands, "_running", lambda _stack: session)
     monkeypatch.setattr(commands, "start_run", lambda *_arguments: "launch-r2")
     monkeypatch.setattr("trainyard.cli.sign_in.check", lambda _stack: None)
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(official, "start_run", lambda *_arguments: "launch-r2")
     monkeypatch.setattr(official, "_outputs", lambda _stack: OUTPUTS)
     monkeypatch.setattr(official, "_kubeconfig", lambda _outputs, folder: folder / "kubeconfig")

@@ -129,8 +129,11 @@ def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
     def gone(*_words: Any) -> int:
         raise JobGoneError("gone")
 
-    for name in ("use_profile", "_deployment", "_check_pools", "_pulumi"):
-        monkeypatch.setattr(official, name, lambda *_words, **_more: None)
+    for name in ("use_profile", "_check_pools"):
+        monkeypatch.setattr(official, name, lambda *_words: None)
+    monkeypatch.setattr(official, "_deployment", lambda _stack: {})
+    for name in ("must_confirm", "open_log", "change"):
+        monkeypatch.setattr(official.pulumi_cli, name, lambda *_words, **_more: None)
     monkeypatch.setattr(official.program, "check", lambda *_words: None)
     monkeypatch.setattr(official.program, "preflight", lambda *_words: None)
     monkeypatch.setattr(official.sign_in, "check", lambda *_words: None)
@@ -138,6 +141,6 @@ def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
     monkeypatch.setattr(official, "_kubeconfig", lambda *_words: None)
     monkeypatch.setattr(official, "_follow", gone)
     assert official.up("dev") == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    *_, line = capsys.readouterr().out.splitlines()
     assert line == deleted_job_message("r2", "launch-r2", "training")
     assert "trainyard:training.runId" in line
