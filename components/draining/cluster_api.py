@@ -1,20 +1,12 @@
-"""The drain's connection to a cluster: an EKS token made at run time, and the Kubernetes API over HTTPS."""
+"""The drain's requests to a cluster, as the identity that runs the destroy. Entry point: `connect`."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
-import sys
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlencode
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
-import urllib3
 from botocore.exceptions import ClientError
-from botocore.signers import RequestSigner
 
 from components.draining.claims import claims_of, first_maker
 from components.draining.kinds import (
@@ -29,25 +21,16 @@ from components.draining.kinds import (
     name_of,
 )
 from components.draining.steps import DrainError
+from trainyard.k8s import eks
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 from trainyard.k8s.names import KARPENTER_NAMESPACE
 
-# EKS takes a presigned STS call as a token, for 15 minutes; the signature itself is to last 60 seconds
-# (https://github.com/kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
-TOKEN_PREFIX: Final = "k8s-aws-v1."  # noqa: S105 - not a password
-SIGNATURE_SECONDS: Final = 60
-BAD_REQUEST: Final = 400
-UNAUTHORIZED: Final = 401
+T = TypeVar("T")
+
+MERGE: Final = "application/merge-patch+json"
 NOT_FOUND: Final = 404
-REQUEST_TIMEOUT_SECONDS: Final = 30
-# A TorchrunQueue or TorchrunJob in a list may be 10,000 levels deep, as the API server takes it
-# (sigs.k8s.io/json, maxNestingDepth). By itself Python reads about 1,000.
-DEEPEST: Final = 25_000
 # The chart's Deployment (aws/karpenter-provider-aws, charts/karpenter, 1.14).
 CONTROLLER_PATH: Final = f"/apis/apps/v1/namespaces/{KARPENTER_NAMESPACE}/deployments/karpenter"
-
-
-class ApiError(Exception):
-    """The API server refused a request; which one, and how."""
 
 
 def connect(session: Any, cluster: str, scope: Scope) -> Cluster | None:
@@ -60,49 +43,18 @@ def connect(session: Any, cluster: str, scope: Scope) -> Cluster | None:
         raise
     if description["status"] in ("DELETING", "FAILED"):
         return None
-    return Cluster(session, cluster, description, scope)
-
-
-def token(session: Any, cluster: str) -> str:
-    """A token for a cluster: a presigned GetCallerIdentity that is bound to the cluster's name."""
-    client = session.client("sts")
-    signer = RequestSigner(
-        client.meta.service_model.service_id,
-        session.region_name,
-        "sts",
-        "v4",
-        session.get_credentials(),
-        session.events,
-    )
-    request = {
-        "method": "GET",
-        "url": f"{client.meta.endpoint_url}/?Action=GetCallerIdentity&Version=2011-06-15",
-        "body": {},
-        "headers": {"x-k8s-aws-id": cluster},
-        "context": {},
-    }
-    url = signer.generate_presigned_url(
-        request, region_name=session.region_name, expires_in=SIGNATURE_SECONDS, operation_name=""
-    )
-    return TOKEN_PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    endpoint, authority = description["endpoint"], description["certificateAuthority"]["data"]
+    client = eks.connect(session, cluster, endpoint, authority, RetryPolicy())
+    return Cluster(client, f"cluster {cluster} at {endpoint}", scope)
 
 
 class Cluster:
-    """A `ClusterApi`."""
+    """A `ClusterApi`. Every method may raise ApiError and DrainError. `label` names the cluster in messages."""
 
-    def __init__(self, session: Any, cluster: str, description: dict[str, Any], scope: Scope) -> None:
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
-        self._session = session
-        self._cluster = cluster
+    def __init__(self, client: Client, label: str, scope: Scope) -> None:
+        self._client = client
+        self._label = label
         self._scope = scope
-        self._directory = tempfile.TemporaryDirectory(prefix="trainyard-drain-")
-        authority = Path(self._directory.name) / "ca.crt"
-        authority.write_bytes(base64.b64decode(description["certificateAuthority"]["data"]))
-        self._endpoint = description["endpoint"]
-        self._http = urllib3.PoolManager(
-            ca_certs=str(authority), timeout=REQUEST_TIMEOUT_SECONDS, retries=urllib3.Retry(3, redirect=False)
-        )
-        self._token = token(session, cluster)
 
     def names(self, kind: Kind) -> list[str]:
         if not self._scope.asks_for(kind):
@@ -110,14 +62,13 @@ class Cluster:
         return [name_of(kind, item) for item in self._items(kind) if self._scope.has(kind, item)]
 
     def delete(self, kind: Kind, name: str) -> None:
-        self._call("DELETE", _path(kind, name), {"propagationPolicy": "Foreground"})
+        self._request("DELETE", _path(kind, name), {"propagationPolicy": "Foreground"})
 
     def remove_finalizers(self, kind: Kind, name: str) -> None:
-        change = {"metadata": {"finalizers": None}}
-        self._call("PATCH", _path(kind, name), {}, change, "application/merge-patch+json")
+        self._request("PATCH", _path(kind, name), {"metadata": {"finalizers": None}}, content=MERGE)
 
     def controller_runs(self) -> bool:
-        deployment = self._call("GET", CONTROLLER_PATH, {}) or {}
+        deployment = self._request("GET", CONTROLLER_PATH) or {}
         return int(deployment.get("status", {}).get("availableReplicas") or 0) > 0
 
     def delete_pods_that_hold_machines(self) -> list[str]:
@@ -135,7 +86,7 @@ class Cluster:
         for name in (name_of(ALL_PODS, pod) for pod in of_nodes):
             # No grace: it would be a wait for a kubelet that is gone. Who may not do this waits for the collector.
             with contextlib.suppress(ApiError):
-                self._call("DELETE", _path(ALL_PODS, name), {"gracePeriodSeconds": 0})
+                self._request("DELETE", _path(ALL_PODS, name), {"gracePeriodSeconds": 0})
                 removed.append(name)
         return removed
 
@@ -158,47 +109,34 @@ class Cluster:
         return [f"{kind.plural} {name}" for kind, name in fresh]
 
     def _get(self, kind: Kind, name: str) -> dict[str, Any] | None:
-        item: dict[str, Any] | None = self._call("GET", _path(kind, name), {})
-        return item
+        return self._request("GET", _path(kind, name))
 
     def _items(self, kind: Kind) -> list[dict[str, Any]]:
-        answer = self._call("GET", _path(kind), {"labelSelector": kind.labels} if kind.labels else {})
-        items: list[dict[str, Any]] = (answer or {}).get("items") or []
-        return items
+        query = {"labelSelector": kind.labels} if kind.labels else {}
+        return self._call(lambda: self._client.list_objects(_path(kind), query)) or []
 
-    def _call(
-        self, method: str, path: str, query: dict[str, Any], body: Any = None, content: str = ""
-    ) -> Any:
-        """One request; a token that has run out is renewed once. None where there is no such thing.
+    def _request(
+        self, method: str, path: str, body: dict[str, Any] | None = None, **options: Any
+    ) -> dict[str, Any] | None:
+        return self._call(lambda: self._client.request(method, path, body=body, **options))
+
+    def _call(self, request: Callable[[], T]) -> T | None:
+        """Make a request. None where there is no such object or kind.
 
         Raises:
-            ApiError: the API server refused.
-            DrainError: it can't be reached, though EKS has the cluster.
+            ApiError: The API server refused.
+            DrainError: It does not answer, though EKS has the cluster.
         """
-        url = f"{self._endpoint}{path}" + (f"?{urlencode(query)}" if query else "")
-        payload = None if body is None else json.dumps(body).encode()
-        for attempt in range(2):
-            headers = {
-                "Accept": "application/json",
-                "Content-Type": content or "application/json",
-                "Authorization": f"Bearer {self._token}",
-            }
-            try:
-                answer = self._http.request(method, url, body=payload, headers=headers)
-            except urllib3.exceptions.HTTPError as error:
-                raise DrainError(
-                    f"the API server of cluster {self._cluster} at {self._endpoint} can't be reached from here"
-                    f" ({error}); run the destroy from a place that reaches it"
-                ) from error
-            if answer.status == UNAUTHORIZED and attempt == 0:
-                self._token = token(self._session, self._cluster)
-                continue
-            if answer.status == NOT_FOUND:
-                return None
-            if answer.status >= BAD_REQUEST:
-                raise ApiError(f"{method} {path}: {answer.status} {answer.reason}")
-            return json.loads(answer.data)
-        return None
+        try:
+            return request()
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
+        except ApiUnavailable as error:
+            raise DrainError(
+                f"{self._label}: the API server does not answer ({error}). Run the destroy from a place that reaches it"
+            ) from error
 
 
 def _path(kind: Kind, name: str = "") -> str:

@@ -33,7 +33,8 @@ _CONNECTIONS = 16
 TOO_MANY = 429
 RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
 # Rights are refused by an API server that has just begun and has not read them yet, too.
-REFUSED_STATUS = frozenset({401, 403})
+UNAUTHORIZED = 401
+REFUSED_STATUS = frozenset({UNAUTHORIZED, 403})
 _SECONDS = re.compile(r"[0-9]{1,9}")
 # Functions such as copy.deepcopy call themselves twice for each level. With this limit C code that reads or writes JSON
 # stays below 6 MiB of a thread's stack, which usually has 8; deeper text is a RecursionError as before.
@@ -86,10 +87,13 @@ class Client:
         api: Any,
         retry: RetryPolicy | None = None,
         *,
+        renew_credentials: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`renew_credentials` is called when the API server no longer accepts those of `api` (401)."""
         self._api = api
+        self._renew_credentials = renew_credentials
         self._retry = retry or RetryPolicy()
         self._clock = clock
         self._sleep = sleep
@@ -224,6 +228,8 @@ class Client:
                 if status not in RETRIED_STATUS and not starting:
                     raise refusal
                 failure, asked = str(refusal), refusal.retry_after
+                if status == UNAUTHORIZED:
+                    self._renew_credentials()
                 ready = starting and self.is_ready()
             if not repeatable and status != TOO_MANY and status not in REFUSED_STATUS:
                 raise ApiUnavailable(failure, asked)

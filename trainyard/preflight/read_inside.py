@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
-import urllib3
 import yaml
 
 from components.documents.eks import AGENT
-from components.draining.cluster_api import token
+from trainyard.k8s import eks
+from trainyard.k8s.client import REFUSED_STATUS, ApiError, ApiUnavailable, RetryPolicy
 from trainyard.preflight.account import Account, Denied
 from trainyard.preflight.inside import NETWORK_PLUGIN, DaemonSet, Inside
 from trainyard.preflight.services import Cluster
 from trainyard.preflight.wanted import WantedCluster
 
-TIMEOUT_SECONDS: Final = 10
+RETRY: Final = RetryPolicy(timeout=5.0)
 NOT_FOUND: Final = 404
-REFUSED: Final = (401, 403)
-BAD_REQUEST: Final = 400
 # Where the VPC CNI runs, whoever installed it (github.com/aws/amazon-vpc-cni-k8s, config/master/aws-k8s-cni.yaml).
 AWS_NODE: Final = "aws-node"
 
@@ -34,28 +29,21 @@ def reader(account: Account, cluster: Cluster) -> Get:
 
     It raises Denied where the caller may not, or where the API is not reached from here: the check was not made then.
     """
-    authority = base64.b64decode(cluster.certificate_authority).decode()
-    context = ssl.create_default_context(cadata=authority)
-    http = urllib3.PoolManager(
-        ssl_context=context, timeout=TIMEOUT_SECONDS, retries=urllib3.Retry(2, redirect=False)
+    client = eks.connect(
+        account.signing(), cluster.name, cluster.endpoint, cluster.certificate_authority, RETRY
     )
-    headers = {
-        "Accept": "application/json",
-        "Authorization": f"Bearer {token(account.signing(), cluster.name)}",
-    }
 
     def get(path: str) -> Any:
         try:
-            answer = http.request("GET", f"{cluster.endpoint}{path}", headers=headers)
-        except urllib3.exceptions.HTTPError as error:
+            return client.request("GET", path)
+        except ApiUnavailable as error:
             raise Denied(f"a way from here to the cluster's API at {cluster.endpoint}") from error
-        if answer.status == NOT_FOUND:
-            return None
-        if answer.status in REFUSED:
-            raise Denied(f"the right to get {path} in the cluster")
-        if answer.status >= BAD_REQUEST:
-            raise Denied(f"an answer of the cluster's API to {path} other than {answer.status}")
-        return json.loads(answer.data)
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                return None
+            if error.status in REFUSED_STATUS:
+                raise Denied(f"the right to get {path} in the cluster") from error
+            raise Denied(f"an answer of the cluster's API to {path} other than {error.status}") from error
 
     return get
 

@@ -9,6 +9,7 @@ import pytest
 from components.draining.claims import claims_of, first_maker
 from components.draining.cluster_api import Cluster
 from components.draining.kinds import DEPLOYMENTS, STATEFUL_SETS, Kind, Scope
+from trainyard.k8s.client import ApiError
 
 pytestmark = pytest.mark.unit
 
@@ -84,19 +85,22 @@ def test_owners_that_own_each_other_come_to_an_end() -> None:
 
 
 class Served(Cluster):
-    """A cluster whose API server a test plays: objects by their path, and what was deleted with which query."""
+    """A cluster whose API server a test plays: objects by their path, and what was deleted with which options."""
 
     def __init__(self, objects: dict[str, Any], scope: Scope) -> None:
-        self._scope = scope
+        super().__init__(self, "cluster", scope)
         self.objects = objects
-        self.deleted: dict[str, dict[str, Any]] = {}
+        self.deleted: dict[str, Any] = {}
 
-    def _call(
-        self, method: str, path: str, query: dict[str, Any], body: Any = None, content: str = ""
-    ) -> Any:
+    def request(self, method: str, path: str, *, body: Any) -> Any:
         if method == "DELETE":
-            self.deleted[path] = query
+            self.deleted[path] = body
+        elif path not in self.objects:
+            raise ApiError(method, path, 404, "NotFound", "")
         return self.objects.get(path)
+
+    def list_objects(self, path: str, _query: dict[str, str]) -> Any:
+        return self.objects[path]
 
 
 def served(scope: Scope) -> Served:
@@ -112,7 +116,7 @@ def served(scope: Scope) -> Served:
     ]
     return Served(
         {
-            "/api/v1/pods": {"items": pods},
+            "/api/v1/pods": pods,
             f"{APPS}/namespaces/web/replicasets/front-1": item(
                 "front-1", owner("apps/v1", "Deployment", "front")
             ),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from components.drain import AtDelete
-from components.draining import cluster_api, entry
-from components.draining.cluster_api import _path, connect
+from components.draining import entry
+from components.draining.cluster_api import Cluster, _path, connect
 from components.draining.kinds import ALL_PODS, GANGS, NODES, PODS, QUEUES, SERVICES, Scope
+from components.draining.steps import DrainError
 from tests.unit.draining.test_account import launch
 from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud
+from tests.unit.launcher.api_server import FakeApi, serving
+from trainyard.k8s.client import ApiError, RetryPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -133,14 +135,23 @@ def test_an_object_is_found_where_its_kind_is_served(kind: Any, name: str, path:
     assert _path(kind, name) == path
 
 
-def test_queue_of_any_depth_is_found(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API server takes 10,000 levels of JSON; one such object must not keep a stack from being destroyed."""
-    cloud.cluster("deep")
-    monkeypatch.setattr(cluster_api, "token", lambda *_words: "a token")
-    cluster = connect(Session(cloud), "deep", Scope())
-    assert cluster is not None
-    deep = '{"a":' * 9900 + "1" + "}" * 9900
-    items = f'[{{"metadata": {{"name": "q", "namespace": "team"}}, "spec": {deep}}}]'
-    answer = SimpleNamespace(status=200, data=f'{{"items": {items}}}'.encode())
-    monkeypatch.setattr(cluster._http, "request", lambda *_words, **_more: answer)
-    assert cluster.names(QUEUES) == ["team/q"]
+def test_requests_of_the_drain_give_nothing_for_what_does_not_exist() -> None:
+    with serving(FakeApi()) as api:
+        cluster = Cluster(api.client(), "cluster main", Scope())
+        assert cluster.names(QUEUES) == []
+        assert cluster.controller_runs() is False
+        cluster.delete(PODS, "p")
+        cluster.remove_finalizers(NODES, "n1")
+        api.refused = {("GET", "/api/v1/nodes")}
+        with pytest.raises(ApiError, match="403"):
+            cluster.names(NODES)
+
+
+def test_drain_of_an_unreachable_api_server_fails_and_says_where_it_is() -> None:
+    api = FakeApi()
+    api.url = "http://127.0.0.1:9"
+    cluster = Cluster(api.client(retry=RetryPolicy(timeout=0.0)), f"cluster main at {api.url}", Scope())
+    with pytest.raises(
+        DrainError, match=r"cluster main at http://127.0.0.1:9: the API server does not answer"
+    ):
+        cluster.names(NODES)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.api_server import QUICK, FakeApi, serving
+from trainyard.k8s import eks
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
 
 pytestmark = pytest.mark.unit
@@ -85,3 +86,20 @@ def test_list_objects_and_text_are_read_whole(api: FakeApi) -> None:
     api.logs[log] = [b"one\n", b"tw\xffo\n"]
     assert [item["metadata"]["name"] for item in api.client().list_objects(POOLS)] == ["small"]
     assert api.client().read_text(log) == "one\ntw\ufffdo\n"
+
+
+def test_object_of_any_depth_is_read(api: FakeApi) -> None:
+    """The API server accepts 10,000 levels of JSON, and one such object may be in any list."""
+    deep = b'{"a":' * 9900 + b"1" + b"}" * 9900
+    api.logs[POOLS] = [b'{"metadata": {}, "items": [{"metadata": {"name": "deep"}, "spec": ', deep, b"}]}"]
+    assert [item["metadata"]["name"] for item in api.client().list_objects(POOLS)] == ["deep"]
+
+
+def test_eks_token_is_renewed_when_it_is_not_accepted(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = iter(["one", "two"])
+    monkeypatch.setattr(eks, "token", lambda *_session_and_cluster: next(tokens))
+    client = eks.connect(None, "main", api.url, "", QUICK)
+    assert client.address(POOL, [])[1]["authorization"] == "Bearer one"
+    api.faults = [(401, {}, b"{}")]
+    client.request("GET", POOL)
+    assert client.address(POOL, [])[1]["authorization"] == "Bearer two"

@@ -254,7 +254,7 @@ def test_the_cluster_is_asked_for_each_thing_with_a_token_of_eks(
 
 @pytest.mark.parametrize(
     ("code", "says"),
-    [(401, "the right to get /api/x in the cluster"), (403, "the right to get"), (503, "other than 503")],
+    [(401, "the right to get /api/x in the cluster"), (403, "the right to get"), (503, "a way from here")],
 )
 def test_a_cluster_that_does_not_tell_is_not_checked_with_the_reason(
     api: Api, asked: Account, code: int, says: str
