@@ -97,7 +97,7 @@ def _settled(team: Team, running: Running) -> None:
 
     until(said, "each job says where it is", 120)
     # What is over is looked at within a minute.
-    looks = (f'look_seconds_count{{kind="{n.JOB_KIND}"}} ', SUSPENDED + SUCCEEDED + WAITING)
+    looks = (f'reconcile_seconds_count{{kind="{n.JOB_KIND}"}} ', SUSPENDED + SUCCEEDED + WAITING)
 
     def quiet() -> bool:
         before = _value(running, looks[0])

@@ -24,7 +24,7 @@ from trainyard.operator.diagnostics import ended_sync_pod, is_abandoned, workspa
 from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.nodes import NodesChosen, NodesWait, choose_nodes, delete_placeholders
 from trainyard.operator.observe import AttemptJob, Worker
-from trainyard.operator.plan import POLL_SECONDS, ReconcilePlan, Removal, contains, removal
+from trainyard.operator.plan import POLL_SECONDS, Deletion, ReconcilePlan, contains, deletion
 from trainyard.operator.status import Condition
 
 _SHOWN: Final = 3
@@ -34,93 +34,96 @@ _NOT_SENT: Final = (
 )
 
 
-def start_attempt(look: ReconcileContext) -> ReconcilePlan:
+def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     """The next step towards the attempt that the record names."""
-    if is_abandoned(look):
-        return look.end(n.PHASE_FAILED, n.REASON_WORKSPACE_NOT_SENT, _NOT_SENT, None)
-    prepared = prepare_attempt(look, look.record.attempt)
+    if is_abandoned(ctx):
+        return ctx.end(n.PHASE_FAILED, n.REASON_WORKSPACE_NOT_SENT, _NOT_SENT, None)
+    prepared = prepare_attempt(ctx, ctx.status.attempt)
     if isinstance(prepared, AttemptSpec):
-        prepared = gang_wait(look, prepared) or prepared
-    unsent = _wait_for_workspace(look, prepared) if isinstance(prepared, AttemptSpec) else None
+        prepared = gang_wait(ctx, prepared) or prepared
+    unsent = _wait_for_workspace(ctx, prepared) if isinstance(prepared, AttemptSpec) else None
     nodes_of: NodesChosen | NodesWait | None = unsent
     if isinstance(prepared, AttemptSpec) and prepared.settings.queue.pool:
-        nodes_of = choose_nodes(look, prepared, _count_leaving(look), unsent)
+        nodes_of = choose_nodes(ctx, prepared, _count_leaving(ctx), unsent)
         if isinstance(nodes_of, NodesChosen):
-            prepared = prepare_attempt(look, look.record.attempt, nodes_of.nodes)
+            prepared = prepare_attempt(ctx, ctx.status.attempt, nodes_of.nodes)
         elif nodes_of.recount:
             return ReconcilePlan(recount=True)
     wanted = build_jobs(prepared) if isinstance(prepared, AttemptSpec) else []
-    usable = [each for each in look.seen.of(look.record.attempt) if _is_up_to_date(each, wanted)]
-    rest = [each for each in look.seen.jobs if each not in usable]
-    kept = keep_failed_jobs(look, rest)
-    groups = _unfit_groups(look, prepared)
+    usable = [each for each in ctx.children.of(ctx.status.attempt) if _is_up_to_date(each, wanted)]
+    rest = [each for each in ctx.children.jobs if each not in usable]
+    kept = keep_failed_jobs(ctx, rest)
+    groups = _unfit_groups(ctx, prepared)
     gone = delete_jobs(each for each in rest if each not in kept)
-    removals = (*gone, *_old_groups(look), *groups, *ended_sync_pod(look)[0])
-    decision = _next_step(look, prepared, rest, groups, nodes_of)
+    deletions = (*gone, *_old_groups(ctx), *groups, *ended_sync_pod(ctx)[0])
+    decision = _next_step(ctx, prepared, rest, groups, nodes_of)
     if nodes_of is None:  # nothing is to be held, or not any more
-        return replace(decision, removals=(*removals, *delete_placeholders(look)))
+        return replace(decision, deletions=(*deletions, *delete_placeholders(ctx)))
     if isinstance(nodes_of, NodesChosen):
-        return replace(decision, removals=removals)
+        return replace(decision, deletions=deletions)
     return replace(
         decision,
-        removals=(*removals, *nodes_of.removals),
-        makes=(*decision.makes, *nodes_of.makes),
-        again=min((each for each in (nodes_of.again, decision.again) if each is not None), default=None),
+        deletions=(*deletions, *nodes_of.deletions),
+        creations=(*decision.creations, *nodes_of.creations),
+        requeue_after=min(
+            (each for each in (nodes_of.requeue_after, decision.requeue_after) if each is not None),
+            default=None,
+        ),
     )
 
 
-def _wait_for_workspace(look: ReconcileContext, making: AttemptSpec) -> NodesWait | None:
+def _wait_for_workspace(ctx: ReconcileContext, attempt: AttemptSpec) -> NodesWait | None:
     """Return the wait for the workspace, without placeholders; None if the workspace is there."""
-    wait = workspace_wait(look, making)
+    wait = workspace_wait(ctx, attempt)
     if wait is None:
         return None
-    message, again = wait
+    message, requeue_after = wait
     return NodesWait(
         reason=n.REASON_WAITING_FOR_WORKSPACE,
         message=message,
-        removals=delete_placeholders(look),
-        again=again,
+        deletions=delete_placeholders(ctx),
+        requeue_after=requeue_after,
     )
 
 
-def _count_leaving(look: ReconcileContext) -> int:
+def _count_leaving(ctx: ReconcileContext) -> int:
     """How many workers of earlier attempts have a node still, or may get one."""
     return sum(
-        not each.over
-        for each in (*look.seen.strays, *look.seen.workers)
-        if each.attempt != look.record.attempt or each in look.seen.strays
+        not each.finished
+        for each in (*ctx.children.orphans, *ctx.children.workers)
+        if each.attempt != ctx.status.attempt or each in ctx.children.orphans
     )
 
 
-def delete_jobs(jobs: Iterable[AttemptJob]) -> tuple[Removal, ...]:
+def delete_jobs(jobs: Iterable[AttemptJob]) -> tuple[Deletion, ...]:
     """Removes these Jobs, with their pods before them, only as they were seen.
 
     One of the attempt that is not on record may be on record meanwhile, and run; one that was to be stopped may have
     succeeded.
     """
-    return tuple(removal(each.item, foreground=True, as_read=True) for each in jobs if not each.deleting)
+    return tuple(deletion(each.item, foreground=True, as_read=True) for each in jobs if not each.deleting)
 
 
-def _old_groups(look: ReconcileContext) -> list[Removal]:
-    name = n.attempt_name(look.meta.name, look.record.attempt)
+def _old_groups(ctx: ReconcileContext) -> list[Deletion]:
+    name = n.attempt_name(ctx.meta.name, ctx.status.attempt)
     return [
-        removal(item)
-        for (kind, each), item in look.seen.objects.items()
+        deletion(item)
+        for (kind, each), item in ctx.children.objects.items()
         if kind == "PodGroup" and each != name and "deletionTimestamp" not in item["metadata"]
     ]
 
 
-def _unfit_groups(look: ReconcileContext, prepared: AttemptSpec | Wait | Refusal) -> list[Removal]:
+def _unfit_groups(ctx: ReconcileContext, prepared: AttemptSpec | Wait | Refusal) -> list[Deletion]:
     """The gang of the attempt where it was made of another spec: of another size, or for another queue of KAI."""
     if not isinstance(prepared, AttemptSpec) or not prepared.settings.gang:
         return []
     wanted = build_pod_group(prepared)
-    mine = look.seen.objects.get(object_key(wanted))
-    let_go = any(not each.suspended for each in look.seen.of(look.record.attempt))
+    mine = ctx.children.objects.get(object_key(wanted))
+    let_go = any(not each.suspended for each in ctx.children.of(ctx.status.attempt))
     if mine is None or "deletionTimestamp" in mine["metadata"] or let_go:
         return []
     alike = contains(mine["metadata"].get("annotations"), wanted["metadata"]["annotations"])
-    return [] if alike else [removal(mine, as_read=True)]
+    return [] if alike else [deletion(mine, as_read=True)]
 
 
 def _is_up_to_date(job: AttemptJob, wanted: list[JsonObject]) -> bool:
@@ -139,103 +142,129 @@ def _is_up_to_date(job: AttemptJob, wanted: list[JsonObject]) -> bool:
     return contains(job.item["metadata"].get("annotations"), asks)
 
 
-def requested(look: ReconcileContext) -> tuple[str, str]:
+def requested(ctx: ReconcileContext) -> tuple[str, str]:
     """The size and the workspace that the job asks for now, as its Jobs carry them."""
-    return look.spec.size_key, look.spec.workspace.digest if look.spec.workspace is not None else ""
+    return ctx.spec.size_key, ctx.spec.workspace.digest if ctx.spec.workspace is not None else ""
 
 
 def _next_step(
-    look: ReconcileContext,
+    ctx: ReconcileContext,
     prepared: AttemptSpec | Wait | Refusal,
     rest: list[AttemptJob],
-    groups: list[Removal],
+    groups: list[Deletion],
     nodes_of: NodesChosen | NodesWait | None,
 ) -> ReconcilePlan:
-    phase = n.PHASE_RESTARTING if look.record.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
+    phase = n.PHASE_RESTARTING if ctx.status.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
     idle = (
-        Condition(type=n.SUSPENDED, so=False, reason="NotAsked"),
-        Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_STARTING),
+        Condition(type=n.SUSPENDED, status=False, reason="NotAsked"),
+        Condition(type=n.WORKERS_READY, status=False, reason=n.REASON_STARTING),
     )
     if isinstance(prepared, Refusal):
-        if not look.has_started:
-            return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
+        if not ctx.has_started:
+            return ctx.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
         # Its queue was changed meanwhile, and may be changed back: what was trained is not given up.
-        told = (*rejected_conditions(prepared), *idle)
-        return look.write(
-            phase, n.REASON_INVALID_SPEC, prepared.message, told=told, workers=look.workers(), capacity=None
+        conditions = (*rejected_conditions(prepared), *idle)
+        return ctx.write(
+            phase,
+            n.REASON_INVALID_SPEC,
+            prepared.message,
+            conditions=conditions,
+            workers=ctx.workers(),
+            capacity=None,
         )
     if isinstance(prepared, Wait):
-        told = (*prepared.told, *idle)
-        return look.write(
+        conditions = (*prepared.conditions, *idle)
+        return ctx.write(
             phase,
             prepared.reason,
             prepared.message,
-            told=told,
-            again=prepared.again,
-            workers=look.workers(),
+            conditions=conditions,
+            requeue_after=prepared.requeue_after,
+            workers=ctx.workers(),
             capacity=None,
         )
-    told = (*valid_conditions(prepared.settings, acceptance_message(look, prepared)), *idle)
-    pause, left = backoff(look)
+    conditions = (*valid_conditions(prepared.settings, acceptance_message(ctx, prepared)), *idle)
+    pause, left = backoff(ctx)
     if left > 0:
-        return look.write(
-            phase, n.REASON_BACKING_OFF, pause, told=told, again=left, workers=look.workers(), capacity=None
+        return ctx.write(
+            phase,
+            n.REASON_BACKING_OFF,
+            pause,
+            conditions=conditions,
+            requeue_after=left,
+            workers=ctx.workers(),
+            capacity=None,
         )
     wanted = [*supporting_objects(prepared), *build_jobs(prepared)]
-    taken = _name_conflict(look, wanted)
-    stuck = _remaining_objects(look, rest, groups)
+    taken = _name_conflict(ctx, wanted)
+    stuck = _remaining_objects(ctx, rest, groups)
     if stuck and not (taken and not rest):  # the wait for nodes begins when they are gone
-        return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)
+        return ctx.write(
+            phase, n.REASON_STOPPING, stuck, conditions=conditions, workers=ctx.workers(), capacity=None
+        )
     if isinstance(nodes_of, NodesWait):
-        return _wait_for_nodes(look, prepared, phase, told, nodes_of)
+        return _wait_for_nodes(ctx, prepared, phase, conditions, nodes_of)
     if taken:
-        return look.write(
-            phase, n.REASON_NAME_TAKEN, taken, told=told, again=POLL_SECONDS, workers=look.workers()
+        return ctx.write(
+            phase,
+            n.REASON_NAME_TAKEN,
+            taken,
+            conditions=conditions,
+            requeue_after=POLL_SECONDS,
+            workers=ctx.workers(),
         )
     size = prepared.size
     if nodes_of is None:
-        told = (*told, *unknown_capacity(look.record, "NoPool"))
+        conditions = (*conditions, *unknown_capacity(ctx.status, "NoPool"))
     else:
-        so = Condition(type=n.CAPACITY_AVAILABLE, so=True, reason=n.REASON_COUNTED, message=nodes_of.message)
-        told = (*told, so)
-    decision = look.write(
+        condition = Condition(
+            type=n.CAPACITY_AVAILABLE, status=True, reason=n.REASON_COUNTED, message=nodes_of.message
+        )
+        conditions = (*conditions, condition)
+    decision = ctx.write(
         n.PHASE_PROVISIONING,
         n.REASON_STARTING,
-        f"attempt {look.record.attempt} starts; nodes: {size.nodes}, GPUs on each: {size.gpus}",
-        told=told,
-        again=0.0,
+        f"attempt {ctx.status.attempt} starts; nodes: {size.nodes}, GPUs on each: {size.gpus}",
+        conditions=conditions,
+        requeue_after=0.0,
         nodes=size.nodes,
         gpusPerNode=size.gpus,
-        gpus=size.all_gpus,
-        workers=look.workers(),
-        workspaceDigest=look.spec.workspace.digest if look.spec.workspace is not None else None,
+        gpus=size.total_gpus,
+        workers=ctx.workers(),
+        workspaceDigest=ctx.spec.workspace.digest if ctx.spec.workspace is not None else None,
         capacity=None,
-        logs={"url": prepared.logs, "image": look.cluster.tools_image} if prepared.logs else None,
+        logs={"url": prepared.logs, "image": ctx.cluster.tools_image} if prepared.logs else None,
     )
-    return replace(decision, makes=missing_objects(look, wanted))
+    return replace(decision, creations=missing_objects(ctx, wanted))
 
 
 def _wait_for_nodes(
-    look: ReconcileContext, making: AttemptSpec, phase: str, told: tuple[Condition, ...], waiting: NodesWait
+    ctx: ReconcileContext,
+    attempt: AttemptSpec,
+    phase: str,
+    conditions: tuple[Condition, ...],
+    waiting: NodesWait,
 ) -> ReconcilePlan:
     """Wait for the workspace or for nodes. Create the objects that need no node, such as the sync pod."""
-    wanted = [build_service(making), *([build_sync_pod(making)] if making.sync else [])]
-    taken = _name_conflict(look, wanted)
+    wanted = [build_service(attempt), *([build_sync_pod(attempt)] if attempt.sync else [])]
+    taken = _name_conflict(ctx, wanted)
     reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (waiting.reason, waiting.message)
-    if making.settings.queue.pool:
-        so = Condition(type=n.CAPACITY_AVAILABLE, so=False, reason=waiting.reason, message=waiting.message)
-        told = (*told, so)
-    noted = waiting.gathering.written() if waiting.gathering is not None else None
-    decision = look.write(phase, reason, message, told=told, workers=look.workers(), capacity=noted)
-    return replace(decision, makes=() if taken else missing_objects(look, wanted))
+    if attempt.settings.queue.pool:
+        condition = Condition(
+            type=n.CAPACITY_AVAILABLE, status=False, reason=waiting.reason, message=waiting.message
+        )
+        conditions = (*conditions, condition)
+    noted = waiting.capacity_wait.to_status() if waiting.capacity_wait is not None else None
+    decision = ctx.write(phase, reason, message, conditions=conditions, workers=ctx.workers(), capacity=noted)
+    return replace(decision, creations=() if taken else missing_objects(ctx, wanted))
 
 
-def supporting_objects(making: AttemptSpec) -> list[JsonObject]:
+def supporting_objects(attempt: AttemptSpec) -> list[JsonObject]:
     """All that an attempt needs but its Jobs, in the order in which it is made."""
-    gang = [build_pod_group(making)] if making.settings.gang else []
-    sync = [build_sync_pod(making)] if making.sync else []
-    claims = [build_claim(making, each) for each in making.storage.claims]
-    return [build_service(making), *claims, *sync, *gang]
+    gang = [build_pod_group(attempt)] if attempt.settings.gang else []
+    sync = [build_sync_pod(attempt)] if attempt.sync else []
+    claims = [build_claim(attempt, each) for each in attempt.storage.claims]
+    return [build_service(attempt), *claims, *sync, *gang]
 
 
 def object_key(item: JsonObject) -> tuple[str, str]:
@@ -243,39 +272,43 @@ def object_key(item: JsonObject) -> tuple[str, str]:
     return item["kind"], item["metadata"]["name"]
 
 
-def missing_objects(look: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
+def missing_objects(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
     """Those that are not there."""
-    there = {*look.seen.objects, *(("Job", each.name) for each in look.seen.jobs), *look.seen.others}
+    there = {
+        *ctx.children.objects,
+        *(("Job", each.name) for each in ctx.children.jobs),
+        *ctx.children.others,
+    }
     return tuple(each for each in wanted if object_key(each) not in there)
 
 
-def changed_services(look: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
+def changed_services(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
     """The Service where it is not as it should be; the spec of the others can't be changed, or is nobody else's."""
     return tuple(
         {**each, "metadata": {**each["metadata"], "uid": live["metadata"]["uid"]}}
         for each in wanted
         if each["kind"] == "Service"
-        and (live := look.seen.objects.get(object_key(each))) is not None
+        and (live := ctx.children.objects.get(object_key(each))) is not None
         and not contains(live, each)
     )
 
 
-def _remaining_objects(look: ReconcileContext, rest: list[AttemptJob], groups: list[Removal]) -> str:
+def _remaining_objects(ctx: ReconcileContext, rest: list[AttemptJob], groups: list[Deletion]) -> str:
     """What has to be gone first: two attempts never run at once."""
     pods = [
-        *(each for each in look.seen.strays if not each.over),
-        *(each for each in look.seen.workers if each.attempt != look.record.attempt),
+        *(each for each in ctx.children.orphans if not each.finished),
+        *(each for each in ctx.children.workers if each.attempt != ctx.status.attempt),
     ]
     if not (rest or pods or groups):
         return ""
-    told = [
+    objects = [
         *(f"Job {each.name}" for each in rest),
         *(f"pod {each.name} on {each.node or 'no node'}" for each in pods),
         *(f"PodGroup {each.name}" for each in groups),
     ]
-    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    more = f" and {len(objects) - 3} more" if len(objects) > 3 else ""
     lost = "; if a node does not answer, delete it" if any(each.deleting for each in pods) else ""
-    return f"waits until the workers before are gone: {', '.join(told[:3])}{more}{lost}{orphan_hint(pods)}"
+    return f"waits until the workers before are gone: {', '.join(objects[:3])}{more}{lost}{orphan_hint(pods)}"
 
 
 def orphan_hint(pods: Iterable[Worker]) -> str:
@@ -284,11 +317,11 @@ def orphan_hint(pods: Iterable[Worker]) -> str:
     return f"; no Job owns {kept[0]} any more: kubectl delete pod {' '.join(kept[:3])}" if kept else ""
 
 
-def _name_conflict(look: ReconcileContext, wanted: list[JsonObject]) -> str:
+def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
     keys = [object_key(each) for each in wanted]
-    others = [(key, look.seen.others[key]["metadata"]) for key in keys if key in look.seen.others]
+    others = [(key, ctx.children.others[key]["metadata"]) for key in keys if key in ctx.children.others]
     if others:
-        told = ", ".join(f"{kind} {name}" for (kind, name), _ in others[:_SHOWN])
+        objects = ", ".join(f"{kind} {name}" for (kind, name), _ in others[:_SHOWN])
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         one = len(others) == 1
         verb, they = ("belongs", "it is") if one else ("belong", "they are")
@@ -296,9 +329,9 @@ def _name_conflict(look: ReconcileContext, wanted: list[JsonObject]) -> str:
         # Of an earlier job of the name, which was deleted without them.
         ours = all(_is_left_behind(meta) for _, meta in others)
         end = f": kubectl delete {words}, which an earlier job of the name left" if ours else ""
-        return f"{told}{more} {verb} to something else; the job begins when {they} gone{end}"
+        return f"{objects}{more} {verb} to something else; the job begins when {they} gone{end}"
     for kind, name in keys:
-        mine = look.seen.objects.get((kind, name))
+        mine = ctx.children.objects.get((kind, name))
         if mine is not None and "deletionTimestamp" in mine["metadata"]:
             return f"{kind} {name} is being deleted; the job begins when it is gone"
     return ""
@@ -313,27 +346,27 @@ BACKOFF_FIRST_SECONDS: Final = 10.0
 BACKOFF_MAX_SECONDS: Final = 360.0
 
 
-def backoff(look: ReconcileContext) -> tuple[str, float]:
+def backoff(ctx: ReconcileContext) -> tuple[str, float]:
     """What there is to say of a pause, and how long it takes still, in seconds; nothing and 0 where there is none."""
-    last = look.record.raw.get("lastRestart")
-    if look.record.phase != n.PHASE_RESTARTING or not isinstance(last, dict):
+    last = ctx.status.raw.get("lastRestart")
+    if ctx.status.phase != n.PHASE_RESTARTING or not isinstance(last, dict):
         return "", 0.0
     at = parse_time(last.get("time"))
     if at is None:
         return "", 0.0
-    seconds = _backoff_seconds(look.record.restarts)
-    left = min(seconds, at + seconds - look.now)
+    seconds = _backoff_seconds(ctx.status.restarts)
+    left = min(seconds, at + seconds - ctx.now)
     return f"{last.get('message')}, {seconds:.0f} s after {last['time']}", left
 
 
-def keep_failed_jobs(look: ReconcileContext, jobs: list[AttemptJob]) -> list[AttemptJob]:
+def keep_failed_jobs(ctx: ReconcileContext, jobs: list[AttemptJob]) -> list[AttemptJob]:
     """Of these those that failed, while there is a pause: their pods hold nothing any more, and have the logs.
 
     What still runs in such a Job the Job controller ends.
     """
-    if backoff(look)[1] <= 0:
+    if backoff(ctx)[1] <= 0:
         return []
-    failing = {each.job for each in look.seen.workers if each.failed}
+    failing = {each.job for each in ctx.children.workers if each.failed}
     return [each for each in jobs if each.failed or each.uid in failing]
 
 

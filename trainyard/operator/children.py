@@ -44,14 +44,14 @@ _LOG_MOUNT: Final = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
 _ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
 
 
-def build_worker(making: AttemptSpec, node: int | None = None) -> JsonObject:
+def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
     """The workers' pod template; with `node` that of one node alone."""
-    queue = making.settings.queue
+    queue = attempt.settings.queue
     below = queue.template_spec
     containers = [dict(each) for each in below.get("containers") or []]
     own = next((each for each in containers if each["name"] == n.WORKER_CONTAINER), None)
-    container = _container(making, own or {}, node)
-    volumes = _volumes(making, node)
+    container = _container(attempt, own or {}, node)
+    volumes = _volumes(attempt, node)
     spec: JsonObject = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -61,10 +61,10 @@ def build_worker(making: AttemptSpec, node: int | None = None) -> JsonObject:
         **below,
         **placement_fields(below, queue),
         "restartPolicy": "Never",
-        "subdomain": making.name,
+        "subdomain": attempt.name,
         "containers": [container, *(each for each in containers if each["name"] != n.WORKER_CONTAINER)],
     }
-    tools = _tools(making, below, container)
+    tools = _tools(attempt, below, container)
     if tools:
         spec["initContainers"] = [*tools, *(below.get("initContainers") or [])]
     if volumes or below.get("volumes"):
@@ -73,7 +73,7 @@ def build_worker(making: AttemptSpec, node: int | None = None) -> JsonObject:
             *volumes,
             *(each for each in below.get("volumes") or [] if each.get("name") not in ours),
         ]
-    return {"metadata": _metadata(making, node), "spec": spec}
+    return {"metadata": _metadata(attempt, node), "spec": spec}
 
 
 def pull_secrets(queue: QueueSpec) -> JsonObject:
@@ -82,37 +82,39 @@ def pull_secrets(queue: QueueSpec) -> JsonObject:
     return {"imagePullSecrets": secrets} if secrets else {}
 
 
-def _metadata(making: AttemptSpec, node: int | None) -> JsonObject:
-    queue, workspace = making.settings.queue, making.spec.workspace
+def _metadata(attempt: AttemptSpec, node: int | None) -> JsonObject:
+    queue, workspace = attempt.settings.queue, attempt.spec.workspace
     gang = {
         n.ANNOTATION_SKIP_POD_GROUPER: "true",
-        n.ANNOTATION_POD_GROUP: n.attempt_name(making.name, making.attempt),
+        n.ANNOTATION_POD_GROUP: n.attempt_name(attempt.name, attempt.number),
     }
     return {
         "labels": {
             **queue.template_labels,
             **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
-            **making.attempt_labels,
-            n.LABEL_JOB_UID: making.uid,
+            **attempt.attempt_labels,
+            n.LABEL_JOB_UID: attempt.uid,
             **({n.LABEL_NODE: str(node)} if node is not None else {}),
         },
         "annotations": {
             names.DO_NOT_DISRUPT: "true",
             **queue.template_annotations,
-            **(gang if making.settings.gang else {}),
+            **(gang if attempt.settings.gang else {}),
             **({n.ANNOTATION_ARCHIVE: archive_annotation(workspace)} if workspace is not None else {}),
         },
     }
 
 
-def _container(making: AttemptSpec, below: Mapping[str, Any], node: int | None) -> JsonObject:
-    queue = making.settings.queue
-    command = build_command(making.spec.command, making.spec.args, making.meeting, making.spec.launcher)
+def _container(attempt: AttemptSpec, below: Mapping[str, Any], node: int | None) -> JsonObject:
+    queue = attempt.settings.queue
+    command = build_command(
+        attempt.spec.command, attempt.spec.args, attempt.rendezvous, attempt.spec.launcher
+    )
     resources = below.get("resources") or {}
-    ours = worker_resources(making)
+    ours = worker_resources(attempt)
     home_environment = user_environment.defaults(queue.template_spec, below)
-    env = _environment(making, node, {**home_environment, **command.environment}, below.get("env") or [])
-    mounts = _mounts(making)
+    env = _environment(attempt, node, {**home_environment, **command.environment}, below.get("env") or [])
+    mounts = _mounts(attempt)
     paths = {each["mountPath"] for each in mounts}
     return {
         # torchrun's last lines have the exit code of the command (child_exit.py).
@@ -121,12 +123,12 @@ def _container(making: AttemptSpec, below: Mapping[str, Any], node: int | None) 
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
         "command": wrap_command(command.words, below.get("terminationMessagePath") or MESSAGE_PATH),
-        "workingDir": _working_directory(making),
+        "workingDir": _working_directory(attempt),
         "env": env,
         "resources": {
             **resources,
             **{
-                kind: {**_template_resources(making, resources.get(kind) or {}), **ours}
+                kind: {**_template_resources(attempt, resources.get(kind) or {}), **ours}
                 for kind in ("requests", "limits")
             },
         },
@@ -137,42 +139,42 @@ def _container(making: AttemptSpec, below: Mapping[str, Any], node: int | None) 
     }
 
 
-def worker_resources(making: AttemptSpec) -> dict[str, str]:
+def worker_resources(attempt: AttemptSpec) -> dict[str, str]:
     """Return the resources of a worker. With a part of a node's GPUs, it gets the same part of the other resources.
 
     The sidecar of the workspace counts within this part. Otherwise fewer workers would fit on the node.
     """
-    queue, gpus, part = making.settings.queue, making.size.gpus, _node_fraction(making)
-    beside = _TOOL if part < 1 and making.spec.workspace is not None else {}
-    cpus = _subtract(queue.cpus * part, beside.get("cpu"))
-    memory = _subtract(queue.memory * part, beside.get("memory"))
+    queue, gpus, part = attempt.settings.queue, attempt.size.gpus, _node_fraction(attempt)
+    running_sidecars = _TOOL if part < 1 and attempt.spec.workspace is not None else {}
+    cpus = _subtract(queue.cpus * part, running_sidecars.get("cpu"))
+    memory = _subtract(queue.memory * part, running_sidecars.get("memory"))
     asked = {"cpu": f"{max(1, floor(cpus * 1000))}m", "memory": in_words(max(1, floor(memory)))}
     return {**asked, **({GPU_RESOURCE: str(gpus)} if gpus else {})}
 
 
-def _node_fraction(making: AttemptSpec) -> Fraction:
+def _node_fraction(attempt: AttemptSpec) -> Fraction:
     """Return the fraction of the queue's nodeResources that a worker gets."""
-    gpus = making.size.gpus
-    return Fraction(gpus, making.settings.queue.gpus) if gpus else Fraction(1)
+    gpus = attempt.size.gpus
+    return Fraction(gpus, attempt.settings.queue.gpus) if gpus else Fraction(1)
 
 
-def _subtract(share: quantity.Amount, beside: str | None) -> quantity.Amount:
+def _subtract(share: quantity.Amount, running_sidecars: str | None) -> quantity.Amount:
     """Return the share without the sidecar's request, if that leaves at least half of it."""
-    taken = quantity.parse(beside) if beside else 0
+    taken = quantity.parse(running_sidecars) if running_sidecars else 0
     return share - taken if taken * 2 <= share else share
 
 
-def _template_resources(making: AttemptSpec, asked: Mapping[str, Any]) -> JsonObject:
+def _template_resources(attempt: AttemptSpec, asked: Mapping[str, Any]) -> JsonObject:
     """Return the template's resources for a worker that may get a part of a node.
 
     Only workers with a whole node get EFA interfaces and their huge pages: a node may have a single interface, and then
     no other worker would fit. Local storage is divided like cores and memory.
     """
-    part, gpus = _node_fraction(making), making.size.gpus
-    if not gpus or gpus == making.settings.node_gpus:
+    part, gpus = _node_fraction(attempt), attempt.size.gpus
+    if not gpus or gpus == attempt.settings.node_gpus:
         return dict(asked)
     left = {name: amount for name, amount in asked.items() if name != names.EFA_RESOURCE}
-    if names.EFA_RESOURCE in asked and not _mounts_huge_pages(making.settings.queue.template_spec):
+    if names.EFA_RESOURCE in asked and not _mounts_huge_pages(attempt.settings.queue.template_spec):
         left = {name: amount for name, amount in left.items() if not name.startswith("hugepages-")}
     if _STORAGE in left:
         with suppress(ValueError):  # the queue's dry run says so
@@ -188,17 +190,17 @@ def _mounts_huge_pages(template: Mapping[str, Any]) -> bool:
 
 
 def _environment(
-    making: AttemptSpec, node: int | None, flags: Mapping[str, str], below: Iterable[JsonObject]
+    attempt: AttemptSpec, node: int | None, flags: Mapping[str, str], below: Iterable[JsonObject]
 ) -> list[JsonObject]:
-    queue, size = making.settings.queue, making.size
+    queue, size = attempt.settings.queue, attempt.size
     threads = floor(
         Fraction(queue.cpus) * (Fraction(size.gpus, queue.gpus) if size.gpus else 1) / size.processes
     )
     values = {
         n.ENV_THREADS: str(max(1, threads)),
-        n.ENV_BACKEND: making.spec.backend,
-        names.ENV_RUN_ID: making.name,
-        names.ENV_RESTART: str(making.attempt),
+        n.ENV_BACKEND: attempt.spec.backend,
+        names.ENV_RUN_ID: attempt.name,
+        names.ENV_RESTART: str(attempt.number),
         names.ENV_PROCESSES_PER_NODE: str(size.processes),
         **flags,
     }
@@ -215,10 +217,10 @@ def _environment(
         rank = {"valueFrom": {"fieldRef": {"fieldPath": COMPLETION_INDEX}}}
     # First, as others' values may name it.
     fixed: list[JsonObject] = [
-        {"name": n.ENV_JOB, "value": making.name},
-        {"name": n.ENV_ATTEMPT, "value": str(making.attempt)},
+        {"name": n.ENV_JOB, "value": attempt.name},
+        {"name": n.ENV_ATTEMPT, "value": str(attempt.number)},
         {"name": n.ENV_NODE_RANK, **rank},
-        *([{"name": n.ENV_LOG, "value": n.LOG_FILE}] if making.logs else []),
+        *([{"name": n.ENV_LOG, "value": n.LOG_FILE}] if attempt.logs else []),
     ]
     ours: list[JsonObject] = [{"name": name, "value": value} for name, value in values.items()]
     if size.nodes > 1 and queue.template_spec.get("hostNetwork"):
@@ -226,7 +228,7 @@ def _environment(
         # order of these names: that of addresses is chance, and node 0's log would not be that of rank 0
         # (_mark_rendezvous_complete in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         ours.append({"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
-    return _by_name(fixed, ours, below, making.spec.env, fixed)
+    return _by_name(fixed, ours, below, attempt.spec.env, fixed)
 
 
 def _gloo(interface: str) -> str:
@@ -255,19 +257,19 @@ def _grace(container: JsonObject) -> int:
     return seconds + names.SHUTDOWN_MARGIN_SECONDS
 
 
-def _working_directory(making: AttemptSpec) -> str:
+def _working_directory(attempt: AttemptSpec) -> str:
     """Where the command runs: a script of the workspace is found there, unless the queue says another place."""
-    queue = making.settings.queue
-    moved = making.spec.workspace is not None and queue.working_directory == WORKING_DIRECTORY
-    return _workspace_path(making) if moved else queue.working_directory
+    queue = attempt.settings.queue
+    moved = attempt.spec.workspace is not None and queue.working_directory == WORKING_DIRECTORY
+    return _workspace_path(attempt) if moved else queue.working_directory
 
 
-def _workspace_path(making: AttemptSpec) -> str:
-    volume = making.settings.queue.volumes.get(WORKSPACE)
-    return volume.mount_path if volume is not None else making.settings.queue.working_directory
+def _workspace_path(attempt: AttemptSpec) -> str:
+    volume = attempt.settings.queue.volumes.get(WORKSPACE)
+    return volume.mount_path if volume is not None else attempt.settings.queue.working_directory
 
 
-def _volumes(making: AttemptSpec, node: int | None) -> list[JsonObject]:
+def _volumes(attempt: AttemptSpec, node: int | None) -> list[JsonObject]:
     result: list[JsonObject] = [
         {
             "name": mount.volume,
@@ -276,70 +278,70 @@ def _volumes(making: AttemptSpec, node: int | None) -> list[JsonObject]:
                 **({"readOnly": True} if mount.read_only else {}),
             },
         }
-        for mount in making.storage.mounts
+        for mount in attempt.storage.mounts
     ]
-    if making.spec.workspace is not None:
-        if WORKSPACE not in making.settings.queue.volumes:
+    if attempt.spec.workspace is not None:
+        if WORKSPACE not in attempt.settings.queue.volumes:
             result.append({"name": WORKSPACE, "emptyDir": {}})
         archive = {"path": n.ARCHIVE_FILE, "fieldRef": {"fieldPath": _ARCHIVE_FIELD}}
         result.append({"name": n.ARCHIVE_VOLUME, "downwardAPI": {"items": [archive]}})
-    if making.logs:
+    if attempt.logs:
         result.append({"name": n.LOG_VOLUME, "emptyDir": {}})
-    shared = making.settings.queue.shared_memory_per_gpu
+    shared = attempt.settings.queue.shared_memory_per_gpu
     if shared is not None:
-        size = in_words(floor(shared * (making.size.gpus or 1)))
+        size = in_words(floor(shared * (attempt.size.gpus or 1)))
         result.append({"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
     return result
 
 
-def _mounts(making: AttemptSpec) -> list[JsonObject]:
+def _mounts(attempt: AttemptSpec) -> list[JsonObject]:
     result: list[JsonObject] = [
         {
             "name": mount.volume,
             "mountPath": mount.path,
-            **_workspace_subpath(making, mount.volume),
+            **_workspace_subpath(attempt, mount.volume),
             **({"readOnly": True} if mount.read_only else {}),
         }
-        for mount in making.storage.mounts
+        for mount in attempt.storage.mounts
     ]
-    if making.spec.workspace is not None and WORKSPACE not in making.settings.queue.volumes:
-        result.append({"name": WORKSPACE, "mountPath": _workspace_path(making)})
-    if making.logs:
+    if attempt.spec.workspace is not None and WORKSPACE not in attempt.settings.queue.volumes:
+        result.append({"name": WORKSPACE, "mountPath": _workspace_path(attempt)})
+    if attempt.logs:
         result.append(_LOG_MOUNT)
-    if making.settings.queue.shared_memory_per_gpu is not None:
+    if attempt.settings.queue.shared_memory_per_gpu is not None:
         result.append({"name": _SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 (not a temporary file)
     return result
 
 
-def _workspace_subpath(making: AttemptSpec, volume: str) -> JsonObject:
+def _workspace_subpath(attempt: AttemptSpec, volume: str) -> JsonObject:
     """Return the `subPath` of the job's own directory in the claim of the workspace, as a field of a mount.
 
     A claim may be shared, or retained from an earlier job. In a common directory, a job could run the code of another.
     The uid can't be guessed before the job exists. Kubernetes creates the directory with the mode of the volume's root
     (SafeMakeDir in k8s.io/kubernetes, pkg/volume/util/subpath/subpath_linux.go).
     """
-    claimed = volume == WORKSPACE and WORKSPACE in making.settings.queue.volumes
-    return {"subPath": making.uid} if claimed and making.spec.workspace is not None else {}
+    claimed = volume == WORKSPACE and WORKSPACE in attempt.settings.queue.volumes
+    return {"subPath": attempt.uid} if claimed and attempt.spec.workspace is not None else {}
 
 
-def _tools(making: AttemptSpec, below: Mapping[str, Any], container: JsonObject) -> list[JsonObject]:
+def _tools(attempt: AttemptSpec, below: Mapping[str, Any], container: JsonObject) -> list[JsonObject]:
     """Return the init container and the sidecar for the workspace and the log."""
-    workspace = making.spec.workspace
+    workspace = attempt.spec.workspace
     mounts: list[JsonObject] = []
     words: list[str] = []
     logs: list[str] = []
     if workspace is not None:
         # Not at the workers' path: the image of the tools has its program in /app.
         mounts.append(
-            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_workspace_subpath(making, WORKSPACE)}
+            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_workspace_subpath(attempt, WORKSPACE)}
         )
         # Without subPath: Kubernetes does not update such a file in a running pod.
         mounts.append({"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True})
-        sync = [] if workspace.url else ["--sync", sync_pod_url(making.name, making.namespace)]
+        sync = [] if workspace.url else ["--sync", sync_pod_url(attempt.name, attempt.namespace)]
         words = ["--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE]
         words = [literally(each) for each in words]
-    if making.logs:
-        address = log_url(literally(making.logs), making.attempt, f"$({n.ENV_NODE_RANK})")
+    if attempt.logs:
+        address = log_url(literally(attempt.logs), attempt.number, f"$({n.ENV_NODE_RANK})")
         logs = ["--log", n.LOG_FILE, "--log-url", address]
     # The access to the bucket, and its region, are those of the worker.
     env = [
@@ -348,7 +350,7 @@ def _tools(making: AttemptSpec, below: Mapping[str, Any], container: JsonObject)
         if str(each["name"]).startswith("AWS_") or (logs and each["name"] == n.ENV_NODE_RANK)
     ]
     common: JsonObject = {
-        "image": making.cluster.tools_image,
+        "image": attempt.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
         "securityContext": _tool_security(below, container),
         # Why it failed is its last line; the job's message has it from there.
@@ -421,41 +423,41 @@ def spec_digest(spec: JsonObject) -> str:
 
 
 def build_object(
-    making: AttemptSpec, version: str, kind: str, name: str, labels: dict[str, str], *, owned: bool = True
+    attempt: AttemptSpec, version: str, kind: str, name: str, labels: dict[str, str], *, owned: bool = True
 ) -> JsonObject:
-    owner = {"ownerReferences": [owner_reference(making.name, making.uid)]} if owned else {}
-    metadata = {"name": name, "namespace": making.namespace, "labels": labels, **owner}
+    owner = {"ownerReferences": [owner_reference(attempt.name, attempt.uid)]} if owned else {}
+    metadata = {"name": name, "namespace": attempt.namespace, "labels": labels, **owner}
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
-def build_service(making: AttemptSpec) -> JsonObject:
+def build_service(attempt: AttemptSpec) -> JsonObject:
     """Gives each pod a name in the DNS, before it is ready, since workers meet while they start."""
     return {
-        **build_object(making, "v1", "Service", making.name, making.labels),
+        **build_object(attempt, "v1", "Service", attempt.name, attempt.labels),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {n.LABEL_JOB: making.name},
-            "ports": [{"name": "rendezvous", "port": making.settings.port, "protocol": "TCP"}],
+            "selector": {n.LABEL_JOB: attempt.name},
+            "ports": [{"name": "rendezvous", "port": attempt.settings.port, "protocol": "TCP"}],
         },
     }
 
 
-def build_jobs(making: AttemptSpec) -> list[JsonObject]:
+def build_jobs(attempt: AttemptSpec) -> list[JsonObject]:
     """The attempt's Indexed Job, or one for each node where each mounts claims of its own.
 
     Suspended at first: its pods may start once the status says that this Job is the attempt's.
     """
-    if making.storage.each_node_its_own:
-        return [_build_job(making, node) for node in range(making.size.nodes)]
-    return [_build_job(making, None)]
+    if attempt.storage.each_node_its_own:
+        return [_build_job(attempt, node) for node in range(attempt.size.nodes)]
+    return [_build_job(attempt, None)]
 
 
-def _build_job(making: AttemptSpec, node: int | None) -> JsonObject:
-    size, attempt, workspace = making.size, making.attempt, making.spec.workspace
-    name = n.node_job(making.name, attempt, node or 0)
-    made = build_object(making, "batch/v1", "Job", name, making.attempt_labels)
-    gang = {n.ANNOTATION_SKIP_POD_GROUPER: "true"} if making.settings.gang else {}
+def _build_job(attempt: AttemptSpec, node: int | None) -> JsonObject:
+    size, workspace = attempt.size, attempt.spec.workspace
+    name = n.node_job(attempt.name, attempt.number, node or 0)
+    made = build_object(attempt, "batch/v1", "Job", name, attempt.attempt_labels)
+    gang = {n.ANNOTATION_SKIP_POD_GROUPER: "true"} if attempt.settings.gang else {}
     pods = 1 if node is not None else size.nodes
     spec: JsonObject = {
         "completionMode": "Indexed",
@@ -463,14 +465,14 @@ def _build_job(making: AttemptSpec, node: int | None) -> JsonObject:
         "parallelism": pods,
         "backoffLimit": 0,
         "suspend": True,
-        "template": build_worker(making, node),
+        "template": build_worker(attempt, node),
     }
     if size.elastic and node is None:
         # torchrun's agents end together; workers that never got a node are not waited for. Where each node has a Job of
         # its own, `observe.Children.trained` counts these.
         spec["successPolicy"] = {"rules": [{"succeededCount": size.least}]}
     made["metadata"]["annotations"] = {
-        n.ANNOTATION_SIZE: making.spec.size_key,
+        n.ANNOTATION_SIZE: attempt.spec.size_key,
         n.ANNOTATION_WORKSPACE: workspace.digest if workspace is not None else "",
         n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
         n.ANNOTATION_MADE_OF: spec_digest(spec),
@@ -479,10 +481,10 @@ def _build_job(making: AttemptSpec, node: int | None) -> JsonObject:
     return {**made, "spec": spec}
 
 
-def build_claim(making: AttemptSpec, claim: Claim) -> JsonObject:
+def build_claim(attempt: AttemptSpec, claim: Claim) -> JsonObject:
     """A PersistentVolumeClaim; a retained one is owned by nobody."""
     made = build_object(
-        making, "v1", "PersistentVolumeClaim", claim.name, making.labels, owned=not claim.retain
+        attempt, "v1", "PersistentVolumeClaim", claim.name, attempt.labels, owned=not claim.retain
     )
     spec: JsonObject = {
         "accessModes": [claim.access_mode],
@@ -492,7 +494,7 @@ def build_claim(making: AttemptSpec, claim: Claim) -> JsonObject:
     return {**made, "spec": spec}
 
 
-def build_sync_pod(making: AttemptSpec) -> JsonObject:
+def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
     """Return the pod that holds the archive of a workspace without a bucket and serves it to the workers.
 
     It is ready when it has an archive. It has no tolerations of the pool, no claim, and no protection from disruption,
@@ -503,14 +505,14 @@ def build_sync_pod(making: AttemptSpec) -> JsonObject:
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-    placed = making.settings.queue
-    name = n.sync_pod(making.name)
-    size = making.spec.workspace.size_bytes if making.spec.workspace is not None else 0
+    placed = attempt.settings.queue
+    name = n.sync_pod(attempt.name)
+    size = attempt.spec.workspace.size_bytes if attempt.spec.workspace is not None else 0
     most = max(_MIN_ARCHIVE, 2 * size)
     # There are two for as long as the next one comes in.
     requests = {**_SYNC_REQUESTS, "ephemeral-storage": _storage(2 * size)}
     return {
-        **build_object(making, "v1", "Pod", name, making.labels),
+        **build_object(attempt, "v1", "Pod", name, attempt.labels),
         "spec": {
             **pull_secrets(placed),
             "affinity": _OUTSIDE_POOLS,
@@ -521,7 +523,7 @@ def build_sync_pod(making: AttemptSpec) -> JsonObject:
                 else {}
             ),
             "hostname": name,
-            "subdomain": making.name,
+            "subdomain": attempt.name,
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -531,8 +533,8 @@ def build_sync_pod(making: AttemptSpec) -> JsonObject:
             "containers": [
                 {
                     "name": n.SYNC_CONTAINER,
-                    "image": making.cluster.tools_image,
-                    "command": _serve_command(making),
+                    "image": attempt.cluster.tools_image,
+                    "command": _serve_command(attempt),
                     "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
                     "readinessProbe": {
                         "httpGet": {"path": "/current", "port": n.SYNC_PORT},
@@ -555,15 +557,15 @@ def build_sync_pod(making: AttemptSpec) -> JsonObject:
     }
 
 
-def _serve_command(making: AttemptSpec) -> list[str]:
+def _serve_command(attempt: AttemptSpec) -> list[str]:
     """Return the sync pod's command, with the sources of the archive and the timeout."""
-    workspace = making.spec.workspace
+    workspace = attempt.spec.workspace
     command = ["python", "-m", "trainyard.workspace", "serve"]
     if workspace is None:
         return command
     command += ["--expect", workspace.digest, "--size", str(workspace.size_bytes)]
-    command += [word for address in making.nearby for word in ("--nearby", address)]
-    return command if making.has_started else [*command, "--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
+    command += [word for address in attempt.nearby for word in ("--nearby", address)]
+    return command if attempt.has_started else [*command, "--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
 
 
 def _storage(size: int) -> str:

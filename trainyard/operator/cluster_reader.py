@@ -116,16 +116,16 @@ class PollPacer:
     def __init__(self) -> None:
         self._waiting: set[str] = set()
 
-    def paced(self, path: str, again: float | None, *, waits: bool = False) -> float | None:
+    def paced(self, path: str, requeue_after: float | None, *, waits: bool = False) -> float | None:
         """The pause of the job at this path, in seconds; longer where it `waits` for nodes, and many do.
 
         Never longer than a hopeless job's. One that looks less often anyway, or at once, is as it is.
         """
-        if not waits or again is None or not 0 < again <= CAPACITY_POLL_SECONDS:
+        if not waits or requeue_after is None or not 0 < requeue_after <= CAPACITY_POLL_SECONDS:
             self._waiting.discard(path)
-            return again
+            return requeue_after
         self._waiting.add(path)
-        return max(again, min(len(self._waiting) / self.LOOKS_A_SECOND, IMPOSSIBLE_SECONDS))
+        return max(requeue_after, min(len(self._waiting) / self.LOOKS_A_SECOND, IMPOSSIBLE_SECONDS))
 
 
 # A scheduler or a storage class is installed once in the life of a cluster.

@@ -198,7 +198,7 @@ def _open_end(command: str) -> str:
     return end[:-1].rstrip() if goes_on else end
 
 
-def build_command(command: str, args: tuple[str, ...], meeting: Rendezvous, launcher: str = "") -> Command:
+def build_command(command: str, args: tuple[str, ...], rendezvous: Rendezvous, launcher: str = "") -> Command:
     """Return the container's command. `check` must have found no error in the user's command.
 
     Without `launcher`, the detected one is used.
@@ -206,14 +206,14 @@ def build_command(command: str, args: tuple[str, ...], meeting: Rendezvous, laun
     words = _shell(command, args) if needs_shell(command) else (*shlex.split(command), *args)
     words = tuple(map(literally, words))
     if (launcher or detect_launcher(command, args).launcher) == NONE:
-        environment = meeting.environment
+        environment = rendezvous.environment
     else:
-        flags = [f"--{name}={value}" for name, value in meeting.flags]
+        flags = [f"--{name}={value}" for name, value in rendezvous.flags]
         # torchrun itself puts $local_rank, and a $ for $$, in each word behind the program's
         # (torch/distributed/elastic/utils/api.py, macros.substitute).
         words = ("torchrun", *flags, "--no-python", words[0], *map(literally, words[1:]))
-        environment = {"PET_RDZV_CONF": meeting.environment["PET_RDZV_CONF"]}
-    if meeting.hosted:
+        environment = {"PET_RDZV_CONF": rendezvous.environment["PET_RDZV_CONF"]}
+    if rendezvous.hosted:
         words = ("sh", "-c", _HOST, "sh", *words)
     return Command(words=words, environment=environment)
 

@@ -31,8 +31,8 @@ class Wait:
 
     reason: str
     message: str
-    told: tuple[Condition, ...] = ()
-    again: float | None = None
+    conditions: tuple[Condition, ...] = ()
+    requeue_after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class ReconcileContext:
 
     meta: Meta
     spec: JobSpec
-    record: JobStatus
-    seen: Children
+    status: JobStatus
+    children: Children
     queue: Any
     cluster: Cluster
     now: float
@@ -90,16 +90,16 @@ class ReconcileContext:
     @cached_property
     def started(self) -> float | None:
         """Return the start time of the first worker, from the record or from its Job and pod."""
-        if self.record.started is not None:
-            return self.record.started
-        starts = [parse_time((each.item.get("status") or {}).get("startTime")) for each in self.seen.jobs]
-        starts += [each.created for each in self.seen.workers]
+        if self.status.started is not None:
+            return self.status.started
+        starts = [parse_time((each.item.get("status") or {}).get("startTime")) for each in self.children.jobs]
+        starts += [each.created for each in self.children.workers]
         return min((each for each in starts if each is not None), default=None)
 
     @property
     def has_started(self) -> bool:
         """Return whether workers started, or may have started. Then an invalid spec does not end the job."""
-        return self.started is not None or self.record.running
+        return self.started is not None or self.status.running
 
     @property
     def deadline(self) -> float | None:
@@ -116,10 +116,10 @@ class ReconcileContext:
 
     def workers(self) -> JsonObject:
         """The pods of the attempt, counted."""
-        pods = self.seen.workers_of(self.record.attempt)
+        pods = self.children.workers_of(self.status.attempt)
         return {
-            "active": sum(not each.over for each in pods),
-            "ready": sum(each.ready and not each.over for each in pods),
+            "active": sum(not each.finished for each in pods),
+            "ready": sum(each.ready and not each.finished for each in pods),
             "succeeded": sum(each.phase == "Succeeded" for each in pods),
             "failed": sum(each.phase == "Failed" for each in pods),
         }
@@ -130,29 +130,29 @@ class ReconcileContext:
         reason: str,
         message: str = "",
         *,
-        told: Sequence[Condition] = (),
-        again: float | None = None,
+        conditions: Sequence[Condition] = (),
+        requeue_after: float | None = None,
         **fields: Any,
     ) -> ReconcilePlan:
         """The decision that puts this status, if it is another one, and tells of a new phase or reason."""
         first = (
             {}
-            if self.started is None or self.record.started is not None
+            if self.started is None or self.status.started is not None
             else {"startTime": stamp(self.started)}
         )
         status = build_status(
-            self.record,
+            self.status,
             generation=self.meta.generation,
             now=self.now,
             phase=phase,
             reason=reason,
             message=message,
-            told=told,
+            conditions=conditions,
             **{"selector": f"{n.LABEL_JOB}={self.meta.name},{n.LABEL_ATTEMPT}", **first, **fields},
         )
-        raw = self.record.raw
+        raw = self.status.raw
         if status == raw:
-            return ReconcilePlan(again=again)
+            return ReconcilePlan(requeue_after=requeue_after)
         news = (phase, reason, status["attempt"]) != (
             raw.get("phase"),
             raw.get("reason"),
@@ -162,24 +162,24 @@ class ReconcileContext:
         event = Event(
             type=WARNING if bad else NORMAL, reason=reason, message=message or f"the job is {phase}"
         )
-        return ReconcilePlan(status=status, events=(event,) if news else (), again=again)
+        return ReconcilePlan(status=status, events=(event,) if news else (), requeue_after=requeue_after)
 
     def end(
         self, phase: str, reason: str, message: str, exit_code: int | None, **fields: Any
     ) -> ReconcilePlan:
         """The job is over, for ever."""
         well = phase == n.PHASE_SUCCEEDED
-        told = (
-            Condition(type=n.COMPLETE, so=well, reason=reason, message=message),
-            Condition(type=n.FAILED, so=not well, reason=reason, message=message),
-            Condition(type=n.WORKERS_READY, so=False, reason=reason, message="the job is over"),
+        conditions = (
+            Condition(type=n.COMPLETE, status=well, reason=reason, message=message),
+            Condition(type=n.FAILED, status=not well, reason=reason, message=message),
+            Condition(type=n.WORKERS_READY, status=False, reason=reason, message="the job is over"),
             *(
-                [Condition(type=n.SUSPENDED, so=False, reason=reason, message="the job is over")]
-                if n.SUSPENDED in conditions_by_type(self.record.raw.get("conditions"))
+                [Condition(type=n.SUSPENDED, status=False, reason=reason, message="the job is over")]
+                if n.SUSPENDED in conditions_by_type(self.status.raw.get("conditions"))
                 else []
             ),
             *(
-                [Condition(type=n.ACCEPTED, so=False, reason=reason, message=message)]
+                [Condition(type=n.ACCEPTED, status=False, reason=reason, message=message)]
                 if reason == n.REASON_INVALID_SPEC
                 else []
             ),
@@ -188,8 +188,8 @@ class ReconcileContext:
             phase,
             reason,
             message,
-            told=told,
-            again=0.0,
+            conditions=conditions,
+            requeue_after=0.0,
             capacity=None,
             completionTime=stamp(self.now),
             exitCode=exit_code,
@@ -221,31 +221,31 @@ _WARNING_REASONS = (
 def unknown_capacity(noted: JobStatus, reason: str) -> tuple[Condition, ...]:
     """That nothing is known of nodes, where something was told of them before."""
     known = n.CAPACITY_AVAILABLE in conditions_by_type(noted.raw.get("conditions"))
-    return (Condition(type=n.CAPACITY_AVAILABLE, so=None, reason=reason),) if known else ()
+    return (Condition(type=n.CAPACITY_AVAILABLE, status=None, reason=reason),) if known else ()
 
 
 # A queue that is being deleted stays for what runs in it, and begins nothing.
 _NOT_STARTED = ("", n.PHASE_PENDING, n.PHASE_SUSPENDED)
-QUEUE_FOUND_CONDITION = Condition(type=n.QUEUE_FOUND, so=True, reason="Found")
+QUEUE_FOUND_CONDITION = Condition(type=n.QUEUE_FOUND, status=True, reason="Found")
 
 
 def rejected_conditions(refusal: Refusal) -> tuple[Condition, ...]:
     """What is so of a job that can't be made as it, or its queue, is now."""
     return Condition(
-        type=n.ACCEPTED, so=False, reason=n.REASON_INVALID_SPEC, message=refusal.message
+        type=n.ACCEPTED, status=False, reason=n.REASON_INVALID_SPEC, message=refusal.message
     ), QUEUE_FOUND_CONDITION
 
 
-def unretained_claims(look: ReconcileContext, making: AttemptSpec) -> str:
+def unretained_claims(ctx: ReconcileContext, attempt: AttemptSpec) -> str:
     """The claims that go with the job though its queue retains such by now, and what keeps them; "" where none do.
 
     An owner stays what it was at the claim's creation: the controller has no right to change claims.
     """
     names = [
         each.name
-        for each in making.storage.claims
+        for each in attempt.storage.claims
         if each.retain
-        and (live := look.seen.objects.get(("PersistentVolumeClaim", each.name))) is not None
+        and (live := ctx.children.objects.get(("PersistentVolumeClaim", each.name))) is not None
         and live["metadata"].get("ownerReferences")
     ]
     if not names:
@@ -253,13 +253,13 @@ def unretained_claims(look: ReconcileContext, making: AttemptSpec) -> str:
     patch = '[{"op": "remove", "path": "/metadata/ownerReferences"}]'
     return (
         f"goes with the job, as it was made before its queue was to retain it: {', '.join(names)}; what keeps it: "
-        f"kubectl patch pvc -n {making.namespace} {' '.join(names)} --type json -p '{patch}'"
+        f"kubectl patch pvc -n {attempt.namespace} {' '.join(names)} --type json -p '{patch}'"
     )
 
 
-def acceptance_message(look: ReconcileContext, making: AttemptSpec) -> str:
+def acceptance_message(ctx: ReconcileContext, attempt: AttemptSpec) -> str:
     """Return the message of the condition Accepted for a valid job: decisions that the user may not expect."""
-    spec = making.spec
+    spec = attempt.spec
     found = None if spec.launcher else detect_launcher(spec.command, spec.args)
     unknown = (
         f"the command runs once on each node, without torchrun: {found.unknown} is not known to be a plain program; "
@@ -267,7 +267,7 @@ def acceptance_message(look: ReconcileContext, making: AttemptSpec) -> str:
         if found is not None and found.unknown
         else ""
     )
-    return "; ".join(filter(None, (unknown, unretained_claims(look, making))))
+    return "; ".join(filter(None, (unknown, unretained_claims(ctx, attempt))))
 
 
 def valid_conditions(settings: Settings, said: str = "") -> tuple[Condition, ...]:
@@ -275,15 +275,15 @@ def valid_conditions(settings: Settings, said: str = "") -> tuple[Condition, ...
     substituted = settings.substituted
     message = f"{substituted} needs distributed.rdzvEndpoint; the workers meet by c10d" if substituted else ""
     return (
-        Condition(type=n.ACCEPTED, so=True, reason="Valid", message=said),
+        Condition(type=n.ACCEPTED, status=True, reason="Valid", message=said),
         QUEUE_FOUND_CONDITION,
         Condition(
             type=n.RENDEZVOUS_SUBSTITUTED,
-            so=bool(substituted),
+            status=bool(substituted),
             reason="NoEndpoint" if substituted else "AsAsked",
             message=message,
         ),
-        Condition(type=n.SCHEDULER_NOT_INSTALLED, so=False, reason="Installed"),
+        Condition(type=n.SCHEDULER_NOT_INSTALLED, status=False, reason="Installed"),
     )
 
 
@@ -295,61 +295,66 @@ def _queue_message(noted: JobStatus) -> str:
     return "the workers begin anew when it is there" if began else "the job begins when it is there"
 
 
-def _policy_wait(look: ReconcileContext) -> Wait | None:
+def _policy_wait(ctx: ReconcileContext) -> Wait | None:
     """Wait if no admission policy has checked the job's restricted fields.
 
     Only the API server knows the author of the job and their permissions.
     """
-    since = look.cluster.policy_since
-    if not look.spec.restricted_fields or (since is not None and look.meta.created >= since):
+    since = ctx.cluster.policy_since
+    if not ctx.spec.restricted_fields or (since is not None and ctx.meta.created >= since):
         return None
     lacks = "is not installed" if since is None else "was installed after the creation of the job"
     message = (
-        f"spec: {', '.join(look.spec.restricted_fields)} requires permissions that ValidatingAdmissionPolicy "
+        f"spec: {', '.join(ctx.spec.restricted_fields)} requires permissions that ValidatingAdmissionPolicy "
         f"{n.JOB_POLICY} checks, but the policy {lacks}. Apply config/admission.yaml, then create the job again."
     )
-    return Wait(reason=n.REASON_POLICY_MISSING, message=message, again=SCHEDULER_SECONDS)
+    return Wait(reason=n.REASON_POLICY_MISSING, message=message, requeue_after=SCHEDULER_SECONDS)
 
 
-def prepare_attempt(look: ReconcileContext, attempt: int, nodes: Any = None) -> AttemptSpec | Wait | Refusal:
+def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: Any = None) -> AttemptSpec | Wait | Refusal:
     """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
-    spec, meta = look.spec, look.meta
-    if look.problems:
-        return Refusal(message=look.problems)
-    if not look.has_started and (unchecked := _policy_wait(look)):
+    spec, meta = ctx.spec, ctx.meta
+    if ctx.problems:
+        return Refusal(message=ctx.problems)
+    if not ctx.has_started and (unchecked := _policy_wait(ctx)):
         return unchecked
-    if look.queue is None or (look.queue_leaves and look.record.phase in _NOT_STARTED):
-        lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
-        message = f"TorchrunQueue {spec.queue} {lacks}; {_queue_message(look.record)}"
-        missing = Condition(type=n.QUEUE_FOUND, so=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message)
-        return Wait(reason=n.REASON_QUEUE_NOT_FOUND, message=message, told=(missing,))
-    settings = look.settings
+    if ctx.queue is None or (ctx.queue_leaves and ctx.status.phase in _NOT_STARTED):
+        lacks = f"is not in namespace {meta.namespace}" if ctx.queue is None else "is being deleted"
+        message = f"TorchrunQueue {spec.queue} {lacks}; {_queue_message(ctx.status)}"
+        missing = Condition(
+            type=n.QUEUE_FOUND, status=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message
+        )
+        return Wait(reason=n.REASON_QUEUE_NOT_FOUND, message=message, conditions=(missing,))
+    settings = ctx.settings
     if settings is None:
-        _, problems = resolve(look.queue, spec)
-        _, own = queue_spec.parse(look.queue)
+        _, problems = resolve(ctx.queue, spec)
+        _, own = queue_spec.parse(ctx.queue)
         if own:
             message = f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
-            return Wait(reason=n.REASON_QUEUE_INVALID, message=message, told=(QUEUE_FOUND_CONDITION,))
+            return Wait(reason=n.REASON_QUEUE_INVALID, message=message, conditions=(QUEUE_FOUND_CONDITION,))
         return Refusal(message="; ".join(problems))
     # A job that started under an earlier version of the program continues.
-    if not look.has_started and (own := own_template(look.queue, spec, settings.queue)):
+    if not ctx.has_started and (own := own_template(ctx.queue, spec, settings.queue)):
         return Refusal(message="; ".join(own))
-    if settings.gang and not look.cluster.kai:
+    if settings.gang and not ctx.cluster.kai:
         message = f"scheduling.scheduler is {n.KAI_SCHEDULER}, whose API is not installed; the job begins when it is"
         absent = Condition(
-            type=n.SCHEDULER_NOT_INSTALLED, so=True, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
+            type=n.SCHEDULER_NOT_INSTALLED,
+            status=True,
+            reason=n.REASON_SCHEDULER_NOT_INSTALLED,
+            message=message,
         )
         return Wait(
             reason=n.REASON_SCHEDULER_NOT_INSTALLED,
             message=message,
-            told=(*valid_conditions(settings)[:3], absent),
-            again=SCHEDULER_SECONDS,
+            conditions=(*valid_conditions(settings)[:3], absent),
+            requeue_after=SCHEDULER_SECONDS,
         )
     try:
         size = distribute(spec, settings.queue)
         # A job that has started keeps its size.
-        resized = any(each.size != spec.size_key for each in look.seen.of(look.record.attempt))
-        if (resized or not look.has_started) and (wrong := _find_launcher_conflict(spec, size, settings)):
+        resized = any(each.size != spec.size_key for each in ctx.children.of(ctx.status.attempt))
+        if (resized or not ctx.has_started) and (wrong := _find_launcher_conflict(spec, size, settings)):
             return Refusal(message=wrong)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
@@ -357,8 +362,8 @@ def prepare_attempt(look: ReconcileContext, attempt: int, nodes: Any = None) -> 
             meta.name,
             settings,
             size,
-            look.cluster,
-            look.seen.claims,
+            ctx.cluster,
+            ctx.children.claims,
             persist_checkpoints=spec.persist_checkpoints,
             workspace=spec.workspace is not None,
         )
@@ -368,8 +373,8 @@ def prepare_attempt(look: ReconcileContext, attempt: int, nodes: Any = None) -> 
         return Wait(
             reason=missing.reason,
             message=str(missing),
-            told=valid_conditions(settings),
-            again=POLL_SECONDS,
+            conditions=valid_conditions(settings),
+            requeue_after=POLL_SECONDS,
         )
     return AttemptSpec(
         name=meta.name,
@@ -379,10 +384,10 @@ def prepare_attempt(look: ReconcileContext, attempt: int, nodes: Any = None) -> 
         settings=settings,
         size=size,
         storage=storage,
-        cluster=look.cluster,
-        attempt=attempt,
-        has_started=look.has_started,
-        nearby=look.nearby,
+        cluster=ctx.cluster,
+        number=attempt,
+        has_started=ctx.has_started,
+        nearby=ctx.nearby,
     )
 
 
@@ -409,7 +414,7 @@ class AttemptSpec:
     size: Size
     storage: Storage
     cluster: Cluster
-    attempt: int
+    number: int
     has_started: bool = False
     nearby: tuple[str, ...] = ()
 
@@ -421,7 +426,7 @@ class AttemptSpec:
     @property
     def attempt_labels(self) -> dict[str, str]:
         """On what is made for the attempt."""
-        return {**self.labels, n.LABEL_ATTEMPT: str(self.attempt)}
+        return {**self.labels, n.LABEL_ATTEMPT: str(self.number)}
 
     @property
     def sync(self) -> bool:
@@ -435,15 +440,15 @@ class AttemptSpec:
         return logs_prefix(bucket, self.namespace, self.uid) if bucket else ""
 
     @property
-    def meeting(self) -> Rendezvous:
+    def rendezvous(self) -> Rendezvous:
         """Where the workers of this attempt meet. One worker needs neither a name nor a fixed port for that."""
-        first = f"{n.attempt_name(self.name, self.attempt)}-0.{self.name}.{self.namespace}.svc"
+        first = f"{n.attempt_name(self.name, self.number)}-0.{self.name}.{self.namespace}.svc"
         alone = self.size.nodes == 1 and self.settings.rendezvous == job_spec.C10D
         place = "localhost:0" if alone else f"{first}:{self.settings.port}"
         return Rendezvous(
             backend=self.settings.rendezvous,
             endpoint=self.spec.endpoint or place,
-            id=f"{self.uid}-{self.attempt}",
+            id=f"{self.uid}-{self.number}",
             nodes=self.size.nodes,
             least=self.size.least,
             processes=self.size.processes,

@@ -95,7 +95,7 @@ class Controller:
                 return BEAT_SECONDS
             if key == _RESYNC:
                 return await self._resync()
-            with self._metrics.look(key.kind):
+            with self._metrics.reconcile(key.kind):
                 return await self._in_thread(lambda: self._reconcile(key))
         except (ApiError, ApiUnavailable) as error:
             raise RetryLater(str(error), error.retry_after) from error

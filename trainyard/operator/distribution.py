@@ -32,7 +32,7 @@ class Size:
         return self.gpus or 1
 
     @property
-    def all_gpus(self) -> int:
+    def total_gpus(self) -> int:
         """GPUs of all nodes."""
         return self.nodes * self.gpus
 

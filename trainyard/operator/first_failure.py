@@ -73,7 +73,7 @@ def settle_seconds(failure: Failure, workers: Iterable[Worker], now: float) -> f
 
     If the clock of a node differs too much from the controller's, there is no wait.
     """
-    if failure.worker.taken or all(each.over or each.end.code is not None for each in workers):
+    if failure.worker.disruption or all(each.finished or each.end.code is not None for each in workers):
         return 0.0
     ends = [each.end.at for each in workers if each.failed and each.end.at is not None]
     duration = SETTLE_SECONDS if _rank_cause(failure) == _CAUSE else FOLLOWING_SETTLE_SECONDS
@@ -90,9 +90,9 @@ def read_failure(worker: Worker) -> Failure:
     rank = _RANK.search(summary)
     lines = _lines(text, rank[2] if rank else "", bool(summary))
     at = _failed_at(summary, end.at)
-    removed = worker.removed is not None and at is not None and at > worker.removed
+    removed = worker.deletion_time is not None and at is not None and at > worker.deletion_time
     outside = end.code in _SIGNALLED_CODES or removed
-    killed = bool(worker.taken) or end.reason == OUT_OF_MEMORY
+    killed = bool(worker.disruption) or end.reason == OUT_OF_MEMORY
     return Failure(
         worker=worker,
         rank=int(rank[1]) if rank else None,
@@ -114,7 +114,7 @@ def _rank_cause(failure: Failure) -> int:
     if failure.is_consequence:
         return _CONSEQUENCE
     end = failure.worker.end
-    knows = failure.error or failure.worker.taken or end.before or end.said or (end.code or 0) > 1
+    knows = failure.error or failure.worker.disruption or end.before or end.said or (end.code or 0) > 1
     return _CAUSE if knows else _SILENT
 
 

@@ -23,12 +23,12 @@ from trainyard.operator.plan import POLL_SECONDS
 from trainyard.operator.pool import Unreadable, worker_requests
 
 
-def build_pod_group(making: AttemptSpec) -> JsonObject:
+def build_pod_group(attempt: AttemptSpec) -> JsonObject:
     """KAI's gang: all workers of the attempt, of an elastic one as few as it runs with, start together or none."""
-    queue = making.settings.queue
-    name = n.attempt_name(making.name, making.attempt)
+    queue = attempt.settings.queue
+    name = n.attempt_name(attempt.name, attempt.number)
     spec: JsonObject = {
-        "minMember": making.size.least,
+        "minMember": attempt.size.least,
         "queue": queue.kai_queue or n.KAI_DEFAULT_QUEUE,
         # KAI 0.16.2 to 0.17.0 count a succeeded worker as missing and evict the others after 60 s
         # (kai-scheduler/KAI-Scheduler#1968). The controller handles lost workers itself. Older definitions drop the
@@ -38,7 +38,7 @@ def build_pod_group(making: AttemptSpec) -> JsonObject:
     if queue.priority_class:
         spec["priorityClassName"] = queue.priority_class
     version = f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
-    made = build_object(making, version, "PodGroup", name, making.attempt_labels)
+    made = build_object(attempt, version, "PodGroup", name, attempt.attempt_labels)
     made["metadata"]["annotations"] = {n.ANNOTATION_MADE_OF: spec_digest(spec)}
     return {**made, "spec": spec}
 
@@ -71,21 +71,26 @@ NAME: Final = "name"
 LIMITS: Final = "limits"
 
 
-def gang_wait(look: ReconcileContext, making: AttemptSpec) -> Wait | None:
+def gang_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Wait | None:
     """Return the wait of a job that KAI would never start. Its pods would stay pending without a reason."""
-    if not making.settings.gang:
+    if not attempt.settings.gang:
         return None
-    reason, message = _missing_queue(look, making)
+    reason, message = _missing_queue(ctx, attempt)
     if not reason:
-        reason, message = _exceeded_limit(look, making)
+        reason, message = _exceeded_limit(ctx, attempt)
     if not reason:
         return None
-    return Wait(reason=reason, message=message, told=valid_conditions(making.settings), again=POLL_SECONDS)
+    return Wait(
+        reason=reason,
+        message=message,
+        conditions=valid_conditions(attempt.settings),
+        requeue_after=POLL_SECONDS,
+    )
 
 
-def _missing_queue(look: ReconcileContext, making: AttemptSpec) -> tuple[str, str]:
-    name = making.settings.queue.kai_queue
-    lacking = find_missing_queue(look.cluster.kai_queues, name) if name else ""
+def _missing_queue(ctx: ReconcileContext, attempt: AttemptSpec) -> tuple[str, str]:
+    name = attempt.settings.queue.kai_queue
+    lacking = find_missing_queue(ctx.cluster.kai_queues, name) if name else ""
     if not lacking:
         return "", ""
     above = f", which is above {name}" if lacking != name else ""
@@ -93,8 +98,8 @@ def _missing_queue(look: ReconcileContext, making: AttemptSpec) -> tuple[str, st
     return n.REASON_KAI_QUEUE_NOT_FOUND, message
 
 
-def _exceeded_limit(look: ReconcileContext, making: AttemptSpec) -> tuple[str, str]:
-    why = _excess(making, lowest_limits(look.cluster.kai_queues, kai_queue_name(making.settings.queue)))
+def _exceeded_limit(ctx: ReconcileContext, attempt: AttemptSpec) -> tuple[str, str]:
+    why = _excess(attempt, lowest_limits(ctx.cluster.kai_queues, kai_queue_name(attempt.settings.queue)))
     return (
         (n.REASON_KAI_QUEUE_LIMIT, f"{why}; the job begins when it may have more, or the job asks for less")
         if why
@@ -116,30 +121,30 @@ def kai_status(queue: QueueSpec, cluster: Cluster) -> JsonObject | None:
     return {NAME: kai_queue_name(queue), LIMITS: limits}
 
 
-def gang_rejection_reason(status: Any, making: AttemptSpec) -> str:
+def gang_rejection_reason(status: Any, attempt: AttemptSpec) -> str:
     """Return why KAI would never start `making` in a queue with this status; "" if it may."""
     fields = status.get("kai") if isinstance(status, Mapping) else None
-    if not making.settings.gang or not isinstance(fields, Mapping):
+    if not attempt.settings.gang or not isinstance(fields, Mapping):
         return ""
     limits = fields.get(LIMITS)
-    if fields.get(NAME) != kai_queue_name(making.settings.queue) or not isinstance(limits, Mapping):
+    if fields.get(NAME) != kai_queue_name(attempt.settings.queue) or not isinstance(limits, Mapping):
         return ""
     found = {
         resource: KaiLimit(queue=str(each.get("queue")), most=most)
         for resource, each in limits.items()
         if isinstance(each, Mapping) and isinstance(most := each.get("limit"), int | float)
     }
-    why = _excess(making, found)
+    why = _excess(attempt, found)
     return f"{why}; request less, or a higher limit" if why else ""
 
 
-def _excess(making: AttemptSpec, limits: Mapping[str, KaiLimit]) -> str:
+def _excess(attempt: AttemptSpec, limits: Mapping[str, KaiLimit]) -> str:
     """Return the limit that the job exceeds. For an elastic job, its minimum counts."""
-    asked = _gang_requests(making) if limits else {}
+    asked = _gang_requests(attempt) if limits else {}
     for resource, limit in limits.items():
         need = asked.get(resource, 0)
         if need > limit.most:
-            what = "at least " if making.size.elastic else ""
+            what = "at least " if attempt.size.elastic else ""
             return (
                 f"the job asks for {what}{_format_resource(resource, need)}, and KAI Scheduler's queue {limit.queue} "
                 f"may have {_format_resource(resource, limit.most)} (spec.resources.{resource}.limit)"
@@ -153,14 +158,14 @@ def _format_resource(resource: str, amount: float) -> str:
     return f"{amount:g} {'GPUs' if resource == KAI_GPU else 'processors'}"
 
 
-def _gang_requests(making: AttemptSpec) -> dict[str, float]:
+def _gang_requests(attempt: AttemptSpec) -> dict[str, float]:
     """Return the requests of all workers for the resources that KAI's queues limit."""
     each: Mapping[str, Any] = {}
     with suppress(Unreadable):  # the dry run of the queue's pod reports it
-        each = worker_requests(making)
-    workers = making.size.least
+        each = worker_requests(attempt)
+    workers = attempt.size.least
     return {
-        KAI_GPU: workers * making.size.gpus,
+        KAI_GPU: workers * attempt.size.gpus,
         **{name: float(workers * each.get(name, 0)) for name in ("cpu", "memory")},
     }
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from trainyard.operator import names as n
 
-_LOOK_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_RECONCILE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Metrics:
@@ -25,34 +25,39 @@ class Metrics:
 
         self._jobs = Gauge(named("jobs"), "TorchrunJobs by phase", ["phase"], registry=self._registry)
         self._waiting = Gauge(
-            named("waiting"), "Jobs and queues that are to be looked at, or are", registry=self._registry
+            named("waiting"),
+            "Jobs and queues that wait for a reconcile, or are in one",
+            registry=self._registry,
         )
-        self._looks = Histogram(
-            named("look_seconds"),
-            "Seconds of one look at a job or a queue",
+        self._durations = Histogram(
+            named("reconcile_seconds"),
+            "Seconds of a reconcile of a job or a queue",
             ["kind"],
-            buckets=_LOOK_SECONDS,
+            buckets=_RECONCILE_SECONDS,
             registry=self._registry,
         )
         self._failures = Counter(
-            named("look_failures"), "Looks that failed and are tried again", ["kind"], registry=self._registry
+            named("reconcile_failures"),
+            "Reconciles that failed and are retried",
+            ["kind"],
+            registry=self._registry,
         )
         for kind in (n.JOB_KIND, n.QUEUE_KIND):
             self._failures.labels(kind)
 
     def jobs(self, phases: Mapping[str, int]) -> None:
-        """How many jobs are in each phase; "" is one that nobody has looked at yet, and it counts as Pending."""
+        """Set the number of jobs in each phase; "" is a job without a status, which counts as Pending."""
         for phase in n.PHASES:
             more = phases.get("", 0) if phase == n.PHASE_PENDING else 0
             self._jobs.labels(phase).set(phases.get(phase, 0) + more)
 
     def waiting(self, count: int) -> None:
-        """How many jobs and queues are to be looked at by now, or are looked at."""
+        """Set the number of jobs and queues that wait for a reconcile, or are in one."""
         self._waiting.set(count)
 
     @contextmanager
-    def look(self, kind: str) -> Iterator[None]:
-        """Measures one look."""
+    def reconcile(self, kind: str) -> Iterator[None]:
+        """Measure one reconcile."""
         began = time.monotonic()
         try:
             yield
@@ -60,9 +65,9 @@ class Metrics:
             self._failures.labels(kind).inc()
             raise
         finally:
-            self._looks.labels(kind).observe(time.monotonic() - began)
+            self._durations.labels(kind).observe(time.monotonic() - began)
 
     def serve(self, host: str, port: int) -> WSGIServer:
-        """Answers scrapes in a thread that ends with the process. Raises OSError where the address can't be had."""
+        """Answer scrapes in a daemon thread. Raises OSError if the address is not available."""
         server, _ = start_http_server(port, host, self._registry)
         return server

@@ -29,7 +29,7 @@ from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.core.resolve import resolve
 from trainyard.operator.diagnostics import jobs_without_pods
 from trainyard.operator.placement import REQUIRED, affinity_allows, gpu_terms
-from trainyard.operator.plan import Removal, removal
+from trainyard.operator.plan import Deletion, deletion
 from trainyard.operator.pool import (
     NODE_START_SECONDS,
     RETRY_SECONDS,
@@ -75,10 +75,10 @@ class NodesWait:
 
     reason: str
     message: str
-    gathering: CapacityWait | None = None
-    removals: tuple[Removal, ...] = ()
-    makes: tuple[JsonObject, ...] = ()
-    again: float | None = None
+    capacity_wait: CapacityWait | None = None
+    deletions: tuple[Deletion, ...] = ()
+    creations: tuple[JsonObject, ...] = ()
+    requeue_after: float | None = None
     recount: bool = False
 
 
@@ -93,39 +93,41 @@ def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
 
 
 def choose_nodes(
-    look: ReconcileContext, making: AttemptSpec, leaving: int, first: NodesWait | None = None
+    ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, first: NodesWait | None = None
 ) -> NodesChosen | NodesWait:
     """Return the number of nodes for the attempt, or how to wait for them. `leaving` earlier workers still run.
 
     While there is another wait `first`, no placeholders are created. An impossible job is reported before that.
     """
-    if not making.cluster.placeholders:
+    if not attempt.cluster.placeholders:
         message = (
             f"there is no PriorityClass {names.PLACEHOLDER_PRIORITY_CLASS}, which pods have that hold the nodes of"
-            f" pool {making.settings.queue.pool}; the job begins when it is there"
+            f" pool {attempt.settings.queue.pool}; the job begins when it is there"
         )
         return NodesWait(
             reason=n.REASON_PRIORITY_CLASS_NOT_FOUND,
             message=message,
-            removals=delete_placeholders(look),
-            again=IMPOSSIBLE_SECONDS,
+            deletions=delete_placeholders(ctx),
+            requeue_after=IMPOSSIBLE_SECONDS,
         )
-    if look.refused:
+    if ctx.refused:
         return NodesWait(
             reason=n.REASON_PLACEHOLDER_REFUSED,
-            message=f"a pod that would hold a node is refused: {look.refused}",
-            gathering=_capacity_wait(look),
-            again=IMPOSSIBLE_SECONDS,
+            message=f"a pod that would hold a node is refused: {ctx.refused}",
+            capacity_wait=_capacity_wait(ctx),
+            requeue_after=IMPOSSIBLE_SECONDS,
         )
-    if look.pool is None:  # it was read for another spec
-        return NodesWait(reason=n.REASON_WAITING_FOR_NODES, message="the pool is not read yet", again=0.0)
+    if ctx.pool is None:  # it was read for another spec
+        return NodesWait(
+            reason=n.REASON_WAITING_FOR_NODES, message="the pool is not read yet", requeue_after=0.0
+        )
     try:
-        request = build_request(making, look.pool.pool)
+        request = build_request(attempt, ctx.pool.pool)
     except Unreadable as error:
         return NodesWait(
-            reason=n.REASON_QUEUE_INVALID, message=str(error), removals=delete_placeholders(look)
+            reason=n.REASON_QUEUE_INVALID, message=str(error), deletions=delete_placeholders(ctx)
         )
-    choice = _Choice(look, making, request, leaving)
+    choice = _Choice(ctx, attempt, request, leaving)
     return choice.hopeless() or first or choice.made()
 
 
@@ -133,11 +135,11 @@ class _Choice:
     """One choice: what it is made from, and the wait that it is of."""
 
     def __init__(
-        self, look: ReconcileContext, making: AttemptSpec, request: JobRequest, leaving: int
+        self, ctx: ReconcileContext, attempt: AttemptSpec, request: JobRequest, leaving: int
     ) -> None:
-        self.look, self.making, self.request, self.leaving = look, making, request, leaving
-        self.old, self.seen = _observation(look, making, request)
-        self.gathering = _capacity_wait(look)
+        self.ctx, self.attempt, self.request, self.leaving = ctx, attempt, request, leaving
+        self.old, self.seen = _observation(ctx, attempt, request)
+        self.capacity_wait = _capacity_wait(ctx)
 
     def hopeless(self) -> NodesWait | None:
         """Return the wait of a job that the pool can never fit, without placeholders; None for other jobs."""
@@ -148,47 +150,47 @@ class _Choice:
         return NodesWait(
             reason=n.REASON_CAPACITY_IMPOSSIBLE if there else n.REASON_POOL_NOT_FOUND,
             message=why,
-            removals=delete_placeholders(self.look),
-            again=IMPOSSIBLE_SECONDS,
+            deletions=delete_placeholders(self.ctx),
+            requeue_after=IMPOSSIBLE_SECONDS,
         )
 
     def made(self) -> NodesChosen | NodesWait:
-        if self.gathering.retry is not None:
-            if self.look.now < self.gathering.retry:
-                return self._paused(self.gathering.retry)
-            self.gathering = CapacityWait(since=self.look.now, tries=self.gathering.tries)
-        found = _count_allowed(self.making, self.request, self.seen)
+        if self.capacity_wait.retry is not None:
+            if self.ctx.now < self.capacity_wait.retry:
+                return self._paused(self.capacity_wait.retry)
+            self.capacity_wait = CapacityWait(since=self.ctx.now, tries=self.capacity_wait.tries)
+        found = _count_allowed(self.attempt, self.request, self.seen)
         counted = _count_held(self.request, self.seen, found)
         verdict = "" if found.usable else self._verdict()
         if verdict:
             return self._failed(n.REASON_CAPACITY_IMPOSSIBLE, verdict, by_events=True)
-        since, enough = self.gathering.since, self.gathering.enough_since
+        since, enough = self.capacity_wait.since, self.capacity_wait.quorum_since
         decision = capacity.decide(self.request, self.seen, counted, started=since, quorum_since=enough)
         if isinstance(decision, Submit):
             return self._begin(counted, decision)
         missing = shortfall(self.request, self.seen, counted, since)
         if isinstance(decision, GiveUp):
             return self._failed(n.REASON_INSUFFICIENT_CAPACITY, f"{decision.reason}: {missing}")
-        self.gathering = replace(self.gathering, enough_since=decision.since)
+        self.capacity_wait = replace(self.capacity_wait, quorum_since=decision.since)
         return self._hold(counted, missing)
 
     @property
     def progress(self) -> Progress:
         """Return the wait as `launcher.holding` takes it."""
-        since = self.gathering.since
-        return Progress(attempt=self.gathering.tries, candidate=0, since=since, began=since)
+        since = self.capacity_wait.since
+        return Progress(attempt=self.capacity_wait.tries, candidate=0, since=since, began=since)
 
     def _hopeless(self) -> str:
-        given_up = capacity.preflight(self.request, self.seen, self.gathering.since)
+        given_up = capacity.preflight(self.request, self.seen, self.capacity_wait.since)
         if given_up is not None:
             return given_up.reason
-        return taint_problem(self.making, self.seen.pool) if self.seen.pool else ""
+        return taint_problem(self.attempt, self.seen.pool) if self.seen.pool else ""
 
     def _verdict(self) -> str:
         """What Karpenter says of the placeholders of this wait, where it can never buy a machine for one."""
         names = {self.request.placeholder_name(index) for index in range(self.request.max_nodes)}
         for each in self.seen.warnings:
-            recent = each.at >= self.gathering.since
+            recent = each.at >= self.capacity_wait.since
             if recent and (each.kind, each.name, each.reason) == (_POOL, self.request.pool.name, _NO_TYPE):
                 return (
                     f"pool {self.request.pool.name} has no available instance type: {each.message}; "
@@ -202,8 +204,8 @@ class _Choice:
 
     def _hold(self, counted: Count, missing: str) -> NodesWait:
         """Keeps the placeholders that there should be; machines that never became of use go back."""
-        initialized = {each.uid: self.look.now for each in self.seen.claims if each.initialized}
-        since = self.gathering.since
+        initialized = {each.uid: self.ctx.now for each in self.seen.claims if each.initialized}
+        since = self.capacity_wait.since
         late = giveback.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
         if late and not self.seen.fresh:
             return _RECOUNT
@@ -211,30 +213,30 @@ class _Choice:
         back += [self._removed(pod) for each in late for pod in remove(each.held_by)]
         number = max(0, capacity.target(self.request, self.seen) - self.leaving)
         actions = hold(self.request, self.seen, self.progress, number)
-        makes = tuple(
-            build_placeholder(self.making, self.request, each.index, each.wait)
+        creations = tuple(
+            build_placeholder(self.attempt, self.request, each.index, each.wait)
             for each in actions
             if isinstance(each, Hold)
         )
-        taken = [name for name in (each["metadata"]["name"] for each in makes) if self._is_taken(name)]
+        taken = [name for name in (each["metadata"]["name"] for each in creations) if self._is_taken(name)]
         have = f"{len(counted.usable)} of {self.request.max_nodes} nodes"
-        enough = self.gathering.enough_since is not None
+        enough = self.capacity_wait.quorum_since is not None
         waiting = NodesWait(
             reason=n.REASON_HOLDING_FOR_MORE if enough else n.REASON_WAITING_FOR_NODES,
             message=f"{have}: {missing}",
-            gathering=self.gathering,
-            removals=(
-                *map(removal, self.old),
+            capacity_wait=self.capacity_wait,
+            deletions=(
+                *map(deletion, self.old),
                 *back,
                 *(self._removed(each) for each in actions if isinstance(each, Remove)),
             ),
-            makes=makes,
-            again=CAPACITY_POLL_SECONDS,
+            creations=creations,
+            requeue_after=CAPACITY_POLL_SECONDS,
         )
         if not taken:
             return waiting
         message = f"Pod {taken[0]} belongs to something else; the job begins when it is gone"
-        return replace(waiting, reason=n.REASON_NAME_TAKEN, message=message, makes=())
+        return replace(waiting, reason=n.REASON_NAME_TAKEN, message=message, creations=())
 
     def _begin(self, counted: Count, decision: Submit) -> NodesChosen | NodesWait:
         """What holds none of the chosen nodes goes first; then the count has to hold without it."""
@@ -248,13 +250,13 @@ class _Choice:
         return NodesWait(
             reason=n.REASON_HOLDING_FOR_MORE,
             message=decision.reason,
-            gathering=self.gathering,
-            removals=(
-                *map(removal, self.old),
+            capacity_wait=self.capacity_wait,
+            deletions=(
+                *map(deletion, self.old),
                 *map(self._removed, remove(tuple(surplus))),
                 *self._back(unneeded),
             ),
-            again=0.0,
+            requeue_after=0.0,
         )
 
     def _failed(self, reason: str, message: str, *, by_events: bool = False) -> NodesWait:
@@ -264,59 +266,59 @@ class _Choice:
         """
         if not self.seen.fresh:
             return _RECOUNT
-        tries = self.gathering.tries
-        chance = random.Random(f"{self.look.meta.uid} {tries}").random()  # noqa: S311 (jitter)
-        retry = self.look.now + self.request.retry_seconds * (1 + _JITTER * chance)
+        tries = self.capacity_wait.tries
+        chance = random.Random(f"{self.ctx.meta.uid} {tries}").random()  # noqa: S311 (jitter)
+        retry = self.ctx.now + self.request.retry_seconds * (1 + _JITTER * chance)
         unneeded = () if by_events else self._unneeded()
         return NodesWait(
             reason=reason,
             message=f"{message}; try {tries + 1} begins at {stamp(retry)}",
-            gathering=replace(self.gathering, tries=tries + 1, enough_since=None, retry=retry),
-            removals=(*delete_placeholders(self.look), *self._back(unneeded)),
-            again=retry - self.look.now,
+            capacity_wait=replace(self.capacity_wait, tries=tries + 1, quorum_since=None, retry=retry),
+            deletions=(*delete_placeholders(self.ctx), *self._back(unneeded)),
+            requeue_after=retry - self.ctx.now,
         )
 
     def _paused(self, retry: float) -> NodesWait:
-        raw = self.look.record.raw
+        raw = self.ctx.status.raw
         said = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)
         known = raw.get("reason") in said and isinstance(raw.get("message"), str)
         return NodesWait(
             reason=raw["reason"] if known else n.REASON_INSUFFICIENT_CAPACITY,
-            message=raw["message"] if known else f"try {self.gathering.tries} begins at {stamp(retry)}",
-            gathering=self.gathering,
-            removals=delete_placeholders(self.look),
-            again=retry - self.look.now,
+            message=raw["message"] if known else f"try {self.capacity_wait.tries} begins at {stamp(retry)}",
+            capacity_wait=self.capacity_wait,
+            deletions=delete_placeholders(self.ctx),
+            requeue_after=retry - self.ctx.now,
         )
 
     def _unneeded(self) -> tuple[GiveBack, ...]:
-        return giveback.unneeded(self.request, self.seen, since=self.gathering.since)
+        return giveback.unneeded(self.request, self.seen, since=self.capacity_wait.since)
 
-    def _back(self, claims: Iterable[GiveBack]) -> list[Removal]:
+    def _back(self, claims: Iterable[GiveBack]) -> list[Deletion]:
         return [self._given_back(each.claim, each.uid) for each in claims]
 
-    def _given_back(self, name: str, uid: str) -> Removal:
-        return Removal(api_version="karpenter.sh/v1", kind="NodeClaim", namespace="", name=name, uid=uid)
+    def _given_back(self, name: str, uid: str) -> Deletion:
+        return Deletion(api_version="karpenter.sh/v1", kind="NodeClaim", namespace="", name=name, uid=uid)
 
-    def _removed(self, pod: Remove) -> Removal:
+    def _removed(self, pod: Remove) -> Deletion:
         namespace = self.request.namespace
-        return Removal(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
+        return Deletion(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
 
     def _is_taken(self, name: str) -> bool:
-        return ("Pod", name) in self.look.seen.others
+        return ("Pod", name) in self.ctx.children.others
 
 
 _RECOUNT: Final = NodesWait(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
 
 
-def _capacity_wait(look: ReconcileContext) -> CapacityWait:
+def _capacity_wait(ctx: ReconcileContext) -> CapacityWait:
     """The wait that the job is in, without a moment further ahead than it can be, after the clock was set back.
 
     A spec that was changed since is waited for anew.
     """
-    noted, now = look.record.gathering, look.now
+    noted, now = ctx.status.capacity_wait, ctx.now
     if noted is None:
         return CapacityWait(since=now)
-    if look.record.raw.get("observedGeneration") != look.meta.generation:
+    if ctx.status.raw.get("observedGeneration") != ctx.meta.generation:
         return CapacityWait(since=now, tries=noted.tries)
     longest = now + RETRY_SECONDS * (1 + _JITTER)
     retry = None if noted.retry is None else min(noted.retry, longest)
@@ -324,13 +326,13 @@ def _capacity_wait(look: ReconcileContext) -> CapacityWait:
 
 
 def _observation(
-    look: ReconcileContext, making: AttemptSpec, request: JobRequest
+    ctx: ReconcileContext, attempt: AttemptSpec, request: JobRequest
 ) -> tuple[list[JsonObject], Observation]:
     """The placeholders that were made of another spec, and what there is of the pool, these as if they left already."""
-    read: Any = look.pool
-    made = build_placeholder(making, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
+    read: Any = ctx.pool
+    made = build_placeholder(attempt, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
     old, own = [], []
-    for item in look.seen.placeholders:
+    for item in ctx.children.placeholders:
         pod = observe.pod(item)
         if pod.annotations.get(n.ANNOTATION_MADE_OF) != made and not pod.deleting:
             old.append(item)
@@ -338,7 +340,7 @@ def _observation(
         own.append(pod)
     others = [pod for pod in read.pods if not _is_own(pod, request)]
     known = read.pool and with_node_resources(
-        read.pool, read.nodes, node_resources(look.queue_status, request.pool.name)
+        read.pool, read.nodes, node_resources(ctx.queue_status, request.pool.name)
     )
     # What a machine of the pool is, the pool itself says here: nothing else could contradict it.
     pool = known and replace(
@@ -349,19 +351,19 @@ def _observation(
             if label not in (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)
         },
     )
-    return old, replace(read, now=look.now, pool=pool, pods=(*own, *others))
+    return old, replace(read, now=ctx.now, pool=pool, pods=(*own, *others))
 
 
 def _is_own(pod: Pod, request: JobRequest) -> bool:
     return pod.namespace == request.namespace and pod.labels.get(names.LABEL_RUN) == request.run_id
 
 
-def _count_allowed(making: AttemptSpec, request: JobRequest, seen: Observation) -> Count:
+def _count_allowed(attempt: AttemptSpec, request: JobRequest, seen: Observation) -> Count:
     """The pool's nodes, of which those are not usable that the workers' node affinity leaves out.
 
     No placeholder gets there. Counted as usable, they would have the job wait for that, whatever Karpenter says.
     """
-    found, gpu_type = capacity.count(request, seen), making.settings.queue.gpu_type
+    found, gpu_type = capacity.count(request, seen), attempt.settings.queue.gpu_type
     of_type = {REQUIRED: {"nodeSelectorTerms": gpu_terms(gpu_type)}} if gpu_type else {}
     out = {}
     for node in seen.nodes:
@@ -399,48 +401,48 @@ PLACEHOLDER_SECONDS: Final = 20.0
 DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 
-def delete_placeholders(look: ReconcileContext) -> tuple[Removal, ...]:
+def delete_placeholders(ctx: ReconcileContext) -> tuple[Deletion, ...]:
     """Removes every placeholder of the job."""
     return tuple(
-        removal(each) for each in look.seen.placeholders if "deletionTimestamp" not in each["metadata"]
+        deletion(each) for each in ctx.children.placeholders if "deletionTimestamp" not in each["metadata"]
     )
 
 
-def release_placeholders(look: ReconcileContext) -> tuple[tuple[Removal, ...], float | None]:
+def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
     """The placeholders of a job whose workers take their places: those not needed any more, and when to look again."""
-    workers, settings = look.seen.workers_of(look.record.attempt), look.settings
-    nodes, here = look.record.raw.get("nodes"), delete_placeholders(look)
+    workers, settings = ctx.children.workers_of(ctx.status.attempt), ctx.settings
+    nodes, here = ctx.status.raw.get("nodes"), delete_placeholders(ctx)
     if not here:
         return (), None
-    placed = sum(bool(each.node) or each.over for each in workers)
+    placed = sum(bool(each.node) or each.finished for each in workers)
     displaces = settings is not None and settings.queue.scheduler in DEFAULT_SCHEDULERS
     if not displaces or (isinstance(nodes, int) and placed >= nodes):
         return here, None
     # Placeholders may be just what a quota has no room for beside the workers: those have no pods then.
     waiting = [each.created for each in workers if not each.node and each.created is not None]
-    since = min([*waiting, *(begun for begun, _, _ in jobs_without_pods(look))], default=None)
-    left = PLACEHOLDER_SECONDS if since is None else since + PLACEHOLDER_SECONDS - look.now
+    since = min([*waiting, *(begun for begun, _, _ in jobs_without_pods(ctx))], default=None)
+    left = PLACEHOLDER_SECONDS if since is None else since + PLACEHOLDER_SECONDS - ctx.now
     return (here, None) if left <= 0 else ((), left)
 
 
-def find_unplaced_worker(look: ReconcileContext) -> tuple[str, float | None]:
+def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     """A worker that a machine was lost for and no other came; else in how many seconds there may be one.
 
     The others of a world of fixed size wait for it, each on a machine. Karpenter may buy it another one, in the time
     that any machine has to come of use. Another scheduler than Kubernetes' own may have pods wait for its own reasons.
     """
-    settings = look.settings
+    settings = ctx.settings
     if settings is None or not settings.queue.pool:
         return "", None
-    if any(each.least is not None for each in look.seen.of(look.record.attempt)):
+    if any(each.least is not None for each in ctx.children.of(ctx.status.attempt)):
         return "", None
     if settings.queue.scheduler not in DEFAULT_SCHEDULERS:
         return "", None
     waiting = [
         (each.created, each.name)
-        for each in look.seen.workers_of(look.record.attempt)
-        if not (each.node or each.over or each.deleting) and each.created is not None
+        for each in ctx.children.workers_of(ctx.status.attempt)
+        if not (each.node or each.finished or each.deleting) and each.created is not None
     ]
     since, name = min(waiting, default=(None, ""))
-    left = None if since is None else since + NODE_START_SECONDS - look.now
+    left = None if since is None else since + NODE_START_SECONDS - ctx.now
     return (name, None) if left is not None and left <= 0 else ("", left)

@@ -42,13 +42,13 @@ class AttemptJob:
     """
 
     attempt: int
-    parts: int
+    job_count: int
     pods: int
-    needed: int
+    required_pods: int
     size: str
     workspace: str
     complete: bool
-    ending: bool
+    success_criteria_met: bool
     failed: bool
     suspended: bool
     deleting: bool
@@ -70,11 +70,11 @@ class AttemptJob:
         return _number(self.size.partition(":")[0]) if ":" in self.size else None
 
     @property
-    def enough(self) -> int:
-        return self.parts if self.least is None else max(1, min(self.parts, self.least))
+    def required_jobs(self) -> int:
+        return self.job_count if self.least is None else max(1, min(self.job_count, self.least))
 
     @property
-    def named(self) -> frozenset[tuple[str, str]]:
+    def references(self) -> frozenset[tuple[str, str]]:
         """The claims, and the gang, that its pods name, by kind and name."""
         template = (self.item.get("spec") or {}).get("template") or {}
         claims = [
@@ -106,16 +106,16 @@ class Worker:
     phase: str
     ready: bool
     deleting: bool
-    told_to_go: bool
+    deleted_gracefully: bool
     end: PodExit
-    scraped: bool
+    has_metrics: bool
     created: float | None = None
     held: str = ""
     fetching: bool = False
-    taken: str = ""
-    beside: tuple[str, ...] = ()
+    disruption: str = ""
+    running_sidecars: tuple[str, ...] = ()
     node_rank: int | None = None
-    removed: float | None = None
+    deletion_time: float | None = None
     uid: str = ""
     archive: str | None = None
 
@@ -125,7 +125,7 @@ class Worker:
         return self.phase == "Failed" or (not self.end.before and self.end.code not in (None, 0))
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         return self.phase in OVER
 
 
@@ -140,7 +140,7 @@ class Children:
     restarting: int
     jobs: tuple[AttemptJob, ...]
     workers: tuple[Worker, ...]
-    strays: tuple[Worker, ...]
+    orphans: tuple[Worker, ...]
     objects: Mapping[tuple[str, str], JsonObject]
     others: Mapping[tuple[str, str], JsonObject]
 
@@ -173,10 +173,10 @@ class Children:
     def complete(self, attempt: int) -> bool:
         """Whether as many Jobs of the attempt as it needs are complete."""
         jobs = self.of(attempt)
-        return bool(jobs) and sum(each.complete for each in jobs) >= jobs[0].enough
+        return bool(jobs) and sum(each.complete for each in jobs) >= jobs[0].required_jobs
 
     @cached_property
-    def well(self) -> frozenset[str]:
+    def succeeded_jobs(self) -> frozenset[str]:
         """The uids of Jobs whose workers ended well, whether or not the Job controller has said so yet.
 
         A pod that is being removed may end as it likes: that says nothing of its training. The Job controller counts it
@@ -186,32 +186,36 @@ class Children:
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
         failed = {each.job for each in kept if each.phase == "Failed"}
-        told_to_go = {each.job for each in self.workers if each.told_to_go and each.phase == "Succeeded"}
+        deleted_gracefully = {
+            each.job for each in self.workers if each.deleted_gracefully and each.phase == "Succeeded"
+        }
         return frozenset(
             each.uid
             for each in self.jobs
-            if self._is_believed(each, told_to_go)
-            or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.needed)
+            if self._is_believed(each, deleted_gracefully)
+            or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.required_pods)
         )
 
-    def _is_believed(self, job: AttemptJob, told_to_go: Collection[str]) -> bool:
-        if not (job.complete or job.ending):
+    def _is_believed(self, job: AttemptJob, deleted_gracefully: Collection[str]) -> bool:
+        if not (job.complete or job.success_criteria_met):
             return False
-        return job.least is not None or (job.attempt >= self.restarting and job.uid not in told_to_go)
+        return job.least is not None or (job.attempt >= self.restarting and job.uid not in deleted_gracefully)
 
     @cached_property
-    def trained(self) -> int | None:
+    def succeeded_attempt(self) -> int | None:
         """The attempt of which enough workers ended well, and none failed: it has succeeded, whatever comes after.
 
         One that runs is waited for where nobody else removes it: it may be the one that writes the last checkpoint.
         """
-        well = Counter(each.attempt for each in self.jobs if each.uid in self.well)
+        well = Counter(each.attempt for each in self.jobs if each.uid in self.succeeded_jobs)
         unended = {
             each.attempt
             for each in self.workers
-            if each.phase in ("Failed", "Running") and not each.deleting and each.job not in self.well
+            if each.phase in ("Failed", "Running")
+            and not each.deleting
+            and each.job not in self.succeeded_jobs
         }
-        enough = (each.attempt for each in self.jobs if well[each.attempt] >= each.enough)
+        enough = (each.attempt for each in self.jobs if well[each.attempt] >= each.required_jobs)
         return next((each for each in enough if each not in unended), None)
 
 
@@ -237,7 +241,7 @@ def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Childre
         restarting=restarting,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
         workers=tuple(map(_read_worker, mine)),
-        strays=tuple(_read_worker(each) for each in pods if each not in mine),
+        orphans=tuple(_read_worker(each) for each in pods if each not in mine),
         objects=objects,
         others=others,
     )
@@ -279,13 +283,13 @@ def _job(item: JsonObject) -> AttemptJob:
     by, at = _suspender(meta)
     return AttemptJob(
         attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
-        parts=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
+        job_count=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
         pods=pods,
-        needed=rules[0].get("succeededCount") or pods,
+        required_pods=rules[0].get("succeededCount") or pods,
         size=annotations.get(n.ANNOTATION_SIZE, ""),
         workspace=annotations.get(n.ANNOTATION_WORKSPACE, ""),
         complete="Complete" in true,
-        ending="SuccessCriteriaMet" in true,
+        success_criteria_met="SuccessCriteriaMet" in true,
         failed=bool(true & {"Failed", "FailureTarget"}),
         suspended=bool(spec.get("suspend")),
         deleting="deletionTimestamp" in meta,
@@ -343,16 +347,16 @@ def _worker(item: JsonObject) -> Worker:
         phase=status.get("phase") or "Pending",
         ready=ready,
         deleting="deletionTimestamp" in meta,
-        told_to_go=bool(meta.get("deletionGracePeriodSeconds")),
+        deleted_gracefully=bool(meta.get("deletionGracePeriodSeconds")),
         end=read_pod_exit(item),
-        scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
+        has_metrics=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=parse_time(meta.get("creationTimestamp")),
         held=held_up(item),
         fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
-        taken=taken_by(item),
-        beside=_beside(status.get("containerStatuses")),
+        disruption=taken_by(item),
+        running_sidecars=_beside(status.get("containerStatuses")),
         node_rank=_node_rank(item),
-        removed=_removal_time(meta),
+        deletion_time=_removal_time(meta),
         uid=str(meta.get("uid") or ""),
         archive=(meta.get("annotations") or {}).get(n.ANNOTATION_ARCHIVE),
     )
@@ -482,9 +486,9 @@ def command_exit_code(code: int | None, message: str) -> int | None:
     """
     if code != _TORCHRUN_EXIT:
         return code
-    told = _ROOT_CAUSE.findall(message)
-    if told:
-        first = int(told[-1])
+    causes = _ROOT_CAUSE.findall(message)
+    if causes:
+        first = int(causes[-1])
         if 0 < first <= _MAX_EXIT:
             return first
         return _SIGNAL_BASE - first if -_MAX_SIGNAL <= first < 0 else code

@@ -32,7 +32,7 @@ WARNING = "Warning"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Removal:
+class Deletion:
     """Delete exactly this object, and with `version` only as it was read; `foreground`: after all that it owns."""
 
     api_version: str
@@ -63,20 +63,20 @@ class ReconcilePlan:
     nothing else in it then.
     """
 
-    removals: tuple[Removal, ...] = ()
-    makes: tuple[JsonObject, ...] = ()
-    changes: tuple[JsonObject, ...] = ()
+    deletions: tuple[Deletion, ...] = ()
+    creations: tuple[JsonObject, ...] = ()
+    patches: tuple[JsonObject, ...] = ()
     finalizers: tuple[str, ...] | None = None
     status: JsonObject | None = None
     events: tuple[Event, ...] = ()
-    again: float | None = None
+    requeue_after: float | None = None
     recount: bool = False
 
 
-def removal(item: JsonObject, *, foreground: bool = False, as_read: bool = False) -> Removal:
+def deletion(item: JsonObject, *, foreground: bool = False, as_read: bool = False) -> Deletion:
     """The removal of an object as the API showed it."""
     meta = item["metadata"]
-    return Removal(
+    return Deletion(
         api_version=item["apiVersion"],
         kind=item["kind"],
         namespace=meta.get("namespace", ""),

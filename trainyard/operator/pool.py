@@ -56,18 +56,18 @@ class JobRequest(Request):
         return dict(self.asks)
 
 
-def build_request(making: AttemptSpec, pool: NodePool | None) -> JobRequest:
+def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
     """The request for the nodes of `making`; `pool` is what the NodePool says of itself. Raises Unreadable."""
-    size, queue = making.size, making.settings.queue
-    spec = _worker_spec(making)
-    amounts = worker_requests(making)
+    size, queue = attempt.size, attempt.settings.queue
+    spec = _worker_spec(attempt)
+    amounts = worker_requests(attempt)
     resource = GPU_RESOURCE if size.gpus else "cpu"
     return JobRequest(
-        job=making.name,
+        job=attempt.name,
         asks={name: format_amount(amount) for name, amount in amounts.items()},
         affinity=_node_affinity(spec),
-        run_id=f"{n.RUN_PREFIX}{making.name}",
-        namespace=making.namespace,
+        run_id=f"{n.RUN_PREFIX}{attempt.name}",
+        namespace=attempt.namespace,
         pool=Pool(
             name=queue.pool,
             instance_type=_offered(pool, names.LABEL_INSTANCE_TYPE) or "any type",
@@ -86,11 +86,11 @@ def build_request(making: AttemptSpec, pool: NodePool | None) -> JobRequest:
         node_start_seconds=NODE_START_SECONDS,
         attempts=1,
         retry_seconds=RETRY_SECONDS,
-        max_restarts=making.settings.max_restarts,
+        max_restarts=attempt.settings.max_restarts,
         shape=names.SHAPE_ELASTIC if size.elastic else names.SHAPE_STATIC,
         active_deadline_seconds=None,
         placeholder=Placeholder(
-            image=making.cluster.tools_image, priority_class=names.PLACEHOLDER_PRIORITY_CLASS
+            image=attempt.cluster.tools_image, priority_class=names.PLACEHOLDER_PRIORITY_CLASS
         ),
         worker=Worker(
             image=queue.image,
@@ -109,9 +109,9 @@ def build_request(making: AttemptSpec, pool: NodePool | None) -> JobRequest:
     )
 
 
-def _worker_spec(making: AttemptSpec) -> JsonObject:
-    node = 0 if making.storage.each_node_its_own else None
-    spec: JsonObject = build_worker(making, node)["spec"]
+def _worker_spec(attempt: AttemptSpec) -> JsonObject:
+    node = 0 if attempt.storage.each_node_its_own else None
+    spec: JsonObject = build_worker(attempt, node)["spec"]
     return spec
 
 
@@ -119,14 +119,14 @@ def _node_affinity(spec: JsonObject) -> Mapping[str, Any]:
     return (spec.get("affinity") or {}).get("nodeAffinity") or {}
 
 
-def worker_requests(making: AttemptSpec) -> dict[str, quantity.Amount]:
+def worker_requests(attempt: AttemptSpec) -> dict[str, quantity.Amount]:
     """What the scheduler reserves for a worker: of the template nobody has read every amount before.
 
     Raises:
         Unreadable: an amount can't be read.
     """
     try:
-        return observe.effective_requests(_worker_spec(making))
+        return observe.effective_requests(_worker_spec(attempt))
     except (ValueError, TypeError, AttributeError) as error:
         raise Unreadable(f"podTemplate.spec asks for what is no amount: {error}") from None
 
@@ -153,9 +153,9 @@ def _tolerations(given: Iterable[Mapping[str, Any]], pool: NodePool | None) -> t
     return (*own, *named)
 
 
-def untolerated_taints(making: AttemptSpec, pool: NodePool) -> list[str]:
+def untolerated_taints(attempt: AttemptSpec, pool: NodePool) -> list[str]:
     """The pool's own taints that the workers do not bear."""
-    given = _worker_spec(making)["tolerations"]
+    given = _worker_spec(attempt)["tolerations"]
     return [
         f"{key}={value}:{effect}" if value else f"{key}:{effect}"
         for key, value, effect in pool.taints
@@ -163,13 +163,13 @@ def untolerated_taints(making: AttemptSpec, pool: NodePool) -> list[str]:
     ]
 
 
-def taint_problem(making: AttemptSpec, pool: NodePool) -> str:
+def taint_problem(attempt: AttemptSpec, pool: NodePool) -> str:
     """Return which taints of the queue's pool keep the workers off its nodes; "" if none does."""
-    refused = untolerated_taints(making, pool)
+    refused = untolerated_taints(attempt, pool)
     if not refused:
         return ""
     return (
-        f"NodePool {making.settings.queue.pool} has taints that the workers do not tolerate: {', '.join(refused)}; "
+        f"NodePool {attempt.settings.queue.pool} has taints that the workers do not tolerate: {', '.join(refused)}; "
         "scheduling.tolerations of the queue must have them"
     )
 
@@ -183,19 +183,19 @@ def _tolerates(toleration: Mapping[str, Any], key: str, value: str, effect: str)
     return bool(toleration.get("key")) and (toleration.get("value") or "") == value
 
 
-def build_placeholder(making: AttemptSpec, request: JobRequest, index: int, wait: str) -> JsonObject:
+def build_placeholder(attempt: AttemptSpec, request: JobRequest, index: int, wait: str) -> JsonObject:
     """The launcher's placeholder, owned by the job, each on a node of its own; wherever a worker may be, it may be."""
-    made = manifests.placeholder(request, index, Owner(name=making.name, uid=making.uid), wait)
+    made = manifests.placeholder(request, index, Owner(name=attempt.name, uid=attempt.uid), wait)
     meta, spec = made["metadata"], made["spec"]
-    meta["labels"] |= making.labels
-    meta["ownerReferences"] = [owner_reference(making.name, making.uid)]
-    apart = {"matchLabels": {n.LABEL_JOB: making.name, names.LABEL_ROLE: names.ROLE_PLACEHOLDER}}
+    meta["labels"] |= attempt.labels
+    meta["ownerReferences"] = [owner_reference(attempt.name, attempt.uid)]
+    apart = {"matchLabels": {n.LABEL_JOB: attempt.name, names.LABEL_ROLE: names.ROLE_PLACEHOLDER}}
     spec["affinity"] = {
         "nodeAffinity": add_mark(request.affinity, mark(request.namespace, request.run_id)),
         "podAntiAffinity": {REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
     }
     spec["containers"][0]["command"] = list(_PLACEHOLDER_COMMAND)
-    spec |= pull_secrets(making.settings.queue)
+    spec |= pull_secrets(attempt.settings.queue)
     meta["annotations"][n.ANNOTATION_MADE_OF] = spec_digest(spec)
     return made
 
@@ -262,9 +262,9 @@ def node_resources(status: Any, name: str) -> Mapping[str, Amount]:
     return _parse_amounts(pool.get(NODE))
 
 
-def pool_rejection_reason(status: Any, making: AttemptSpec, now: float) -> str:
+def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
     """Return why the pool of a queue with this status can never provide the nodes of `making`; "" if it can."""
-    name = making.settings.queue.pool
+    name = attempt.settings.queue.pool
     pool_fields = status.get("pool") if isinstance(status, Mapping) else None
     if not name or not isinstance(pool_fields, Mapping) or pool_fields.get(NAME) != name:
         return ""
@@ -278,13 +278,13 @@ def pool_rejection_reason(status: Any, making: AttemptSpec, now: float) -> str:
     )
     found = pool if pool_fields.get(FOUND) is True else None
     try:
-        request = build_request(making, found)
+        request = build_request(attempt, found)
     except Unreadable as error:
         return str(error)
     why = capacity.preflight(request, Observation(now=now, fresh=False, pool=found), now)
     if why is not None or found is None:
         return why.reason if why is not None else ""
-    return taint_problem(making, found)
+    return taint_problem(attempt, found)
 
 
 def reservation_warning(status: Any, name: str) -> str:

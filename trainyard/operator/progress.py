@@ -162,22 +162,22 @@ def parse_metrics(text: str) -> JsonObject | None:
         for sample in family.samples
         if sample.name in shown and abs(sample.value) < _MAX_VALUE
     }
-    told = {key: values[name] for key, name in names.TRAINER_PROGRESS.items() if name in values}
-    told = {key: value for key, value in told.items() if value >= 0 or key == "loss"}
-    if "step" not in told:
+    found = {key: values[name] for key, name in names.TRAINER_PROGRESS.items() if name in values}
+    found = {key: value for key, value in found.items() if value >= 0 or key == "loss"}
+    if "step" not in found:
         return None
-    tokens = "tokensPerSecond" in told
-    found: dict[str, Any] = {
-        "step": int(told["step"]),
-        "loss": _round(told.get("loss")),
-        "throughput": _round(told.get("tokensPerSecond" if tokens else "samplesPerSecond")),
+    tokens = "tokensPerSecond" in found
+    progress: dict[str, Any] = {
+        "step": int(found["step"]),
+        "loss": _round(found.get("loss")),
+        "throughput": _round(found.get("tokensPerSecond" if tokens else "samplesPerSecond")),
         "unit": ("tokens/s" if tokens else "samples/s"),
-        "checkpointStep": int(told["checkpointStep"]) if "checkpointStep" in told else None,
-        "checkpointTime": stamp(told["checkpointTime"]) if "checkpointTime" in told else None,
+        "checkpointStep": int(found["checkpointStep"]) if "checkpointStep" in found else None,
+        "checkpointTime": stamp(found["checkpointTime"]) if "checkpointTime" in found else None,
     }
-    if found["throughput"] is None:
-        del found["unit"]
-    return {key: value for key, value in found.items() if value is not None}
+    if progress["throughput"] is None:
+        del progress["unit"]
+    return {key: value for key, value in progress.items() if value is not None}
 
 
 def _round(value: float | None) -> float | None:
@@ -189,7 +189,7 @@ def _round(value: float | None) -> float | None:
 _THREADS = 8
 # The interval after an answer that can't be read.
 _UNREADABLE_SECONDS = 60.0
-# Answers come in milliseconds; one that takes longer is told by the next look.
+# Answers come in milliseconds; one that takes longer is found by the next look.
 _WAIT_SECONDS = 0.25
 
 Ask = Callable[[JsonObject], JsonObject | None]
@@ -205,7 +205,7 @@ class ProgressPoller:
         self._answers: dict[str, tuple[str, Future[JsonObject | None]]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="progress")
 
-    def told(self, job: str, worker: JsonObject) -> JsonObject | None:
+    def poll(self, job: str, worker: JsonObject) -> JsonObject | None:
         """What this worker of the job at this path tells anew; it is not asked more often than that is due."""
         uid = str(worker["metadata"].get("uid"))
         whose, answer = self._answers.get(job, ("", None))

@@ -33,11 +33,11 @@ from trainyard.operator.plan import (
     POOL_SECONDS,
     SCHEDULER_SECONDS,
     WARNING,
+    Deletion,
     Event,
     ReconcilePlan,
-    Removal,
     contains,
-    removal,
+    deletion,
 )
 from trainyard.operator.pool import pool_status
 from trainyard.operator.status import STARTED_PHASES, Condition, conditions_by_type, merge_conditions
@@ -98,7 +98,7 @@ def trial_attempt(
         size=size,
         storage=Storage(claims=(), mounts=mounts),
         cluster=cluster,
-        attempt=0,
+        number=0,
     )
 
 
@@ -173,24 +173,24 @@ def reconcile_queue(
     # would hang in the air.
     left = [each for each in ours if each not in kept] if spec is not None else []
     above = wanted["spec"]["parentQueue"] if wanted is not None else None
-    removals = _remove([each for each in left if each not in used and each["metadata"]["name"] != above])
+    deletions = _remove([each for each in left if each not in used and each["metadata"]["name"] != above])
     done = _kai(meta, wanted, there, kept)
     if spec is not None and wanted is None and not ours:
         done = ReconcilePlan(finalizers=_finalizers(meta, held=False))
-    told = _queue_conditions(meta, spec, problems, tried, there, cluster, pool)
+    conditions = _queue_conditions(meta, spec, problems, tried, there, cluster, pool)
     decision = _write(
         queue,
         meta,
-        told,
+        conditions,
         phases,
         now,
-        replace(done, removals=removals),
+        replace(done, deletions=deletions),
         {
             **_pool_status(queue, spec, pool),
             **({} if spec is None else {"kai": kai_status(spec, cluster)}),
         },
     )
-    return replace(decision, again=POLL_SECONDS) if any(each in used for each in left) else decision
+    return replace(decision, requeue_after=POLL_SECONDS) if any(each in used for each in left) else decision
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
@@ -203,8 +203,8 @@ def _is_ours(item: JsonObject, meta: Meta) -> bool:
     return owner == (meta.namespace, meta.name, n.MANAGED_BY)
 
 
-def _remove(items: Sequence[JsonObject]) -> tuple[Removal, ...]:
-    return tuple(removal(each) for each in items if "deletionTimestamp" not in each["metadata"])
+def _remove(items: Sequence[JsonObject]) -> tuple[Deletion, ...]:
+    return tuple(deletion(each) for each in items if "deletionTimestamp" not in each["metadata"])
 
 
 def _kai(
@@ -219,13 +219,13 @@ def _kai(
     if n.QUEUE_FINALIZER not in meta.finalizers:
         return ReconcilePlan(finalizers=_finalizers(meta, held=True))
     if not present:
-        return ReconcilePlan(makes=(wanted,))
+        return ReconcilePlan(creations=(wanted,))
     # Quotas are an administrator's to change; its place in the tree is ours.
     parent = {key: wanted[key] for key in ("apiVersion", "kind")} | {
         "metadata": {**wanted["metadata"], "uid": kept[0]["metadata"]["uid"]},
         "spec": {"parentQueue": wanted["spec"]["parentQueue"]},
     }
-    return ReconcilePlan(changes=() if contains(kept[0], parent) else (parent,))
+    return ReconcilePlan(patches=() if contains(kept[0], parent) else (parent,))
 
 
 def _release(
@@ -237,20 +237,20 @@ def _release(
         name: left for name, each in inside.items() if (left := [one for one in each if one not in own])
     }
     if theirs:
-        told = (
+        conditions = (
             Condition(
                 type=n.READY,
-                so=False,
+                status=False,
                 reason=_DELETING,
                 message="; ".join(starmap(_deletion_message, theirs.items())),
             ),
         )
-        decision = _write(queue, meta, told, None, now, ReconcilePlan())
-        return replace(decision, again=POLL_SECONDS)
+        decision = _write(queue, meta, conditions, None, now, ReconcilePlan())
+        return replace(decision, requeue_after=POLL_SECONDS)
     if ours:
         # One of its own that is above another goes after it.
         lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
-        return ReconcilePlan(removals=_remove(lowest or ours), again=POLL_SECONDS)
+        return ReconcilePlan(deletions=_remove(lowest or ours), requeue_after=POLL_SECONDS)
     return ReconcilePlan(finalizers=_finalizers(meta, held=False))
 
 
@@ -279,10 +279,10 @@ def _queue_conditions(
     parts = [_template(problems, tried), _kai_ready(meta, spec, there, cluster)]
     if spec is not None and spec.pool and pool is not None:
         parts.append(_pool_ready(spec.pool, pool))
-    ready = Condition(type=n.READY, so=True, reason="Ready", message="jobs of this queue can run")
+    ready = Condition(type=n.READY, status=True, reason="Ready", message="jobs of this queue can run")
     for each in parts:
-        if each.so is not True:
-            ready = Condition(type=n.READY, so=each.so, reason=each.reason, message=each.message)
+        if each.status is not True:
+            ready = Condition(type=n.READY, status=each.status, reason=each.reason, message=each.message)
             break
     return (*parts, ready)
 
@@ -290,11 +290,11 @@ def _queue_conditions(
 def _pool_ready(name: str, seen: Observation) -> Condition:
     if seen.pool is None:
         message = f"NodePool {name} does not exist; scheduling.pool must be a NodePool of this cluster"
-        return Condition(type=n.POOL_READY, so=False, reason=n.REASON_POOL_NOT_FOUND, message=message)
+        return Condition(type=n.POOL_READY, status=False, reason=n.REASON_POOL_NOT_FOUND, message=message)
     if not seen.pool.ready:
         message = f"NodePool {name} is not ready: {seen.pool.problem}"
-        return Condition(type=n.POOL_READY, so=False, reason=n.REASON_POOL_NOT_READY, message=message)
-    return Condition(type=n.POOL_READY, so=True, reason="Found", message=f"NodePool {name} exists")
+        return Condition(type=n.POOL_READY, status=False, reason=n.REASON_POOL_NOT_READY, message=message)
+    return Condition(type=n.POOL_READY, status=True, reason="Found", message=f"NodePool {name} exists")
 
 
 def _pool_status(queue: JsonObject, spec: QueueSpec | None, seen: Observation | None) -> JsonObject:
@@ -309,45 +309,49 @@ def _pool_status(queue: JsonObject, spec: QueueSpec | None, seen: Observation | 
 def _template(problems: list[str], tried: DryRun | None) -> Condition:
     if problems:
         return Condition(
-            type=n.POD_TEMPLATE_VALID, so=False, reason=n.REASON_INVALID_SPEC, message="; ".join(problems)
+            type=n.POD_TEMPLATE_VALID, status=False, reason=n.REASON_INVALID_SPEC, message="; ".join(problems)
         )
     if tried is None:
         return Condition(
-            type=n.POD_TEMPLATE_VALID, so=None, reason="NotTried", message="not tried yet by a dry run"
+            type=n.POD_TEMPLATE_VALID, status=None, reason="NotTried", message="not tried yet by a dry run"
         )
     if _QUOTA_EXCEEDED in tried.refusal:
         # The queue's own jobs may use it, and each of them tells of a pod that it does not get.
         message = "a dry run of a pod was accepted, but for a quota that is used up"
-        return Condition(type=n.POD_TEMPLATE_VALID, so=True, reason="Valid", message=message)
+        return Condition(type=n.POD_TEMPLATE_VALID, status=True, reason="Valid", message=message)
     if tried.refusal:
-        return Condition(type=n.POD_TEMPLATE_VALID, so=False, reason=n.REASON_REFUSED, message=tried.refusal)
+        return Condition(
+            type=n.POD_TEMPLATE_VALID, status=False, reason=n.REASON_REFUSED, message=tried.refusal
+        )
     return Condition(
-        type=n.POD_TEMPLATE_VALID, so=True, reason="Valid", message="a dry run of a pod was accepted"
+        type=n.POD_TEMPLATE_VALID, status=True, reason="Valid", message="a dry run of a pod was accepted"
     )
 
 
 def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], cluster: Cluster) -> Condition:
     if spec is None:
         return Condition(
-            type=n.KAI_QUEUE_READY, so=None, reason=n.REASON_INVALID_SPEC, message="the spec is wrong"
+            type=n.KAI_QUEUE_READY, status=None, reason=n.REASON_INVALID_SPEC, message="the spec is wrong"
         )
     if not cluster.kai and (spec.kai_queue or spec.scheduler == n.KAI_SCHEDULER):
         scheduled = spec.scheduler == n.KAI_SCHEDULER
         what = "its jobs wait for it" if scheduled else "its jobs are not scheduled by it, and run without"
         message = f"the API of KAI Scheduler is not installed; {what}"
         return Condition(
-            type=n.KAI_QUEUE_READY, so=False, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
+            type=n.KAI_QUEUE_READY, status=False, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
         )
     if not spec.kai_queue:
-        return Condition(type=n.KAI_QUEUE_READY, so=True, reason="NotAsked", message="no kaiQueue is named")
+        return Condition(
+            type=n.KAI_QUEUE_READY, status=True, reason="NotAsked", message="no kaiQueue is named"
+        )
     present = next((each for each in there if each["metadata"]["name"] == spec.kai_queue), None)
     if present is None:
         return Condition(
-            type=n.KAI_QUEUE_READY, so=False, reason=_CREATING, message=f"{spec.kai_queue} is made"
+            type=n.KAI_QUEUE_READY, status=False, reason=_CREATING, message=f"{spec.kai_queue} is made"
         )
     if "deletionTimestamp" in present["metadata"]:
         message = f"{spec.kai_queue} is being deleted"
-        return Condition(type=n.KAI_QUEUE_READY, so=False, reason=_DELETING, message=message)
+        return Condition(type=n.KAI_QUEUE_READY, status=False, reason=_DELETING, message=message)
     lacking = _lacking_above(present, cluster)
     if lacking:
         message = (
@@ -355,11 +359,11 @@ def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], clus
             f"ever; make {lacking}, or name another parentKaiQueue ({n.KAI_PARENT_QUEUE} is KAI's own)"
         )
         return Condition(
-            type=n.KAI_QUEUE_READY, so=False, reason=n.REASON_PARENT_QUEUE_NOT_FOUND, message=message
+            type=n.KAI_QUEUE_READY, status=False, reason=n.REASON_PARENT_QUEUE_NOT_FOUND, message=message
         )
     reason = "Made" if _is_ours(present, meta) else "Found"
     return Condition(
-        type=n.KAI_QUEUE_READY, so=True, reason=reason, message=f"KAI's queue {spec.kai_queue} is there"
+        type=n.KAI_QUEUE_READY, status=True, reason=reason, message=f"KAI's queue {spec.kai_queue} is there"
     )
 
 
@@ -379,7 +383,7 @@ def _lacking_above(kai_queue: JsonObject, cluster: Cluster) -> str:
 def _write(
     queue: JsonObject,
     meta: Meta,
-    told: tuple[Condition, ...],
+    conditions: tuple[Condition, ...],
     phases: Sequence[str] | None,
     now: float,
     done: ReconcilePlan,
@@ -391,7 +395,7 @@ def _write(
     status: JsonObject = {
         **old,
         "observedGeneration": meta.generation,
-        "conditions": merge_conditions(old.get("conditions"), told, meta.generation, now),
+        "conditions": merge_conditions(old.get("conditions"), conditions, meta.generation, now),
     }
     if phases is not None:
         active = sum(each in STARTED_PHASES for each in phases)
@@ -400,11 +404,11 @@ def _write(
     status = {key: value for key, value in {**status, **kept}.items() if value is not None}
     before = conditions_by_type(old.get("conditions")).get(n.READY, {}).get("status")
     events = tuple(
-        Event(type=NORMAL if each.so else WARNING, reason=each.reason, message=each.message)
-        for each in told
-        if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.so]
+        Event(type=NORMAL if each.status else WARNING, reason=each.reason, message=each.message)
+        for each in conditions
+        if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.status]
     )
-    reasons = {each.reason for each in told if each.so is not True}
+    reasons = {each.reason for each in conditions if each.status is not True}
     waits = {
         n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
         n.REASON_REFUSED: POLL_SECONDS,
@@ -421,5 +425,5 @@ def _write(
         done,
         status=None if status == old else status,
         events=() if status == old else events,
-        again=min(due, default=None),
+        requeue_after=min(due, default=None),
     )

@@ -27,7 +27,7 @@ from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
 from trainyard.operator.nodes import delete_placeholders, pool_to_count
 from trainyard.operator.observe import Cluster, is_ending, observe, trusted_fields
-from trainyard.operator.plan import WARNING, Event, ReconcilePlan, Removal, removal
+from trainyard.operator.plan import WARNING, Deletion, Event, ReconcilePlan, deletion
 from trainyard.operator.progress import Ask, ProgressPoller, find_first_worker, read_progress
 from trainyard.operator.queue import (
     DryRun,
@@ -83,7 +83,7 @@ class Reconciler:
         self._objects = objects
         self._facts = facts
         self._now = now
-        self._asking = ProgressPoller(now, ask)
+        self._progress_poller = ProgressPoller(now, ask)
         self._pools = PoolReader(objects)
         self._pace = PollPacer()
         # Paths of names that a job or queue needs and that something without its labels has.
@@ -95,7 +95,7 @@ class Reconciler:
         item = self._objects.get(path)
         if item is None:
             self._taken.pop(path, None)
-            self._asking.forget(path)
+            self._progress_poller.forget(path)
             self._pace.paced(path, None)
             return None
         with self._telling(item):
@@ -113,14 +113,14 @@ class Reconciler:
         def decided(*, fresh: bool = False, refused: str = "") -> ReconcilePlan:
             seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
             there = self._pools.read(pool, namespace, self._now(), fresh=fresh) if pool else None
-            told = self._progress(path, item, seen)
+            conditions = self._progress(path, item, seen)
             more: dict[str, Any] = {
                 "pool": there,
                 "refused": refused,
                 "nearby": self._nearby(item, seen),
             }
             try:
-                return reconcile(item, queue, seen, cluster, self._now(), told, **more)
+                return reconcile(item, queue, seen, cluster, self._now(), conditions, **more)
             except Exception:
                 # The job's deadline and suspension must take effect even if the data of its pods can't be read.
                 log.exception("%s: reconciled without the data of its pods", path)
@@ -138,12 +138,12 @@ class Reconciler:
             cluster = replace(anew, placeholders=cluster.placeholders)
             decision = counted()
         try:
-            again = self._do(path, item, decision)
+            requeue_after = self._do(path, item, decision)
         except ApiError as error:
             if not pool or error.status not in _REJECTED_STATUS or not _is_of_a_pod(error):
                 raise
-            again = self._do(path, item, decided(refused=error.message))
-        return self._pace.paced(path, again, waits=bool(pool))
+            requeue_after = self._do(path, item, decided(refused=error.message))
+        return self._pace.paced(path, requeue_after, waits=bool(pool))
 
     def queue(self, namespace: str, name: str) -> float | None:
         """As `job`, for a queue."""
@@ -188,7 +188,7 @@ class Reconciler:
 
     def close(self) -> None:
         """Nothing is looked at any more."""
-        self._asking.close()
+        self._progress_poller.close()
 
     def _nearby(self, item: JsonObject, seen: list[JsonObject]) -> tuple[str, ...]:
         """Return the addresses from which a new sync pod may get the workspace."""
@@ -202,7 +202,7 @@ class Reconciler:
         """Return the progress from the first worker. An error does not stop the reconcile."""
         try:
             worker = find_first_worker(item, seen)
-            return None if worker is None else self._asking.told(path, worker)
+            return None if worker is None else self._progress_poller.poll(path, worker)
         except Exception as error:
             log.warning("%s: its progress can't be read: %r", path, error)
             return None
@@ -210,11 +210,11 @@ class Reconciler:
     def _do(self, path: str, item: JsonObject, decision: ReconcilePlan) -> float | None:
         # What was made for it goes when it is gone; what was missing for that reason is not to be made anew. It was
         # read before all that it has, so that no status is written over one that knows more.
-        if decision.makes and not self._is_there(path, item):
+        if decision.creations and not self._is_there(path, item):
             return None
         blocked = apply_plan(decision, item, self._objects, now=self._now)
         if not blocked:
-            return decision.again
+            return decision.requeue_after
         if blocked != path:
             self._taken[path].add(blocked)
         return CONFLICT_SECONDS
@@ -296,11 +296,11 @@ def _is_of_a_pod(error: ApiError) -> bool:
 
 def _may_be_outdated(item: JsonObject, decision: ReconcilePlan, cluster: Cluster) -> bool:
     """Whether it waits, fails now, or is made otherwise for what somebody may have made since `cluster` was read."""
-    if any(has_unknown_class(each, cluster) for each in decision.makes):
+    if any(has_unknown_class(each, cluster) for each in decision.creations):
         return True
-    told = decision.status or item.get("status") or {}
-    over = decision.status is None and told.get("phase") in n.FINAL_PHASES
-    return not over and told.get("reason") in _CLUSTER_REASONS
+    conditions = decision.status or item.get("status") or {}
+    over = decision.status is None and conditions.get("phase") in n.FINAL_PHASES
+    return not over and conditions.get("reason") in _CLUSTER_REASONS
 
 
 def _names_claims(item: JsonObject, queue: JsonObject | None) -> bool:
@@ -339,11 +339,11 @@ def reconcile(
         problems.append(problem)
     problems += wrong
     known = read_status(job.get("status"))
-    look = ReconcileContext(
+    ctx = ReconcileContext(
         meta=meta,
         spec=spec,
-        record=known,
-        seen=observe(meta, items, known.attempt if known.phase == n.PHASE_RESTARTING else 0),
+        status=known,
+        children=observe(meta, items, known.attempt if known.phase == n.PHASE_RESTARTING else 0),
         queue=None if queue is None else queue.get("spec") or {},
         queue_leaves=queue is not None and "deletionTimestamp" in queue["metadata"],
         cluster=cluster,
@@ -356,133 +356,145 @@ def reconcile(
         nearby=nearby,
         queue_status=None if queue is None else queue.get("status"),
     )
-    if look.record.final:
-        return _reconcile_finished(look, job, known=not wrong)
-    if problems and not look.has_started:
-        return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, look.problems, None)
-    return _reconcile_live(look)
+    if ctx.status.final:
+        return _reconcile_finished(ctx, job, known=not wrong)
+    if problems and not ctx.has_started:
+        return ctx.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, ctx.problems, None)
+    return _reconcile_live(ctx)
 
 
-def _reconcile_live(look: ReconcileContext) -> ReconcilePlan:
-    if look.seen.trained is not None:
-        return _finish_succeeded(look, look.seen.trained)
-    deadline = look.deadline
-    if look.late:
-        return look.end(n.PHASE_FAILED, n.REASON_DEADLINE_EXCEEDED, _deadline_message(look), None)
-    if look.spec.suspend:
-        decision = _suspend(look)
-    elif look.record.running:
-        return continue_attempt(look)
+def _reconcile_live(ctx: ReconcileContext) -> ReconcilePlan:
+    if ctx.children.succeeded_attempt is not None:
+        return _finish_succeeded(ctx, ctx.children.succeeded_attempt)
+    deadline = ctx.deadline
+    if ctx.late:
+        return ctx.end(n.PHASE_FAILED, n.REASON_DEADLINE_EXCEEDED, _deadline_message(ctx), None)
+    if ctx.spec.suspend:
+        decision = _suspend(ctx)
+    elif ctx.status.running:
+        return continue_attempt(ctx)
     else:
-        decision = start_attempt(look)
+        decision = start_attempt(ctx)
     if deadline is None:
         return decision
-    left = deadline - look.now
-    return replace(decision, again=left if decision.again is None else min(decision.again, left))
+    left = deadline - ctx.now
+    return replace(
+        decision, requeue_after=left if decision.requeue_after is None else min(decision.requeue_after, left)
+    )
 
 
-def _finish_succeeded(look: ReconcileContext, attempt: int) -> ReconcilePlan:
+def _finish_succeeded(ctx: ReconcileContext, attempt: int) -> ReconcilePlan:
     """What is trained is trained, even by an attempt that was to be stopped.
 
     Its Job says so once its other pods are gone. That is not waited for where anything else would end the attempt.
     """
-    stays = look.record.running and attempt == look.record.attempt and not look.spec.suspend and not look.late
-    leaves = any(each.deleting for each in look.seen.of(attempt))
-    if look.seen.complete(attempt) or leaves or not stays:
-        return look.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, "all workers ended well", 0)
-    return keep_running(look)
+    stays = ctx.status.running and attempt == ctx.status.attempt and not ctx.spec.suspend and not ctx.late
+    leaves = any(each.deleting for each in ctx.children.of(attempt))
+    if ctx.children.complete(attempt) or leaves or not stays:
+        return ctx.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, "all workers ended well", 0)
+    return keep_running(ctx)
 
 
-def _deadline_message(look: ReconcileContext) -> str:
-    seconds = look.settings.deadline if look.settings is not None else look.spec.deadline
+def _deadline_message(ctx: ReconcileContext) -> str:
+    seconds = ctx.settings.deadline if ctx.settings is not None else ctx.spec.deadline
     return f"activeDeadlineSeconds, {seconds} s since the first start, are over"
 
 
-def _suspend(look: ReconcileContext) -> ReconcilePlan:
+def _suspend(ctx: ReconcileContext) -> ReconcilePlan:
     """The workers go, all else stays. However they end on the way, it is not counted."""
-    if look.record.running:
-        over = find_end(look)
+    if ctx.status.running:
+        over = find_end(ctx)
         message = f"suspended after {over.why}" if over is not None else "suspended"
-        told = (
-            *_spec_problems(look),
-            Condition(type=n.SUSPENDED, so=False, reason=n.REASON_STOPPING, message=_STOPPING),
-            Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_SUSPENDED),
+        conditions = (
+            *_spec_problems(ctx),
+            Condition(type=n.SUSPENDED, status=False, reason=n.REASON_STOPPING, message=_STOPPING),
+            Condition(type=n.WORKERS_READY, status=False, reason=n.REASON_SUSPENDED),
         )
-        attempt = look.record.attempt + 1
-        return look.write(
-            n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=told, again=0.0, attempt=attempt
+        attempt = ctx.status.attempt + 1
+        return ctx.write(
+            n.PHASE_SUSPENDED,
+            n.REASON_SUSPENDED,
+            message,
+            conditions=conditions,
+            requeue_after=0.0,
+            attempt=attempt,
         )
-    groups = [item for (kind, _), item in look.seen.objects.items() if kind == "PodGroup"]
-    removals = (*delete_jobs(look.seen.jobs), *_delete(groups), *delete_placeholders(look))
-    strays = [each for each in look.seen.strays if not each.over]
-    gone = not (look.seen.jobs or look.seen.workers or strays)
-    message = "the job has no workers" if gone else f"{_STOPPING}{orphan_hint(strays)}"
+    groups = [item for (kind, _), item in ctx.children.objects.items() if kind == "PodGroup"]
+    deletions = (*delete_jobs(ctx.children.jobs), *_delete(groups), *delete_placeholders(ctx))
+    orphans = [each for each in ctx.children.orphans if not each.finished]
+    gone = not (ctx.children.jobs or ctx.children.workers or orphans)
+    message = "the job has no workers" if gone else f"{_STOPPING}{orphan_hint(orphans)}"
     idle: tuple[Condition, ...] = (
-        *_spec_problems(look),
+        *_spec_problems(ctx),
         Condition(
             type=n.SUSPENDED,
-            so=gone,
+            status=gone,
             reason=n.REASON_SUSPENDED if gone else n.REASON_STOPPING,
             message=message,
         ),
-        Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_SUSPENDED),
-        *unknown_capacity(look.record, n.REASON_SUSPENDED),
+        Condition(type=n.WORKERS_READY, status=False, reason=n.REASON_SUSPENDED),
+        *unknown_capacity(ctx.status, n.REASON_SUSPENDED),
     )
-    decision = look.write(
-        n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=idle, workers=look.workers(), capacity=None
+    decision = ctx.write(
+        n.PHASE_SUSPENDED,
+        n.REASON_SUSPENDED,
+        message,
+        conditions=idle,
+        workers=ctx.workers(),
+        capacity=None,
     )
-    return replace(decision, removals=removals)
+    return replace(decision, deletions=deletions)
 
 
-def _spec_problems(look: ReconcileContext) -> tuple[Condition, ...]:
+def _spec_problems(ctx: ReconcileContext) -> tuple[Condition, ...]:
     """What is wrong with the job, also while it is suspended; put right, it is judged when it begins."""
-    if look.problems:
-        return rejected_conditions(Refusal(message=look.problems))[:1]
-    before = conditions_by_type(look.record.raw.get("conditions")).get(n.ACCEPTED, {})
+    if ctx.problems:
+        return rejected_conditions(Refusal(message=ctx.problems))[:1]
+    before = conditions_by_type(ctx.status.raw.get("conditions")).get(n.ACCEPTED, {})
     unknown = Condition(
-        type=n.ACCEPTED, so=None, reason=n.REASON_SUSPENDED, message="tried when it is resumed"
+        type=n.ACCEPTED, status=None, reason=n.REASON_SUSPENDED, message="tried when it is resumed"
     )
     return (unknown,) if before.get("reason") in (n.REASON_INVALID_SPEC, n.REASON_REFUSED) else ()
 
 
-def _delete(items: Iterable[JsonObject]) -> list[Removal]:
-    return [removal(each) for each in items if "deletionTimestamp" not in each["metadata"]]
+def _delete(items: Iterable[JsonObject]) -> list[Deletion]:
+    return [deletion(each) for each in items if "deletionTimestamp" not in each["metadata"]]
 
 
-def _reconcile_finished(look: ReconcileContext, job: JsonObject, *, known: bool) -> ReconcilePlan:
+def _reconcile_finished(ctx: ReconcileContext, job: JsonObject, *, known: bool) -> ReconcilePlan:
     """A job that is over stays so. Its finished Jobs are kept for their pods' logs, all else that takes room goes."""
     # A Job of which a pod failed is about to be failed; those of its other nodes are not.
-    failing = {each.job for each in look.seen.workers if each.failed}
+    failing = {each.job for each in ctx.children.workers if each.failed}
     kept = [
         each
-        for each in look.seen.jobs
-        if each.uid in look.seen.well
-        or (each.attempt == look.record.attempt and (each.failed or each.uid in failing))
+        for each in ctx.children.jobs
+        if each.uid in ctx.children.succeeded_jobs
+        or (each.attempt == ctx.status.attempt and (each.failed or each.uid in failing))
     ]
     others = [
-        removal(each.item, foreground=True)
-        for each in look.seen.jobs
+        deletion(each.item, foreground=True)
+        for each in ctx.children.jobs
         if each not in kept and not each.deleting
     ]
-    spent = [item for (kind, _), item in look.seen.objects.items() if kind in ("PodGroup", "Pod")]
-    removals: tuple[Removal, ...] = (*others, *_delete(spent))
-    raw, seconds = look.record.raw, _time_to_live(look) if known else None
+    spent = [item for (kind, _), item in ctx.children.objects.items() if kind in ("PodGroup", "Pod")]
+    deletions: tuple[Deletion, ...] = (*others, *_delete(spent))
+    raw, seconds = ctx.status.raw, _time_to_live(ctx) if known else None
     decision = ReconcilePlan()
-    if raw.get("observedGeneration") != look.meta.generation:
+    if raw.get("observedGeneration") != ctx.meta.generation:
         # How it ended stays; that an edit was seen is told all the same.
-        decision = look.write(look.record.phase, raw.get("reason") or "", raw.get("message") or "")
-    if seconds is None or look.record.completed is None:
-        return replace(decision, removals=removals)
-    left = look.record.completed + seconds - look.now
+        decision = ctx.write(ctx.status.phase, raw.get("reason") or "", raw.get("message") or "")
+    if seconds is None or ctx.status.completed is None:
+        return replace(decision, deletions=deletions)
+    left = ctx.status.completed + seconds - ctx.now
     if left > 0:
-        return replace(decision, removals=removals, again=left)
+        return replace(decision, deletions=deletions, requeue_after=left)
     # Only as it was read: somebody may have given it more time.
-    return ReconcilePlan(removals=(*removals, removal(job, as_read=True)))
+    return ReconcilePlan(deletions=(*deletions, deletion(job, as_read=True)))
 
 
-def _time_to_live(look: ReconcileContext) -> Any:
-    settings = look.settings
-    return settings.time_to_live if settings is not None else look.spec.time_to_live
+def _time_to_live(ctx: ReconcileContext) -> Any:
+    settings = ctx.settings
+    return settings.time_to_live if settings is not None else ctx.spec.time_to_live
 
 
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
@@ -502,15 +514,15 @@ def apply_plan(
     or the item's own where that has changed since. The next decision is to know what is there. Raises ApiError and
     ApiUnavailable; what was done until then is found by the next decision.
     """
-    if any(each.kind == _NODE_CLAIM for each in decision.removals) and not _is_unchanged(objects, item):
+    if any(each.kind == _NODE_CLAIM for each in decision.deletions) and not _is_unchanged(objects, item):
         return path_of(item)
-    for each in decision.removals:
+    for each in decision.deletions:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
         objects.delete(path, each.uid, each.version, foreground=each.foreground)
-    for manifest in decision.makes:
+    for manifest in decision.creations:
         if not objects.create(manifest):
             return path_of(manifest)
-    for manifest in decision.changes:
+    for manifest in decision.patches:
         if not objects.change(manifest):
             return path_of(manifest)
     if decision.finalizers is not None and not objects.put_finalizers(item, decision.finalizers):
@@ -589,9 +601,9 @@ def reject_request(item: JsonObject, message: str, now: float) -> ReconcilePlan:
     """
     status = item.get("status")
     old: JsonObject = dict(status) if isinstance(status, Mapping) else {}
-    told = Condition(
+    refusal = Condition(
         type=n.READY if item["kind"] == n.QUEUE_KIND else n.ACCEPTED,
-        so=False,
+        status=False,
         reason=n.REASON_REFUSED,
         message=message,
     )
@@ -608,10 +620,10 @@ def reject_request(item: JsonObject, message: str, now: float) -> ReconcilePlan:
             phase=phase,
             reason=n.REASON_REFUSED,
             message=message,
-            told=[told],
+            conditions=[refusal],
         )
     else:
-        conditions = merge_conditions(old.get("conditions"), [told], generation, now)
+        conditions = merge_conditions(old.get("conditions"), [refusal], generation, now)
         new = {**old, "observedGeneration": generation, "conditions": conditions}
     if new == status:
         return ReconcilePlan()

@@ -58,42 +58,44 @@ class AttemptEnd:
     settle_seconds: float = 0.0
 
 
-def continue_attempt(look: ReconcileContext) -> ReconcilePlan:
+def continue_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     """The next step of an attempt that runs, or ends."""
-    over = find_end(look)
+    over = find_end(ctx)
     if over is not None and over.settle_seconds > 0:
-        decision = keep_running(look)
-        return replace(decision, again=min(over.settle_seconds, decision.again or over.settle_seconds))
+        decision = keep_running(ctx)
+        return replace(
+            decision, requeue_after=min(over.settle_seconds, decision.requeue_after or over.settle_seconds)
+        )
     if over is not None:
         before = over.failure.worker.end.before if over.failure is not None else ""
-        return _end_attempt(look, over) if not is_lost(look, before) else _restart_for_workspace(look, over)
-    anew = _replace_attempt(look)
+        return _end_attempt(ctx, over) if not is_lost(ctx, before) else _restart_for_workspace(ctx, over)
+    anew = _replace_attempt(ctx)
     if anew is not None:
         return anew
-    return keep_running(look)
+    return keep_running(ctx)
 
 
-def find_end(look: ReconcileContext) -> AttemptEnd | None:
+def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
     """Why the attempt is over, None while it is not: one lost worker is all of them."""
-    attempt = look.record.attempt
-    jobs, workers = look.seen.of(attempt), look.seen.workers_of(attempt)
+    attempt = ctx.status.attempt
+    jobs, workers = ctx.children.of(attempt), ctx.children.workers_of(attempt)
     if not jobs:
-        return AttemptEnd(why=f"Job {n.attempt_name(look.meta.name, attempt)} is gone")
+        return AttemptEnd(why=f"Job {n.attempt_name(ctx.meta.name, attempt)} is gone")
     # The workers of a Job that somebody suspends are ended by that, and made anew when it is let go.
     stopped = {each.uid for each in jobs if each.suspended}
     kept = [each for each in workers if not (each.deleting and each.job in stopped)]
     failure = find_first_failure(kept)
-    well = any(each.uid in look.seen.well for each in jobs)
-    lost = [each for each in kept if each.deleting and (each.told_to_go or not each.over)]
+    well = any(each.uid in ctx.children.succeeded_jobs for each in jobs)
+    lost = [each for each in kept if each.deleting and (each.deleted_gracefully or not each.finished)]
     # The Job controller removes the others then, too.
-    lost.sort(key=lambda each: not each.taken)
-    if failure is not None and failure.is_consequence and lost and lost[0].taken:
+    lost.sort(key=lambda each: not each.disruption)
+    if failure is not None and failure.is_consequence and lost and lost[0].disruption:
         return AttemptEnd(why=_describe_loss(lost[0]), exit_code=lost[0].end.code)
     if failure is not None:
         worker = failure.worker
         # The exit code of an init container says nothing about the command.
         final = not worker.end.before and worker.end.code in names.WORKER_FINAL_EXIT_CODES
-        settles = settle_seconds(failure, kept, look.now)
+        settles = settle_seconds(failure, kept, ctx.now)
         return AttemptEnd(
             why=_describe_failure(failure),
             exit_code=worker.end.code,
@@ -103,15 +105,15 @@ def find_end(look: ReconcileContext) -> AttemptEnd | None:
         )
     for job in jobs:
         if job.failed:
-            named = f": {_describe_loss(lost[0])}" if lost and lost[0].taken else ""
+            named = f": {_describe_loss(lost[0])}" if lost and lost[0].disruption else ""
             return AttemptEnd(why=f"Job {job.name} failed{named}")
         if job.deleting:
             return AttemptEnd(why=f"Job {job.name} was deleted")
-    if len(jobs) < jobs[0].parts:
-        return AttemptEnd(why=f"{jobs[0].parts - len(jobs)} Jobs of the attempt are gone")
+    if len(jobs) < jobs[0].job_count:
+        return AttemptEnd(why=f"{jobs[0].job_count - len(jobs)} Jobs of the attempt are gone")
     if lost and not well:
         return AttemptEnd(why=_describe_loss(lost[0]))
-    name, _ = find_unplaced_worker(look)
+    name, _ = find_unplaced_worker(ctx)
     if name and not well:
         return AttemptEnd(why=f"worker {name} has no node after {NODE_START_SECONDS} s")
     return None
@@ -128,7 +130,7 @@ def _describe_worker(worker: Worker, rank: int | None = None) -> str:
 
 
 def _taken_reason(worker: Worker) -> str:
-    return f" ({worker.taken})" if worker.taken not in ("", worker.end.reason) else ""
+    return f" ({worker.disruption})" if worker.disruption not in ("", worker.end.reason) else ""
 
 
 def _describe_failure(failure: Failure) -> str:
@@ -149,9 +151,9 @@ def _describe_end(end: PodExit) -> str:
     return f"{said} ({means})" if means else said
 
 
-def _end_attempt(look: ReconcileContext, over: AttemptEnd) -> ReconcilePlan:
+def _end_attempt(ctx: ReconcileContext, over: AttemptEnd) -> ReconcilePlan:
     """Status first: what is known of the end is kept, and it is counted once, whatever happens next."""
-    most, restarts = look.max_restarts, look.record.restarts
+    most, restarts = ctx.max_restarts, ctx.status.restarts
     final = over.final
     if final or restarts >= most:
         reason = (
@@ -162,39 +164,43 @@ def _end_attempt(look: ReconcileContext, over: AttemptEnd) -> ReconcilePlan:
             else n.REASON_WORKER_FAILED
         )
         used = f"; {restarts} of {most} restarts were used" if most and not final else ""
-        message = f"{over.why}{used}{_log_command(look, over)}"
-        fields = {**_first_failure(look, over), "attempts": _attempts(look, reason, message)}
-        return look.end(n.PHASE_FAILED, reason, message, over.exit_code, **fields)
-    message = f"{over.why}; restart {restarts + 1} of {most}{_log_command(look, over)}"
+        message = f"{over.why}{used}{_log_command(ctx, over)}"
+        fields = {**_first_failure(ctx, over), "attempts": _attempts(ctx, reason, message)}
+        return ctx.end(n.PHASE_FAILED, reason, message, over.exit_code, **fields)
+    message = f"{over.why}; restart {restarts + 1} of {most}{_log_command(ctx, over)}"
     # The message is another one as soon as the next attempt begins, and Events are kept for an hour.
-    why = {"attempt": look.record.attempt, "time": stamp(look.now), "message": truncate_message(message)}
+    why = {
+        "attempt": ctx.status.attempt,
+        "time": stamp(ctx.now),
+        "message": truncate_message(message),
+    }
     return _next_attempt(
-        look,
+        ctx,
         n.REASON_WORKER_FAILED,
         message,
         restarts=restarts + 1,
         lastRestart=why,
-        **_first_failure(look, over),
+        **_first_failure(ctx, over),
     )
 
 
-def _log_command(look: ReconcileContext, over: AttemptEnd) -> str:
+def _log_command(ctx: ReconcileContext, over: AttemptEnd) -> str:
     """Return the command that shows the log of the first failure."""
     if over.failure is None or over.failure.worker.node_rank is None:
         return ""
-    which = f"--node-rank {over.failure.worker.node_rank} --attempt {look.record.attempt}"
-    return f"; its log: kubectl torchrun logs {look.meta.name} -n {look.meta.namespace} {which}"
+    which = f"--node-rank {over.failure.worker.node_rank} --attempt {ctx.status.attempt}"
+    return f"; its log: kubectl torchrun logs {ctx.meta.name} -n {ctx.meta.namespace} {which}"
 
 
-def _first_failure(look: ReconcileContext, over: AttemptEnd) -> dict[str, Any]:
+def _first_failure(ctx: ReconcileContext, over: AttemptEnd) -> dict[str, Any]:
     """Return `firstFailure` of the status, None if no worker failed."""
     failure = over.failure
     if failure is None:
         return {"firstFailure": None}
     worker, end = failure.worker, failure.worker.end
-    reason = worker.taken or end.reason
+    reason = worker.disruption or end.reason
     fields: dict[str, Any] = {
-        "attempt": look.record.attempt,
+        "attempt": ctx.status.attempt,
         "nodeRank": worker.node_rank,
         "rank": failure.rank,
         "pod": worker.name,
@@ -209,12 +215,12 @@ def _first_failure(look: ReconcileContext, over: AttemptEnd) -> dict[str, Any]:
     return {"firstFailure": {key: value for key, value in fields.items() if value is not None}}
 
 
-def _attempts(look: ReconcileContext, reason: str, message: str) -> list[dict[str, Any]]:
+def _attempts(ctx: ReconcileContext, reason: str, message: str) -> list[dict[str, Any]]:
     """Return `attempts` of the status, including the attempt that ends now."""
-    before = look.record.raw.get("attempts")
+    before = ctx.status.raw.get("attempts")
     ended = {
-        "attempt": look.record.attempt,
-        "endTime": stamp(look.now),
+        "attempt": ctx.status.attempt,
+        "endTime": stamp(ctx.now),
         "reason": reason,
         "message": message[:_ATTEMPT_MESSAGE],
     }
@@ -222,45 +228,47 @@ def _attempts(look: ReconcileContext, reason: str, message: str) -> list[dict[st
     return [*earlier, ended][-MAX_ATTEMPTS:]
 
 
-def _restart_for_workspace(look: ReconcileContext, over: AttemptEnd) -> ReconcilePlan:
+def _restart_for_workspace(ctx: ReconcileContext, over: AttemptEnd) -> ReconcilePlan:
     """Begin another attempt, which first waits for the workspace without nodes. It is not counted as a restart."""
-    message = f"{over.why}; the workspace was lost with an earlier pod {n.sync_pod(look.meta.name)}"
-    return _next_attempt(look, n.REASON_WORKSPACE_LOST, message, workspaceDigest=None)
+    message = f"{over.why}; the workspace was lost with an earlier pod {n.sync_pod(ctx.meta.name)}"
+    return _next_attempt(ctx, n.REASON_WORKSPACE_LOST, message, workspaceDigest=None)
 
 
-def _next_attempt(look: ReconcileContext, reason: str, message: str, **fields: Any) -> ReconcilePlan:
-    told = (Condition(type=n.WORKERS_READY, so=False, reason=reason, message=message),)
-    return look.write(
+def _next_attempt(ctx: ReconcileContext, reason: str, message: str, **fields: Any) -> ReconcilePlan:
+    conditions = (Condition(type=n.WORKERS_READY, status=False, reason=reason, message=message),)
+    return ctx.write(
         n.PHASE_RESTARTING,
         reason,
         message,
-        told=told,
-        again=0.0,
-        attempt=look.record.attempt + 1,
-        attempts=_attempts(look, reason, message),
+        conditions=conditions,
+        requeue_after=0.0,
+        attempt=ctx.status.attempt + 1,
+        attempts=_attempts(ctx, reason, message),
         **fields,
     )
 
 
-def _replace_attempt(look: ReconcileContext) -> ReconcilePlan | None:
+def _replace_attempt(ctx: ReconcileContext) -> ReconcilePlan | None:
     """Another attempt, which costs no restart: of another size, or with another workspace where that is asked for."""
-    job = look.seen.of(look.record.attempt)[0]
-    size, workspace = requested(look)
+    job = ctx.children.of(ctx.status.attempt)[0]
+    size, workspace = requested(ctx)
     sync = (
-        look.spec.workspace is not None and look.spec.workspace.restart_on_sync and workspace != job.workspace
+        ctx.spec.workspace is not None and ctx.spec.workspace.restart_on_sync and workspace != job.workspace
     )
     if size == job.size and not sync:
         return None
-    prepared = prepare_attempt(look, look.record.attempt + 1)
+    prepared = prepare_attempt(ctx, ctx.status.attempt + 1)
     if not isinstance(prepared, AttemptSpec):
         return None  # what runs goes on; `keep` says what is wrong
     # The same nodes may be said, or be left to the queue.
     fixed = ":" not in size + job.size
-    if size != job.size and not (fixed and prepared.size.nodes == max(job.parts, job.pods)):
+    if size != job.size and not (fixed and prepared.size.nodes == max(job.job_count, job.pods)):
         return _next_attempt(
-            look, n.REASON_RESIZED, f"the job has {_format_size(size)} now, and had {_format_size(job.size)}"
+            ctx,
+            n.REASON_RESIZED,
+            f"the job has {_format_size(size)} now, and had {_format_size(job.size)}",
         )
-    return _next_attempt(look, n.REASON_SYNCED, f"the workspace is {workspace}") if sync else None
+    return _next_attempt(ctx, n.REASON_SYNCED, f"the workspace is {workspace}") if sync else None
 
 
 def _format_size(key: str) -> str:
@@ -274,66 +282,73 @@ def _format_size(key: str) -> str:
     )
 
 
-def keep_running(look: ReconcileContext) -> ReconcilePlan:
+def keep_running(ctx: ReconcileContext) -> ReconcilePlan:
     """What runs goes on, with all that it needs around it."""
-    prepared = prepare_attempt(look, look.record.attempt, look.record.raw.get("nodes"))
-    told: tuple[Condition, ...] = ()
-    makes: tuple[dict[str, Any], ...] = ()
-    changes: tuple[dict[str, Any], ...] = ()
+    prepared = prepare_attempt(ctx, ctx.status.attempt, ctx.status.raw.get("nodes"))
+    conditions: tuple[Condition, ...] = ()
+    creations: tuple[dict[str, Any], ...] = ()
+    patches: tuple[dict[str, Any], ...] = ()
     if isinstance(prepared, AttemptSpec):
         # The queue may be another one than that of which the attempt was made.
         named = frozenset[tuple[str, str]]().union(
-            *(each.named for each in look.seen.of(look.record.attempt))
+            *(each.references for each in ctx.children.of(ctx.status.attempt))
         )
         around = [
             each
             for each in supporting_objects(prepared)
             if each["kind"] not in _BY_NAME or object_key(each) in named
         ]
-        told = valid_conditions(prepared.settings, acceptance_message(look, prepared))
-        makes, changes = missing_objects(look, around), changed_services(look, around)
+        conditions = valid_conditions(prepared.settings, acceptance_message(ctx, prepared))
+        creations, patches = missing_objects(ctx, around), changed_services(ctx, around)
     elif isinstance(prepared, Refusal):
-        told = rejected_conditions(prepared)
+        conditions = rejected_conditions(prepared)
     else:
-        told = prepared.told
-    decision = _write_running(look, told)
-    others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
-    starts, held = resume_jobs(look) if look.seen.trained is None else ((), None)
-    gone, left = release_placeholders(look)
-    empty, pause = ended_sync_pod(look)
-    pauses = (decision.again, left, pause, held, find_unplaced_worker(look)[1], pending_reason(look)[1])
+        conditions = prepared.conditions
+    decision = _write_running(ctx, conditions)
+    others = [each for each in ctx.children.jobs if each.attempt != ctx.status.attempt]
+    starts, held = resume_jobs(ctx) if ctx.children.succeeded_attempt is None else ((), None)
+    gone, left = release_placeholders(ctx)
+    empty, pause = ended_sync_pod(ctx)
+    pauses = (
+        decision.requeue_after,
+        left,
+        pause,
+        held,
+        find_unplaced_worker(ctx)[1],
+        pending_reason(ctx)[1],
+    )
     due = [each for each in pauses if each is not None]
     return replace(
         decision,
-        removals=(*delete_jobs(others), *gone, *empty),
-        makes=makes,
-        changes=(*changes, *_archive_changes(look), *_gang_changes(look), *starts),
-        again=min(due, default=None),
+        deletions=(*delete_jobs(others), *gone, *empty),
+        creations=creations,
+        patches=(*patches, *_archive_changes(ctx), *_gang_changes(ctx), *starts),
+        requeue_after=min(due, default=None),
     )
 
 
-def _archive_changes(look: ReconcileContext) -> tuple[dict[str, Any], ...]:
+def _archive_changes(ctx: ReconcileContext) -> tuple[dict[str, Any], ...]:
     """Return a change for each worker whose annotation names another archive than the job's spec."""
-    if look.spec.workspace is None or look.problems:
+    if ctx.spec.workspace is None or ctx.problems:
         return ()
-    named = archive_annotation(look.spec.workspace)
+    named = archive_annotation(ctx.spec.workspace)
     return tuple(
         {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "name": each.name,
-                "namespace": look.meta.namespace,
+                "namespace": ctx.meta.namespace,
                 "uid": each.uid,
                 "annotations": {n.ANNOTATION_ARCHIVE: named},
             },
         }
-        for each in look.seen.workers_of(look.record.attempt)
-        if each.archive not in (None, named) and not (each.over or each.deleting)
+        for each in ctx.children.workers_of(ctx.status.attempt)
+        if each.archive not in (None, named) and not (each.finished or each.deleting)
     )
 
 
-def _gang_changes(look: ReconcileContext) -> tuple[dict[str, Any], ...]:
+def _gang_changes(ctx: ReconcileContext) -> tuple[dict[str, Any], ...]:
     """Return the gang with a minimum of one member, once a worker has succeeded.
 
     KAI Scheduler 0.16.2 to 0.17.0 counts such a worker as missing, and evicts the others 60 s later
@@ -341,8 +356,8 @@ def _gang_changes(look: ReconcileContext) -> tuple[dict[str, Any], ...]:
     such field, and evict only a gang that is below its minimum (IsStale in
     pkg/scheduler/api/podgroup_info/job_info.go).
     """
-    group = look.seen.objects.get(("PodGroup", n.attempt_name(look.meta.name, look.record.attempt)))
-    workers = look.seen.workers_of(look.record.attempt)
+    group = ctx.children.objects.get(("PodGroup", n.attempt_name(ctx.meta.name, ctx.status.attempt)))
+    workers = ctx.children.workers_of(ctx.status.attempt)
     if group is None or all(each.phase != "Succeeded" for each in workers):
         return ()
     if (group.get("spec") or {}).get("minMember") in (None, 1) or "deletionTimestamp" in group["metadata"]:
@@ -352,66 +367,71 @@ def _gang_changes(look: ReconcileContext) -> tuple[dict[str, Any], ...]:
     return ({**kind, "metadata": meta, "spec": {"minMember": 1}},)
 
 
-def _write_running(look: ReconcileContext, told: tuple[Condition, ...]) -> ReconcilePlan:
-    workers = look.seen.workers_of(look.record.attempt)
-    nodes = look.record.raw.get("nodes")
+def _write_running(ctx: ReconcileContext, conditions: tuple[Condition, ...]) -> ReconcilePlan:
+    workers = ctx.children.workers_of(ctx.status.attempt)
+    nodes = ctx.status.raw.get("nodes")
     # What it was made with: an edit since may say anything.
-    least = look.seen.of(look.record.attempt)[0].least
+    least = ctx.children.of(ctx.status.attempt)[0].least
     needed = least if least is not None else nodes if isinstance(nodes, int) else 1
-    ready = sum(each.ready or each.over for each in workers)
+    ready = sum(each.ready or each.finished for each in workers)
     all_ready = ready >= needed
-    runs = all_ready or look.record.phase == n.PHASE_RUNNING
-    held = suspension_message(look)
-    why = held or pending_reason(look)[0]
+    runs = all_ready or ctx.status.phase == n.PHASE_RUNNING
+    held = suspension_message(ctx)
+    why = held or pending_reason(ctx)[0]
     message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
-    fields: dict[str, Any] = {"workers": look.workers()}
-    if look.progress is not None:
-        before = look.record.raw.get("progress")
-        kept = before if "unreadable" in look.progress and isinstance(before, dict) else {}
-        fields["progress"] = {**kept, **look.progress}
-    if look.spec.workspace is not None:
-        fields["workspaceDigest"] = look.spec.workspace.digest  # the workers follow the spec
+    fields: dict[str, Any] = {"workers": ctx.workers()}
+    if ctx.progress is not None:
+        before = ctx.status.raw.get("progress")
+        kept = before if "unreadable" in ctx.progress and isinstance(before, dict) else {}
+        fields["progress"] = {**kept, **ctx.progress}
+    if ctx.spec.workspace is not None:
+        fields["workspaceDigest"] = ctx.spec.workspace.digest  # the workers follow the spec
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
-    ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
+    ready_now = Condition(type=n.WORKERS_READY, status=all_ready, reason=reason, message=message)
     alive = Condition(
         type=n.SUSPENDED,
-        so=bool(held),
+        status=bool(held),
         reason=n.REASON_SUSPENDED_BY_ANOTHER if held else "NotAsked",
         message=held,
     )
-    due = [] if look.deadline is None else [look.deadline - look.now]
-    if runs and any(each.scraped for each in workers):
+    due = [] if ctx.deadline is None else [ctx.deadline - ctx.now]
+    if runs and any(each.has_metrics for each in workers):
         due.append(PROGRESS_SECONDS)
     phase = n.PHASE_RUNNING if runs else n.PHASE_PROVISIONING
-    return look.write(
-        phase, reason, message, told=(*told, alive, ready_now), again=min(due, default=None), **fields
+    return ctx.write(
+        phase,
+        reason,
+        message,
+        conditions=(*conditions, alive, ready_now),
+        requeue_after=min(due, default=None),
+        **fields,
     )
 
 
-def resume_jobs(look: ReconcileContext) -> tuple[tuple[dict[str, Any], ...], float | None]:
+def resume_jobs(ctx: ReconcileContext) -> tuple[tuple[dict[str, Any], ...], float | None]:
     """What lets Jobs go now, and in how many seconds there may be more to do."""
     starts, pauses = [], []
-    for job in look.seen.of(look.record.attempt):
+    for job in ctx.children.of(ctx.status.attempt):
         if not job.suspended:
             continue
-        left = _seconds_to_resume(job, look.now)
+        left = _seconds_to_resume(job, ctx.now)
         if left > 0:
             pauses.append(left)
-        elif not (job.suspended_by and _leaving_workers(look, job)):
+        elif not (job.suspended_by and _leaving_workers(ctx, job)):
             starts.append(_unsuspend(job))
     return tuple(starts), min(pauses, default=None)
 
 
-def suspension_message(look: ReconcileContext) -> str:
+def suspension_message(ctx: ReconcileContext) -> str:
     """Who holds Jobs of the attempt, "" where nobody does."""
-    held = [each for each in look.seen.of(look.record.attempt) if each.suspended and each.suspended_by]
+    held = [each for each in ctx.children.of(ctx.status.attempt) if each.suspended and each.suspended_by]
     if not held:
         return ""
     more = f" and {len(held) - 1} more" if len(held) > 1 else ""
     who, name = held[0].suspended_by, held[0].name
     when = f"{POLL_SECONDS:.0f} s later"
-    leaving = [each.name for job in held for each in _leaving_workers(look, job)]
-    if leaving and all(_seconds_to_resume(each, look.now) <= 0 for each in held):
+    leaving = [each.name for job in held for each in _leaving_workers(ctx, job)]
+    if leaving and all(_seconds_to_resume(each, ctx.now) <= 0 for each in held):
         when = f"when pod {leaving[0]} is gone; if its node does not answer, delete the pod"
     return f"{who} has suspended Job {name}{more}; it is let go again {when}"
 
@@ -423,9 +443,9 @@ def _seconds_to_resume(job: AttemptJob, now: float) -> float:
     return job.suspended_at + POLL_SECONDS - now
 
 
-def _leaving_workers(look: ReconcileContext, job: AttemptJob) -> list[Worker]:
+def _leaving_workers(ctx: ReconcileContext, job: AttemptJob) -> list[Worker]:
     """Workers of before that are on their way out: they would be taken for lost ones of the gang that comes."""
-    return [each for each in look.seen.workers if each.job == job.uid and each.deleting]
+    return [each for each in ctx.children.workers if each.job == job.uid and each.deleting]
 
 
 def _unsuspend(job: AttemptJob) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Condition:
     """One thing that is so (True), is not so (False), or is not known (None)."""
 
     type: str
-    so: bool | None
+    status: bool | None
     reason: str
     message: str = ""
 
@@ -36,12 +36,12 @@ class CapacityWait:
 
     since: float
     tries: int = 1
-    enough_since: float | None = None
+    quorum_since: float | None = None
     retry: float | None = None
 
-    def written(self) -> JsonObject:
+    def to_status(self) -> JsonObject:
         """`capacity` of the status."""
-        moments = {"since": self.since, "enoughSince": self.enough_since, "retryTime": self.retry}
+        moments = {"since": self.since, "enoughSince": self.quorum_since, "retryTime": self.retry}
         return {"tries": self.tries, **{key: stamp(at) for key, at in moments.items() if at is not None}}
 
 
@@ -55,7 +55,7 @@ class JobStatus:
     started: float | None
     completed: float | None
     raw: JsonObject
-    gathering: CapacityWait | None = None
+    capacity_wait: CapacityWait | None = None
 
     @property
     def final(self) -> bool:
@@ -79,7 +79,7 @@ def read_status(status: Any) -> JobStatus:
         started=parse_time(raw.get("startTime")),
         completed=parse_time(raw.get("completionTime")),
         raw=raw,
-        gathering=_read_capacity_wait(raw.get("capacity")),
+        capacity_wait=_read_capacity_wait(raw.get("capacity")),
     )
 
 
@@ -91,7 +91,7 @@ def _read_capacity_wait(value: Any) -> CapacityWait | None:
     return CapacityWait(
         since=since,
         tries=max(1, _count(fields.get("tries"))),
-        enough_since=parse_time(fields.get("enoughSince")),
+        quorum_since=parse_time(fields.get("enoughSince")),
         retry=parse_time(fields.get("retryTime")),
     )
 
@@ -115,15 +115,17 @@ def conditions_by_type(value: Any) -> dict[str, JsonObject]:
     }
 
 
-def merge_conditions(old: Any, told: Sequence[Condition], generation: int, now: float) -> list[JsonObject]:
+def merge_conditions(
+    old: Any, conditions: Sequence[Condition], generation: int, now: float
+) -> list[JsonObject]:
     """The conditions with those that are told in their place; one that is not told stays as it is.
 
     They are in their kind's order. Where nothing else is new the order stays, too: it is no reason to write.
     """
     before = conditions_by_type(old)
     result = dict(before)
-    for each in told:
-        status = {True: "True", False: "False", None: "Unknown"}[each.so]
+    for each in conditions:
+        status = {True: "True", False: "False", None: "Unknown"}[each.status]
         last = result.get(each.type, {})
         same = last.get("status") == status and parse_time(last.get("lastTransitionTime")) is not None
         result[each.type] = {
@@ -150,7 +152,7 @@ def build_status(
     phase: str,
     reason: str,
     message: str = "",
-    told: Sequence[Condition] = (),
+    conditions: Sequence[Condition] = (),
     **fields: Any,
 ) -> JsonObject:
     """The status with these values; fields that are None are taken away, others stay."""
@@ -160,7 +162,7 @@ def build_status(
         "phase": phase,
         "reason": reason,
         "message": truncate_message(message),
-        "conditions": merge_conditions(record.raw.get("conditions"), told, generation, now),
+        "conditions": merge_conditions(record.raw.get("conditions"), conditions, generation, now),
         "attempt": record.attempt,
         "restarts": record.restarts,
         **fields,
@@ -177,8 +179,8 @@ def template_rejection(queue: JsonObject | None) -> str:
     The queue's condition has it, of a dry run of the queue as it is now.
     """
     status = (queue or {}).get("status")
-    told = conditions_by_type(status.get("conditions") if isinstance(status, Mapping) else None)
-    found = told.get(n.POD_TEMPLATE_VALID, {})
+    conditions = conditions_by_type(status.get("conditions") if isinstance(status, Mapping) else None)
+    found = conditions.get(n.POD_TEMPLATE_VALID, {})
     seen = (found.get("status"), found.get("reason"), found.get("observedGeneration"))
     if queue is None or seen != ("False", n.REASON_REFUSED, queue["metadata"].get("generation")):
         return ""

@@ -254,7 +254,7 @@ class TestOneController:
     def test_it_is_alive_and_counts(self, shared: Running) -> None:
         assert "came to its end" in shared.healthy()["looks"]
         scraped = shared.scrape()
-        assert 'trainyard_torchrun_look_seconds_count{kind="TorchrunJob"}' in scraped
+        assert 'trainyard_torchrun_reconcile_seconds_count{kind="TorchrunJob"}' in scraped
         assert 'trainyard_torchrun_jobs{phase="Provisioning"}' in scraped
 
 

@@ -137,21 +137,21 @@ class Api:
             raise Crash(what)
         self.written.append(what)
 
-    def carry_out(self, item: JsonObject, decision: ReconcilePlan) -> bool:
+    def apply(self, item: JsonObject, decision: ReconcilePlan) -> bool:
         """As trainyard/operator/reconciler.py does; False where something is in the way."""
-        if any(each.kind == "NodeClaim" for each in decision.removals):
+        if any(each.kind == "NodeClaim" for each in decision.deletions):
             live = self.get(item["kind"], item["metadata"]["name"])
             told = ("spec", "status")
             if live is None or [live.get(key) for key in told] != [item.get(key) for key in told]:
                 return False
-        for each in decision.removals:
+        for each in decision.deletions:
             self._write(f"delete {each.kind} {each.name}")
             self.delete(each.kind, each.name, each.uid, each.version, foreground=each.foreground)
-        for made in decision.makes:
+        for made in decision.creations:
             self._write(f"create {made['kind']} {made['metadata']['name']}")
             if not self.create(made):
                 return False
-        for changed in decision.changes:
+        for changed in decision.patches:
             self._write(f"apply {changed['kind']} {changed['metadata']['name']}")
             self.change(changed)
         if decision.finalizers is not None:

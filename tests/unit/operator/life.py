@@ -34,10 +34,10 @@ class Life:
         made = job(of_job)
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
-        self.again: float | None = None
+        self.requeue_after: float | None = None
         self.taken: list[dict[str, Any]] = []
 
-    def look(self) -> int:
+    def reconcile(self) -> int:
         """Looks until nothing is left to do; how many looks wrote something."""
         for count in range(20):
             item = self.api.get(n.JOB_KIND, "vit")
@@ -48,10 +48,10 @@ class Life:
             decision = self._decided(item, its_queue, children, fresh=False)
             if decision.recount:
                 decision = self._decided(item, its_queue, children, fresh=True)
-            self.again = decision.again
-            self.api.carry_out(item, decision)
+            self.requeue_after = decision.requeue_after
+            self.api.apply(item, decision)
             self.api.settle()
-            idle = replace(decision, again=None, events=()) == type(decision)()
+            idle = replace(decision, requeue_after=None, events=()) == type(decision)()
             if idle:
                 return count
         raise AssertionError(f"no end: {decision}")
@@ -85,11 +85,11 @@ class Life:
 
     def run(self) -> Life:
         """Until all workers run; a pause before that is waited for."""
-        self.look()
+        self.reconcile()
         if self.status["reason"] == n.REASON_BACKING_OFF:
-            self.api.now += self.again or 0.0
-            self.look()
+            self.api.now += self.requeue_after or 0.0
+            self.reconcile()
         self.api.run_pods("Running")
-        self.look()
+        self.reconcile()
         assert self.status["phase"] == "Running"
         return self

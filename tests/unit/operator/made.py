@@ -34,7 +34,7 @@ def job(changes: Mapping[str, Any] | None = None) -> JsonObject:
     return manifest(n.JOB_KIND, "vit", changes)
 
 
-def making(
+def attempt_spec(
     of_job: Mapping[str, Any] | None = None,
     of_queue: Mapping[str, Any] | None = None,
     cluster: Cluster = CLUSTER,
@@ -63,13 +63,13 @@ def making(
         size=size,
         storage=storage,
         cluster=cluster,
-        attempt=attempt,
+        number=attempt,
     )
 
 
 def pod(of_job: Mapping[str, Any] | None = None, of_queue: Mapping[str, Any] | None = None) -> JsonObject:
     """The workers' pod template."""
-    template: JsonObject = build_jobs(making(of_job, of_queue))[0]["spec"]["template"]
+    template: JsonObject = build_jobs(attempt_spec(of_job, of_queue))[0]["spec"]["template"]
     return template
 
 
@@ -97,7 +97,7 @@ def mounted(template: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[s
 
 
 def claims(of_job: dict[str, Any], of_queue: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    made = making(of_job, of_queue)
+    made = attempt_spec(of_job, of_queue)
     return {each.name: build_claim(made, each) for each in made.storage.claims}
 
 

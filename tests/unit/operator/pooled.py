@@ -24,13 +24,13 @@ class Pooled(Life):
     def turn(self, times: int = 1) -> None:
         """Looks and what the cluster makes of them, in turn."""
         for _ in range(times):
-            self.look()
+            self.reconcile()
             self.api.turn()
-            self.look()
+            self.reconcile()
 
     def later(self, seconds: float) -> None:
         self.api.now += seconds
 
     @property
-    def told(self) -> tuple[str, str]:
+    def phase_and_reason(self) -> tuple[str, str]:
         return self.status["phase"], self.status["reason"]

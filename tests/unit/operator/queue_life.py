@@ -23,12 +23,12 @@ class Life:
         self.api, self.cluster, self.tried = Api(), KAI, tried
         self.phases: list[str] = []
         self.others: list[dict[str, Any]] = []
-        self.again: float | None = None
+        self.requeue_after: float | None = None
         made = queue(changes)
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         for _ in range(10):
             item = self.api.get(n.QUEUE_KIND, "research")
             if item is None:
@@ -36,10 +36,10 @@ class Life:
             decision = reconcile_queue(
                 item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now, self.others
             )
-            self.again = decision.again
-            self.api.carry_out(item, decision)
+            self.requeue_after = decision.requeue_after
+            self.api.apply(item, decision)
             self.api.settle()
-            if replace(decision, again=None, events=()) == type(decision)():
+            if replace(decision, requeue_after=None, events=()) == type(decision)():
                 return
         raise AssertionError(f"no end: {decision}")
 

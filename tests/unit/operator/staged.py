@@ -84,8 +84,8 @@ def settle(objects: Objects) -> None:
     """Look until nothing is due at once."""
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(30):
-        again = reconciler.job("team", "vit")
-        if again is None or again > 1:
+        requeue_after = reconciler.job("team", "vit")
+        if requeue_after is None or requeue_after > 1:
             return
     raise AssertionError("it comes to no end")
 

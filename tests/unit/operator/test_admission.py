@@ -121,13 +121,13 @@ def test_restricted_fields_are_found(spec: Any, asks: tuple[str, ...]) -> None:
 def test_unchecked_job_with_restricted_fields_waits(since: float | None, made: bool) -> None:
     of_job = {"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}
     life = Life(of_job, cluster=replace(CLUSTER, policy_since=since))
-    life.look()
+    life.reconcile()
     assert bool(life.api.list("Job")) == made
     assert (life.status["reason"] == n.REASON_POLICY_MISSING) != made
     if not made:
         assert "overrides.podTemplate" in life.status["message"]
     free = Life({"overrides": {"image": "x"}}, cluster=replace(CLUSTER, policy_since=since))
-    free.look()
+    free.reconcile()
     assert free.api.list("Job")
 
 

@@ -47,12 +47,12 @@ def worker(uid: str) -> dict[str, Any]:
 
 
 def test_a_worker_is_asked_when_it_is_due_and_its_answer_is_told_once(workers: Workers) -> None:
-    assert workers.asking.told("vit", worker("a")) == {"step": 1, "of": "a"}
-    assert workers.asking.told("vit", worker("a")) is None
+    assert workers.asking.poll("vit", worker("a")) == {"step": 1, "of": "a"}
+    assert workers.asking.poll("vit", worker("a")) is None
     workers.now += PROGRESS_SECONDS
-    assert workers.asking.told("vit", worker("a")) == {"step": 2, "of": "a"}
+    assert workers.asking.poll("vit", worker("a")) == {"step": 2, "of": "a"}
     workers.asking.forget("vit")
-    assert workers.asking.told("vit", worker("b")) == {"step": 3, "of": "b"}
+    assert workers.asking.poll("vit", worker("b")) == {"step": 3, "of": "b"}
 
 
 def test_asking_a_slow_worker_is_answered_by_a_later_look(
@@ -60,15 +60,15 @@ def test_asking_a_slow_worker_is_answered_by_a_later_look(
 ) -> None:
     began = time.monotonic()
     monkeypatch.setattr(progress, "_WAIT_SECONDS", 0.01)
-    assert [workers.asking.told(f"job {number}", worker(f"slow {number}")) for number in range(3)] == [
+    assert [workers.asking.poll(f"job {number}", worker(f"slow {number}")) for number in range(3)] == [
         None
     ] * 3
     assert time.monotonic() - began < 3
     until(lambda: len(workers.asked) == 3)
     monkeypatch.setattr(progress, "_WAIT_SECONDS", 10.0)
-    assert workers.asking.told("vit", worker("quick")) == {"step": 4, "of": "quick"}
+    assert workers.asking.poll("vit", worker("quick")) == {"step": 4, "of": "quick"}
     workers.free.set()
-    found = workers.asking.told("job 0", worker("slow 0"))
+    found = workers.asking.poll("job 0", worker("slow 0"))
     assert found is not None
     assert found["of"] == "slow 0"
     assert workers.asked.count("slow 0") == 1, "asked again while it had not answered"
@@ -78,9 +78,9 @@ def test_asking_after_a_restart_drops_the_earlier_answer(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_WAIT_SECONDS", 0.01)
-    assert workers.asking.told("vit", worker("slow")) is None
+    assert workers.asking.poll("vit", worker("slow")) is None
     until(lambda: workers.asked == ["slow"])
     monkeypatch.setattr(progress, "_WAIT_SECONDS", 10.0)
     workers.free.set()
     workers.now += PROGRESS_SECONDS
-    assert workers.asking.told("vit", worker("next")) == {"step": 2, "of": "next"}
+    assert workers.asking.poll("vit", worker("next")) == {"step": 2, "of": "next"}

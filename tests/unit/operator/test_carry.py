@@ -9,7 +9,7 @@ import pytest
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator.staged import JOB, NOW, QUEUE, Mortal, stage
 from trainyard.operator import names as n
-from trainyard.operator.plan import ReconcilePlan, removal
+from trainyard.operator.plan import ReconcilePlan, deletion
 from trainyard.operator.reconciler import apply_plan
 
 pytestmark = pytest.mark.unit
@@ -23,7 +23,7 @@ def test_no_machine_is_given_back_by_a_look_from_before_the_job_began(api: FakeA
     stage(api)
     api.put(CLAIM, {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "p5-1"}})
     read = copy.deepcopy(api.objects[JOB])
-    decision = ReconcilePlan(removals=(removal(api.objects[CLAIM]),))
+    decision = ReconcilePlan(deletions=(deletion(api.objects[CLAIM]),))
     if begun:
         api.put(JOB, {**read, "status": {"phase": "Provisioning"}})
     blocked = apply_plan(decision, read, Mortal(api), now=lambda: NOW)

@@ -43,7 +43,7 @@ def retained(**storage: Any) -> Api:
     """What a job on one node left: its checkpoints."""
     life = Life(SMALL, checkpoints(retain=True, **storage)).run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     life.api.delete(n.JOB_KIND, "vit")
     life.api.settle()
     life.api.settle()
@@ -55,7 +55,7 @@ def retained(**storage: Any) -> Api:
 def test_a_retained_claim_of_one_node_is_not_mounted_by_several() -> None:
     api = retained()
     life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx", accessMode="ReadWriteMany"), api=api)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
     assert "storage.checkpoints: claim vit-checkpoints is there already" in life.status["message"]
     assert life.names("Job") == []
@@ -77,7 +77,7 @@ def test_a_retained_claim_that_is_being_deleted_is_waited_for() -> None:
     meta["finalizers"] = ["kubernetes.io/pvc-protection"]
     api.delete("PersistentVolumeClaim", "vit-checkpoints")
     life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx"), api=api)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "NameTaken")
     meta["finalizers"] = []
     api.settle()
@@ -89,7 +89,7 @@ def test_a_job_keeps_its_claims_when_the_class_of_its_queue_changes() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
     edit_storage(life, workspace={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1", "vit-1-n1"]
     assert [claimed_volumes(each) for each in life.api.list("Job")] == [
         ["vit-workspace"],
@@ -102,7 +102,7 @@ def test_a_size_for_which_the_claim_cannot_be_mounted_leaves_what_runs() -> None
     life = Life(SMALL, checkpoints()).run()
     edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
-    life.look()
+    life.reconcile()
     assert (life.names("Job"), life.status["phase"]) == (["vit-0"], "Running")
     assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
 
@@ -110,19 +110,19 @@ def test_a_size_for_which_the_claim_cannot_be_mounted_leaves_what_runs() -> None
 def test_a_queue_that_is_edited_makes_no_claims_for_workers_that_cannot_mount_them() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
     life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 4, "cpus": 96, "memory": "512Gi"})
-    life.look()
+    life.reconcile()
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
     size = {"enabled": True, "size": "1Gi"}
     edit_storage(life, workspace=size, datasets={**size, "storageClass": "fsx"})
-    life.look()
+    life.reconcile()
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
     assert life.status["phase"] == "Running"
     # What its own workers name comes back.
     del life.api.objects["PersistentVolumeClaim", "vit-workspace-1"]
-    life.look()
+    life.reconcile()
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1", "vit-1-n1", "vit-1-n2", "vit-1-n3"]
     assert len(life.names("PersistentVolumeClaim")) == 4 + 1
 
@@ -130,11 +130,11 @@ def test_a_queue_that_is_edited_makes_no_claims_for_workers_that_cannot_mount_th
 def test_a_running_attempt_becomes_no_gang() -> None:
     life = Life({}, cluster=KAI).run()
     life.api.edit(n.QUEUE_KIND, "research", scheduling={"scheduler": "kai-scheduler"})
-    life.look()
+    life.reconcile()
     assert life.names("PodGroup") == []
     gang = Life({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI).run()
     del gang.api.objects["PodGroup", "vit-0"]
-    gang.look()
+    gang.reconcile()
     assert gang.names("PodGroup") == ["vit-0"]
 
 
@@ -147,16 +147,16 @@ def test_a_claim_that_was_made_before_it_was_to_be_retained_is_told_with_what_ke
 
     assert accepted() == ("True", "")
     edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "retain": True})
-    life.look()
+    life.reconcile()
     assert accepted()[0] == "True"
     assert accepted()[1].startswith(
         "goes with the job, as it was made before its queue was to retain it: vit-chec"
     )
     assert "kubectl patch pvc -n team vit-checkpoints --type json -p '[{" in accepted()[1]
-    assert life.look() == 0
+    assert life.reconcile() == 0
     # What it says is done.
     del life.api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]["ownerReferences"]
-    life.look()
+    life.reconcile()
     assert accepted() == ("True", "")
     life.api.delete(n.JOB_KIND, "vit")
     life.api.settle()
@@ -169,10 +169,10 @@ def test_a_class_that_is_named_and_not_there_is_waited_for(volume: str) -> None:
     """Queue, job and class may come in one `kubectl apply`: that it is for one node alone is not known yet."""
     asked = {f"storage.{volume}": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
     life = Life({"numGPUs": 16}, asked)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
     assert f"storage.{volume}.storageClass late is no StorageClass of the cluster" in life.status["message"]
-    assert life.again == POLL_SECONDS, "nobody tells of a class"
+    assert life.requeue_after == POLL_SECONDS, "nobody tells of a class"
     assert life.names("Job") == life.names("PersistentVolumeClaim") == []
     assert life.api.events == ["StorageClassNotFound"]
     life.cluster = replace(CLUSTER, provisioners={**CLUSTER.provisioners, "late": "fsx.csi.aws.com"})
@@ -183,7 +183,7 @@ def test_a_class_that_is_named_and_not_there_is_waited_for(volume: str) -> None:
 def test_so_is_one_that_a_job_names() -> None:
     late = {"storage": {"workspace": {"storageClass": "late"}}}
     life = Life({**SMALL, "overrides": late}, OWN)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
 
 

@@ -15,7 +15,7 @@ NOW = 1_000_000.0
 
 
 def so(*types: str) -> list[Condition]:
-    return [Condition(type=each, so=True, reason="Told", message=each) for each in types]
+    return [Condition(type=each, status=True, reason="Told", message=each) for each in types]
 
 
 def types(found: list[dict[str, Any]]) -> list[str]:
@@ -43,7 +43,7 @@ def test_what_has_another_order_and_says_the_same_is_left_as_it_is() -> None:
     """A thousand jobs at rest are not written anew for that."""
     before = list(reversed(merge_conditions(None, so(*n.JOB_CONDITIONS), 1, NOW)))
     assert merge_conditions(before, so(n.ACCEPTED), 1, NOW + 60) == before
-    other = merge_conditions(before, [Condition(type=n.ACCEPTED, so=False, reason="No")], 1, NOW + 60)
+    other = merge_conditions(before, [Condition(type=n.ACCEPTED, status=False, reason="No")], 1, NOW + 60)
     assert types(other) == list(n.JOB_CONDITIONS)
 
 
@@ -51,10 +51,10 @@ def test_a_job_that_runs_in_another_order_is_not_written_anew() -> None:
     life = Life().run()
     item = life.api.objects[n.JOB_KIND, "vit"]
     item["status"]["conditions"].reverse()
-    assert life.look() == 0
+    assert life.reconcile() == 0
     told = types(life.status["conditions"])
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
     ended = types(life.status["conditions"])
     assert set(told) < set(ended)

@@ -176,7 +176,7 @@ def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
 
         def failures() -> bool:
             told = generate_latest(metrics._registry).decode()
-            return 'trainyard_torchrun_look_failures_total{kind="TorchrunQueue"} 1.0' in told
+            return 'trainyard_torchrun_reconcile_failures_total{kind="TorchrunQueue"} 1.0' in told
 
         await until(failures)
         await until(lambda: controller.silent_seconds() == 0)

@@ -28,7 +28,7 @@ def once(life: Life) -> None:
     assert item is not None
     children = [each for each in life.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
     its_queue = life.api.get(n.QUEUE_KIND, "research")
-    life.api.carry_out(item, reconcile(item, its_queue, children, life.cluster, life.api.now))
+    life.api.apply(item, reconcile(item, its_queue, children, life.cluster, life.api.now))
     life.api.settle()
 
 
@@ -40,7 +40,7 @@ def once(life: Life) -> None:
 def test_large_numbers_change_nothing_for_workers_that_run(edit: dict[str, Any]) -> None:
     life = Life().run()
     life.api.edit(n.JOB_KIND, "vit", **edit)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.condition(n.ACCEPTED)[0]) == ("Running", "True")
     assert len(life.api.workers()) == 2
 
@@ -51,7 +51,7 @@ def test_what_cannot_be_read_ends_no_job_that_has_begun(wrong: dict[str, Any]) -
     sound = life.api.objects[n.JOB_KIND, "vit"]["spec"]
     life.api.edit(n.JOB_KIND, "vit", **wrong)
     life.api.now += 1000
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.condition(n.ACCEPTED)) == ("Running", ("False", "InvalidSpec"))
     (field,) = wrong
     assert f"spec.{field}" in next(
@@ -59,7 +59,7 @@ def test_what_cannot_be_read_ends_no_job_that_has_begun(wrong: dict[str, Any]) -
     )
     # The next attempt is not made as nobody asked for it; it begins once the job can be read again.
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Restarting", "InvalidSpec")
     assert life.names("Job") == []
     life.api.objects[n.JOB_KIND, "vit"]["spec"] = sound
@@ -74,12 +74,12 @@ def test_what_cannot_be_read_keeps_no_job_from_succeeding_or_being_suspended(wro
     well, suspended = Life().run(), Life().run()
     for life in (well, suspended):
         life.api.edit(n.JOB_KIND, "vit", **wrong)
-        life.look()
+        life.reconcile()
     well.api.run_pods("Succeeded", exit_code=0)
-    well.look()
+    well.reconcile()
     assert well.status["phase"] == "Succeeded"
     suspended.api.edit(n.JOB_KIND, "vit", suspend=True)
-    suspended.look()
+    suspended.reconcile()
     assert (suspended.status["phase"], suspended.names("Job")) == ("Suspended", [])
     assert suspended.condition(n.ACCEPTED) == ("False", "InvalidSpec")
 
@@ -87,9 +87,9 @@ def test_what_cannot_be_read_keeps_no_job_from_succeeding_or_being_suspended(wro
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_cannot_be_read_is_refused_before_the_first_start(wrong: dict[str, Any]) -> None:
     life = Life({"suspend": True})
-    life.look()
+    life.reconcile()
     life.api.edit(n.JOB_KIND, "vit", **wrong)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
 
 
@@ -97,7 +97,7 @@ def test_an_attempt_on_record_has_begun_before_its_first_worker_is_seen() -> Non
     life = Life()
     once(life)
     life.api.edit(n.JOB_KIND, "vit", **WRONG[0])
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Provisioning"
     assert len(life.api.workers()) == 2
 
@@ -112,7 +112,7 @@ def test_a_deadline_is_from_when_the_workers_began_however_long_nobody_looked() 
     once(life)
     assert parse_time(life.status["startTime"]) == began
     life.api.now += 40
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
@@ -124,7 +124,7 @@ def test_a_job_that_ends_while_nobody_looks_tells_when_it_began(phase: str, code
     began = life.api.now
     life.api.now += 500
     life.api.run_pods(phase, exit_code=code)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == phase
     assert parse_time(life.status["startTime"]) == began
 
@@ -132,21 +132,21 @@ def test_a_job_that_ends_while_nobody_looks_tells_when_it_began(phase: str, code
 def test_a_job_that_is_over_tells_that_an_edit_was_seen() -> None:
     life = Life({"numGPUs": 8}).run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     before, events = life.status, list(life.api.events)
     life.api.edit(n.JOB_KIND, "vit", ttlSecondsAfterFinished=1000)
-    life.look()
+    life.reconcile()
     assert life.status == {**before, "observedGeneration": 2}
     assert life.api.events == events
-    assert (life.again, life.look()) == (1000, 0)
+    assert (life.requeue_after, life.reconcile()) == (1000, 0)
 
 
 def test_one_that_is_late_while_it_is_suspended_is_not_suspended_any_more() -> None:
     life = Life({"numGPUs": 8, "activeDeadlineSeconds": 100}).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     life.api.now += 200
-    life.look()
+    life.reconcile()
     assert life.condition(n.SUSPENDED) == ("False", "DeadlineExceeded")
 
 
@@ -154,10 +154,10 @@ def test_one_that_is_late_while_it_is_suspended_is_not_suspended_any_more() -> N
 def test_the_size_that_runs_said_in_other_words_starts_nothing_anew(of_queue: dict[str, Any]) -> None:
     life = Life({"numGPUs": 16}, of_queue).run()
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["attempt"]) == ("Running", 0)
     life.api.edit(n.JOB_KIND, "vit", numNodes=4)
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["nodes"]) == (1, 4)
     life.run()
     # Left to a queue that has smaller nodes by now.
@@ -165,20 +165,20 @@ def test_the_size_that_runs_said_in_other_words_starts_nothing_anew(of_queue: di
     life.api.edit(n.QUEUE_KIND, "research", **smaller["spec"])
     life.api.objects[n.JOB_KIND, "vit"]["spec"].pop("numNodes")
     life.api.touch(life.api.objects[n.JOB_KIND, "vit"])
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["nodes"]) == (2, 8)
 
 
 def test_a_wrong_edit_of_a_suspended_job_that_is_put_right_is_not_called_wrong_any_more() -> None:
     life = Life().run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     assert life.condition(n.ACCEPTED) == ("True", "Valid")
     life.api.edit(n.JOB_KIND, "vit", maxRestarts=-1)
-    life.look()
+    life.reconcile()
     assert life.condition(n.ACCEPTED) == ("False", n.REASON_INVALID_SPEC)
     life.api.edit(n.JOB_KIND, "vit", maxRestarts=2)
-    life.look()
+    life.reconcile()
     assert life.condition(n.ACCEPTED) == ("Unknown", n.REASON_SUSPENDED)
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.run()
@@ -189,10 +189,10 @@ def test_what_the_api_server_refused_is_not_told_of_a_suspended_job() -> None:
     life = Life().run()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    life.api.carry_out(item, reject_request(item, "exceeded quota", life.api.now))
+    life.api.apply(item, reject_request(item, "exceeded quota", life.api.now))
     assert life.condition(n.ACCEPTED) == ("False", n.REASON_REFUSED)
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     assert life.condition(n.ACCEPTED) == ("Unknown", n.REASON_SUSPENDED)
 
 
@@ -202,7 +202,7 @@ def test_a_budget_that_cannot_be_read_ends_nothing() -> None:
         if restart == 5:
             life.api.edit(n.QUEUE_KIND, "research", image=5)
         life.api.run_pods("Failed", exit_code=1)
-        life.look()
+        life.reconcile()
         assert (life.status["phase"], life.status["restarts"]) != ("Failed", restart)
         if restart < 5:
             life.run()
@@ -217,17 +217,17 @@ def found(life: Life) -> str:
 def test_what_a_queue_that_is_gone_means_for_a_job_depends_on_how_far_it_is() -> None:
     gone = "TorchrunQueue research is not in namespace team; "
     life = Life(queued=False)
-    life.look()
+    life.reconcile()
     assert found(life) == gone + "the job begins when it is there"
     life.api.create(life.queue)
     life.run()
     del life.api.objects[n.QUEUE_KIND, "research"]
-    life.look()
+    life.reconcile()
     assert life.condition(n.QUEUE_FOUND) == ("False", n.REASON_QUEUE_NOT_FOUND)
     running = "the workers go on; what needs the queue, such as a restart, waits until it is there"
     assert found(life) == gone + running
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Restarting", n.REASON_QUEUE_NOT_FOUND)
     assert found(life) == life.status["message"] == gone + "the workers begin anew when it is there"
     life.api.create(life.queue)

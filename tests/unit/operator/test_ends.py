@@ -22,7 +22,7 @@ def ended(name: str, code: int, message: str = "") -> dict[str, Any]:
 def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes: Any) -> Life:
     """The first worker of a job fails with these containers before its own."""
     life = Life(changes)
-    life.look()
+    life.reconcile()
     first = life.api.objects["Pod", life.names("Pod")[0]]
     first["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}]
     waiting = {"name": n.WORKER_CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
@@ -32,7 +32,7 @@ def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes
         "containerStatuses": [own or waiting],
     }
     life.api.settle()
-    life.look()
+    life.reconcile()
     return life
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.torchrun_manifests import manifest
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.operator.life import Life
-from tests.unit.operator.made import DIGEST, container, making
+from tests.unit.operator.made import DIGEST, attempt_spec, container
 from tests.unit.operator.test_overrides import leaves
 from trainyard.k8s.objects import Objects
 from trainyard.kubectl import output
@@ -36,7 +36,7 @@ KEPT = {"storage.checkpoints": {"enabled": True, "size": "1Gi", "storageClass": 
 
 def children_and_life(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
     """All that is made for a job, and what becomes of it when it gets new files, loses a worker and succeeds."""
-    made = making(of_job, of_queue)
+    made = attempt_spec(of_job, of_queue)
     claims = [build_claim(made, each) for each in made.storage.claims]
     return (
         [build_service(made), build_pod_group(made), *build_jobs(made)],
@@ -49,7 +49,7 @@ def _life(of_job: dict[str, Any], of_queue: dict[str, Any]) -> list[Any]:
     life, seen = Life(of_job, of_queue), []
 
     def note() -> None:
-        life.look()
+        life.reconcile()
         there = life.api.get(n.JOB_KIND, "vit") is not None
         told = [life.status.get(key) for key in ("phase", "attempt", "restarts")] if there else []
         seen.append((told, life.names("Job")))

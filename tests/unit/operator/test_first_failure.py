@@ -94,7 +94,7 @@ class Gang:
     def at(self, seconds: float) -> dict[str, Any]:
         """The status so long after the beginning."""
         self.life.api.now = self.began + seconds
-        self.life.look()
+        self.life.reconcile()
         return self.life.status
 
 
@@ -136,7 +136,7 @@ def test_failed_worker_beside_running_ones_restarts_soon(message: str, patience:
     gang = Gang()
     gang.ends(1, 1, message)
     assert gang.at(1)["attempt"] == 0
-    assert 0 < (gang.life.again or 0) <= patience
+    assert 0 < (gang.life.requeue_after or 0) <= patience
     assert gang.at(patience)["attempt"] == 1
 
 
@@ -215,7 +215,7 @@ def test_the_last_attempts_and_their_causes_are_kept() -> None:
     for _ in range(10):
         life.run()
         life.api.run_pods("Failed", exit_code=7, only=1)
-        life.look()
+        life.reconcile()
     assert [each["attempt"] for each in life.status["attempts"]] == list(range(2, 10))
     assert all("exit code 7" in each["message"] for each in life.status["attempts"])
 
@@ -302,19 +302,19 @@ def test_output_without_an_error_is_described_by_its_last_line() -> None:
 
 def _missing_queue() -> Life:
     life = Life(queued=False)
-    life.look()
+    life.reconcile()
     return life
 
 
 def _missing_nodes() -> Life:
     life = Pooled()
-    life.look()
+    life.reconcile()
     return life
 
 
 def _suspended() -> Life:
     life = Life({"suspend": True})
-    life.look()
+    life.reconcile()
     return life
 
 
@@ -343,7 +343,7 @@ def _failed(**asked: Any) -> Life:
 )
 def test_each_message_of_a_status_is_shown_once(life: Callable[[], Life], once: list[str]) -> None:
     a = life()
-    a.look()
+    a.reconcile()
     item = a.api.get(n.JOB_KIND, "vit")
     assert item is not None
     shown = output.status(item, datetime.fromtimestamp(a.api.now, UTC))

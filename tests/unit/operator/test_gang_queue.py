@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.life import Life
-from tests.unit.operator.made import CLUSTER, making, queue
+from tests.unit.operator.made import CLUSTER, attempt_spec, queue
 from tests.unit.operator.pooled import Pooled
 from trainyard.operator import names as n
 from trainyard.operator.gang import (
@@ -39,10 +39,10 @@ def cluster(**queues: KaiQueue) -> Cluster:
 
 def test_a_job_above_its_queues_limit_waits_without_pods_until_that_is_raised() -> None:
     life = Life({}, IN_TEAM, cluster=cluster(team=gpus(15)))
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueLimit")
     assert "asks for 16 GPUs, and KAI Scheduler's queue team may have 15 GPUs (" in life.status["message"]
-    assert (life.names("Job"), life.names("PodGroup"), life.again) == ([], [], POLL_SECONDS)
+    assert (life.names("Job"), life.names("PodGroup"), life.requeue_after) == ([], [], POLL_SECONDS)
     life.cluster = cluster(team=gpus(16))
     life.run()
 
@@ -50,14 +50,14 @@ def test_a_job_above_its_queues_limit_waits_without_pods_until_that_is_raised() 
 def test_no_machines_are_held_for_it() -> None:
     life = Pooled({"numGPUs": 16}, IN_TEAM, cluster=cluster(team=gpus(0)))
     life.turn(2)
-    assert life.told == ("Pending", "KaiQueueLimit")
+    assert life.phase_and_reason == ("Pending", "KaiQueueLimit")
     assert (life.names("Pod"), life.api.claims) == ([], {})
 
 
 def test_the_limit_of_a_queue_above_counts_and_the_tightest_is_named() -> None:
     tree = {"team": gpus(32, "org"), "org": gpus(8, "top")}
     life = Life({}, IN_TEAM, cluster=cluster(**tree, top=KaiQueue()))
-    life.look()
+    life.reconcile()
     assert "KAI Scheduler's queue org may have 8 GPUs (" in life.status["message"]
 
 
@@ -66,7 +66,7 @@ def test_an_elastic_job_asks_for_what_it_begins_with() -> None:
     life = Life(elastic, IN_TEAM, cluster=cluster(team=gpus(8)))
     life.run()
     life = Life(elastic, IN_TEAM, cluster=cluster(team=gpus(7)))
-    life.look()
+    life.reconcile()
     assert life.status["message"].startswith(
         "the job asks for at least 8 GPUs, and KAI Scheduler's queue team"
     )
@@ -74,7 +74,7 @@ def test_an_elastic_job_asks_for_what_it_begins_with() -> None:
 
 def test_without_a_name_it_is_kais_default_queue() -> None:
     life = Life({}, BY_KAI, cluster=cluster(**{n.KAI_DEFAULT_QUEUE: gpus(1)}))
-    life.look()
+    life.reconcile()
     assert life.status["reason"] == "KaiQueueLimit"
 
 
@@ -85,13 +85,13 @@ def test_jobs_that_kai_does_not_schedule_have_no_limit() -> None:
 def test_what_runs_is_not_ended_by_a_limit_that_came_later() -> None:
     life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue())).run()
     life.cluster = cluster(team=gpus(1))
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
 
 
 def test_a_queue_below_one_that_is_not_there_starts_nothing() -> None:
     life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue(parent="org")))
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueNotFound")
     assert life.status["message"] == (
         "KAI Scheduler has no queue org, which is above team; the job begins when it is there"
@@ -124,7 +124,7 @@ def test_gang_without_one_that_succeeded_stays_complete() -> None:
     assert group["spec"]["minMember"] == 2
     first, _ = (each for each in life.api.of_kind("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"])
     first["status"]["phase"] = "Succeeded"
-    life.look()
+    life.reconcile()
     (group,) = life.api.of_kind("PodGroup")
     # IsStale of KAI 0.16 compares it with the pods that still run.
     assert (group["metadata"]["uid"], group["spec"]["minMember"]) == (uid, 1)
@@ -152,7 +152,7 @@ def test_queues_in_a_circle_come_to_an_end() -> None:
 )
 def test_limits_of_processors_and_memory_count(limits: dict[str, float], said: str) -> None:
     life = Life({}, {**IN_TEAM, **ROOM}, cluster=cluster(team=KaiQueue(limits=limits)))
-    life.look()
+    life.reconcile()
     assert (life.status["reason"] == "KaiQueueLimit") is bool(said)
     assert said in life.status["message"]
 
@@ -164,12 +164,14 @@ def test_queue_status_has_the_limits_that_submit_goes_by() -> None:
     assert decided.status is not None
     kept = fit_status(n.QUEUE_KIND, decided.status)
     assert kept["kai"] == {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
-    assert decided.again is not None
-    assert "queue org may have 8 GPUs (" in gang_rejection_reason(kept, making({"numGPUs": 16}, IN_TEAM))
+    assert decided.requeue_after is not None
+    assert "queue org may have 8 GPUs (" in gang_rejection_reason(
+        kept, attempt_spec({"numGPUs": 16}, IN_TEAM)
+    )
     fitting = {"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}
-    assert gang_rejection_reason(kept, making(fitting, IN_TEAM)) == ""
-    assert gang_rejection_reason(kept, making({"numGPUs": 16})) == "", "KAI does not schedule it"
-    assert gang_rejection_reason(kept, making({"numGPUs": 16}, {**IN_TEAM, "kaiQueue": "other"})) == ""
+    assert gang_rejection_reason(kept, attempt_spec(fitting, IN_TEAM)) == ""
+    assert gang_rejection_reason(kept, attempt_spec({"numGPUs": 16})) == "", "KAI does not schedule it"
+    assert gang_rejection_reason(kept, attempt_spec({"numGPUs": 16}, {**IN_TEAM, "kaiQueue": "other"})) == ""
     without = reconcile_queue({**made, "status": kept}, [], DryRun(), [], CLUSTER, 0.0)
     assert without.status is not None
     assert "kai" not in without.status

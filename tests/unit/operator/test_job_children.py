@@ -25,12 +25,12 @@ def test_children_that_are_deleted_or_changed_by_hand_are_put_back() -> None:
     life.api.delete("Service", "vit")
     life.api.delete("Pod", "vit-sync-0")
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert life.names("Service") == ["vit"]
     assert "vit-sync-0" in life.names("Pod")
     life.api.objects["Service", "vit"]["spec"]["publishNotReadyAddresses"] = False
     life.api.objects["Service", "vit"]["metadata"]["labels"]["mine"] = "too"
-    life.look()
+    life.reconcile()
     assert life.api.objects["Service", "vit"]["spec"]["publishNotReadyAddresses"] is True
     assert life.api.objects["Service", "vit"]["metadata"]["labels"]["mine"] == "too"
     assert life.status["restarts"] == 0
@@ -45,7 +45,7 @@ def test_a_name_that_is_somebody_elses() -> None:
         "spec": {"a": 1},
     }
     life.api.create(theirs)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "NameTaken")
     assert life.api.objects["Service", "vit"]["spec"] == {"a": 1}
     assert life.names("Job") == []
@@ -57,14 +57,14 @@ def test_each_node_with_a_workspace_of_its_own() -> None:
     life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
     assert life.names("Job") == ["vit-0", "vit-0-n1"]
     life.api.run_pods("Succeeded", exit_code=0, only=0)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1", "vit-1-n1"]
     life.run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
 
@@ -80,7 +80,7 @@ def test_each_node_with_a_workspace_of_its_own() -> None:
 )
 def test_what_can_never_run_fails_and_makes_nothing(asked: dict[str, Any], told: str) -> None:
     life = Life(asked)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
     assert told in life.status["message"]
     assert {each["kind"] for each in life.api.list()} == {n.JOB_KIND, n.QUEUE_KIND}
@@ -88,17 +88,17 @@ def test_what_can_never_run_fails_and_makes_nothing(asked: dict[str, Any], told:
 
 def test_a_queue_that_is_wrong_is_waited_for() -> None:
     life = Life({}, {"nodeResources.memory": "x"})
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueInvalid")
 
 
 def test_a_queue_that_was_changed_does_not_end_what_was_begun() -> None:
     life = Life().run()
     life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 0, "cpus": 1, "memory": "1Gi"})
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Restarting", "InvalidSpec")
     life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 8, "cpus": 1, "memory": "1Gi"})
     life.run()
@@ -116,7 +116,7 @@ def test_conditions_change_their_time_with_their_status_alone() -> None:
     first = {each["type"]: each["lastTransitionTime"] for each in life.status["conditions"]}
     life.api.now += 60
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     later = {each["type"]: each["lastTransitionTime"] for each in life.status["conditions"]}
     assert later[n.QUEUE_FOUND] == first[n.QUEUE_FOUND]
     assert later[n.WORKERS_READY] != first[n.WORKERS_READY]
@@ -131,7 +131,7 @@ def test_progress_is_kept() -> None:
     assert decision.status is not None
     assert decision.status["progress"] == {"step": 5}
     life.api.put_status(item, decision.status)
-    life.look()
+    life.reconcile()
     assert life.status["progress"] == {"step": 5}
 
 
@@ -147,7 +147,7 @@ def test_a_lost_worker_is_noticed_before_its_job_is_failed() -> None:
     assert (decision.status["phase"], decision.status["attempt"]) == ("Restarting", 1)
     assert f"worker {lost['metadata']['name']} on node n" in decision.status["message"]
     # Its Job is removed by the next decision: by then the end is on record.
-    assert decision.removals == ()
+    assert decision.deletions == ()
 
 
 def test_old_answers_do_not_remove_what_has_been_let_go_since() -> None:
@@ -155,33 +155,33 @@ def test_old_answers_do_not_remove_what_has_been_let_go_since() -> None:
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
     first = reconcile(item, life.queue, [], CLUSTER, life.api.now)
-    for each in first.makes:
+    for each in first.creations:
         life.api.create(each)
     # A crash before the status; somebody changes the size, and changes it back.
     life.api.edit(n.JOB_KIND, "vit", numNodes=4)
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
     stale = reconcile(item, life.queue, life.api.list("Service", "Job"), CLUSTER, life.api.now)
-    assert [each.name for each in stale.removals] == ["vit-0"]
+    assert [each.name for each in stale.deletions] == ["vit-0"]
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
     life.run()
-    life.api.carry_out(item, stale)
+    life.api.apply(item, stale)
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["phase"]) == (0, "Running")
 
 
 def test_time_to_live_goes_by_what_was_read() -> None:
     life = Life({**SMALL, "ttlSecondsAfterFinished": 50}).run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     life.api.now += 50
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
     decision = reconcile(item, life.queue, [], CLUSTER, life.api.now)
     life.api.edit(n.JOB_KIND, "vit", ttlSecondsAfterFinished=500)
-    life.api.carry_out(item, decision)
-    life.look()
+    life.api.apply(item, decision)
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
 
 
@@ -208,16 +208,16 @@ def test_a_job_whose_worker_failed_is_kept_for_its_logs_before_it_is_failed() ->
     item["status"] = decision.status
     after = reconcile(item, life.queue, children, CLUSTER, life.api.now)
     kept = failed["metadata"]["ownerReferences"][0]["name"]
-    assert [each.name for each in after.removals] == [name for name in ("vit-0", "vit-0-n1") if name != kept]
+    assert [each.name for each in after.deletions] == [name for name in ("vit-0", "vit-0-n1") if name != kept]
 
 
 def killed_before(what: str, life: Life) -> Life:
     """The controller ends before this write."""
     calm = deepcopy(life)
-    calm.look()
+    calm.reconcile()
     life.api.crash_at = calm.api.written.index(what)
     with pytest.raises(Crash):
-        life.look()
+        life.reconcile()
     life.api.settle()
     return life
 
@@ -238,11 +238,11 @@ def test_one_that_is_on_record_is_what_it_was() -> None:
     life = Life().run()
     before = life.api.list("Job")
     life.api.edit(n.QUEUE_KIND, "research", image="team/pytorch:2")
-    life.look()
+    life.reconcile()
     assert life.api.list("Job") == before
     # One that was made by a controller which marked none, and is on record.
     del life.api.objects["Job", "vit-0"]["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
-    assert life.look() == 0
+    assert life.reconcile() == 0
     assert life.status["phase"] == "Running"
 
 
@@ -254,9 +254,9 @@ def test_a_job_that_is_let_go_is_not_removed_by_a_look_that_began_before() -> No
     life.api.edit(n.QUEUE_KIND, "research", image="team/pytorch:2")
     children = life.api.list("Service", "Job", "Pod")
     decision = reconcile(item, life.api.get(n.QUEUE_KIND, "research"), children, CLUSTER, life.api.now)
-    assert decision.removals == ()
-    assert not life.api.carry_out(item, decision)
-    life.look()
+    assert decision.deletions == ()
+    assert not life.api.apply(item, decision)
+    life.reconcile()
     assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
 
 
@@ -274,5 +274,5 @@ def test_a_gang_that_was_made_for_another_queue_of_kai_is_made_anew() -> None:
     assert [name for _, name in life.api.ran] == ["vit-0"]
     # While it runs it is left as it is.
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="a")
-    life.look()
+    life.reconcile()
     assert life.api.list("PodGroup") == [group]

@@ -14,11 +14,11 @@ from tests.unit.operator.made import (
     CLUSTER,
     DIGEST,
     TOOLS,
+    attempt_spec,
     claims,
     container,
     env,
     flag,
-    making,
     mounted,
     pod,
 )
@@ -43,7 +43,7 @@ ONE = {"numGPUs": 8}
 
 def test_num_gpus_and_num_nodes() -> None:
     def shape(**asked: int) -> tuple[int, int]:
-        made = making(asked)
+        made = attempt_spec(asked)
         (job,) = build_jobs(made)
         assert job["spec"]["completions"] == job["spec"]["parallelism"] == made.size.nodes
         return made.size.nodes, made.size.gpus
@@ -79,18 +79,18 @@ def test_num_gpus_and_num_nodes() -> None:
 )
 def test_sizes_that_cannot_be(asked: dict[str, Any], gpus: int, told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
-        making(asked, {"nodeResources.gpus": gpus})
+        attempt_spec(asked, {"nodeResources.gpus": gpus})
 
 
 def test_the_split_that_a_refusal_names_works() -> None:
     for gpus in (2, 4, 8):
         for count in range(1, 129):
             try:
-                making({"numGPUs": count}, {"nodeResources.gpus": gpus})
+                attempt_spec({"numGPUs": count}, {"nodeResources.gpus": gpus})
             except InvalidJob as refused:
                 named = re.search(r"spec\.numNodes (\d+) with (\d+) GPUs? on each", str(refused))
                 if named:
-                    size = making(
+                    size = attempt_spec(
                         {"numGPUs": count, "numNodes": int(named[1])}, {"nodeResources.gpus": gpus}
                     ).size
                     assert (size.nodes, size.gpus) == (int(named[1]), int(named[2]))
@@ -124,18 +124,18 @@ def test_command_args_and_env() -> None:
 def test_job_without_gpus_buys_no_node_with_gpus() -> None:
     pooled = {"scheduling.pool": "p5"}
     with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of pool p5 have GPUs"):
-        making({"numGPUs": 0}, pooled)
+        attempt_spec({"numGPUs": 0}, pooled)
     with pytest.raises(AssertionError, match=r"spec.overrides.nodeResources.gpus is 0, and nodes of pool p5"):
-        making({"numGPUs": 0, "overrides": {"nodeResources": {"gpus": 0}}}, pooled)
+        attempt_spec({"numGPUs": 0, "overrides": {"nodeResources": {"gpus": 0}}}, pooled)
     for bound in (
         {"scheduling.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
         {"podTemplate.spec.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
         {"nodeResources.gpuType": "p5"},
     ):
         with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of (pool|gpuType) p5 have GPUs"):
-            making({"numGPUs": 0}, bound)
-    assert making({"numGPUs": 0}, {**pooled, "nodeResources.gpus": 0}).size.gpus == 0
-    assert making({"numGPUs": 0}).size.gpus == 0
+            attempt_spec({"numGPUs": 0}, bound)
+    assert attempt_spec({"numGPUs": 0}, {**pooled, "nodeResources.gpus": 0}).size.gpus == 0
+    assert attempt_spec({"numGPUs": 0}).size.gpus == 0
 
 
 def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
@@ -145,7 +145,7 @@ def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
         "scheduling.nodeSelector": {"disk": "fast"},
         "storage.workspace": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteOnce"},
     }
-    made = build_sync_pod(making({"workspace": {"digest": DIGEST, "sizeBytes": 5}}, asked))
+    made = build_sync_pod(attempt_spec({"workspace": {"digest": DIGEST, "sizeBytes": 5}}, asked))
     assert "annotations" not in made["metadata"]
     assert (made["spec"]["tolerations"], made["spec"].get("nodeSelector")) == ([], None)
     assert not [each for each in made["spec"]["volumes"] if "persistentVolumeClaim" in each]
@@ -160,7 +160,7 @@ def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
 
 def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
-    made = making(sent)
+    made = attempt_spec(sent)
     assert made.sync
     address = ["--sync", "http://vit-sync-0.vit.team.svc:8080"]
     tools = pod(sent)["spec"]["initContainers"]
@@ -192,19 +192,24 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert archives == {"name": "archives", "emptyDir": {"sizeLimit": "2049Mi"}}
     assert container["env"] == [{"name": n.ENV_SYNC_MOST, "value": str(2**30)}]
     assert container["resources"]["requests"]["ephemeral-storage"] == "1Mi"
-    large = build_sync_pod(making({"workspace": {**sent["workspace"], "sizeBytes": 10 * 2**30}}))["spec"]
+    large = build_sync_pod(attempt_spec({"workspace": {**sent["workspace"], "sizeBytes": 10 * 2**30}}))[
+        "spec"
+    ]
     assert large["volumes"][0]["emptyDir"]["sizeLimit"] == "40961Mi"
     assert large["containers"][0]["env"][0]["value"] == str(20 * 2**30)
     assert large["containers"][0]["resources"]["requests"]["ephemeral-storage"] == "20481Mi"
     assert not {"priorityClassName", "imagePullSecrets"} & set(sync["spec"])
     secrets = [{"name": "registry"}]
     asked = {"podTemplate.spec": {"imagePullSecrets": secrets}, "scheduling.priorityClassName": "high"}
-    as_the_queue_says = build_sync_pod(making(sent, asked))["spec"]
+    as_the_queue_says = build_sync_pod(attempt_spec(sent, asked))["spec"]
     assert as_the_queue_says["imagePullSecrets"] == secrets
     # Workers of a higher priority could preempt it, with what it was sent.
     assert as_the_queue_says["priorityClassName"] == "high"
-    assert "priorityClassName" not in build_sync_pod(making(sent, {**asked, "scheduling.pool": "p5"}))["spec"]
-    assert not making({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
+    assert (
+        "priorityClassName"
+        not in build_sync_pod(attempt_spec(sent, {**asked, "scheduling.pool": "p5"}))["spec"]
+    )
+    assert not attempt_spec({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
     assert "initContainers" not in pod()["spec"]
     # It is the annotation by which a new digest, and a new size, are noticed.
     (job,) = build_jobs(made)
@@ -259,9 +264,9 @@ def test_backend_rendezvous_endpoint_and_port() -> None:
     etcd = {"distributed": {"rdzvBackend": "etcd-v2", "rdzvEndpoint": "etcd.svc:2379"}}
     assert (flag("rdzv-backend", etcd), flag("rdzv-endpoint", etcd)) == ("etcd-v2", "etcd.svc:2379")
     for name in ("etcd", "etcd-v2"):
-        made = making({"distributed": {"rdzvBackend": name}})
+        made = attempt_spec({"distributed": {"rdzvBackend": name}})
         assert (made.settings.rendezvous, made.settings.substituted) == ("c10d", name)
-    assert making(etcd).settings.substituted == ""
+    assert attempt_spec(etcd).settings.substituted == ""
     static = {"distributed": {"rdzvBackend": "static"}}
     assert flag("node-rank", static) == "$(TORCHRUN_NODE_RANK)"
     assert flag("rdzv-backend", static) == "static"
@@ -269,7 +274,7 @@ def test_backend_rendezvous_endpoint_and_port() -> None:
 
 def test_elastic() -> None:
     asked = {"elastic": {"minNodes": 2, "maxNodes": 4}, "numGPUs": 32}
-    made = making(asked, {"scheduling.scheduler": "kai-scheduler"})
+    made = attempt_spec(asked, {"scheduling.scheduler": "kai-scheduler"})
     assert (made.size.nodes, made.size.least, made.size.gpus) == (4, 2, 8)
     assert flag("nnodes", asked) == "2:4"
     assert build_pod_group(made)["spec"]["minMember"] == 2
@@ -281,7 +286,7 @@ def test_elastic() -> None:
     assert env(asked)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     assert "TRAINYARD_EXPECTED_NODES" not in env(asked)
     assert env()["TRAINYARD_EXPECTED_NODES"] == "2"
-    (fixed,) = build_jobs(making())
+    (fixed,) = build_jobs(attempt_spec())
     assert "successPolicy" not in fixed["spec"]
 
 
@@ -293,7 +298,7 @@ def test_persist_checkpoints() -> None:
 
 
 def test_fewer_gpus_of_a_node_by_an_override() -> None:
-    assert making({"overrides.nodeResources.gpus": 4}).size.nodes == 4
+    assert attempt_spec({"overrides.nodeResources.gpus": 4}).size.nodes == 4
 
 
 def test_overrides_merge_objects_and_replace_lists_and_one_way_of_a_size_replaces_another() -> None:
@@ -307,17 +312,17 @@ def test_overrides_merge_objects_and_replace_lists_and_one_way_of_a_size_replace
         "overrides.scheduling.tolerations": [],
         "overrides.storage.datasets.size": "7Gi",
     }
-    made = making(over, queue)
+    made = attempt_spec(over, queue)
     assert made.settings.queue.node_selector == {"a": "1", "b": "3"}
     assert made.settings.queue.tolerations == ()
     (claim,) = made.storage.claims
     assert (claim.size, claim.storage_class) == (7 * 2**30, "fsx")
-    claimed = making({"overrides.storage.datasets.existingClaim": "shared"}, queue)
+    claimed = attempt_spec({"overrides.storage.datasets.existingClaim": "shared"}, queue)
     assert claimed.storage.claims == ()
 
 
 def test_the_job_is_indexed_runs_once_and_waits_for_its_record() -> None:
-    (job,) = build_jobs(making(attempt=3))
+    (job,) = build_jobs(attempt_spec(attempt=3))
     assert job["metadata"]["name"] == "vit-3"
     spec = job["spec"]
     assert (spec["completionMode"], spec["backoffLimit"], spec["suspend"]) == ("Indexed", 0, True)
@@ -329,11 +334,11 @@ def test_the_job_is_indexed_runs_once_and_waits_for_its_record() -> None:
 
 
 def test_each_attempt_meets_under_another_id_and_name() -> None:
-    first, second = making().meeting, making(attempt=1).meeting
+    first, second = attempt_spec().rendezvous, attempt_spec(attempt=1).rendezvous
     assert (first.id, second.id) == ("u1-0", "u1-1")
     assert second.endpoint == "vit-1-0.vit.team.svc:29500"
-    assert build_service(making())["spec"]["clusterIP"] == "None"
-    assert build_service(making())["spec"]["publishNotReadyAddresses"] is True
+    assert build_service(attempt_spec())["spec"]["clusterIP"] == "None"
+    assert build_service(attempt_spec())["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_workers_are_known_by_their_names_whose_order_is_that_of_the_nodes() -> None:
@@ -345,9 +350,11 @@ def test_workers_are_known_by_their_names_whose_order_is_that_of_the_nodes() -> 
 
 
 def test_one_worker_needs_neither_a_name_nor_a_fixed_port() -> None:
-    assert making(ONE).meeting.endpoint == "localhost:0"
-    static = making({**ONE, "distributed": {"rdzvBackend": "static"}})
-    assert static.meeting.endpoint == "vit-0-0.vit.team.svc:29500"  # which is where its processes meet, too
+    assert attempt_spec(ONE).rendezvous.endpoint == "localhost:0"
+    static = attempt_spec({**ONE, "distributed": {"rdzvBackend": "static"}})
+    assert (
+        static.rendezvous.endpoint == "vit-0-0.vit.team.svc:29500"
+    )  # which is where its processes meet, too
 
 
 def test_time_to_stop_goes_with_torchruns() -> None:
@@ -359,4 +366,4 @@ def test_time_to_stop_goes_with_torchruns() -> None:
 def test_a_class_without_a_name_is_the_clusters() -> None:
     shared = dataclasses.replace(CLUSTER, default_class="efs")
     asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
-    assert making({}, asked, shared).storage.claims[0].access_mode == "ReadWriteMany"
+    assert attempt_spec({}, asked, shared).storage.claims[0].access_mode == "ReadWriteMany"

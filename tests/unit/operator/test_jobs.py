@@ -21,7 +21,7 @@ SENT = {"digest": DIGEST, "sizeBytes": 3}
 
 def test_from_submit_to_success() -> None:
     life = Life()
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-0"]
     assert life.names("Service") == ["vit"]
     assert len(life.names("Pod")) == 2
@@ -32,11 +32,11 @@ def test_from_submit_to_success() -> None:
     assert shown == {"attempt": 0, "restarts": 0, "nodes": 2, "gpusPerNode": 8, "gpus": 16}
     assert life.status["workers"] == {"active": 2, "ready": 2, "succeeded": 0, "failed": 0}
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["exitCode"]) == ("Succeeded", 0)
     assert life.condition(n.COMPLETE)[0] == "True"
     assert life.names("Job") == ["vit-0"]  # for its pods' logs
-    assert life.look() == 0
+    assert life.reconcile() == 0
 
 
 def test_pods_run_only_once_the_attempt_is_on_record() -> None:
@@ -44,16 +44,16 @@ def test_pods_run_only_once_the_attempt_is_on_record() -> None:
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
     decision = reconcile(item, life.queue, [], CLUSTER, life.api.now)
-    assert [each["kind"] for each in decision.makes] == ["Service", "Job"]
-    assert decision.makes[-1]["spec"]["suspend"] is True
+    assert [each["kind"] for each in decision.creations] == ["Service", "Job"]
+    assert decision.creations[-1]["spec"]["suspend"] is True
     assert decision.status is not None
     assert decision.status["phase"] == "Provisioning"
     # A look from old answers makes the Job, which never runs, as the status can't be put.
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    assert not life.api.carry_out(item, decision)
+    assert not life.api.apply(item, decision)
     life.api.settle()
     assert life.names("Pod") == []
-    life.look()
+    life.reconcile()
     assert life.names("Job") == []
 
 
@@ -61,12 +61,12 @@ def test_suspend_and_resume_live() -> None:
     keep = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
     life = Life(SMALL, keep).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Suspended"
     assert life.condition(n.SUSPENDED) == ("True", "Suspended")
     assert life.names("Job") == life.names("Pod") == []
     assert life.names("PersistentVolumeClaim") == ["vit-workspace"]
-    assert life.look() == 0
+    assert life.reconcile() == 0
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.run()
     assert (life.status["attempt"], life.status["restarts"]) == (1, 0)
@@ -77,7 +77,7 @@ def test_how_workers_end_while_they_are_suspended_is_not_counted() -> None:
     life = Life({"maxRestarts": 0}).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.api.run_pods("Failed", exit_code=24)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["restarts"]) == ("Suspended", 0)
 
 
@@ -85,13 +85,13 @@ def test_one_that_ends_well_while_it_is_suspended_has_ended_well() -> None:
     life = Life(SMALL).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
 
 
 def test_suspended_from_its_beginning() -> None:
     life = Life({"suspend": True})
-    life.look()
+    life.reconcile()
     assert (life.names("Job"), life.names("Service"), life.status["phase"]) == ([], [], "Suspended")
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.run()
@@ -101,18 +101,18 @@ def test_suspended_from_its_beginning() -> None:
 def test_a_finished_job_is_never_run_again() -> None:
     life = Life(SMALL).run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     life.api.delete("Job", "vit-0")
     life.api.settle()
     life.api.edit(n.JOB_KIND, "vit", suspend=False, numNodes=2)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == []
-    assert (life.status["phase"], life.look()) == ("Succeeded", 0)
+    assert (life.status["phase"], life.reconcile()) == ("Succeeded", 0)
 
 
 def test_the_queue_comes_later_and_may_go() -> None:
     life = Life(queued=False)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueNotFound")
     assert "TorchrunQueue research is not in namespace team" in life.status["message"]
     assert life.condition(n.QUEUE_FOUND) == ("False", "QueueNotFound")
@@ -121,18 +121,18 @@ def test_the_queue_comes_later_and_may_go() -> None:
     life.run()
     assert life.condition(n.QUEUE_FOUND)[0] == "True"
     life.api.objects.pop((n.QUEUE_KIND, "research"))
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Restarting", "QueueNotFound")
     assert life.names("Job") == []
 
 
 def test_kai_that_is_not_installed() -> None:
     life = Life({}, {"scheduling.scheduler": "kai-scheduler"})
-    life.look()
-    assert life.again == SCHEDULER_SECONDS, "the news of its installation may come too early"
+    life.reconcile()
+    assert life.requeue_after == SCHEDULER_SECONDS, "the news of its installation may come too early"
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "SchedulerNotInstalled")
     assert life.condition(n.SCHEDULER_NOT_INSTALLED)[0] == "True"
     assert life.api.list("Job", "Pod", "PodGroup") == []
@@ -141,20 +141,20 @@ def test_kai_that_is_not_installed() -> None:
     assert life.names("PodGroup") == ["vit-0"]
     assert life.condition(n.SCHEDULER_NOT_INSTALLED)[0] == "False"
     life.api.run_pods("Failed", exit_code=1)
-    life.look()
+    life.reconcile()
     assert life.names("PodGroup") == ["vit-1"]
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     assert life.names("PodGroup") == []
 
 
 def test_a_claim_that_is_not_there_is_waited_for() -> None:
     data = {"storage.datasets": {"enabled": True, "existingClaim": "data", "mountPath": "/data"}}
     life = Life({}, data)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "ClaimNotFound")
     assert "existingClaim data" in life.status["message"]
-    assert life.again == POLL_SECONDS, "nobody tells of a claim that has no job's label"
+    assert life.requeue_after == POLL_SECONDS, "nobody tells of a claim that has no job's label"
     assert life.names("Job") == []
     life.cluster = replace(CLUSTER, claims={"data": ("ReadWriteMany",)})
     life.run()
@@ -165,19 +165,19 @@ def test_a_name_that_somebody_else_has_is_looked_for_again() -> None:
     life = Life()
     theirs = {"kind": "Service", "metadata": {"name": "vit", "namespace": "team"}, "spec": {}}
     life.api.create(theirs)
-    life.look()
+    life.reconcile()
     assert life.status["reason"] == "NameTaken"
-    assert life.again == POLL_SECONDS
+    assert life.requeue_after == POLL_SECONDS
 
 
 def test_a_queue_that_leaves_begins_nothing_and_keeps_what_runs() -> None:
     running, waiting = Life().run(), Life({"suspend": True})
-    waiting.look()
+    waiting.reconcile()
     for life in (running, waiting):
         life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = [n.QUEUE_FINALIZER]
         life.api.delete(n.QUEUE_KIND, "research")
     waiting.api.edit(n.JOB_KIND, "vit", suspend=False)
-    waiting.look()
+    waiting.reconcile()
     assert (waiting.status["phase"], waiting.status["reason"]) == ("Pending", "QueueNotFound")
     assert "is being deleted" in waiting.status["message"]
     assert waiting.names("Job") == []
@@ -196,20 +196,20 @@ def test_deadline_from_the_first_start_and_over_suspensions() -> None:
     life = Life({"activeDeadlineSeconds": 100})
     life.api.now += 500
     life.run()
-    assert life.again == 100
+    assert life.requeue_after == 100
     life.api.now += 60
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
-    assert life.again == 40
+    life.reconcile()
+    assert life.requeue_after == 40
     life.api.now += 40
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
 def test_a_deadline_ends_running_workers() -> None:
     life = Life({"activeDeadlineSeconds": 100}).run()
     life.api.now += 100
-    life.look()
+    life.reconcile()
     assert life.status["reason"] == "DeadlineExceeded"
     assert life.names("Pod") == life.names("Job") == []
 
@@ -221,13 +221,13 @@ def test_time_to_live_removes_the_job_and_all_but_retained_claims() -> None:
     }
     life = Life({**SMALL, "ttlSecondsAfterFinished": 50, "persistCheckpoints": True}, keep).run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
-    assert life.again == 50
+    life.reconcile()
+    assert life.requeue_after == 50
     life.api.now += 49
-    life.look()
-    assert life.again == 1
+    life.reconcile()
+    assert life.requeue_after == 1
     life.api.now += 1
-    life.look()
+    life.reconcile()
     kinds = {each["kind"] for each in life.api.list()}
     assert kinds == {n.QUEUE_KIND, "PersistentVolumeClaim"}
     assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
@@ -237,15 +237,15 @@ def test_no_time_to_live_is_for_ever() -> None:
     life = Life(SMALL).run()
     life.api.run_pods("Succeeded", exit_code=0)
     life.api.now += 10**9
-    life.look()
-    assert life.again is None
+    life.reconcile()
+    assert life.requeue_after is None
     assert life.status["phase"] == "Succeeded"
 
 
 def test_another_size_is_another_attempt_that_costs_nothing() -> None:
     life = Life({"numNodes": 2, "maxRestarts": 0}).run()
     life.api.edit(n.JOB_KIND, "vit", numNodes=4)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1"]
     shown = (
         life.status["attempt"],
@@ -260,7 +260,7 @@ def test_another_size_is_another_attempt_that_costs_nothing() -> None:
 def test_a_size_that_cannot_be_leaves_what_runs() -> None:
     life = Life({"numNodes": 2}).run()
     life.api.edit(n.JOB_KIND, "vit", numNodes=1)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-0"]
     assert life.status["phase"] == "Running"
     assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
@@ -268,12 +268,12 @@ def test_a_size_that_cannot_be_leaves_what_runs() -> None:
 
 def test_elastic_runs_with_its_fewest() -> None:
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}})
-    life.look()
+    life.reconcile()
     life.api.run_pods("Running", only=0)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
     life.api.edit(n.JOB_KIND, "vit", elastic={"minNodes": 1, "maxNodes": 8})
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1"]
     assert life.status["restarts"] == 0
 
@@ -283,14 +283,14 @@ def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
     assert "vit-sync-0" in life.names("Pod")
     other = {**SENT, "digest": "sha256:" + "b" * 64}
     life.api.edit(n.JOB_KIND, "vit", workspace=other)
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["workspaceDigest"]) == (0, other["digest"])
     life.api.edit(n.JOB_KIND, "vit", workspace={**other, "restartOnSync": True})
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["restarts"]) == (1, 0)
     life.run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     assert "vit-sync-0" not in life.names("Pod")
 
 
@@ -303,7 +303,7 @@ def test_sync_of_a_running_job_names_the_archive_on_its_pods() -> None:
         life.api.delete(n.QUEUE_KIND, "research")
         new = {**sent, "digest": "sha256:" + "b" * 64, "sizeBytes": 9}
         life.api.edit(n.JOB_KIND, "vit", workspace=new)
-        life.look()
+        life.reconcile()
         assert named(life) == [{"digest": new["digest"], "size": 9, "url": url}] * 2
         assert (life.status["attempt"], life.status["workspaceDigest"]) == (0, new["digest"])
 

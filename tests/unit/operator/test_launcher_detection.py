@@ -407,7 +407,7 @@ def test_launcher_none_takes_a_launcher_with_flags_of_its_own_for_the_nodes() ->
 )
 def test_a_job_that_is_contradicted_fails_before_the_first_pod(of_job: dict[str, Any], said: str) -> None:
     life = Life({**of_job, "numNodes": 2})
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
     assert said in life.status["message"]
     assert life.names("Job") == []
@@ -415,7 +415,7 @@ def test_a_job_that_is_contradicted_fails_before_the_first_pod(of_job: dict[str,
 
 def test_a_job_of_one_node_may_be_standalone() -> None:
     life = Life({"command": "torchrun --standalone train.py", "numNodes": 1, "numGPUs": 8})
-    life.look()
+    life.reconcile()
     assert life.names("Job")
 
 
@@ -423,11 +423,11 @@ def test_a_size_that_the_running_command_contradicts_is_not_taken() -> None:
     life = Life({"command": "torchrun --nnodes=2 train.py", "numNodes": 2, "numGPUs": 16}).run()
     before = life.names("Job")
     life.api.edit("TorchrunJob", "vit", numNodes=4)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.names("Job")) == ("Running", before)
     assert life.condition("Accepted") == ("False", "InvalidSpec")
     life.api.edit("TorchrunJob", "vit", numNodes=2)
-    life.look()
+    life.reconcile()
     assert life.condition("Accepted")[0] == "True"
 
 

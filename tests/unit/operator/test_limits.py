@@ -77,7 +77,7 @@ def test_the_controller_remembers_the_numbers_that_its_status_may_have(path: str
     for value in limits(least, most):
         wait = {"since": "2027-01-01T00:00:00Z", "tries": value}
         noted = read_status({"attempt": value, "restarts": value, "capacity": wait})
-        found = noted.gathering if path.startswith("capacity.") else noted
+        found = noted.capacity_wait if path.startswith("capacity.") else noted
         assert getattr(found, REMEMBERED[path]) == (max(first, value) if least <= value <= most else first)
 
 

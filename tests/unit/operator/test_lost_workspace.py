@@ -33,10 +33,10 @@ def lose_sync_pod(life: Life) -> None:
 
 
 def pass_time(life: Life) -> None:
-    assert life.again is not None
-    assert 0 < life.again <= PATIENCE_SECONDS
-    life.api.now += life.again
-    life.look()
+    assert life.requeue_after is not None
+    assert 0 < life.requeue_after <= PATIENCE_SECONDS
+    life.api.now += life.requeue_after
+    life.reconcile()
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
@@ -45,7 +45,7 @@ def test_a_sync_pod_that_has_ended_is_made_anew(phase: str) -> None:
     before = uid(life)
     life.api.now += PATIENCE_SECONDS
     life.api.objects[SYNC]["status"] = {**EVICTED, "phase": phase}
-    life.look()
+    life.reconcile()
     assert uid(life) != before
     assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
 
@@ -54,7 +54,7 @@ def test_a_suspended_job_keeps_what_was_sent_to_its_sync_pod() -> None:
     life = Life(SENT).run()
     before = uid(life)
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.names("Job"), life.names("Pod")) == ("Suspended", [], [SYNC[1]])
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.run()
@@ -65,11 +65,11 @@ def test_one_that_fails_at_once_is_not_made_anew_without_a_pause() -> None:
     life = Life(SENT).run()
     before = uid(life)
     life.api.objects[SYNC]["status"] = EVICTED
-    life.look()
+    life.reconcile()
     assert uid(life) == before
-    assert life.again is not None
-    life.api.now += life.again
-    life.look()
+    assert life.requeue_after is not None
+    life.api.now += life.requeue_after
+    life.reconcile()
     assert uid(life) != before
 
 
@@ -79,19 +79,19 @@ def test_one_that_ended_between_two_attempts_is_made_anew_for_the_next() -> None
     life.api.now += PATIENCE_SECONDS
     life.api.objects[SYNC]["status"] = EVICTED
     life.api.run_pods("Failed", exit_code=1, only=0)
-    life.look()
+    life.reconcile()
     assert uid(life) != before
     assert life.names("Job") == ["vit-1"]
 
 
 def test_one_that_ended_while_the_job_waits_for_nodes_is_made_anew() -> None:
     life = Pooled(SENT)
-    life.look()
+    life.reconcile()
     before = uid(life)
     life.later(PATIENCE_SECONDS)
     life.api.objects[SYNC]["status"] = EVICTED
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert uid(life) != before
 
 
@@ -103,7 +103,7 @@ def test_a_crash_at_every_write_leaves_one_sync_pod_that_lives() -> None:
         life.api.crash_after(last)
         for _ in range(2):
             try:
-                life.look()
+                life.reconcile()
             except Crash:
                 life.api.settle()
         assert life.api.objects[SYNC]["status"] == sync_pod_status(ready=True)
@@ -113,31 +113,31 @@ def test_a_crash_at_every_write_leaves_one_sync_pod_that_lives() -> None:
 def test_job_without_its_workspace_holds_no_node() -> None:
     for life in (Life(SENT), Pooled(SENT)):
         life.api.sends = False
-        life.look()
+        life.reconcile()
         assert (life.status["phase"], life.status["reason"]) == ("Pending", n.REASON_WAITING_FOR_WORKSPACE)
         assert "kubectl torchrun sync vit" in life.status["message"]
         assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
         life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
-        life.look()
+        life.reconcile()
         assert life.status["reason"] in (n.REASON_WAITING_FOR_NODES, n.REASON_STARTING)
 
 
 def test_impossible_job_says_so_before_its_workspace_is_there() -> None:
     life = Pooled(SENT, limit=1)
     life.api.sends = False
-    life.look()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
 
 
 @pytest.mark.parametrize("key", ["state", "lastState"])
 def test_abandoned_upload_ends_the_job_and_leaves_nothing(key: str) -> None:
     life = Pooled(SENT)
     life.api.sends = False
-    life.look()
+    life.reconcile()
     ended = {"terminated": {"exitCode": n.SYNC_ABANDONED_EXIT}}
     life.api.objects[SYNC]["status"] = sync_pod_status(ready=False, **{key: ended})
-    life.look()
-    assert life.told == ("Failed", n.REASON_WORKSPACE_NOT_SENT)
+    life.reconcile()
+    assert life.phase_and_reason == ("Failed", n.REASON_WORKSPACE_NOT_SENT)
     assert "within 600 s" in life.status["message"]
     assert (life.names("Pod"), life.names("Job")) == ([], [])
 
@@ -145,7 +145,7 @@ def test_abandoned_upload_ends_the_job_and_leaves_nothing(key: str) -> None:
 def test_sync_pod_of_a_job_that_has_begun_never_gives_up() -> None:
     life = Life(SENT).run()
     lose_sync_pod(life)
-    life.look()
+    life.reconcile()
     assert "--give-up-seconds" not in life.api.objects[SYNC]["spec"]["containers"][0]["command"]
 
 
@@ -153,7 +153,7 @@ def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
     life = Life(SENT).run()
     lose_sync_pod(life)
     life.api.run_pods("Failed", exit_code=1, only=0)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Restarting", n.REASON_WAITING_FOR_WORKSPACE)
     assert "kubectl torchrun sync vit" in life.status["message"]
     assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
@@ -164,13 +164,13 @@ def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
 
 def test_workers_that_find_no_workspace_cost_no_restart() -> None:
     life = Life(SENT)
-    life.look()
+    life.reconcile()
     lose_sync_pod(life)
-    life.look()
+    life.reconcile()
     failed = {"name": n.FETCH_CONTAINER, "state": {"terminated": {"exitCode": 1}}}
     for name in [each for each in life.names("Pod") if each != SYNC[1]]:
         life.api.objects["Pod", name]["status"] = {"phase": "Failed", "initContainerStatuses": [failed]}
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["restarts"]) == ("Restarting", 0)
     assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
     assert "workspaceDigest" not in life.status
@@ -182,7 +182,7 @@ def test_workspace_on_claims_needs_no_sync_pod_to_restart() -> None:
     life = Life(SENT, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
     lose_sync_pod(life)
     life.api.run_pods("Failed", exit_code=1, only=0)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1", "vit-1-n1"]
 
 
@@ -210,12 +210,12 @@ def test_other_jobs_with_the_same_workspace_are_named() -> None:
 def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:
     life = Life(SENT).run()
     life.api.run_pods("Failed", exit_code=1, only=0)
-    life.look()
+    life.reconcile()
     lose_sync_pod(life)
     names = [each for each in life.names("Pod") if each != SYNC[1]]
     for name in names:
         life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
-    life.look()
+    life.reconcile()
     life.api.objects[SYNC]["status"] = NO_IMAGE
     pass_time(life)
     assert (
@@ -236,9 +236,9 @@ NO_IMAGE = {
 def test_sync_pod_that_does_not_start_is_told() -> None:
     life = Life(SENT)
     life.api.sends = False
-    life.look()
+    life.reconcile()
     life.api.objects[SYNC]["status"] = NO_IMAGE
-    life.look()
+    life.reconcile()
     pass_time(life)
     assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
     assert "vit-sync-0, which receives the workspace, can't get image own/tools:1" in life.status["message"]
@@ -246,9 +246,9 @@ def test_sync_pod_that_does_not_start_is_told() -> None:
 
 def test_a_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:
     life = Life({"workspace": {**SENT["workspace"], "url": "s3://own/w/a"}})
-    life.look()
+    life.reconcile()
     for name in life.names("Pod"):
         life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
     life.api.now += 60
-    life.look()
+    life.reconcile()
     assert life.status["message"] == "0 of 2 workers are ready"

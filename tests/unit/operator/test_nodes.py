@@ -19,17 +19,17 @@ pytestmark = pytest.mark.unit
 
 def test_machines_are_bought_first_and_the_workers_take_them() -> None:
     life = Pooled()
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_WAITING_FOR_NODES)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
     assert life.status["message"] == "0 of 2 nodes: 2 placeholders wait for a node"
     assert life.names("Job") == []
-    assert 0 < (life.again or 0) <= 2
+    assert 0 < (life.requeue_after or 0) <= 2
     life.turn()
     assert life.status["message"].startswith("0 of 2 nodes: 2 NodeClaims starting")
     life.turn(2)
-    assert life.told == ("Provisioning", n.REASON_STARTING)
+    assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("True", n.REASON_COUNTED)
     assert (life.status["nodes"], life.api.bought) == (2, 2)
     assert "capacity" not in life.status
@@ -44,11 +44,11 @@ def test_machines_that_stand_idle_are_held_before_they_count() -> None:
     life = Pooled()
     for name in ("a", "b"):
         life.api.add(name)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Pending"
     assert "2 nodes: free, and no placeholder there yet" in life.status["message"]
     life.turn()
-    assert life.told == ("Provisioning", n.REASON_STARTING)
+    assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
     assert life.api.bought == 0
 
 
@@ -73,8 +73,8 @@ def test_condition_names_instances_that_end_at_launch_and_the_key() -> None:
     for claim in list(life.api.claims):
         life.api.warn("NodeClaim", claim, "Instance is terminating", "InstanceTerminating")
         life.api.warn("NodeClaim", claim, "Interruption triggered termination", "TerminatingOnInterruption")
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     (message,) = [
         each["message"] for each in life.status["conditions"] if each["type"] == n.CAPACITY_AVAILABLE
     ]
@@ -98,17 +98,17 @@ def test_a_node_that_can_take_no_worker_does_not_count_even_where_it_is_held(
     life = Pooled()
     for name in ("a", "b"):
         life.api.add(name)
-    life.look()
+    life.reconcile()
     life.api.schedule()
     node = life.api.add("b", **changes)
     assert any(each["spec"]["nodeName"] == "b" for each in life.api.list("Pod"))
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert life.status["message"].startswith("1 of 2 nodes: 1 node: ")
     assert why in life.status["message"]
     life.api.nodes["b"] = node
     life.api.add("b")
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Provisioning"
 
 
@@ -116,11 +116,11 @@ def test_below_the_minimum_nothing_starts_and_it_is_tried_again_later() -> None:
     life = Pooled(limit=2)
     life.api.left = 1
     life.turn(4)
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert "InsufficientInstanceCapacity for p5.48xlarge in us-west-2b" in life.status["message"]
     life.later(DEADLINE_SECONDS)
-    life.look()
-    assert life.told == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_INSUFFICIENT_CAPACITY)
     message = life.status["message"]
     assert message.startswith(
@@ -129,10 +129,10 @@ def test_below_the_minimum_nothing_starts_and_it_is_tried_again_later() -> None:
     assert "try 2 begins at" in message
     assert (life.api.placeholders(), life.names("Job")) == ([], [])
     # By chance, so that jobs that failed together do not ask again together.
-    assert RETRY_SECONDS < (life.again or 0) <= 1.2 * RETRY_SECONDS
+    assert RETRY_SECONDS < (life.requeue_after or 0) <= 1.2 * RETRY_SECONDS
     assert life.status["capacity"]["tries"] == 2
-    assert life.look() == 0  # and says so until then
-    life.later(life.again or 0)
+    assert life.reconcile() == 0  # and says so until then
+    life.later(life.requeue_after or 0)
     life.api.left = 9
     life.turn(3)
     assert life.status["phase"] == "Provisioning"
@@ -151,12 +151,12 @@ def test_an_elastic_job_with_its_least_holds_for_more_and_begins_with_what_there
     late = sorted(life.api.claims)[-1]
     life.api.claims[late]["left"] = 99
     life.turn(2)
-    assert life.told == ("Pending", n.REASON_HOLDING_FOR_MORE)
+    assert life.phase_and_reason == ("Pending", n.REASON_HOLDING_FOR_MORE)
     life.later(HOLD_SECONDS - 1)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Pending"
     life.later(1)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Provisioning"
     assert (life.status["nodes"], life.status["gpus"]) == (3, 24)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1", "vit-hold-2"]
@@ -166,7 +166,7 @@ def test_an_elastic_job_with_its_least_holds_for_more_and_begins_with_what_there
     life.api.turn()
     life.run()
     assert life.status["workers"]["active"] == 3
-    assert life.look() == 0
+    assert life.reconcile() == 0
 
 
 def test_an_elastic_job_has_volumes_for_the_nodes_that_it_began_with() -> None:
@@ -186,7 +186,7 @@ def test_a_job_of_fixed_size_is_of_that_size_whatever_its_status_says() -> None:
     life.run()
     life.api.objects[n.JOB_KIND, "vit"]["status"]["nodes"] = 1
     life.api.objects.pop(("PersistentVolumeClaim", "vit-workspace-1"))
-    life.look()
+    life.reconcile()
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
 
 
@@ -215,14 +215,14 @@ def test_a_suspended_job_holds_nothing_and_begins_anew_when_it_is_resumed() -> N
     life.turn(2)
     life.later(DEADLINE_SECONDS - 10)
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Suspended"
     assert (life.api.placeholders(), "capacity" in life.status) == ([], False)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("Unknown", n.REASON_SUSPENDED)
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.later(30)
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     life.api.left = 9
     life.turn(3)
     assert life.status["phase"] == "Provisioning"
@@ -230,18 +230,18 @@ def test_a_suspended_job_holds_nothing_and_begins_anew_when_it_is_resumed() -> N
 
 def test_whatever_else_ends_the_wait_takes_the_placeholders_with_it() -> None:
     life = Pooled()
-    life.look()
+    life.reconcile()
     life.api.objects.pop((n.QUEUE_KIND, "research"))
-    life.look()
-    assert (life.told, life.api.placeholders()) == (("Pending", n.REASON_QUEUE_NOT_FOUND), [])
+    life.reconcile()
+    assert (life.phase_and_reason, life.api.placeholders()) == (("Pending", n.REASON_QUEUE_NOT_FOUND), [])
     life.queue["spec"]["scheduling"] = {}
     life.api.create(life.queue)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Provisioning"  # a queue without a pool counts nothing
     life = Pooled()
-    life.look()
+    life.reconcile()
     life.api.edit(n.JOB_KIND, "vit", numNodes=3)  # does not divide 16: refused before its first start
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.api.placeholders()) == ("Failed", [])
 
 
@@ -250,8 +250,8 @@ def test_a_wait_of_another_size_begins_anew_with_its_own_number_of_placeholders(
     life.api.left = 2
     life.turn(2)
     life.later(DEADLINE_SECONDS)
-    life.look()
-    assert life.told == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 2)
@@ -259,11 +259,11 @@ def test_a_wait_of_another_size_begins_anew_with_its_own_number_of_placeholders(
 
 def test_placeholders_of_another_template_are_replaced() -> None:
     life = Pooled()
-    life.look()
+    life.reconcile()
     before = {each["metadata"]["uid"] for each in life.api.list("Pod")}
     life.queue["spec"]["nodeResources"]["cpus"] = 48
     life.api.objects[n.QUEUE_KIND, "research"]["spec"] = life.queue["spec"]
-    life.look()
+    life.reconcile()
     after = life.api.list("Pod")
     assert not before & {each["metadata"]["uid"] for each in after}
     assert {each["spec"]["containers"][0]["resources"]["requests"]["cpu"] for each in after} == {"48"}
@@ -275,11 +275,11 @@ def test_placeholders_that_no_worker_displaces_go() -> None:
     life.turn(2)
     assert len(life.api.placeholders()) == 2  # until the workers have their places
     life.later(19)
-    life.look()
+    life.reconcile()
     assert len(life.api.placeholders()) == 2
-    assert (life.again or 99) <= 1
+    assert (life.requeue_after or 99) <= 1
     life.later(1)
-    life.look()
+    life.reconcile()
     assert life.api.placeholders() == []
     life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=replace(CLUSTER, kai=True))
     life.turn(2)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.unit
 
 def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
     life = Pooled({"numGPUs": 40}, limit=4)
-    life.look()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert (
         "5 nodes are needed, but the limit of NodePool p5 is 32 nvidia.com/gpu, which is 4 nodes"
         in life.status["message"]
@@ -33,10 +33,10 @@ def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 5)
 
     life = Pooled()
-    life.look()
+    life.reconcile()
     life.api.exists = False
-    life.look()
-    assert life.told == ("Pending", n.REASON_POOL_NOT_FOUND)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_POOL_NOT_FOUND)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_POOL_NOT_FOUND)
     assert life.api.placeholders() == []
 
@@ -45,40 +45,40 @@ def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
         {"key": "team", "value": "a", "effect": "NoSchedule"},
         {"key": "x", "effect": "PreferNoSchedule"},
     ]
-    life.look()
+    life.reconcile()
     assert (
         "taints that the workers do not tolerate: team=a:NoSchedule; scheduling.tolerations"
         in life.status["message"]
     )
 
     life = Pooled(cluster=replace(CLUSTER, placeholders=False))
-    life.look()
-    assert life.told == ("Pending", n.REASON_PRIORITY_CLASS_NOT_FOUND)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_PRIORITY_CLASS_NOT_FOUND)
     assert "trainyard-placeholder" in life.status["message"]
     assert life.api.placeholders() == []
 
 
 def test_a_type_that_can_take_no_worker_is_told_as_karpenter_tells_it() -> None:
     life = Pooled()
-    life.look()
+    life.reconcile()
     said = "Failed to schedule pod, no instance type has the required offering, requirements=a, resources=b"
     life.api.warn("Pod", "vit-hold-0", said)
     life.api.warn("Pod", "else-hold-0", "no instance type has enough resources, requirements=a, resources=b")
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     life.api.warn(
         "Pod", "vit-hold-1", "Failed to schedule pod, no instance type has enough resources, requirements=a"
     )
-    life.look()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert (
         "pool p5 has no machine that can take a worker: no instance type has enough" in life.status["message"]
     )
     assert life.api.placeholders() == []
-    life.look()
-    life.later(life.again or 0)
-    life.look()  # what was said of the try before is not believed for ever
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    life.later(life.requeue_after or 0)
+    life.reconcile()  # what was said of the try before is not believed for ever
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
 
 
@@ -88,13 +88,15 @@ def test_idle_nodes_with_gpus_of_another_type_hide_nothing_of_what_karpenter_tel
         life = Pooled({"numGPUs": 8}, {"nodeResources.gpuType": "h100"})
         life.api.offers[LABEL_GPU_NAME] = gpu_name
         life.api.add("idle")
-        life.look()
-        assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+        life.reconcile()
+        assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
         left_out = "1 node: its GPUs are not known to be of type h100" in life.status["message"]
         assert left_out == (gpu_name == "a10g")
         life.api.warn("Pod", "vit-hold-0", said)
-        life.look()
-        assert life.told == ("Pending", told), "one that is free for it the scheduler may give it yet"
+        life.reconcile()
+        assert life.phase_and_reason == ("Pending", told), (
+            "one that is free for it the scheduler may give it yet"
+        )
         assert ("gpu-name In [h100]" in life.status["message"]) == left_out
 
 
@@ -105,7 +107,7 @@ def test_idle_nodes_that_the_queues_own_affinity_leaves_out_are_told() -> None:
     life = Pooled({"numGPUs": 8}, asked)
     life.api.offers[LABEL_GPU_NAME] = "h100"
     life.api.add("idle")
-    life.look()
+    life.reconcile()
     assert "1 node: left out by the workers' node affinity" in life.status["message"]
 
 
@@ -115,19 +117,19 @@ def test_a_worker_that_lost_its_machine_may_get_another_one_for_as_long_as_machi
     life.api.left = 0
     life.api.lose(sorted(life.api.nodes)[0])
     life.api.turn()
-    life.look()
+    life.reconcile()
     waiting = [each for each in life.api.workers() if not each["spec"]["nodeName"]]
     assert (life.status["phase"], len(waiting)) == ("Provisioning", 1)
     life.later(899)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Provisioning"
-    assert (life.again or 99) <= 1
+    assert (life.requeue_after or 99) <= 1
     life.later(1)
-    life.look()
+    life.reconcile()
     assert life.status["restarts"] == 1
     assert "WorkerFailed" in life.api.events
     life.turn()
-    assert life.told == ("Restarting", n.REASON_WAITING_FOR_NODES)
+    assert life.phase_and_reason == ("Restarting", n.REASON_WAITING_FOR_NODES)
     assert life.names("Job") == []
 
 
@@ -147,11 +149,11 @@ def test_placeholders_that_leave_no_room_in_a_quota_are_given_up_for_the_workers
     assert life.status["phase"] == "Provisioning"
     assert (life.api.workers(), life.api.placeholders()) == ([], ["vit-hold-0", "vit-hold-1"])
     life.later(19)
-    life.look()
+    life.reconcile()
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
-    assert (life.again or 99) <= 1
+    assert (life.requeue_after or 99) <= 1
     life.later(1)
-    life.look()
+    life.reconcile()
     assert life.api.placeholders() == []
     assert len(life.api.workers()) == 2
 
@@ -160,20 +162,20 @@ def test_a_placeholder_that_the_kubelet_did_not_take_holds_nothing() -> None:
     life = Pooled()
     for name in ("a", "b"):
         life.api.add(name)
-    life.look()
+    life.reconcile()
     life.api.schedule()
     life.api.objects["Pod", "vit-hold-0"]["status"]["phase"] = "Failed"
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
     life.turn()
-    assert life.told == ("Provisioning", n.REASON_STARTING)
+    assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
 
 
 def test_workers_of_another_scheduler_may_wait_as_long_as_it_lets_them() -> None:
     life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=replace(CLUSTER, kai=True))
     life.turn(2)
     life.later(5000)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
 
 
@@ -183,9 +185,9 @@ def test_an_elastic_job_goes_on_without_the_machine_that_it_lost() -> None:
     life.api.left = 0
     life.api.lose(sorted(life.api.nodes)[0])
     life.api.turn()
-    life.look()
+    life.reconcile()
     life.later(2000)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
 
 
@@ -201,7 +203,7 @@ def test_the_next_attempt_waits_for_the_workers_before_and_holds_what_they_have_
     life.api.delete("Pod", stuck)
     life.api.settle()
     life.turn()
-    assert life.told == ("Restarting", n.REASON_STOPPING)
+    assert life.phase_and_reason == ("Restarting", n.REASON_STOPPING)
     assert ("Pod", other) not in life.api.objects
     assert len(life.api.placeholders()) == 1  # one for the node that is free, none beside the lost worker
     assert "capacity" not in life.status
@@ -223,12 +225,12 @@ def test_the_jobs_own_deadline_comes_while_it_waits_for_nodes() -> None:
     life.api.lose(sorted(life.api.nodes)[0])
     life.turn()
     life.later(DEADLINE_SECONDS)
-    life.look()
-    assert life.told == ("Restarting", n.REASON_INSUFFICIENT_CAPACITY)
-    assert life.again == 100
+    life.reconcile()
+    assert life.phase_and_reason == ("Restarting", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.requeue_after == 100
     life.later(100)
-    life.look()
-    assert life.told == ("Failed", n.REASON_DEADLINE_EXCEEDED)
+    life.reconcile()
+    assert life.phase_and_reason == ("Failed", n.REASON_DEADLINE_EXCEEDED)
     assert "capacity" not in life.status
 
 
@@ -241,7 +243,7 @@ def test_a_worker_that_is_over_takes_no_node_while_it_goes() -> None:
     life.api.objects["Pod", failed]["metadata"]["stuck"] = True
     life.api.run_pods("Failed", exit_code=1, only=0)
     life.turn()
-    assert life.told == ("Restarting", n.REASON_STOPPING)
+    assert life.phase_and_reason == ("Restarting", n.REASON_STOPPING)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
 
 
@@ -252,7 +254,7 @@ def test_a_machine_that_never_comes_of_use_goes_back() -> None:
     life.api.claims[lame]["left"] = 9999
     life.api.turn()
     life.later(899)
-    life.look()
+    life.reconcile()
     assert lame in life.api.claims
     life.later(1)
     life.api.claims[lame]["status"] = {"nodeName": "lame"}
@@ -264,10 +266,10 @@ def test_a_machine_that_never_comes_of_use_goes_back() -> None:
         "status": {"phase": "Running"},
     }
     life.api.unheard.add("theirs")
-    life.look()
+    life.reconcile()
     assert lame in life.api.claims  # as long as somebody else is there
     life.api.others.clear()
-    life.look()
+    life.reconcile()
     assert lame not in life.api.claims
     life.turn(3)
     assert life.status["phase"] == "Provisioning"
@@ -281,7 +283,7 @@ def test_a_machine_that_lacks_its_devices_for_a_moment_stays() -> None:
     life.later(1000)
     (node,) = life.api.nodes.values()
     node["status"]["allocatable"] = {"cpu": "97", "memory": "1Ti"}  # the device plugin is restarted
-    life.look()
+    life.reconcile()
     assert f"0 of 8 {GPU}" in life.status["message"]
     assert list(life.api.claims) == [claim]
 
@@ -300,8 +302,8 @@ def test_machines_on_their_way_go_back_with_the_placeholders_unless_somebody_els
         life.later(DEADLINE_SECONDS)
         for claim in life.api.claims.values():  # they came a moment ago
             claim["metadata"]["creationTimestamp"] = life.status["capacity"]["since"]
-        life.look()
-        assert life.told == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+        life.reconcile()
+        assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
         assert len(life.api.claims) == (2 if others else 0)
 
 
@@ -316,10 +318,10 @@ def test_node_claims_of_others_stay_whatever_the_job_says_that_it_needs(owners: 
     theirs = dict(life.api.claims)
     assert theirs
     life.later(NODE_START_SECONDS + 1)
-    life.look()
+    life.reconcile()
     life.later(DEADLINE_SECONDS)
-    life.look()
-    assert life.told == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     assert life.api.claims == theirs
 
 
@@ -330,15 +332,15 @@ def test_no_event_is_a_reason_to_delete_a_node_claim() -> None:
     for claim in own.values():
         claim["left"] = 9999
     life.api.warn("Pod", "vit-hold-0", "no instance type has enough resources, requirements=x")
-    life.look()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert life.api.claims == own
     assert own
 
 
 def test_the_workspace_can_be_sent_while_nodes_are_waited_for() -> None:
     life = Pooled({"workspace": {"digest": DIGEST, "sizeBytes": 3}})
-    life.look()
+    life.reconcile()
     assert "vit-sync-0" in life.names("Pod")
     assert life.names("Service") == ["vit"]
 
@@ -348,22 +350,22 @@ def test_a_clock_that_is_set_back_prolongs_nothing() -> None:
     life.api.left = 0
     life.turn(1)
     life.later(-5000)
-    life.look()
+    life.reconcile()
     life.later(DEADLINE_SECONDS)
-    life.look()
-    assert life.told == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     life.later(-5000)
-    life.look()
-    assert (life.again or 0) <= 1.2 * RETRY_SECONDS
+    life.reconcile()
+    assert (life.requeue_after or 0) <= 1.2 * RETRY_SECONDS
 
 
 def test_a_name_that_another_has_is_told() -> None:
     life = Pooled()
     theirs = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vit-hold-0", "labels": {}}, "spec": {}}
     life.api.create(theirs)
-    life.look()
-    assert life.told == ("Pending", n.REASON_NAME_TAKEN)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_NAME_TAKEN)
     assert "Pod vit-hold-0 belongs to something else" in life.status["message"]
     life.api.objects.pop(("Pod", "vit-hold-0"))
-    life.look()
-    assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)

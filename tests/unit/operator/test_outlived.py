@@ -26,17 +26,17 @@ def ended_beside(others: dict[str, Any], workers: int = 1) -> Life:
             "conditions": [{"type": "Ready", "status": "False"}],
             "containerStatuses": [*beside[:1], {"name": "torchrun", "state": state}, *beside[1:]],
         }
-    life.look()
+    life.reconcile()
     assert life.status["message"] == f"{2 - workers} of 2 workers are ready"
-    assert life.again is not None
-    assert 0 < life.again <= SIDECAR_GRACE_SECONDS
+    assert life.requeue_after is not None
+    assert 0 < life.requeue_after <= SIDECAR_GRACE_SECONDS
     return life
 
 
 def later(life: Life) -> str:
     life.api.now += SIDECAR_GRACE_SECONDS
-    life.look()
-    assert life.look() == 0
+    life.reconcile()
+    assert life.reconcile() == 0
     return str(life.status["message"]).replace(life.names("Pod")[0], "FIRST")
 
 
@@ -48,7 +48,7 @@ def test_a_container_that_goes_on_is_named_with_the_workers_end() -> None:
     )
     assert life.status["phase"] == "Running"
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
 
 
@@ -67,7 +67,7 @@ def test_one_that_ends_with_the_worker_is_nothing_to_tell() -> None:
     ended = {"terminated": {"exitCode": 0, "finishedAt": stamp(life.api.now)}}
     pod["status"]["containerStatuses"] = [{"name": each, "state": ended} for each in ("torchrun", "logs")]
     life.api.now += SIDECAR_GRACE_SECONDS
-    life.look()
+    life.reconcile()
     assert life.status["message"] == "2 of 2 workers are ready"
 
 
@@ -79,5 +79,5 @@ def test_containers_beside_a_worker_that_runs_are_nothing_to_tell() -> None:
         {"name": "logs", "state": RUNS},
     ]
     life.api.now += SIDECAR_GRACE_SECONDS
-    life.look()
+    life.reconcile()
     assert life.status["message"] == "2 of 2 workers are ready"

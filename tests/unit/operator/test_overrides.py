@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.made import CLUSTER, making
+from tests.unit.operator.made import CLUSTER, attempt_spec
 from trainyard.operator.api import queue
 from trainyard.operator.api.fields import Field
 from trainyard.operator.children import build_claim, build_jobs, build_service
@@ -78,7 +78,7 @@ def leaves(place: str, field: Field) -> Iterator[str]:
 def effect(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
     """All that is made for a job, how long and how often it may run, and where its workspace is sent."""
     try:
-        made = making(of_job, of_queue, replace(CLUSTER, claims=CLAIMS))
+        made = attempt_spec(of_job, of_queue, replace(CLUSTER, claims=CLAIMS))
     except ClaimMissing as missing:
         return str(missing)
     settings = made.settings

@@ -30,7 +30,7 @@ def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
     metrics = Metrics()
     metrics.jobs({})
     for kind in (n.JOB_KIND, n.QUEUE_KIND):
-        with metrics.look(kind):
+        with metrics.reconcile(kind):
             pass
     served = {
         family.name + ("_total" if family.type == "counter" else ""): (

@@ -181,7 +181,7 @@ def build(job: job_spec.JobSpec, queue: Any) -> tuple[str, ...]:
         size=size,
         storage=storage,
         cluster=CLUSTER,
-        attempt=0,
+        number=0,
     )
     assert build_jobs(made)
     return ()

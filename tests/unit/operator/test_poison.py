@@ -63,7 +63,7 @@ def test_decide_with_wrong_values_while_waiting_for_nodes() -> None:
     life = Life({}, {**FULL_QUEUE["spec"], "scheduling.pool": POOL}, cluster=KAI, api=PoolApi())
     api = life.api
     assert isinstance(api, PoolApi)
-    life.look()
+    life.reconcile()
     assert api.placeholders()
     item, children = api.get(n.JOB_KIND, "vit"), api.list("Service", "Pod")
     assert item is not None
@@ -77,7 +77,7 @@ def test_decide_with_wrong_values_while_waiting_for_nodes() -> None:
             pool_to_count(job, queue)
             decision = reconcile(job, queue, children, KAI, api.now, pool=pool)
             assert (
-                not any(each["kind"] == "Job" for each in decision.makes)
+                not any(each["kind"] == "Job" for each in decision.creations)
                 or "pool" in path
                 or path[0] == "spec"
             )
@@ -92,7 +92,7 @@ def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
         for value in TYPES:
             decision = reconcile(poisoned(item, path, value), FULL_QUEUE, [], KAI, 5.0)
             assert decision.status is None or decision.status["phase"] in n.PHASES
-            assert phase != n.PHASE_FAILED or not decision.makes
+            assert phase != n.PHASE_FAILED or not decision.creations
             assert phase != n.PHASE_FAILED or (decision.status or item["status"])["phase"] == phase
 
 

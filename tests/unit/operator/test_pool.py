@@ -119,9 +119,9 @@ def test_a_job_begins_with_the_nodes_that_it_holds(api: FakeApi) -> None:
     assert held(api) == [f"{PODS}/vit-hold-0", f"{PODS}/vit-hold-1"]
     assert ATTEMPT not in api.objects
     settle(Mortal(api))  # that its placeholders wait is news
-    again = Mortal(api)
-    settle(again)
-    assert again.writes == 0
+    requeue_after = Mortal(api)
+    settle(requeue_after)
+    assert requeue_after.writes == 0
     buy(api)
     settle(Mortal(api))
     assert phase(api) == n.PHASE_PROVISIONING
@@ -210,10 +210,12 @@ def test_of_a_pool_that_is_not_there_nothing_else_is_read(api: FakeApi) -> None:
     pooled(api)
     api.remove(POOL)
     objects = Mortal(api)
-    again = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    requeue_after = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job(
+        "team", "vit"
+    )
     assert api.objects[JOB]["status"]["reason"] == n.REASON_POOL_NOT_FOUND
     assert {path for path, _ in reads(api)} == {POOL}
-    assert again == 30
+    assert requeue_after == 30
     api.remove(CLASS)
     settle(Mortal(api))
     assert api.objects[JOB]["status"]["reason"] == n.REASON_PRIORITY_CLASS_NOT_FOUND

@@ -10,7 +10,7 @@ import pytest
 from components.documents.pool import pool_annotations
 from launcher import observe
 from tests.unit.components.pools import pool as stack_pool
-from tests.unit.operator.made import CLUSTER, making, queue
+from tests.unit.operator.made import CLUSTER, attempt_spec, queue
 from tests.unit.operator.pool import POOL, PoolApi
 from tests.unit.operator.pooled import POOLED, Pooled
 from trainyard.k8s import names
@@ -36,7 +36,7 @@ def test_more_workers_than_nodes_are_refused_at_once() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     life.api.annotations = NODE
     life.turn(3)
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert "9 nodes are needed" in life.status["message"]
     assert "32 nvidia.com/gpu, which is 4 nodes" in life.status["message"]
     assert (life.names("Pod"), life.api.bought) == ([], 0)
@@ -45,24 +45,26 @@ def test_more_workers_than_nodes_are_refused_at_once() -> None:
 def test_nodes_that_are_there_show_what_a_pool_can_have() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     life.api.add("one")
-    life.look()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     several = Pooled({"numGPUs": 9}, PART)
     several.api.offers[names.LABEL_INSTANCE_TYPE] = "p5.48xlarge,p5.4xlarge"
     several.api.add("one")
-    several.look()
-    assert several.told == ("Pending", n.REASON_WAITING_FOR_NODES), "the others may be of another type"
+    several.reconcile()
+    assert several.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES), (
+        "the others may be of another type"
+    )
 
 
 def test_queue_remembers_what_a_node_has() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     kept = pool_status(POOL, observed(life.api, "one"), None)
     assert kept["maxNodes"] == 4
-    again = pool_status(POOL, observed(PoolApi()), {"pool": kept})
-    assert again == kept
-    life.api.objects[n.QUEUE_KIND, "research"]["status"] = {"pool": again}
-    life.look()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    requeue_after = pool_status(POOL, observed(PoolApi()), {"pool": kept})
+    assert requeue_after == kept
+    life.api.objects[n.QUEUE_KIND, "research"]["status"] = {"pool": requeue_after}
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
 
 
 def observed(api: PoolApi, *nodes: str) -> observe.Observation:
@@ -76,19 +78,19 @@ def test_worker_larger_than_every_node_is_refused_at_once(resource: tuple[str, s
     life = Pooled({"numGPUs": 8}, {f"nodeResources.{resource[0]}": resource[1]})
     life.api.annotations = NODE
     life.turn(2)
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert "a worker requests" in life.status["message"]
     assert life.api.bought == 0
 
 
 def test_pool_whose_type_is_gone_is_told() -> None:
     life = Pooled({"numGPUs": 8})
-    life.look()
+    life.reconcile()
     life.api.warn(
         "NodePool", POOL, "NodePool requirements filtered out all types", "NoCompatibleInstanceTypes"
     )
-    life.look()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    life.reconcile()
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert f"pool {POOL} has no available instance type" in life.status["message"]
 
 
@@ -97,14 +99,14 @@ def test_queue_status_has_all_that_submit_goes_by() -> None:
     life.api.annotations = NODE
     life.api.taints.append({"key": "team", "value": "a", "effect": "NoSchedule"})
     life.turn()
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     status = fit_status(n.QUEUE_KIND, {"pool": pool_status(POOL, life.api.observation(), None)})
     for gpus in (1, 9):
-        job = making({"numGPUs": gpus}, {**POOLED, **PART})
+        job = attempt_spec({"numGPUs": gpus}, {**POOLED, **PART})
         why = pool_rejection_reason(status, job, 0.0)
         assert ("9 nodes are needed" if gpus == 9 else "do not tolerate: team=a:NoSchedule") in why
     bears = {"scheduling.tolerations": [{"key": "team", "operator": "Exists"}]}
-    assert pool_rejection_reason(status, making({"numGPUs": 1}, {**POOLED, **PART, **bears}), 0.0) == ""
+    assert pool_rejection_reason(status, attempt_spec({"numGPUs": 1}, {**POOLED, **PART, **bears}), 0.0) == ""
 
 
 def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
@@ -112,7 +114,7 @@ def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
     life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
     life.api.reservations = []
     life.turn(2)
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert "no active capacity reservation" in life.status["message"]
     assert (life.names("Pod"), life.api.bought) == ([], 0)
     kept = pool_status(POOL, life.api.observation(), None)
@@ -173,11 +175,11 @@ def test_limits_of_all_that_a_worker_asks_for_count(
     life.api.limits = limits
     life.api.offers[names.LABEL_INSTANCE_TYPE] = "one,another"
     life.turn(2)
-    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert said in life.status["message"]
     assert life.api.bought == 0
     status = {"pool": pool_status(POOL, life.api.observation(), None)}
-    job = making({"numGPUs": 0, "numNodes": 3}, {**POOLED, **of_queue})
+    job = attempt_spec({"numGPUs": 0, "numNodes": 3}, {**POOLED, **of_queue})
     assert said in pool_rejection_reason(status, job, 0.0)
 
 
@@ -186,11 +188,11 @@ def test_elastic_job_whose_minimum_fits_begins_with_what_there_can_be() -> None:
     life = Pooled(asked, PART)
     life.api.annotations = NODE
     status = {"pool": pool_status(POOL, life.api.observation(), None)}
-    assert pool_rejection_reason(status, making(asked, {**POOLED, **PART}), 0.0) == ""
+    assert pool_rejection_reason(status, attempt_spec(asked, {**POOLED, **PART}), 0.0) == ""
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 4)
     more = {**asked, "elastic": {"minNodes": 5, "maxNodes": 9}}
-    assert "5 nodes are needed" in pool_rejection_reason(status, making(more, {**POOLED, **PART}), 0.0)
+    assert "5 nodes are needed" in pool_rejection_reason(status, attempt_spec(more, {**POOLED, **PART}), 0.0)
 
 
 @pytest.mark.parametrize(("exists", "ready"), [(True, "True"), (False, "False")])
@@ -203,7 +205,7 @@ def test_queue_says_what_its_pool_is(exists: bool, ready: str) -> None:
     conditions = {each["type"]: each["status"] for each in decision.status["conditions"]}
     assert (conditions[n.POOL_READY], conditions[n.READY]) == (ready, ready)
     assert decision.status["pool"]["found"] is exists
-    assert decision.again is not None
+    assert decision.requeue_after is not None
 
 
 def test_stack_says_what_a_node_of_its_pool_has() -> None:

@@ -9,7 +9,7 @@ import pytest
 from launcher import observe
 from launcher.claim_mark import mark
 from launcher.observe import NodePool
-from tests.unit.operator.made import DIGEST, TOOLS, making, pod
+from tests.unit.operator.made import DIGEST, TOOLS, attempt_spec, pod
 from trainyard.k8s import names, quantity
 from trainyard.operator import names as n
 from trainyard.operator.placement import REQUIRED
@@ -23,7 +23,7 @@ POOL = observe.node_pool({"spec": {}})
 def placeholder(
     of_job: dict[str, Any] | None = None, of_queue: dict[str, Any] | None = None, pool: NodePool = POOL
 ) -> dict[str, Any]:
-    made = making(of_job, {**POOLED, **(of_queue or {})})
+    made = attempt_spec(of_job, {**POOLED, **(of_queue or {})})
     return build_placeholder(made, build_request(made, pool), 1, "1-0")
 
 
@@ -116,16 +116,18 @@ def test_the_digest_of_a_placeholder_is_that_of_its_spec() -> None:
 
 
 def test_the_request_is_of_the_jobs_own_numbers() -> None:
-    made = making({"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}, POOLED)
+    made = attempt_spec({"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}, POOLED)
     offers = {names.LABEL_INSTANCE_TYPE: ("p5.48xlarge",), names.LABEL_ZONE: ("us-west-2b",)}
     request = build_request(made, observe.NodePool(limits={}, ready=True, problem="", offers=offers))
     assert (request.min_nodes, request.max_nodes, request.shape) == (2, 4, names.SHAPE_ELASTIC)
     assert (request.pool.resource, request.pool.per_node) == ("nvidia.com/gpu", 8)
     assert (request.pool.instance_type, request.pool.zone) == ("p5.48xlarge", "us-west-2b")
-    cpus = build_request(making({"numGPUs": 0, "numNodes": 3}, {**POOLED, "nodeResources.gpus": 0}), None)
+    cpus = build_request(
+        attempt_spec({"numGPUs": 0, "numNodes": 3}, {**POOLED, "nodeResources.gpus": 0}), None
+    )
     assert (cpus.min_nodes, cpus.max_nodes, cpus.shape) == (3, 3, names.SHAPE_STATIC)
     assert (cpus.pool.resource, cpus.pool.per_node) == ("cpu", 96)
-    part = build_request(making({"numGPUs": 8, "numNodes": 2}, POOLED), POOL)
+    part = build_request(attempt_spec({"numGPUs": 8, "numNodes": 2}, POOLED), POOL)
     assert (part.pool.per_node, part.max_nodes, part.resources["nvidia.com/gpu"]) == (4, 2, "4")
 
 
@@ -135,7 +137,7 @@ def test_the_request_is_of_the_jobs_own_numbers() -> None:
 def test_a_template_that_asks_for_no_amount_is_told(resources: dict[str, Any]) -> None:
     template = {"spec": {"containers": [{"name": "beside", "resources": resources}]}}
     with pytest.raises(Unreadable, match=r"podTemplate\.spec asks for what is no amount"):
-        build_request(making({}, {**POOLED, "podTemplate": template}), POOL)
+        build_request(attempt_spec({}, {**POOLED, "podTemplate": template}), POOL)
 
 
 @pytest.mark.parametrize(("tolerations", "refused"), [
@@ -154,7 +156,7 @@ def test_the_pools_own_taints(tolerations: list[dict[str, Any]], refused: list[s
         {"key": "nvidia.com/gpu", "effect": "NoSchedule"},
     ]
     pool = observe.node_pool({"spec": {"template": {"spec": {"taints": taints}}}})
-    made = making({}, {**POOLED, "scheduling.tolerations": tolerations})
+    made = attempt_spec({}, {**POOLED, "scheduling.tolerations": tolerations})
     assert untolerated_taints(made, pool) == refused
     if refused:
         return

@@ -85,7 +85,7 @@ class Pooled(World):
         assert not decision.recount
         began = len(self.api.log)
         try:
-            self.api.carry_out(item, decision)
+            self.api.apply(item, decision)
         except Crash:
             pass
         finally:
@@ -199,7 +199,7 @@ def live(world: Pooled) -> None:
     world.nodes_are_removed()
     world.queue_comes()
     world.resume()
-    world.well()
+    world.succeeded_jobs()
     for _ in range(6):
         world.quiet()
         world.api.now += 300

@@ -12,11 +12,11 @@ from launcher.observe import effective_requests
 from tests.unit.operator.made import (
     CLUSTER,
     DIGEST,
+    attempt_spec,
     claims,
     container,
     env,
     flag,
-    making,
     mounted,
     pod,
 )
@@ -36,9 +36,9 @@ ONE = {"numGPUs": 8}
 def test_kai_queue_labels_the_pods_and_is_the_gangs() -> None:
     asked = {"kaiQueue": "team-a", "scheduling.scheduler": "kai-scheduler"}
     assert pod({}, asked)["metadata"]["labels"][n.LABEL_KAI_QUEUE] == "team-a"
-    assert build_pod_group(making({}, asked))["spec"]["queue"] == "team-a"
+    assert build_pod_group(attempt_spec({}, asked))["spec"]["queue"] == "team-a"
     assert n.LABEL_KAI_QUEUE not in pod()["metadata"]["labels"]
-    without = making({}, {"scheduling.scheduler": "kai-scheduler"})
+    without = attempt_spec({}, {"scheduling.scheduler": "kai-scheduler"})
     assert build_pod_group(without)["spec"]["queue"] == "default-queue"
 
 
@@ -202,16 +202,18 @@ def test_an_existing_claim_is_used_as_it_is(volume: str) -> None:
     path = {"workspace": "/app"}.get(volume, f"/{volume}")
     assert mounted(pod({}, asked), path)[1]["persistentVolumeClaim"]["claimName"] == "shared"
     with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
-        making({}, {**asked, f"{place}.existingClaim": "single"})
-    making(ONE, {**asked, f"{place}.existingClaim": "single"})
+        attempt_spec({}, {**asked, f"{place}.existingClaim": "single"})
+    attempt_spec(ONE, {**asked, f"{place}.existingClaim": "single"})
     # What the queue says of its own claims is no word about this one.
     of_many = {f"{place}.enabled": True, f"{place}.size": "1Gi", f"{place}.accessMode": "ReadWriteMany"}
     with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
-        making({f"overrides.{place}.existingClaim": "single"}, of_many)
+        attempt_spec({f"overrides.{place}.existingClaim": "single"}, of_many)
     with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
-        making({}, {**asked, f"{place}.existingClaim": "single", f"{place}.accessMode": "ReadWriteMany"})
+        attempt_spec(
+            {}, {**asked, f"{place}.existingClaim": "single", f"{place}.accessMode": "ReadWriteMany"}
+        )
     with pytest.raises(ClaimMissing, match="existingClaim later"):
-        making(ONE, {**asked, f"{place}.existingClaim": "later"})
+        attempt_spec(ONE, {**asked, f"{place}.existingClaim": "later"})
 
 
 @pytest.mark.parametrize("volume", ["datasets", "checkpoints"])
@@ -220,12 +222,12 @@ def test_one_node_volumes_of_several_nodes_are_refused(volume: str) -> None:
     with pytest.raises(
         InvalidJob, match=rf"storage.{volume} can be mounted by one node .ReadWriteOnce. and the job has 2"
     ):
-        making({}, asked)
+        attempt_spec({}, asked)
 
 
 def test_each_node_has_its_own_workspace_where_one_can_be_mounted_by_one_node() -> None:
     asked = {"storage.workspace.enabled": True, "storage.workspace.sizePerGPU": "10Gi"}
-    made = making({"numGPUs": 24}, asked)
+    made = attempt_spec({"numGPUs": 24}, asked)
     assert [each.name for each in made.storage.claims] == [
         "vit-workspace",
         "vit-workspace-1",
@@ -243,16 +245,16 @@ def test_each_node_has_its_own_workspace_where_one_can_be_mounted_by_one_node() 
         assert ranks == [str(node)]
         assert each["spec"]["template"]["metadata"]["labels"][n.LABEL_NODE] == str(node)
     # The others find the first one by the name of its pod.
-    assert made.meeting.endpoint == "vit-0-0.vit.team.svc:29500"
+    assert made.rendezvous.endpoint == "vit-0-0.vit.team.svc:29500"
 
 
 def test_read_only_claims_are_for_data_sets() -> None:
     for volume in ("workspace", "checkpoints"):
         asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "1Gi"}
         with pytest.raises(InvalidJob, match=f"storage.{volume}.accessMode is ReadOnlyMany"):
-            making({}, {**asked, f"storage.{volume}.accessMode": "ReadOnlyMany"})
+            attempt_spec({}, {**asked, f"storage.{volume}.accessMode": "ReadOnlyMany"})
     asked = {"storage.datasets.enabled": True, "storage.datasets.size": "1Gi"}
-    making({}, {**asked, "storage.datasets.accessMode": "ReadOnlyMany"})
+    attempt_spec({}, {**asked, "storage.datasets.accessMode": "ReadOnlyMany"})
 
 
 @pytest.mark.parametrize(
@@ -284,7 +286,7 @@ def test_what_a_worker_unpacks_is_named_by_its_pods_annotation(url: str) -> None
 @pytest.mark.parametrize("sent", [{}, {"workspace": {"digest": DIGEST, "sizeBytes": 5}}])
 def test_bucket_of_a_queue_has_the_logs_of_every_worker(sent: dict[str, Any]) -> None:
     """Also of a job without a workspace; without a bucket nothing is copied."""
-    made = making({"numGPUs": 16, **sent}, {"storage.workspace.bucket": "s3://own/p/"}, attempt=3)
+    made = attempt_spec({"numGPUs": 16, **sent}, {"storage.workspace.bucket": "s3://own/p/"}, attempt=3)
     spec = build_worker(made)["spec"]
     sidecar = spec["initContainers"][-1]
     assert (sidecar["name"], sidecar["restartPolicy"]) == (n.FOLLOW_CONTAINER, "Always")
@@ -298,7 +300,7 @@ def test_bucket_of_a_queue_has_the_logs_of_every_worker(sent: dict[str, Any]) ->
     assert log in spec["containers"][0]["volumeMounts"]
     named = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
     assert named[n.ENV_LOG] == words[words.index("--log") + 1] == n.LOG_FILE
-    without = build_worker(making({"numGPUs": 16, **sent}))["spec"]
+    without = build_worker(attempt_spec({"numGPUs": 16, **sent}))["spec"]
     assert n.ENV_LOG not in {each["name"] for each in without["containers"][0]["env"]}
     assert n.LOG_VOLUME not in str(without)
 
@@ -323,12 +325,12 @@ def test_workspace_in_a_claim_has_a_directory_of_its_job() -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     claim = {"storage.workspace.enabled": True, "storage.workspace.existingClaim": "all"}
     cluster = replace(CLUSTER, claims={"all": ("ReadWriteMany",)})
-    made = making(sent, claim, cluster)
+    made = attempt_spec(sent, claim, cluster)
     mount, _ = mounted(build_worker(made), "/app")
     assert mount == {"name": "workspace", "mountPath": "/app", "subPath": made.uid}
     for tool in build_worker(made)["spec"]["initContainers"]:
         assert tool["volumeMounts"][0]["subPath"] == made.uid
-    without, _ = mounted(build_worker(making({}, claim, cluster)), "/app")
+    without, _ = mounted(build_worker(attempt_spec({}, claim, cluster)), "/app")
     assert without == {"name": "workspace", "mountPath": "/app", "readOnly": True}
 
 
@@ -367,7 +369,7 @@ def test_scheduler_priority_selector_tolerations_affinity_and_pool() -> None:
 
 
 def test_a_gang_of_our_own_where_kai_schedules() -> None:
-    made = making(
+    made = attempt_spec(
         {}, {"scheduling.scheduler": "kai-scheduler", "scheduling.priorityClassName": "train"}, attempt=2
     )
     group = build_pod_group(made)
@@ -383,7 +385,7 @@ def test_a_gang_of_our_own_where_kai_schedules() -> None:
 def test_port_and_interface() -> None:
     asked = {"networking.port": 30000, "networking.interface": "=eth0"}
     assert flag("rdzv-endpoint", {}, asked).endswith(":30000")
-    assert build_service(making({}, asked))["spec"]["ports"][0]["port"] == 30000
+    assert build_service(attempt_spec({}, asked))["spec"]["ports"][0]["port"] == 30000
     assert env({}, asked)["NCCL_SOCKET_IFNAME"] == "=eth0"
     assert env({}, asked)["GLOO_SOCKET_IFNAME"] == "eth0"  # gloo takes plain names
     assert "GLOO_SOCKET_IFNAME" not in env({}, {"networking.interface": "^lo"})
@@ -401,16 +403,16 @@ def test_port_and_interface() -> None:
     ],
 )
 def test_job_defaults_and_the_jobs_own(field: str, value: int, attribute: str) -> None:
-    assert getattr(making({}, {f"jobDefaults.{field}": value}).settings, attribute) == value
-    own = making({field: value + 1}, {f"jobDefaults.{field}": value})
+    assert getattr(attempt_spec({}, {f"jobDefaults.{field}": value}).settings, attribute) == value
+    own = attempt_spec({field: value + 1}, {f"jobDefaults.{field}": value})
     assert getattr(own.settings, attribute) == value + 1
 
 
 def test_restart_policy() -> None:
-    assert making().settings.max_restarts == 3
-    assert making({}, {"jobDefaults.restartPolicy": "Never"}).settings.max_restarts == 0
-    assert making({"restartPolicy": "Never"}).settings.max_restarts == 0
-    both = making({"restartPolicy": "OnFailure"}, {"jobDefaults.restartPolicy": "Never"})
+    assert attempt_spec().settings.max_restarts == 3
+    assert attempt_spec({}, {"jobDefaults.restartPolicy": "Never"}).settings.max_restarts == 0
+    assert attempt_spec({"restartPolicy": "Never"}).settings.max_restarts == 0
+    both = attempt_spec({"restartPolicy": "OnFailure"}, {"jobDefaults.restartPolicy": "Never"})
     assert both.settings.max_restarts == 3
 
 

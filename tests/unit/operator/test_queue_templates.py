@@ -29,7 +29,7 @@ FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods
 )
 def test_the_pod_template_is_judged_by_the_api_server(tried: DryRun | None, shown: tuple[str, str]) -> None:
     life = Life(tried=tried)
-    life.look()
+    life.reconcile()
     assert life.condition(n.POD_TEMPLATE_VALID) == shown
     assert life.condition(n.READY)[0] == shown[0]
 
@@ -122,7 +122,7 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
 )
 def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, Any], told: str) -> None:
     life = Life({**NAMED, "podTemplate": template})
-    life.look()
+    life.reconcile()
     assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
     conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
     message = next(each["message"] for each in conditions if each["type"] == n.POD_TEMPLATE_VALID)
@@ -133,7 +133,7 @@ def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, 
     # A job's own is refused by the same line, and only the job's own.
     own = {"overrides": {"podTemplate": template}}
     job = JobLife({**own, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
-    job.look()
+    job.reconcile()
     assert (job.status["phase"], job.status["reason"]) == ("Failed", "InvalidSpec")
     where = told.replace("spec.podTemplate", "spec.overrides.podTemplate")
     assert job.status["message"].startswith(where.replace("spec.scheduling", "spec.overrides.scheduling"))
@@ -152,12 +152,12 @@ def test_a_job_that_has_begun_keeps_its_deadline_and_its_restarts_whatever_is_re
         life = JobLife(own, limits).run()
     life.api.run_pods("Failed", exit_code=1, only=0)
     for _ in range(3):
-        life.look()
+        life.reconcile()
         life.api.now += 20
     life.run()
     assert (life.status["phase"], life.status["restarts"]) == ("Running", 1)
     life.api.now += 1000
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
@@ -171,7 +171,7 @@ def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> N
     life = Life(
         {"podTemplate": {"spec": spec}, "scheduling": {"scheduler": "other", "priorityClassName": "high"}}
     )
-    life.look()
+    life.reconcile()
     assert life.condition(n.READY) == ("True", "Ready")
 
 
@@ -182,5 +182,5 @@ def test_labels_that_say_who_manages_pods_are_anybodys() -> None:
         "nottrainyard.dev/role": "warm",
     }
     life = Life({"podTemplate": {"metadata": {"labels": labels}}})
-    life.look()
+    life.reconcile()
     assert life.condition(n.READY) == ("True", "Ready")

@@ -20,19 +20,19 @@ pytestmark = pytest.mark.unit
 
 def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
     life = Life(NAMED)
-    life.look()
+    life.reconcile()
     assert life.kai == ["gpu"]
     order = life.api.written
     assert order.index(f"put finalizers {n.QUEUE_FINALIZER}") < order.index("create Queue gpu")
     assert life.finalizers == [n.QUEUE_FINALIZER]
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "Made")
     assert life.condition(n.READY)[0] == "True"
-    assert life.again is None
+    assert life.requeue_after is None
     life.api.delete(n.QUEUE_KIND, "research")
     life.api.settle()
     assert (n.QUEUE_KIND, "research") in life.api.objects
-    life.look()
-    life.look()
+    life.reconcile()
+    life.reconcile()
     assert life.api.objects == {}
 
 
@@ -41,16 +41,16 @@ def test_what_becomes_of_kais_queue_is_looked_for_where_nothing_is_heard_of_it()
     item = queue(NAMED)
     item["metadata"] |= {"namespace": "team", "uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
     made = reconcile_queue(item, [], DryRun(), [], KAI, 0.0)
-    assert ([each["kind"] for each in made.makes], made.again) == (["Queue"], POLL_SECONDS)
+    assert ([each["kind"] for each in made.creations], made.requeue_after) == (["Queue"], POLL_SECONDS)
     theirs = {
-        **made.makes[0],
-        "metadata": {**made.makes[0]["metadata"], "uid": "u2", "deletionTimestamp": "x"},
+        **made.creations[0],
+        "metadata": {**made.creations[0]["metadata"], "uid": "u2", "deletionTimestamp": "x"},
     }
-    assert reconcile_queue(item, [theirs], DryRun(), [], KAI, 0.0).again == POLL_SECONDS
+    assert reconcile_queue(item, [theirs], DryRun(), [], KAI, 0.0).requeue_after == POLL_SECONDS
     item["metadata"]["deletionTimestamp"] = "x"
     theirs["metadata"].pop("deletionTimestamp")
     gone = reconcile_queue(item, [theirs], DryRun(), [], KAI, 0.0)
-    assert (len(gone.removals), gone.again) == (1, POLL_SECONDS)
+    assert (len(gone.deletions), gone.requeue_after) == (1, POLL_SECONDS)
 
 
 def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
@@ -63,7 +63,7 @@ def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
                 life.api.settle()
             for _ in range(4):
                 try:
-                    life.look()
+                    life.reconcile()
                 except Crash:
                     life.api.settle()
         assert life.api.objects == {}
@@ -75,24 +75,24 @@ def test_a_finalizer_that_came_with_the_queue_is_taken_away_and_anothers_stays(
 ) -> None:
     life = Life(changes)
     life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = [n.QUEUE_FINALIZER, "a/theirs"]
-    life.look()
+    life.reconcile()
     assert (n.QUEUE_FINALIZER in life.finalizers) is (changes is not None)
     life.api.delete(n.QUEUE_KIND, "research")
     for _ in range(2):
-        life.look()
+        life.reconcile()
     assert (life.kai, life.finalizers) == ([], ["a/theirs"])
 
 
 def test_anothers_finalizer_stays_beside_its_own() -> None:
     life = Life(NAMED)
     life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = ["a/theirs"]
-    life.look()
+    life.reconcile()
     assert life.finalizers == ["a/theirs", n.QUEUE_FINALIZER]
 
 
 def test_without_a_kai_queue_there_is_no_finalizer() -> None:
     life = Life()
-    life.look()
+    life.reconcile()
     assert (life.kai, life.finalizers) == ([], [])
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "NotAsked")
     life.api.delete(n.QUEUE_KIND, "research")
@@ -103,16 +103,16 @@ def test_without_a_kai_queue_there_is_no_finalizer() -> None:
 def test_kai_that_is_not_installed_is_told() -> None:
     life = Life(NAMED)
     life.cluster = CLUSTER
-    life.look()
+    life.reconcile()
     assert life.condition(n.KAI_QUEUE_READY) == ("False", "SchedulerNotInstalled")
     assert life.condition(n.READY) == ("False", "SchedulerNotInstalled")
     life.cluster = KAI
-    life.look()
+    life.reconcile()
     assert life.condition(n.READY)[0] == "True"
     # And one that was uninstalled keeps no queue from being deleted.
     life.cluster = CLUSTER
     life.api.delete(n.QUEUE_KIND, "research")
-    life.look()
+    life.reconcile()
     assert (n.QUEUE_KIND, "research") not in life.api.objects
 
 
@@ -120,104 +120,104 @@ def test_a_queue_of_kai_that_is_somebody_elses_is_used_and_never_removed() -> No
     life = Life(NAMED)
     theirs = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "gpu"}, "spec": {}}
     life.api.create(theirs)
-    life.look()
+    life.reconcile()
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "Found")
     assert life.finalizers == []
     assert life.api.objects["Queue", "gpu"]["spec"] == {}
     life.api.delete(n.QUEUE_KIND, "research")
-    life.look()
+    life.reconcile()
     assert life.kai == ["gpu"]
 
 
 def test_another_name_moves_it_and_another_parent_changes_it() -> None:
     life = Life(NAMED)
-    life.look()
+    life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", parentKaiQueue="org")
     life.api.objects["Queue", "gpu"]["spec"]["resources"]["gpu"]["quota"] = 8
-    life.look()
+    life.reconcile()
     assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "org"
     assert life.api.objects["Queue", "gpu"]["spec"]["resources"]["gpu"]["quota"] == 8
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
-    life.look()
+    life.reconcile()
     assert life.kai == ["other"]
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue=None)
-    life.look()
+    life.reconcile()
     assert (life.kai, life.finalizers) == ([], [])
 
 
 def test_a_parent_that_is_not_there_is_told_and_looked_for_again() -> None:
     life = Life({**NAMED, "parentKaiQueue": "other"})
-    life.look()
+    life.reconcile()
     assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "other"
     assert life.condition(n.KAI_QUEUE_READY) == ("False", "ParentQueueNotFound")
     assert life.condition(n.READY) == ("False", "ParentQueueNotFound")
-    assert life.again == POLL_SECONDS
+    assert life.requeue_after == POLL_SECONDS
     conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
     message = next(each["message"] for each in conditions if each["type"] == n.READY)
     assert message.startswith("gpu is below other, and KAI Scheduler has no queue of that name")
     # One further up is as needed.
     life.cluster = replace(KAI, kai_queues={"other": KaiQueue(parent="top")})
-    life.look()
+    life.reconcile()
     assert life.condition(n.READY) == ("False", "ParentQueueNotFound")
     life.cluster = replace(KAI, kai_queues={"other": KaiQueue(parent="top"), "top": KaiQueue()})
-    life.look()
-    assert (life.condition(n.READY), life.again) == (("True", "Ready"), None)
+    life.reconcile()
+    assert (life.condition(n.READY), life.requeue_after) == (("True", "Ready"), None)
 
 
 def test_a_queue_of_kai_stays_for_the_gangs_in_it() -> None:
     life = Life(NAMED)
-    life.look()
+    life.reconcile()
     gang = {"kind": "PodGroup", "metadata": {"name": "vit-0", "namespace": "team"}, "spec": {"queue": "gpu"}}
     life.others = [gang]
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
-    life.look()
-    assert (life.kai, life.again) == (["gpu", "other"], POLL_SECONDS)
+    life.reconcile()
+    assert (life.kai, life.requeue_after) == (["gpu", "other"], POLL_SECONDS)
     assert life.condition(n.READY) == ("True", "Ready")
     life.api.delete(n.QUEUE_KIND, "research")
-    life.look()
+    life.reconcile()
     assert life.kai == ["gpu", "other"], "one goes with the last"
     assert life.condition(n.READY) == ("False", "Deleting")
     life.others = []
-    life.look()
+    life.reconcile()
     assert life.kai == []
     assert (n.QUEUE_KIND, "research") not in life.api.objects
 
 
 def test_a_queue_of_kai_stays_for_the_queues_below_it_whoevers_they_are() -> None:
     life = Life(NAMED)
-    life.look()
+    life.reconcile()
     below = [
         {"kind": "Queue", "metadata": {"name": f"team-{each}"}, "spec": {"parentQueue": "gpu"}}
         for each in "dabc"
     ]
     life.others = [*below, {"kind": "Queue", "metadata": {"name": "gpu"}, "spec": {"parentQueue": "gpu"}}]
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
-    life.look()
-    assert (life.kai, life.again) == (["gpu", "other"], POLL_SECONDS)
+    life.reconcile()
+    assert (life.kai, life.requeue_after) == (["gpu", "other"], POLL_SECONDS)
     life.api.delete(n.QUEUE_KIND, "research")
-    life.look()
+    life.reconcile()
     assert life.kai == ["gpu", "other"]
     conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
     message = next(each["message"] for each in conditions if each["type"] == n.READY)
     left = "Queue team-a, Queue team-b, Queue team-c and 1 more"
     assert message == f"is deleted when nothing is left in KAI's queue gpu: {left}"
     life.others = life.others[4:]
-    life.look()
+    life.reconcile()
     assert life.api.objects == {}
 
 
 def test_of_its_own_queues_of_kai_the_lower_one_goes_first() -> None:
     life = Life(NAMED)
-    life.look()
+    life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="low", parentKaiQueue="gpu")
     for _ in range(2):
         life.others = life.api.list("Queue")
-        life.look()
+        life.reconcile()
     assert life.kai == ["gpu", "low"]
     life.api.delete(n.QUEUE_KIND, "research")
-    life.look()
+    life.reconcile()
     life.others = life.api.list("Queue")
-    life.look()
+    life.reconcile()
     assert life.api.objects == {}
     assert [each for each in life.api.written if each.startswith("delete")] == [
         "delete Queue low",
@@ -227,18 +227,18 @@ def test_of_its_own_queues_of_kai_the_lower_one_goes_first() -> None:
 
 def test_what_the_api_server_refuses_is_tried_again() -> None:
     life = Life(tried=DryRun(refusal="no PriorityClass with name train was found"))
-    life.look()
-    assert life.again == POLL_SECONDS
+    life.reconcile()
+    assert life.requeue_after == POLL_SECONDS
     life.tried = DryRun()
-    life.look()
-    assert (life.condition(n.READY)[0], life.again) == ("True", None)
+    life.reconcile()
+    assert (life.condition(n.READY)[0], life.requeue_after) == ("True", None)
 
 
 def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
     life = Life(NAMED)
-    life.look()
+    life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", image=5)
-    life.look()
+    life.reconcile()
     assert life.kai == ["gpu"]
     assert life.condition(n.POD_TEMPLATE_VALID) == ("False", "InvalidSpec")
     assert life.condition(n.READY)[0] == "False"
@@ -247,7 +247,7 @@ def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
 def test_jobs_are_counted_and_nothing_is_written_twice() -> None:
     life = Life()
     life.phases = ["Running", "Provisioning", "Pending", "", "Restarting", "Suspended", "Succeeded", "Failed"]
-    life.look()
+    life.reconcile()
     item = life.api.get(n.QUEUE_KIND, "research")
     assert item is not None
     assert item["status"]["jobs"] == {"active": 2, "pending": 3}

@@ -57,9 +57,9 @@ def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_anew(api: FakeApi)
 def test_at_rest_nothing_is_written(api: FakeApi) -> None:
     stage(api)
     settle(Mortal(api))
-    again = Mortal(api)
-    settle(again)
-    assert again.writes == 0
+    requeue_after = Mortal(api)
+    settle(requeue_after)
+    assert requeue_after.writes == 0
 
 
 def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_anew(api: FakeApi) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 def test_a_failed_worker_ends_the_gang_and_the_next_meets_under_another_id() -> None:
     life = Life().run()
     life.api.run_pods("Failed", exit_code=1, only=0)
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1"]
     assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
     words = life.api.list("Job")[0]["spec"]["template"]["spec"]["containers"][0]["command"]
@@ -32,7 +32,7 @@ def test_one_budget_for_all_restarts() -> None:
     for _ in range(3):
         life.run()
         life.api.run_pods("Failed", exit_code=7, only=1)
-        life.look()
+        life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "RestartsUsedUp")
     assert (life.status["restarts"], life.status["exitCode"]) == (2, 7)
     assert life.status["message"].endswith("2 of 2 restarts were used")
@@ -47,7 +47,7 @@ def test_one_budget_for_all_restarts() -> None:
 def test_what_is_not_restarted(asked: dict[str, Any], code: int, reason: str) -> None:
     life = Life(asked).run()
     life.api.run_pods("Failed", exit_code=code, only=0)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["reason"], life.status["exitCode"]) == ("Failed", reason, code)
 
 
@@ -55,7 +55,7 @@ def test_the_exit_code_is_the_commands_and_not_torchruns() -> None:
     said = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 2 (pid: 7) \n"
     life = Life({}).run()
     life.api.run_pods("Failed", exit_code=1, message=said, only=0)
-    life.look()
+    life.reconcile()
     assert (life.status["reason"], life.status["exitCode"]) == ("NotRestartable", 2)
     assert "ended with exit code 2" in life.status["message"]
 
@@ -64,7 +64,7 @@ def test_a_lost_worker_is_a_failed_one() -> None:
     life = Life().run()
     life.api.delete("Pod", life.names("Pod")[0])
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
 
 
@@ -81,10 +81,10 @@ def test_who_took_a_worker_away_is_told_and_stays_told(phase: str, reason: str) 
     }
     life.api.delete("Pod", lost)
     life.api.settle()
-    life.look()
+    life.reconcile()
     pod["metadata"]["stuck"] = False
     life.api.settle()
-    life.look()
+    life.reconcile()
     worker = f"worker {lost} on node n0"
     how = f"Job vit-0 failed: {worker} is lost" if phase == "Running" else f"{worker} failed"
     assert life.status["lastRestart"] == {
@@ -93,7 +93,7 @@ def test_who_took_a_worker_away_is_told_and_stays_told(phase: str, reason: str) 
         "message": f"{how} ({reason}); restart 1 of 3",
     }
     life.api.run_pods("Running")
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
     assert life.status["lastRestart"]["attempt"] == 0
 
@@ -110,7 +110,7 @@ def test_what_the_kubelet_says_of_a_pod_that_it_did_not_take_is_told() -> None:
         "message": f"{said},\n which is unexpected",
     }
     life.api.settle()
-    life.look()
+    life.reconcile()
     name = pod["metadata"]["name"]
     told = f"worker {name} on node n0 failed (UnexpectedAdmissionError): {said}, which is unexpected"
     assert life.status["message"] == told
@@ -121,16 +121,16 @@ def made_anew_beside_what_it_left(life: Life) -> None:
     for key in (("Job", "vit-0"), ("Service", "vit")):
         del life.api.objects[key]["metadata"]["ownerReferences"]
     del life.api.objects[n.JOB_KIND, "vit"]
-    again = made_job()
-    again["metadata"]["namespace"] = "team"
-    life.api.create(again)
-    life.look()
+    requeue_after = made_job()
+    requeue_after["metadata"]["namespace"] = "team"
+    life.api.create(requeue_after)
+    life.reconcile()
 
 
 def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nobodys_way() -> None:
     life = Life().run()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     made_anew_beside_what_it_left(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
     assert life.status["message"] == (
@@ -139,7 +139,7 @@ def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nob
     )
     del life.api.objects["Service", "vit"]
     life.api.objects["Job", "vit-0"]["metadata"]["labels"][n.LABEL_MANAGED_BY] = "somebody"
-    life.look()
+    life.reconcile()
     assert life.status["message"] == "Job vit-0 belongs to something else; the job begins when it is gone"
 
 
@@ -157,7 +157,7 @@ def test_workers_that_run_and_whose_job_was_deleted_without_them_are_told_with_w
 def test_a_job_that_is_over_has_no_workers_that_run() -> None:
     life = Life({"restartPolicy": "Never"}).run()
     life.api.run_pods("Failed", exit_code=7, only=1)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["exitCode"]) == ("Failed", 7)
     assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 0, "failed": 1}
 
@@ -168,13 +168,13 @@ def test_a_pod_on_a_node_that_does_not_answer_keeps_the_next_attempt_away() -> N
     life.api.objects["Pod", stuck]["metadata"]["stuck"] = True
     life.api.delete("Pod", stuck)
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Restarting"
     assert f"pod {stuck} on n0; if a node does not answer, delete it" in life.status["message"]
     assert life.names("Job") == ["vit-0"]
     life.api.objects["Pod", stuck]["metadata"]["stuck"] = False
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1"]
 
 
@@ -182,7 +182,7 @@ def test_a_running_attempts_job_that_is_deleted_counts_as_a_restart() -> None:
     life = Life().run()
     life.api.delete("Job", "vit-0")
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1"]
     assert life.status["restarts"] == 1
 
@@ -194,18 +194,18 @@ def test_workers_that_no_job_owns_any_more_are_named_with_what_ends_them() -> No
     pods = life.api.list("Pod")
     for each in pods:
         life.api.objects["Pod", each["metadata"]["name"]]["metadata"].pop("ownerReferences")
-    life.look()
+    life.reconcile()
     first, second = sorted(each["metadata"]["name"] for each in pods)
     assert life.status["reason"] == n.REASON_STOPPING
     assert f"no Job owns {first} any more: kubectl delete pod {first} {second}" in life.status["message"]
     assert life.names("Job") == []
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     assert life.condition(n.SUSPENDED) == ("False", n.REASON_STOPPING)
     told = "the workers are being stopped; no Job owns"
     assert life.status["message"] == f"{told} {first} any more: kubectl delete pod {first} {second}"
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     for each in (first, second):
         life.api.objects.pop(("Pod", each))
-    life.look()
+    life.reconcile()
     assert life.names("Job") == ["vit-1"]

@@ -136,8 +136,8 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
             api.remove(f"{PODS}/{name}")
     look()
     done = {"conditions": [{"type": "Complete", "status": "True"}]}
-    again = ATTEMPT.replace("vit-0", "vit-1")
-    api.put(again, {**api.objects[again], "status": done})
+    requeue_after = ATTEMPT.replace("vit-0", "vit-1")
+    api.put(requeue_after, {**api.objects[requeue_after], "status": done})
     look()
     assert api.objects[JOB]["status"]["phase"] == n.PHASE_SUCCEEDED
     clock.now += 10

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.life import Life
-from tests.unit.operator.made import making
+from tests.unit.operator.made import attempt_spec
 from trainyard.operator import names as n
 from trainyard.operator.children import build_jobs
 from trainyard.operator.reconciler import reconcile
@@ -42,10 +42,10 @@ def free(life: Life) -> None:
 
 def test_it_is_told_once_no_worker_is_left() -> None:
     life = ending()
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
     free(life)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
     assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 1, "failed": 0}
 
@@ -55,11 +55,11 @@ def test_nothing_ends_it_before_that(how: str) -> None:
     life = ending()
     life.api.edit(n.JOB_KIND, "vit", **ENDS[how])
     life.api.now += 60
-    life.look()
+    life.reconcile()
     free(life)
-    life.look()
+    life.reconcile()
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
     assert life.names("Job") == ["vit-0"]
     assert len(life.api.ran) == 1
@@ -79,8 +79,8 @@ def test_workers_that_all_ended_well_are_enough_where_the_job_controller_is_away
     decision = reconcile(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
     assert decision.status is not None
     assert decision.status["phase"] == "Succeeded"
-    life.api.carry_out(item, decision)
-    life.look()
+    life.api.apply(item, decision)
+    life.reconcile()
     assert len(life.names("Job")) == len(life.api.ran)  # kept for their pods' logs
 
 
@@ -89,19 +89,19 @@ def test_a_worker_that_ends_well_while_it_is_removed_has_not_trained() -> None:
     worker = life.api.workers()[0]
     worker["metadata"]["stuck"] = True
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.look()
+    life.reconcile()
     worker["status"] = {"phase": "Succeeded"}
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Suspended"
     free(life)
-    life.look()
+    life.reconcile()
     assert life.condition(n.SUSPENDED)[0] == "True"
 
 
 def test_one_that_somebody_deletes_as_it_succeeds_has_succeeded() -> None:
     life = ending()
     life.api.delete("Job", "vit-0", foreground=True)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
 
 
@@ -111,15 +111,15 @@ def test_a_job_that_was_to_be_stopped_and_succeeds_first_is_not_removed() -> Non
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.api.crash_after(1)  # the status is put, and the Job is there still
     with pytest.raises(Exception, match="delete Job vit-0"):
-        life.look()
+        life.reconcile()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
     before = reconcile(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
-    assert [each.name for each in before.removals] == ["vit-0"]
+    assert [each.name for each in before.deletions] == ["vit-0"]
     life.api.run_pods("Succeeded", exit_code=0)
-    life.api.carry_out(item, before)
+    life.api.apply(item, before)
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
 
 
@@ -132,7 +132,7 @@ def test_elastic_with_claims_of_each_node_succeeds_with_its_fewest(least: int) -
     for each in range(least):
         assert (life.status["phase"], life.status["workers"]["succeeded"]) == ("Running", each)
         life.api.run_pods("Succeeded", exit_code=0, only=0)
-        life.look()
+        life.reconcile()
     assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
     # Those that never had a node are gone, and begin nothing when one comes.
     assert len(life.names("Job")) == least
@@ -144,11 +144,11 @@ def test_elastic_with_claims_of_each_node_waits_for_those_that_run() -> None:
     """One of them may be writing the last checkpoint."""
     life = Life({"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}, OF_EACH_NODE).run()
     life.api.run_pods("Succeeded", exit_code=0, only=1)
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Running"
     assert len(life.api.workers()) == 1
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
     assert life.status["workers"]["succeeded"] == 2
 
@@ -164,15 +164,15 @@ def test_a_worker_that_somebody_deletes_and_that_ends_well_in_its_time_has_not_t
     if seen != "over":
         life.api.crash_after(1)  # the loss is told, and the Job is there still
         with pytest.raises(Exception, match="delete Job vit-0"):
-            life.look()
+            life.reconcile()
     worker["status"] = {"phase": "Succeeded"}
     told = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
     life.api.objects["Job", "vit-0"]["status"]["conditions"] = told
     if seen == "gone":
         del life.api.objects["Pod", worker["metadata"]["name"]]
-    life.look()
+    life.reconcile()
     free(life)
-    life.look()
+    life.reconcile()
     assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == (
         "Provisioning",
         1,
@@ -187,28 +187,30 @@ def test_elastic_with_claims_of_each_node_lets_none_of_its_jobs_go_once_it_has_s
     wait = next(index for index, each in enumerate(_writes()) if each.startswith("apply Job"))
     life.api.crash_after(wait + 1)
     with pytest.raises(Exception, match="apply Job vit-0-n1"):
-        life.look()
+        life.reconcile()
     life.api.settle()
     life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
+    life.reconcile()
     life.api.prompt = True
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert life.status["phase"] == "Succeeded"
     assert [name for _, name in life.api.ran] == ["vit-0"]
 
 
 def _writes() -> list[str]:
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
-    life.look()
+    life.reconcile()
     return life.api.written
 
 
 def test_a_success_policy_is_the_attempts_and_never_that_of_one_nodes_job() -> None:
     elastic = {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}
-    (one,) = build_jobs(making(elastic))
+    (one,) = build_jobs(attempt_spec(elastic))
     assert one["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
-    assert not any("successPolicy" in each["spec"] for each in build_jobs(making(elastic, OF_EACH_NODE)))
+    assert not any(
+        "successPolicy" in each["spec"] for each in build_jobs(attempt_spec(elastic, OF_EACH_NODE))
+    )
 
 
 @pytest.mark.parametrize("of_queue", [OF_EACH_NODE, {}])
@@ -216,5 +218,5 @@ def test_one_that_fails_ends_the_attempt_also_where_enough_ended_well(of_queue: 
     life = Life({"numGPUs": 24, "elastic": {"minNodes": 2, "maxNodes": 3}}, of_queue).run()
     for name, phase in zip(life.names("Pod"), ("Failed", "Succeeded", "Succeeded"), strict=True):
         life.api.objects["Pod", name]["status"]["phase"] = phase
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["restarts"]) == (1, 1)

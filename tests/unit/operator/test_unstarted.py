@@ -31,12 +31,12 @@ def waiting(reason: str, message: str = "", of: str = "containerStatuses") -> di
 def held(*statuses: dict[str, Any]) -> Life:
     """The pods of a job of two workers have these statuses, as long as nothing else is said to be made."""
     life = Life()
-    life.look()
+    life.reconcile()
     for name, status in zip(life.names("Pod"), statuses, strict=False):
         pod = life.api.objects["Pod", name]
         pod["status"] = {"phase": "Pending", **status}
         pod["metadata"]["creationTimestamp"] = stamp(life.api.now)
-    life.look()
+    life.reconcile()
     return life
 
 
@@ -77,10 +77,10 @@ def message(life: Life) -> str:
 def test_a_worker_that_does_not_start_is_named_with_the_reason(status: dict[str, Any], told: str) -> None:
     life = held(status)
     assert message(life) == "0 of 2 workers are ready"
-    assert life.again is not None
-    assert 0 < life.again <= PATIENCE_SECONDS
-    life.api.now += life.again
-    life.look()
+    assert life.requeue_after is not None
+    assert 0 < life.requeue_after <= PATIENCE_SECONDS
+    life.api.now += life.requeue_after
+    life.reconcile()
     first = life.names("Pod")[0]
     assert message(life) == f"0 of 2 workers are ready, {first} {told}"
     assert life.condition(n.WORKERS_READY) == ("False", "Starting")
@@ -92,7 +92,7 @@ def test_a_worker_that_no_scheduler_has_seen_is_told() -> None:
     first = life.names("Pod")[0]
     life.api.objects["Pod", first]["spec"] |= {"nodeName": "", "schedulerName": "bin-packing"}
     life.api.now += PATIENCE_SECONDS
-    life.look()
+    life.reconcile()
     assert message(life) == (
         f"0 of 2 workers are ready, {first} waits for a node: scheduler bin-packing has said nothing of it"
     )
@@ -101,7 +101,7 @@ def test_a_worker_that_no_scheduler_has_seen_is_told() -> None:
 def test_of_several_the_first_is_named_and_the_others_are_counted() -> None:
     life = held(UNSCHEDULABLE, waiting("ErrImagePull"))
     life.api.now += PATIENCE_SECONDS
-    life.look()
+    life.reconcile()
     first = life.names("Pod")[0]
     assert message(life).startswith(f"0 of 2 workers are ready, {first} waits for a node: 0/2 nodes are")
     assert message(life).endswith(" (1 more is held up)")
@@ -110,7 +110,7 @@ def test_of_several_the_first_is_named_and_the_others_are_counted() -> None:
 def test_nothing_is_told_of_workers_that_are_on_their_way_or_run() -> None:
     life = held(waiting("ContainerCreating"), waiting("PodInitializing"))
     life.api.now += PATIENCE_SECONDS
-    life.look()
+    life.reconcile()
     assert message(life) == "0 of 2 workers are ready"
     life.run()
     assert message(life) == "2 of 2 workers are ready"
@@ -120,26 +120,26 @@ def test_a_pull_that_is_tried_again_is_no_news() -> None:
     """The kubelet's two words for it take turns for ever; each change of the status is a line for those who follow."""
     life = held(waiting("ErrImagePull", "first"))
     life.api.now += PATIENCE_SECONDS
-    life.look()
+    life.reconcile()
     life.api.objects["Pod", life.names("Pod")[0]]["status"].update(waiting("ImagePullBackOff", "second"))
-    assert life.look() == 0
+    assert life.reconcile() == 0
 
 
 def test_workers_that_get_no_pod_are_told_with_where_it_is_said_why() -> None:
     """A quota on pods: the Job controller tries again and again, and tells it to the batch/v1 Job alone."""
     life = Life()
-    life.look()
+    life.reconcile()
     life.api.run_pods("Running")
     made = life.api.objects["Job", "vit-0"]
     made.setdefault("status", {})["startTime"] = stamp(life.api.now)
     refused = life.names("Pod")[1]
     del life.api.objects["Pod", refused]
     life.api.settle = lambda: None  # type: ignore[method-assign]
-    life.look()
+    life.reconcile()
     assert life.status["message"] == "1 of 2 workers are ready"
-    assert life.again is not None
-    life.api.now += life.again
-    life.look()
+    assert life.requeue_after is not None
+    life.api.now += life.requeue_after
+    life.reconcile()
     assert (life.status["phase"], life.status["message"]) == (
         "Provisioning",
         "1 of 2 workers are ready, 1 has no pod; why, Events say: kubectl describe job vit-0",
@@ -156,13 +156,13 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
     told = {"type": n.POD_TEMPLATE_VALID, "status": "False", "reason": n.REASON_REFUSED, "message": NO_CLASS}
     its_queue = life.api.objects[n.QUEUE_KIND, "research"]
     its_queue["status"] = {"conditions": [{**told, "observedGeneration": 1, **condition}]}
-    life.look()
+    life.reconcile()
     for name in life.names("Pod"):
         del life.api.objects["Pod", name]
     life.api.settle = lambda: None  # type: ignore[method-assign]
-    life.look()
+    life.reconcile()
     life.api.now += PATIENCE_SECONDS
-    life.look()
+    life.reconcile()
     return message(life).removeprefix("0 of 2 workers are ready, ")
 
 

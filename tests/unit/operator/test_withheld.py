@@ -35,7 +35,7 @@ def test_it_is_told_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_i
     life = Life().run()
     life.api.now += 5
     suspend(life)
-    life.look()
+    life.reconcile()
     assert suspended(life)
     assert life.names("Pod") == []
     assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == ("Running", 0, 0)
@@ -43,12 +43,12 @@ def test_it_is_told_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_i
     assert life.status["message"] == f"0 of 2 workers are ready, {told}"
     assert life.condition(n.SUSPENDED) == ("True", n.REASON_SUSPENDED_BY_ANOTHER)
     assert life.condition(n.WORKERS_READY)[0] == "False"
-    assert life.again == POLL_SECONDS
+    assert life.requeue_after == POLL_SECONDS
     life.api.now += POLL_SECONDS - 1
-    assert life.look() == 0
-    assert (suspended(life), life.again) == (True, 1.0)
+    assert life.reconcile() == 0
+    assert (suspended(life), life.requeue_after) == (True, 1.0)
     life.api.now += 1
-    life.look()
+    life.reconcile()
     assert not suspended(life)
     assert life.condition(n.SUSPENDED) == ("False", "NotAsked")
     life.run()
@@ -60,9 +60,9 @@ def test_who_does_it_again_and_again_is_answered_once_in_a_while() -> None:
     before = len(life.api.written)
     for _ in range(10):
         suspend(life)
-        life.look()
+        life.reconcile()
         life.api.now += POLL_SECONDS
-        life.look()
+        life.reconcile()
     assert life.api.written[before:].count("apply Job vit-0") == 10
     assert life.status["restarts"] == 0
 
@@ -77,14 +77,14 @@ def test_workers_on_their_way_out_are_waited_for_and_their_ends_are_not_the_comm
     pod["status"]["containerStatuses"] = [
         {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 2}}}
     ]
-    life.look()
+    life.reconcile()
     life.api.now += POLL_SECONDS
-    life.look()
+    life.reconcile()
     assert suspended(life)
     assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
     pod["metadata"]["stuck"] = False
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert not suspended(life)
     life.run()
 
@@ -93,16 +93,16 @@ def test_a_worker_that_failed_before_is_one_that_failed() -> None:
     life = Life().run()
     life.api.objects["Pod", life.names("Pod")[0]]["status"]["phase"] = "Failed"
     suspend(life)
-    life.look()
+    life.reconcile()
     assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
 
 
 def test_its_own_word_is_nobody_elses() -> None:
     """It makes its Jobs suspended, and lets them go at once."""
     life = Life()
-    life.look()
+    life.reconcile()
     suspend(life, by=n.FIELD_MANAGER)
-    life.look()
+    life.reconcile()
     assert not suspended(life)
 
 
@@ -113,10 +113,10 @@ def test_a_worker_that_does_not_go_is_told_with_what_to_do() -> None:
     life.api.objects["Pod", name]["metadata"]["stuck"] = True
     suspend(life)
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert life.status["message"].endswith("it is let go again 30 s later")
     life.api.now += 40
-    life.look()
+    life.reconcile()
     told = f"it is let go again when pod {name} is gone; if its node does not answer, delete the pod"
     assert life.status["message"].endswith(told)
 
@@ -127,5 +127,5 @@ def test_a_clock_that_is_far_ahead_prolongs_nothing() -> None:
     suspend(life)
     life.api.now -= 600
     life.api.settle()
-    life.look()
+    life.reconcile()
     assert not suspended(life)

@@ -78,10 +78,10 @@ class World:
         self.old.append(given)
         item, its_queue, children, now = given
         decision = reconcile(item, its_queue, children, KAI, now)
-        again = reconcile(item, its_queue, children, KAI, now)
-        assert decision == again
+        requeue_after = reconcile(item, its_queue, children, KAI, now)
+        assert decision == requeue_after
         try:
-            self.api.carry_out(item, decision)
+            self.api.apply(item, decision)
         except Crash:
             pass
         finally:
@@ -93,8 +93,8 @@ class World:
     def quiet(self) -> None:
         """No more harm: looks until nothing is left to do."""
         for _ in range(40):
-            decision = self.look()
-            if decision is None or replace(decision, again=None, events=()) == ReconcilePlan():
+            decision = self.reconcile()
+            if decision is None or replace(decision, requeue_after=None, events=()) == ReconcilePlan():
                 return
         raise AssertionError(f"no end: {decision}")
 
@@ -166,7 +166,7 @@ class World:
         assert status.get("restarts", 0) <= self.failures
         over = status.get("phase") in n.FINAL_PHASES
         if not self.trained_by and not over:
-            self.trained_by = self.trained()
+            self.trained_by = self.succeeded_attempt()
         if self.trained_by and item is not None:
             # A look at what was may let a Job of the same attempt go, which is removed by the next one.
             last = n.attempt_name("vit", int(self.trained_by))
@@ -290,16 +290,16 @@ class World:
             self._edit(ttlSecondsAfterFinished=10)
 
     def it_looks(self) -> None:
-        self.look()
+        self.reconcile()
 
     def it_is_killed(self) -> None:
         self.api.crash_after(self.chance.randrange(9))
-        self.look()
+        self.reconcile()
         self.api.crash_at = None
 
     def it_sees_what_was(self) -> None:
         if self.old:
-            self.look(self.chance.choice(self.old))
+            self.reconcile(self.chance.choice(self.old))
 
 
 HAPPENINGS = [
