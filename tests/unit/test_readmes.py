@@ -54,6 +54,18 @@ def test_architecture_page_links_the_readme_of_each_package() -> None:
     assert missing(page) == []
 
 
+def decisions() -> list[tuple[str, str]]:
+    """The files and functions of the architecture page's table of decisions."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    return re.findall(r"\]\(\.\./([\w/-]+\.py)\), `(\w+)\(\)`", text)
+
+
+def test_architecture_page_names_functions_of_decisions() -> None:
+    assert len(decisions()) >= 6
+    lost = [(file, name) for file, name in decisions() if f"def {name}(" not in (ROOT / file).read_text()]
+    assert lost == []
+
+
 @pytest.mark.parametrize(
     "ignore_file", [".dockerignore", "launcher/Dockerfile.dockerignore", "trainer/Dockerfile.dockerignore"]
 )

@@ -40,7 +40,7 @@ from trainyard.cli.stack_file import (
 )
 from trainyard.cli.summary import RunSummary
 from trainyard.cli.sweep import stack_tags, sweep
-from trainyard.cli.told import kubectl, make, places, removed_context, shown, unwatched
+from trainyard.cli.told import kubectl, make, places, removed_context, run_end, shown, unwatched
 from trainyard.cli.turns import turn
 from trainyard.cli.up_messages import (
     deleted_job_message,
@@ -74,7 +74,7 @@ def up(stack: str, cloud: str) -> int:
     """Deploy, follow the run to its end, say where everything is. Returns the exit code."""
     if cloud == "aws":
         return official.up(stack)
-    started = time.monotonic()
+    started, since = time.monotonic(), time.time()
     document = read(find(stack))
     refuse_foreign(os.environ)
     program.check(stack)
@@ -103,7 +103,7 @@ def up(stack: str, cloud: str) -> int:
     say(f"{up_line}; following run {outputs['runId']}")
     again = make("up", stack, "local")
     try:
-        code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again)
+        code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again, since)
     except JobGoneError:
         say(deleted_job_message(outputs["runId"], outputs["launcherJobName"], outputs["trainingNamespace"]))
         return 0
@@ -475,8 +475,18 @@ class _Session:
         answer = subprocess.run(words, env=self.engine.environment, capture_output=True, text=True)
         return answer.returncode == 0 and json.loads(answer.stdout)["info"]["status"] == "deployed"
 
-    def follow(self, outputs: Mapping[str, Any], job: str, run_id: str, again: str) -> int:
-        """Follow one run and print how it ended and where its results are; `again` is the command that shows it."""
+    def follow(
+        self, outputs: Mapping[str, Any], job: str, run_id: str, again: str, since: float | None = None
+    ) -> int:
+        """Follow one run and print how it ended and where its results are. Return the exit code.
+
+        Args:
+            outputs: The stack's outputs.
+            job: The name of the launcher's Job.
+            run_id: The run.
+            again: The command that shows the run.
+            since: Seconds since the epoch. Of a run that succeeded before, only the result is printed.
+        """
         run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
         stack, context = self.engine.stack, outputs["clusterName"]
         summary = RunSummary()
@@ -486,17 +496,15 @@ class _Session:
 
         try:
             with OUTPUT.stage(f"run {run_id}", summary.status):
-                result = Follower(self.home.kubeconfig, context, show).follow(run)
+                result = Follower(self.home.kubeconfig, context, show).follow(run, since)
         except KeyboardInterrupt:
             raise Interrupted(unwatched(stack, "local", run_id, again)) from None
+        say(run_end(stack, "local", run_id, result))
         if result.succeeded:
-            say(f"run {run_id} succeeded in {result.seconds:.0f} s")
             target = self.home.root / "models" / stack / run_id
             uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/{names.MODEL_FILE}"
             fetch_model(uri, outputs["region"], target)
             say(f"model:      {shown(target / names.MODEL_FILE)}  (copy of {uri})")
-        else:
-            say(f"run {run_id} failed: {result.message}")
         for line in places(self.home, context, run.namespace):
             say(line)
         return 0 if result.succeeded else 1

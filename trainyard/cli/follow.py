@@ -49,11 +49,12 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a run ended; `lines` are the trainer's and launcher's last words."""
+    """How a run ended, and whether that was before it was followed."""
 
     succeeded: bool
     message: str
     seconds: float
+    is_earlier: bool = False
 
 
 @dataclass
@@ -125,8 +126,12 @@ class Follower:
         self._say = say
         self._shown = _Shown()
 
-    def follow(self, run: Run) -> Result:
+    def follow(self, run: Run, since: float | None = None) -> Result:
         """Block until the launcher's Job has ended.
+
+        Args:
+            run: The run.
+            since: Seconds since the epoch. Of a run that succeeded before, nothing is shown.
 
         Raises:
             FollowError: there is no such Job, or the API server gave no answer for a minute.
@@ -137,6 +142,10 @@ class Follower:
                 path = f"/apis/batch/v1/namespaces/{run.namespace}/jobs/{run.launcher_job}"
                 job = self._client.request("GET", path)
                 ended = job_result(job)
+                if ended and ended[0] and since is not None and _job_end(job) < since:
+                    return Result(
+                        succeeded=True, message=ended[1], seconds=_job_seconds(job), is_earlier=True
+                    )
                 self._show_nodes(started)
                 self._show_logs(run, started, to_the_end=ended is not None)
                 last_answer = time.monotonic()
@@ -207,11 +216,14 @@ def _give_up_after_a_minute(last_answer: float, reason: str, error: Exception) -
 
 def _job_seconds(job: dict[str, Any]) -> float:
     """Seconds from the Job's start to its last condition."""
-    status = job["status"]
-    ends = [c["lastTransitionTime"] for c in status.get("conditions") or []]
-    if not status.get("startTime") or not ends:
-        return 0.0
-    return _epoch(max(ends)) - _epoch(status["startTime"])
+    started, ended = job["status"].get("startTime"), _job_end(job)
+    return ended - _epoch(started) if started and ended else 0.0
+
+
+def _job_end(job: dict[str, Any]) -> float:
+    """The time of the Job's last condition in seconds since the epoch; 0 without one."""
+    ends = [each["lastTransitionTime"] for each in job["status"].get("conditions") or []]
+    return _epoch(max(ends)) if ends else 0.0
 
 
 def _epoch(timestamp: str) -> float:

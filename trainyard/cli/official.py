@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
 from trainyard.cli.summary import RunSummary
-from trainyard.cli.told import make, unwatched
+from trainyard.cli.told import make, run_end, unwatched
 from trainyard.cli.up_messages import (
     deleted_job_message,
     read_changed_settings,
@@ -62,7 +63,14 @@ def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
     return file
 
 
-def _follow(stack: str, outputs: dict[str, Any], job: str, kubeconfig: Path, again: str) -> int:
+def _follow(
+    stack: str,
+    outputs: dict[str, Any],
+    job: str,
+    kubeconfig: Path,
+    again: str,
+    since: float | None = None,
+) -> int:
     run = Run(
         namespace=outputs["trainingNamespace"],
         launcher_job=job,
@@ -75,10 +83,10 @@ def _follow(stack: str, outputs: dict[str, Any], job: str, kubeconfig: Path, aga
 
     try:
         with OUTPUT.stage(f"run {run.run_id}", summary.status):
-            result = Follower(kubeconfig, None, show).follow(run)
+            result = Follower(kubeconfig, None, show).follow(run, since)
     except KeyboardInterrupt:
         raise Interrupted(unwatched(stack, "aws", run.run_id, again)) from None
-    OUTPUT.say(f"run {run.run_id} {'succeeded' if result.succeeded else 'failed: ' + result.message}")
+    OUTPUT.say(run_end(stack, "aws", run.run_id, result))
     return 0 if result.succeeded else 1
 
 
@@ -88,6 +96,7 @@ def up(stack: str) -> int:
     Raises:
         AnswerError: the variable PREFLIGHT says neither yes nor no.
     """
+    since = time.time()
     with_preflight = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
     program.check(stack)
     use_profile(stack)
@@ -118,7 +127,7 @@ def up(stack: str) -> int:
     try:
         with tempfile.TemporaryDirectory() as directory:
             kubeconfig = _kubeconfig(outputs, Path(directory))
-            code = _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"))
+            code = _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"), since)
     except JobGoneError:
         OUTPUT.say(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]))
         return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from local.cluster.kubeconfig import current_context, read
 from local.home import CHECKOUT, Home
+from trainyard.cli.follow import Result
 
 
 def make(target: str, stack: str, cloud: str) -> str:
@@ -56,6 +57,19 @@ def made_here(what: str, identity: str = "") -> str:
     """What the stack file says is there was made in the emulated account; `identity` is its id where that is new."""
     return f"made here what the stack file says is there already: {what}" + (
         f", as {identity}" if identity else ""
+    )
+
+
+def run_end(stack: str, cloud: str, run_id: str, result: Result) -> str:
+    """Return the message about the end of a run."""
+    if not result.succeeded:
+        return f"run {run_id} failed: {result.message}"
+    if not result.is_earlier:
+        return f"run {run_id} succeeded in {result.seconds:.0f} s"
+    submit = f"make submit STACK={stack}" + (" CLOUD=local" if cloud == "local" and stack != "local" else "")
+    return (
+        f"run {run_id} has already succeeded, in {result.seconds:.0f} s. `{submit} MIN=<nodes> MAX=<nodes>` starts "
+        "another run, and so does another trainyard:training.runId"
     )
 
 

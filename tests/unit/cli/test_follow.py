@@ -142,6 +142,23 @@ def test_a_long_log_is_read_seldom_and_to_its_end_when_the_job_has_ended() -> No
     assert said[-1].endswith("last")
 
 
+@pytest.mark.parametrize(("since", "is_earlier"), [(None, False), (-1.0, False), (1.0, True)])
+def test_run_that_succeeded_before_is_not_shown_again(since: float | None, is_earlier: bool) -> None:
+    said: list[str] = []
+    end = follow._job_end(COMPLETE)
+    following = follower(Answers({"main": "step=1\n"}, [COMPLETE]), said)
+    result = following.follow(RUN, since if since is None else end + since)
+    assert (result.succeeded, result.seconds, result.is_earlier) == (True, 7.0, is_earlier)
+    assert bool(said) is not is_earlier
+
+
+def test_run_that_failed_before_is_shown() -> None:
+    said: list[str] = []
+    result = follower(Answers({"main": "ValueError: x\n"}, [FAILED]), said).follow(RUN, 1e12)
+    assert not result.succeeded
+    assert said
+
+
 FAILED = {
     "status": {
         "startTime": "2026-01-01T00:00:00Z",

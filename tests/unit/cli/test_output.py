@@ -162,7 +162,7 @@ def test_lines_of_run_are_chosen(
         def __init__(self, _kubeconfig: Path, _context: str, say: Callable[[str], None]) -> None:
             self._say = say
 
-        def follow(self, _run: Run) -> Result:
+        def follow(self, _run: Run, _since: float | None) -> Result:
             self._say("   1.0 s  node joined: a g5")
             self._say("   2.0 s  node ready: a g5")
             return Result(succeeded=False, message="no more nodes", seconds=3.0)

@@ -9,8 +9,8 @@ import pytest
 
 from local.home import CHECKOUT, Home
 from trainyard.cli import commands, official
-from trainyard.cli.follow import Follower
-from trainyard.cli.told import make, places
+from trainyard.cli.follow import Follower, Result
+from trainyard.cli.told import make, places, run_end
 from trainyard.cli.watched import Interrupted
 
 pytestmark = pytest.mark.unit
@@ -83,6 +83,20 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands._Sessio
     monkeypatch.setattr(official, "_outputs", lambda _stack: OUTPUTS)
     monkeypatch.setattr(official, "_kubeconfig", lambda _outputs, folder: folder / "kubeconfig")
     return session
+
+
+@pytest.mark.parametrize(
+    ("stack", "cloud", "command"),
+    [
+        ("local", "local", "make submit STACK=local MIN="),
+        ("dev", "local", "make submit STACK=dev CLOUD=local MIN="),
+        ("dev", "aws", "make submit STACK=dev MIN="),
+    ],
+)
+def test_end_of_earlier_run_says_how_to_start_another(stack: str, cloud: str, command: str) -> None:
+    message = run_end(stack, cloud, "r1", Result(succeeded=True, message="", seconds=39, is_earlier=True))
+    assert message.startswith("run r1 has already succeeded, in 39 s. ")
+    assert f"`{command}" in message
 
 
 def test_a_run_that_nobody_watches_any_more_is_shown_by_its_stacks_own_up(stopped: commands._Session) -> None:
