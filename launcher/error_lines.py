@@ -26,7 +26,7 @@ TORCHRUN_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ \S*torch/distributed/")
 _TRAINER_SUMMARY: Final = "error: training ended with exit code"
 # Errors of a process that lost a peer, store or agent. Sources: third_party/gloo gloo/transport/tcp/pair.cc,
 # torch/csrc/distributed/c10d (NCCLUtils.cpp, ProcessGroupNCCL.cpp, TCPStore*.cpp, socket.cpp, exception.h),
-# torch/distributed/elastic (multiprocessing/api.py SignalException, rendezvous/api.py), trainer/others.py.
+# torch/distributed/elastic (multiprocessing/api.py SignalException, rendezvous/api.py), trainer/failure_broadcast.py.
 _CONSEQUENCE: Final = re.compile(
     r"gloo/transport|Connection closed by peer|Connection closed by remote peer"
     r"|ncclRemoteError|remote process exited|NCCL[^\n]*(?:aborted|Connection (?:reset|closed|refused)|socket)"

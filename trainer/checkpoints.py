@@ -23,12 +23,12 @@ from trainer.checkpoint.state import fingerprint, gather, model_tensors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first, new_group
-from trainer.metrics.goodput import Carried, Goodput
+from trainer.metrics.throughput import Carried, Goodput
 from trainer.stores import Store, StoreError, destination
 from trainer.training import Training
 
 # A file system that hangs must not keep a training from its end for ever. After a signal the deadline of
-# `trainer.stopping` comes first.
+# `trainer.shutdown` comes first.
 LONGEST_SAVE = timedelta(minutes=30)
 LONGEST_WAIT_SECONDS = 600.0
 # The names that torchrun gives a run without one: they say nothing of who goes on with what.

@@ -16,7 +16,7 @@ from torch import Tensor
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import together
-from trainer.say import say
+from trainer.process import say
 from trainer.world import World
 
 _ADVICE = "Give the image a C compiler with Python's headers, or train with --compile no"

@@ -13,15 +13,12 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from trainer.agent import check_restarts
 from trainer.config import Config
+from trainer.consistency import WAIT_SECONDS, Expected, check_same, must_agree, show
 from trainer.contract import Exit, TrainerError
+from trainer.failure_broadcast import shared, told_by
 from trainer.hang import timeout
-from trainer.others import shared, told_by
-from trainer.refusal import WAIT_SECONDS, show
-from trainer.same import check_same, must_agree
-from trainer.table import Expected
-from trainer.world import World, check_batch, check_promise
+from trainer.world import World, check_batch, check_promise, check_restarts
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from trainer.contract import Exit
-from trainer.ending import STDERR, Leave, leave, tell
+from trainer.process import STDERR, Leave, leave, tell
 
 POLL_SECONDS = 1.0
 # What the groups' timeouts have beyond the watch's limit: it fires first, in all processes, and each says where it is.

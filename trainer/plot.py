@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainer.contract import Exit, TrainerError
-from trainer.metrics.history import History, Training, read_history
+from trainer.metrics.files import History, Training, read_history
 from trainer.metrics.record import Record
 
 if TYPE_CHECKING:

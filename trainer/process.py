@@ -1,11 +1,21 @@
-"""Which process this is, so that another one can tell later whether it still runs. Needs no torch."""
+"""The identity of this process, its log lines, and its exit. Needs no torch.
+
+The identity lets another process check later whether this one still runs. `leave` exits from another thread while the
+main thread hangs. It takes no lock that the main thread may hold: no `print`, no flush, no shutdown of the interpreter.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn, Protocol, TextIO
+
+from trainer.contract import Exit
 
 # Linux alone has it.
 PROC = Path("/proc")
@@ -59,3 +69,49 @@ def _state(pid: int) -> tuple[str, str] | None:
         return None
     rest = stat.rpartition(")")[2].split()
     return rest[0], rest[19]
+
+
+def say(line: str, stream: TextIO | None = None) -> None:
+    """One line, at once, and in one piece: torchrun's processes write unbuffered into one stream."""
+    print(f"{line}\n", end="", file=stream, flush=True)
+
+
+STDERR = 2
+# A line of log or a dump may go to a pipe that nobody reads, or to a file system that hangs.
+WORK_SECONDS = 5.0
+
+
+class Leave(Protocol):
+    """`leave`, or what stands for it in a test."""
+
+    def __call__(
+        self, code: Exit, line: str, work: Callable[[], object] | None = None, *, linger: float = 0.0
+    ) -> object: ...
+
+
+def tell(line: str) -> None:
+    """One line on stderr, in one piece, past Python's buffers and their locks."""
+    os.write(STDERR, f"{line}\n".encode(errors="replace"))
+
+
+def leave(
+    code: Exit, line: str, work: Callable[[], object] | None = None, *, linger: float = 0.0
+) -> NoReturn:
+    """Say `line` (nothing when it is empty), do `work`, and end the process with `code`.
+
+    Line and work get WORK_SECONDS together and no more. The end comes `linger` seconds after the call at the soonest,
+    for other processes that notice the same thing and are ended as soon as this one is gone.
+    """
+    began = time.monotonic()
+
+    def last() -> None:
+        if line:
+            tell(line)
+        if work is not None:
+            work()
+
+    thread = threading.Thread(target=last, name="last-work", daemon=True)
+    thread.start()
+    thread.join(WORK_SECONDS)
+    time.sleep(max(0.0, began + linger - time.monotonic()))
+    os._exit(int(code))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.contract import Exit
 from trainer.metrics import record
-from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
-from trainer.metrics.speed import Interval, speed
-from trainer.say import say
+from trainer.metrics.throughput import Goodput, Interval, speed
+from trainer.process import say
 from trainer.training import Judged, Observer, Progress, Training
 
 if TYPE_CHECKING:

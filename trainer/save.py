@@ -21,8 +21,7 @@ from trainer import contract
 from trainer.contract import Exit, TrainerError
 from trainer.scratch import folder
 from trainer.stores import BYTES, StoreError, destination
-from trainer.stores.hashed import Hashed
-from trainer.stores.protocol import of_system
+from trainer.stores.protocol import Hashed, of_system
 
 if TYPE_CHECKING:
     from torch import Tensor

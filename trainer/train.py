@@ -18,30 +18,26 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import hang
-from trainer.agent import stop_agent, would_start_anew
 from trainer.compile_check import is_compiled, report_compile_errors
 from trainer.config import Config
+from trainer.consistency import Expected, check_same, described, gather, table
+from trainer.consistency import describe as describe_process
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together
+from trainer.failure_broadcast import LoneError, Others, SharedError, alone, shared, told_by
 from trainer.hang import Watch
-from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics, open_metrics
-from trainer.metrics.peaks import peak
-from trainer.others import LoneError, Others, SharedError, alone, shared, told_by
-from trainer.parallel import whole
-from trainer.precision import prepare
+from trainer.metrics.throughput import Goodput, peak
+from trainer.parallel import prepare, whole
+from trainer.process import say
 from trainer.reporter import Last, Reporter
 from trainer.revision import revision
-from trainer.same import check_same, described
 from trainer.save import probe, save
-from trainer.say import say
 from trainer.scratch import clear
-from trainer.stopping import Stop, patience
-from trainer.table import Expected, gather, table
-from trainer.table import describe as describe_process
+from trainer.shutdown import Stop, patience
 from trainer.training import Training
 from trainer.workloads import Workload, load
-from trainer.world import World
+from trainer.world import World, stop_agent, would_start_anew
 
 # The silent processes of a machine leave it so long to the first one to say what ails them all.
 WAIT_FOR_WORD_SECONDS = 60.0
@@ -86,7 +82,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, 
         with shared():
             checkpoints = Checkpoints(place, training, goodput, say)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    # What stays float32 on a GPU is multiplied as TF32 (`trainer.precision.prepare`).
+    # What stays float32 on a GPU is multiplied as TF32 (`trainer.parallel.prepare`).
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
     last.of(reporter)

@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config import Config
-from trainer.cursor import Cursor
+from trainer.data import Cursor, Prefetcher, Step, evaluation_steps, training_steps
+from trainer.failure_broadcast import DivergedError, Losses, are_finite
 from trainer.hang import Watch, set_timeouts
-from trainer.input import Prefetcher, Step, evaluation_steps, training_steps
 from trainer.optimizer import learning_rate, make, recipe, set_learning_rate
-from trainer.parallel import accumulating, distribute
-from trainer.precision import FP32, Precision
-from trainer.soundness import DivergedError, Losses, are_finite
-from trainer.stopping import Stop
+from trainer.parallel import FP32, Precision, accumulating, distribute
+from trainer.shutdown import Stop
 from trainer.workloads import Workload
 from trainer.world import World
 

@@ -27,10 +27,9 @@ from tests.benchmarks.saves import timed
 from tests.benchmarks.turns import in_turns
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config
-from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
-from trainer.metrics.peaks import peak
-from trainer.precision import Precision, prepare
+from trainer.metrics.throughput import Goodput, peak
+from trainer.parallel import Precision, prepare
 from trainer.reporter import Reporter
 from trainer.training import Training
 from trainer.workloads import TEST_TOKENS, TRAIN_TOKENS, Workload, load

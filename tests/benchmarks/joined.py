@@ -16,7 +16,7 @@ from trainer.config import Config
 from trainer.distributed import join
 from trainer.hang import Watch
 from trainer.reporter import Last
-from trainer.stopping import Stop
+from trainer.shutdown import Stop
 from trainer.train import watch_over
 from trainer.world import World
 

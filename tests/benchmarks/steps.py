@@ -25,10 +25,10 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.benchmarks.joined import joined, plain_adamw
 from tests.benchmarks.turns import in_turns
 from trainer.config import Config
-from trainer.cursor import Cursor, share
-from trainer.metrics.goodput import Goodput
+from trainer.data import Cursor, share
 from trainer.metrics.hub import Metrics
-from trainer.precision import FP32
+from trainer.metrics.throughput import Goodput
+from trainer.parallel import FP32
 from trainer.reporter import Reporter
 from trainer.training import Training
 from trainer.workloads import Workload, load

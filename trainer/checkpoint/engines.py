@@ -1,17 +1,24 @@
-"""Where a staged checkpoint is written: in a thread of this process, or in a process beside it.
+"""Writes a staged checkpoint in the background: in a thread of this process, or in a process of its own.
 
-A thread costs nothing to start, and shares the interpreter's lock with the training. A process shares nothing but the
-memory in which the state was staged; it is started once and ends with its trainer.
+A thread starts without cost, but shares the interpreter's lock with the training. A process shares only the memory with
+the staged state. It starts once, and ends with its trainer. The copies of all processes of a node must fit into
+/dev/shm, which is often small in containers: 64 MiB in Docker (docs.docker.com/reference/cli/docker/container/run,
+--shm-size). A process that writes more is killed by SIGBUS.
+
+`Idle` measures how long a GPU had no work while its host waited.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -211,3 +218,66 @@ def _allow_many_files() -> None:
     if soft != hard:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Idle:
+    """From its making on. Make it when the last work was given to `device`, just before the host begins to wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last = self._mark() if device.type == "cuda" else None
+
+    def seconds(self, waited: float) -> float:
+        """Of the `waited` seconds until now those in which all work was done; on a CPU all of them."""
+        if self._last is None:
+            return waited
+        if not self._last.query():  # type: ignore[no-untyped-call]
+            return 0.0
+        now = self._mark()
+        now.synchronize()  # nothing is before it
+        idle: float = self._last.elapsed_time(now) / 1000  # it tells milliseconds
+        return min(waited, idle)
+
+    def _mark(self) -> torch.cuda.Event:
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record(torch.cuda.current_stream(self._device))
+        return mark
+
+
+PLACE = Path("/dev/shm")  # noqa: S108 - it is what torch uses, not a place for files of ours
+# Every tensor is a file there, and takes whole pages.
+PAGE_BYTES = 4096
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one process found: free bytes on its machine, and the bytes that all processes there need together."""
+
+    free: int
+    needed: int
+
+
+def needed(sizes: Iterable[int], processes: int) -> int:
+    """Bytes for a copy of tensors of these sizes in each of a machine's processes."""
+    return processes * sum(-(-size // PAGE_BYTES) * PAGE_BYTES for size in sizes)
+
+
+def free() -> int:
+    """Bytes that are free in /dev/shm: none where there is no such place."""
+    try:
+        return shutil.disk_usage(PLACE).free
+    except OSError:
+        return 0
+
+
+def too_small(rooms: Sequence[Room]) -> str | None:
+    """Why not all machines have room, by the worst of them; None where they have. The same in all that ask alike."""
+    worst = min(rooms, key=lambda room: room.free - room.needed)
+    if worst.free >= worst.needed:
+        return None
+    return (
+        f"{PLACE} has {worst.free / GIB:.2f} GiB free, the copies of a machine's processes need "
+        f"{worst.needed / GIB:.2f} GiB: threads write, which slows the training; "
+        "set training.sharedMemory (in Docker --shm-size) to more"
+    )

@@ -21,14 +21,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from trainer.checkpoint import shared_memory
-from trainer.checkpoint.cleaning import Cleaner
-from trainer.checkpoint.engines import Engine, InProcess, InThread, Meeting, SaveFailed
-from trainer.checkpoint.idle import Idle
+from trainer.checkpoint import engines
+from trainer.checkpoint.engines import Engine, Idle, InProcess, InThread, Meeting, SaveFailed
 from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.state import State, fingerprint, storage_sizes
-from trainer.checkpoint.writer import Writer, one_line
+from trainer.checkpoint.writer import Cleaner, Writer, one_line
 from trainer.scratch import clear
 from trainer.stores import Store, StoreError
 
@@ -244,11 +242,11 @@ class Saver:
         if self._shared_is_checked or isinstance(self._engine, InThread):
             return
         self._shared_is_checked = True
-        needed = shared_memory.needed(storage_sizes(state), self._local_size)
-        own = shared_memory.Room(shared_memory.free(), needed)
+        needed = engines.needed(storage_sizes(state), self._local_size)
+        own = engines.Room(engines.free(), needed)
         rooms = [own] * self._size
         dist.all_gather_object(rooms, own, group=self._group)
-        if reason := shared_memory.too_small(rooms):
+        if reason := engines.too_small(rooms):
             self._tell(f"checkpoint=threads reason={reason}")
             self._engine = InThread(self._own_group)
             self._stager.close()

@@ -1,7 +1,8 @@
-"""Writes one checkpoint: every process its own files, hashed on their way to the disk; rank 0 the manifest, last.
+"""Writes one checkpoint, and deletes old checkpoints and the files of failed saves.
 
-Into a directory the files go at once; for a bucket to a scratch directory of this machine, and from there as one upload
-each. It is what `torch.distributed.checkpoint.save` takes, and small enough to be sent to another process.
+Each rank writes its own files and hashes them on the way; rank 0 writes the manifest last. Files for a directory are
+written there. Files for a bucket are written to a scratch directory of the node, and each is one upload. `Writer` is an
+argument of `torch.distributed.checkpoint.save`, and small enough to be sent to another process.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import io
 import os
 import shutil
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,11 +26,10 @@ from torch.futures import Future
 from trainer import scratch as scratches
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, File, Manifest
-from trainer.checkpoint.owner import Held
+from trainer.checkpoint.owner import Held, Owner
 from trainer.stores import Store, StoreError
 from trainer.stores.directory import sync_directory
-from trainer.stores.hashed import Hashed
-from trainer.stores.protocol import of_system
+from trainer.stores.protocol import Hashed, of_system
 
 METADATA = ".metadata"
 # A client of NFS may show an older listing for 30 s (acdirmin, man 5 nfs).
@@ -187,3 +187,46 @@ def one_line(error: BaseException) -> str:
         return f"process {rank}: {one_line(each)}"
     text = " ".join(str(error).split())
     return text if isinstance(error, StoreError) else f"{type(error).__name__}: {text}"
+
+
+class Cleaner:
+    """Deletes in one store, for rank 0. `owner` is its claim, None where nobody else can come.
+
+    Before each deletion the claim is looked at: what lies there belongs to whoever took the place over.
+    """
+
+    def __init__(self, store: Store, keep: int, owner: Owner | None) -> None:
+        self._store, self._keep, self._owner = store, keep, owner
+
+    def clear(self, step: int) -> None:
+        """Remove all that lies in a step's folder. Raises StoreError, also when the place was taken over."""
+        files = layout.by_step(self._store.list(f"{layout.name(step)}/")).get(step, {})
+        self._delete(step, files)
+
+    def clear_unfinished(self, step: int) -> None:
+        """After a failure: a full disk has room again. A manifest whose answer was lost may be there; it stays."""
+        with suppress(StoreError):
+            if step not in layout.finished(self._store.list(f"{layout.name(step)}/")):
+                self.clear(step)
+
+    def surplus(self, newest_good: int, damaged: Collection[int]) -> Iterator[tuple[int, StoreError]]:
+        """Keep as many as are to be kept. Gives each step that could not be deleted, and why.
+
+        Raises StoreError when the store cannot be listed.
+        """
+        listing = self._store.list("step-")
+        steps = layout.by_step(listing)
+        for step in layout.surplus(listing, newest_good, self._keep, damaged):
+            try:
+                self._delete(step, steps[step])
+            except StoreError as error:
+                yield step, error
+
+    def _delete(self, step: int, files: Iterable[str]) -> None:
+        paths = layout.in_order_of_deletion(step, files)
+        if not paths:
+            return
+        if self._owner is not None and (self._owner.lost or not self._owner.held.is_newest(self._store)):
+            place = self._store.uri(layout.name(step))
+            raise StoreError(f"cannot delete {place}: it was taken over", "refused")
+        self._store.delete(paths)

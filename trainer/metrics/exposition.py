@@ -1,11 +1,12 @@
-"""The tally as Prometheus reads it: GET /metrics on a port of the pod of rank 0."""
+"""The metrics of a run for Prometheus: a tally of the records, and GET /metrics on a port of rank 0's pod."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 from typing import Final
@@ -16,8 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trainer.metrics.record import Record
-from trainer.metrics.tally import Tally, after
+from trainer.metrics.record import Alarm, Checkpoint, Evaluation, Record, Start, Step
 
 PATH: Final = "/metrics"
 # One client at a time is served; one that says nothing, or takes nothing, does not keep the next waiting for longer.
@@ -161,3 +161,52 @@ class Exposition:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """Values of one process: counts begin at 0 with it. What was not told yet is None."""
+
+    run: str
+    step: int = 0
+    position: int = 0
+    start: Start | None = None
+    last: Step | None = None
+    evaluation: Evaluation | None = None
+    data_wait_seconds: float = 0.0
+    checkpoint_stall_seconds: float = 0.0
+    checkpoints: Mapping[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("saved", "failed", "skipped"), 0)
+    )
+    last_saved: float | None = None
+    last_saved_step: int | None = None
+    alarms: Mapping[str, int] = field(default_factory=dict)
+
+
+def after(tally: Tally, record: Record) -> Tally:
+    """The tally once `record` was told."""
+    now = replace(tally, step=max(tally.step, record.step), position=max(tally.position, record.position))
+    match record:
+        case Start():
+            return replace(now, start=record, step=record.step, position=record.position)
+        case Step():
+            return replace(
+                now,
+                last=record,
+                data_wait_seconds=tally.data_wait_seconds + record.data_wait_seconds,
+                checkpoint_stall_seconds=tally.checkpoint_stall_seconds + record.checkpoint_stall_seconds,
+            )
+        case Evaluation():
+            return replace(now, evaluation=record)
+        case Checkpoint():
+            counted = replace(now, checkpoints=_one_more(tally.checkpoints, record.outcome))
+            if record.outcome != "saved":
+                return counted
+            return replace(counted, last_saved=record.time, last_saved_step=record.step)
+        case Alarm():
+            return replace(now, alarms=_one_more(tally.alarms, record.alarm))
+    return now
+
+
+def _one_more(counts: Mapping[str, int], key: str) -> Mapping[str, int]:
+    return {**counts, key: counts.get(key, 0) + 1}

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from trainer.metrics.events import EventFile
 from trainer.metrics.exposition import Exposition
-from trainer.metrics.file import RecordFile
+from trainer.metrics.files import EventFile, RecordFile
 from trainer.metrics.record import Record
 
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from trainer.contract import Exit
 from trainer.hang import Watch, prepare, set_timeouts, timed_out
-from trainer.stopping import Stop
+from trainer.shutdown import Stop
 
 
 def note(plan: dict[str, Any], name: str, **told: object) -> None:

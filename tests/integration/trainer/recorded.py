@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import Tensor
 
 from trainer import train
-from trainer.input import Step
+from trainer.data import Step
 from trainer.training import Observer, Training
 
 notes = Path(sys.argv.pop(1))

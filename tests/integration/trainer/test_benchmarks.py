@@ -20,8 +20,8 @@ from tests.integration.trainer.together import together
 from trainer import checkpoints
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config
-from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
+from trainer.metrics.throughput import Goodput
 from trainer.reporter import Reporter
 
 pytestmark = pytest.mark.trainer

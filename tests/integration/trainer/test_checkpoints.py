@@ -28,7 +28,7 @@ from tests.integration.trainer.checkpoints import (
     train,
     trained,
 )
-from trainer.checkpoint import layout, shared_memory, state
+from trainer.checkpoint import engines, layout, state
 from trainer.checkpoint.engines import InProcess, InThread, SaveFailed
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
@@ -492,7 +492,7 @@ def test_where_the_copies_do_not_fit_into_shared_memory_threads_write(
     tensors = state.gather(model, optimizer)
     needed = 8 * 4096 * len(tensors)  # each smaller than a page
     for free, engine in ((needed, InProcess), (needed - 1, InThread)):
-        monkeypatch.setattr(shared_memory, "free", lambda free=free: free)
+        monkeypatch.setattr(engines, "free", lambda free=free: free)
         said: list[str] = []
         own = saver(
             store, group, background="process", meeting=("127.0.0.1", 1), local_size=8, say=said.append

@@ -15,8 +15,8 @@ from trainer import compile_check
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.hang import Watch
-from trainer.precision import FP32
-from trainer.stopping import Stop
+from trainer.parallel import FP32
+from trainer.shutdown import Stop
 from trainer.training import Observer, Training
 from trainer.workloads import load
 from trainer.world import World

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.integration.trainer.conftest import ROOT
-from trainer.cursor import micro_batches
+from trainer.data import micro_batches
 from trainer.workloads import TOKEN_MODELS, load
 from trainer.workloads.gpt import GPT, PRESETS, LanguageModel, Shape, flops_per_token
 

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.integration.trainer.conftest import ROOT
 from trainer.contract import Exit, TrainerError
-from trainer.cursor import micro_batches
+from trainer.data import micro_batches
 from trainer.workloads.images import MNIST_FILES, ImageClassification, load, stratified_split
 
 pytestmark = pytest.mark.trainer

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from trainer.contract import Exit, TrainerError
-from trainer.cursor import Cursor
-from trainer.input import Prefetcher, Step, evaluation_steps, training_steps
+from trainer.data import Cursor, Prefetcher, Step, evaluation_steps, training_steps
 from trainer.workloads import Workload, load
 from trainer.world import World
 
@@ -145,7 +144,7 @@ def test_an_end_in_the_middle_stops_the_thread_that_waits_for_a_place() -> None:
 
 
 def test_a_thread_that_hangs_in_a_read_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.input.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("trainer.data.CLOSE_SECONDS", 0.05)
     begun, release = threading.Event(), threading.Event()
 
     def plan() -> Iterator[Step]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tests.integration.trainer.conftest import ROOT, Ended, Start, StartNode
 from trainer.contract import Exit, TrainerError
-from trainer.others import LoneError, Others, SharedError, alone
+from trainer.failure_broadcast import LoneError, Others, SharedError, alone
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer
@@ -154,7 +154,7 @@ def test_closed_process_hears_nothing_and_delays_nobody() -> None:
 def test_errors_after_a_failure_elsewhere_are_held_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.others.HEARD_SECONDS", 1.0)
+    monkeypatch.setattr("trainer.failure_broadcast.HEARD_SECONDS", 1.0)
     three = Three()
     three.others[0].wait_for_end()
     three.others[1].tell(Exit.SAVE)

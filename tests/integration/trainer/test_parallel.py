@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from tests.integration.trainer.together import own_world, together
-from trainer.parallel import accumulating, distribute
-from trainer.precision import BF16, FP32, Precision
+from trainer.parallel import BF16, FP32, Precision, accumulating, distribute
 
 pytestmark = pytest.mark.trainer
 SAMPLES = 10

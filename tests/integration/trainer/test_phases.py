@@ -32,8 +32,8 @@ def entered(self, phase, *, long=False):
         time.sleep(float(os.environ["SLOW_SECONDS"]))
 Watch.enter = entered
 if "PROMPT_SECONDS" in os.environ:
-    from trainer import stopping
-    stopping.PROMPT_SECONDS = float(os.environ["PROMPT_SECONDS"])
+    from trainer import shutdown
+    shutdown.PROMPT_SECONDS = float(os.environ["PROMPT_SECONDS"])
 """
 MOST_SECONDS = 10.0
 

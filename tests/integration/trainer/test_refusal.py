@@ -10,9 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer import refusal, table
-from trainer.refusal import show
-from trainer.table import Expected, describe
+from trainer import consistency
+from trainer.consistency import Expected, describe, show
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer
@@ -28,7 +27,7 @@ def shown(ranks: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str],
     """What is said when these of three processes come, one on each machine; when each of them is done."""
     said: list[str] = []
     ended: dict[int, float] = {}
-    monkeypatch.setattr(refusal, "say", said.append)
+    monkeypatch.setattr(consistency, "say", said.append)
     monkeypatch.setenv("GROUP_RANK", "0")
     store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
 
@@ -52,7 +51,7 @@ def test_rank_0_shows_all_that_came_and_the_others_say_nothing(monkeypatch: pyte
 
 
 def test_a_process_that_does_not_come_keeps_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal, "WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(consistency, "WAIT_SECONDS", 1.0)
     began = time.monotonic()
     said, ended = shown([0, 2], monkeypatch)
     assert said[0].endswith(", 2 in all")
@@ -62,14 +61,14 @@ def test_a_process_that_does_not_come_keeps_nobody_for_long(monkeypatch: pytest.
 def test_the_others_stay_until_the_table_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun would stop rank 0 before, as soon as one of them ends."""
     order: list[str] = []
-    say = table.table
+    say = consistency.table
 
     def slow(*words: object) -> list[str]:
         time.sleep(0.5)
         order.append("shown")
         return say(*words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(refusal, "table", slow)
+    monkeypatch.setattr(consistency, "table", slow)
     began = time.monotonic()
     _, ended = shown([0, 1, 2], monkeypatch)
     assert order == ["shown"]
@@ -80,6 +79,6 @@ def test_a_process_beyond_the_gpus_of_its_machine_has_none(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 30, 7))
-    monkeypatch.setattr(table, "driver_version", lambda _path: "580")
+    monkeypatch.setattr(consistency, "driver_version", lambda _path: "580")
     places = [World(rank=rank, size=2, local_rank=rank, local_size=2, nodes=1) for rank in range(2)]
     assert [describe(place, 0, "cuda").device for place in places] == ["GPU 0", "none"]

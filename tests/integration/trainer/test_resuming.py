@@ -228,7 +228,7 @@ def test_another_seed_is_refused_since_it_is_another_order(undisturbed: Runs) ->
 REFUSES = """
 import os
 if os.environ["RANK"] == "1":
-    import trainer.precision as p
+    import trainer.parallel as p
     from trainer.contract import Exit, TrainerError
     def refuse(*_):
         raise TrainerError(Exit.NO_CUDA, "device: of this process alone")

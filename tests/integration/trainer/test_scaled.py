@@ -23,9 +23,8 @@ from trainer.checkpoint.state import gather
 from trainer.config import Config
 from trainer.hang import Watch
 from trainer.optimizer import learning_rate
-from trainer.parallel import whole
-from trainer.precision import FP16
-from trainer.stopping import Stop
+from trainer.parallel import FP16, whole
+from trainer.shutdown import Stop
 from trainer.stores import Directory
 from trainer.training import Observer, Training
 from trainer.workloads import load
@@ -120,8 +119,8 @@ import os
 if "RANK" in os.environ:
     from functools import partial
     import torch
-    from trainer import precision
-    precision.prepare = lambda wanted, device: precision.FP16
+    from trainer import parallel
+    parallel.prepare = lambda wanted, device: parallel.FP16
     adamw = torch.optim.AdamW
     torch.optim.AdamW = lambda *words, **more: adamw(*words, **{**more, "fused": True})
     torch.amp.GradScaler = partial(torch.amp.GradScaler, init_scale=2.0**20, growth_interval=3)

@@ -23,7 +23,7 @@ import os
 if "RANK" in os.environ:
     import time
     from trainer import training
-    from trainer.say import say
+    from trainer.process import say
     accumulating = training.accumulating
     passes = 0
     def slowed(model, last):

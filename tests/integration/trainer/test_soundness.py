@@ -13,7 +13,7 @@ import torch
 
 from tests.integration.trainer.conftest import Start
 from trainer.contract import Exit
-from trainer.soundness import Losses, are_finite
+from trainer.failure_broadcast import Losses, are_finite
 
 pytestmark = pytest.mark.trainer
 NAN, INF = math.nan, math.inf

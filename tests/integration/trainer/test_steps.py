@@ -12,9 +12,9 @@ import torch.distributed as dist
 from tests.integration.trainer.together import own_world, together
 from trainer.config import Config
 from trainer.hang import Watch
+from trainer.parallel import FP32
 from trainer.parallel import whole as whole_tensor
-from trainer.precision import FP32
-from trainer.stopping import Stop
+from trainer.shutdown import Stop
 from trainer.train import model_weights
 from trainer.training import Observer, Training
 from trainer.workloads import gpt, load

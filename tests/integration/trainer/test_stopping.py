@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.trainer.conftest import Node, Start
 from trainer.contract import Exit, TrainerError
-from trainer.stopping import Stop, Urgency, Wish, patience
+from trainer.shutdown import Stop, Urgency, Wish, patience
 
 pytestmark = pytest.mark.trainer
 
@@ -166,7 +166,7 @@ def test_the_deadline_ends_the_process_once_and_names_the_phase(alone: Any) -> N
 def test_with_nothing_at_stake_the_deadline_is_short_and_counts_from_then_on(
     alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.stopping.PROMPT_SECONDS", 0.5)
+    monkeypatch.setattr("trainer.shutdown.PROMPT_SECONDS", 0.5)
     stop, ends = alone(patience=60)
     stop.at_stake(True)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -183,7 +183,7 @@ def test_with_nothing_at_stake_the_deadline_is_short_and_counts_from_then_on(
 def test_before_there_is_anything_to_save_the_deadline_is_short(
     alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.stopping.PROMPT_SECONDS", 0.3)
+    monkeypatch.setattr("trainer.shutdown.PROMPT_SECONDS", 0.3)
     _, ends = alone(patience=60)
     os.kill(os.getpid(), signal.SIGTERM)
     assert wait_for(lambda: ends)[0][0] == Exit.STOPPED

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from local.ports import free_ports
-from trainer.table import Expected, Process, describe, gather, table
+from trainer.consistency import Expected, Process, describe, gather, table
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer

@@ -13,8 +13,8 @@ import torch.multiprocessing as processes
 from tests.integration.trainer.test_steps import Quiet
 from trainer.config import Config
 from trainer.hang import Watch
-from trainer.precision import prepare
-from trainer.stopping import Stop
+from trainer.parallel import prepare
+from trainer.shutdown import Stop
 from trainer.training import Observer, Training
 from trainer.workloads import load
 from trainer.world import World

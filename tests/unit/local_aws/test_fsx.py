@@ -337,9 +337,9 @@ def test_a_machine_mounts_only_through_open_ports(site: Site) -> None:
 
 
 def test_the_driver_touches_only_volumes_with_its_clusters_tags(cloud: Cloud) -> None:
-    from components.documents import csi_iam
+    from components.documents import iam
 
-    policy = csi_iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
+    policy = iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
     ec2 = cloud.client("ec2", cloud.session("csi", *policy["Statement"]))
 
     def create(client: Any, **tags: str) -> Any:
@@ -347,13 +347,13 @@ def test_the_driver_touches_only_volumes_with_its_clusters_tags(cloud: Cloud) ->
         specification = {"ResourceType": "volume", "Tags": listed}
         return client.create_volume(AvailabilityZone="us-west-2a", Size=1, TagSpecifications=[specification])
 
-    ours = {csi_iam.DRIVER_TAG: "true", csi_iam.CLUSTER_TAG: "main"}
+    ours = {iam.DRIVER_TAG: "true", iam.CLUSTER_TAG: "main"}
     made = create(ec2, **ours)["VolumeId"]
-    foreign = create(cloud.client("ec2"), **{**ours, csi_iam.CLUSTER_TAG: "other"})["VolumeId"]
-    refused(lambda: create(ec2, **{csi_iam.DRIVER_TAG: "true"}), "UnauthorizedOperation", "ec2:CreateVolume")
+    foreign = create(cloud.client("ec2"), **{**ours, iam.CLUSTER_TAG: "other"})["VolumeId"]
+    refused(lambda: create(ec2, **{iam.DRIVER_TAG: "true"}), "UnauthorizedOperation", "ec2:CreateVolume")
     refused(lambda: ec2.delete_volume(VolumeId=foreign), "UnauthorizedOperation", "ec2:DeleteVolume")
     refused(
-        lambda: ec2.create_tags(Resources=[foreign], Tags=[{"Key": csi_iam.CLUSTER_TAG, "Value": "main"}]),
+        lambda: ec2.create_tags(Resources=[foreign], Tags=[{"Key": iam.CLUSTER_TAG, "Value": "main"}]),
         "UnauthorizedOperation",
         "ec2:CreateTags",
     )

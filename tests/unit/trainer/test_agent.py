@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.agent import check_restarts, would_start_anew
 from trainer.contract import Exit, TrainerError
+from trainer.world import check_restarts, would_start_anew
 
 pytestmark = pytest.mark.unit
 

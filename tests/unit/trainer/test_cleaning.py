@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.cleaning import Cleaner
 from trainer.checkpoint.owner import Owner
+from trainer.checkpoint.writer import Cleaner
 from trainer.stores import Directory, StoreError
 
 pytestmark = pytest.mark.unit

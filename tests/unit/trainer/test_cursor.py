@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import cursor
-from trainer.cursor import Cursor, epoch_order, micro_batches, share
+from trainer import data
+from trainer.data import Cursor, epoch_order, micro_batches, share
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +109,7 @@ def test_an_epochs_order_is_made_once_and_not_in_each_step(monkeypatch: pytest.M
         made.append(epoch)
         return epoch_order(count, seed, epoch)
 
-    monkeypatch.setattr(cursor, "epoch_order", counted)
+    monkeypatch.setattr(data, "epoch_order", counted)
     order, position = Cursor(100, 0, 7), 0
     while position < 300:
         position = order.batch(position).end

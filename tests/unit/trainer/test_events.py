@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.trainer.event_protocol import Event, SessionLog, masked_crc32c
 from tests.unit.trainer.records import ALARM, BEGAN, CHECKPOINT, END, EVALUATION, START, STEP, STOP
-from trainer.metrics.events import FLUSH_SECONDS, EventFile
+from trainer.metrics.files import FLUSH_SECONDS, EventFile
 from trainer.metrics.record import Record
 
 pytestmark = pytest.mark.unit
@@ -118,7 +118,7 @@ import errno, resource, signal, sys
 sys.modules["torch"] = None  # tensorboardX would wait for it
 from pathlib import Path
 from tests.unit.trainer.records import STEP
-from trainer.metrics.events import EventFile
+from trainer.metrics.files import EventFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 file = EventFile(Path({str(tmp_path)!r}), "r1", clock=iter(range(0, 10000, 60)).__next__)
 file.write(STEP)

@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.trainer.records import ALARM, BEGAN, CHECKPOINT, EVALUATION, EVERY, START, STEP
-from trainer.metrics.exposition import Exposition, _Scrape, _Values, families
+from trainer.metrics.exposition import Exposition, Tally, _Scrape, _Values, after, families
 from trainer.metrics.record import Record
-from trainer.metrics.tally import Tally, after
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.trainer.records import EVALUATION, START, STEP, training
-from trainer.metrics.history import read_history
+from trainer.metrics.files import read_history
 from trainer.metrics.record import Record, to_line
 
 pytestmark = pytest.mark.unit

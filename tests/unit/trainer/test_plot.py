@@ -13,7 +13,7 @@ import pytest
 from tests.unit.trainer.records import EVALUATION, training
 from trainer import plot
 from trainer.contract import Exit
-from trainer.metrics.history import History, read_history
+from trainer.metrics.files import History, read_history
 from trainer.metrics.record import Record, Start, to_line
 
 pytestmark = pytest.mark.unit
@@ -190,6 +190,6 @@ def test_without_matplotlib_it_says_so(tmp_path: Path) -> None:
 
 def test_neither_metrics_nor_plot_wait_for_torch() -> None:
     """Its import takes seconds. tensorboardX imports it where it is installed, and is imported when it is needed."""
-    modules = "trainer.plot, trainer.metrics.hub, trainer.metrics.speed, trainer.metrics.goodput"
+    modules = "trainer.plot, trainer.metrics.hub, trainer.metrics.throughput, trainer.metrics.throughput"
     code = f"import {modules}\nimport sys\nassert not {{'torch', 'tensorboardX', 'matplotlib'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)

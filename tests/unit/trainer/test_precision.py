@@ -12,11 +12,11 @@ pytestmark = [pytest.mark.unit, pytest.mark.long]
 @pytest.fixture(scope="module", autouse=True)
 def _torch() -> None:
     """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, precision, check_build, choose, prepare, FP32
+    global torch, parallel, check_build, choose, prepare, FP32
     import torch
 
-    from trainer import precision
-    from trainer.precision import FP32, check_build, choose, prepare
+    from trainer import parallel
+    from trainer.parallel import FP32, check_build, choose, prepare
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def _torch() -> None:
     ],
 )
 def test_the_compute_capability_chooses(name: str, capability: tuple[int, int], expected: str) -> None:
-    assert choose("auto", "cuda", name, capability) == getattr(precision, expected)
+    assert choose("auto", "cuda", name, capability) == getattr(parallel, expected)
     assert choose("fp32", "cuda", name, capability) == FP32
     assert choose("fp16", "cuda", name, capability).scaled
 

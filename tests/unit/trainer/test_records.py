@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trainer.records import COMMON, END, EVERY, STEP
-from trainer.metrics.file import RecordFile
+from trainer.metrics.files import RecordFile
 from trainer.metrics.record import KINDS, Record, from_line, to_line
 
 pytestmark = pytest.mark.unit
@@ -138,7 +138,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_next_record_is_written(tmp_path:
 import errno, resource, signal
 from pathlib import Path
 from tests.unit.trainer.records import STEP
-from trainer.metrics.file import RecordFile
+from trainer.metrics.files import RecordFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 file = RecordFile(Path({str(tmp_path)!r}), "r1")
 file.write(STEP)
@@ -164,7 +164,7 @@ def test_a_record_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
 import os, signal
 from pathlib import Path
 from tests.unit.trainer.records import STEP
-from trainer.metrics.file import RecordFile
+from trainer.metrics.files import RecordFile
 RecordFile(Path({str(tmp_path)!r}), "r1").write(STEP)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -17,7 +17,7 @@ def _torch() -> None:
     global torch, _OWN, described, differences, must_agree, load
     import torch
 
-    from trainer.same import _OWN, described, differences, must_agree
+    from trainer.consistency import _OWN, described, differences, must_agree
     from trainer.workloads import load
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from trainer.contract import Exit, TrainerError
 from trainer.stores import Directory, StoreError
-from trainer.stores.hashed import Hashed
+from trainer.stores.protocol import Hashed
 
 if TYPE_CHECKING:
     from torch import Tensor

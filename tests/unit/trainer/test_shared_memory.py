@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import shared_memory
-from trainer.checkpoint.shared_memory import GIB, Room, free, needed, too_small
+from trainer.checkpoint import engines
+from trainer.checkpoint.engines import GIB, Room, free, needed, too_small
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +38,7 @@ def test_one_machine_without_room_is_enough_and_the_worst_is_told() -> None:
 def test_where_there_is_no_shared_memory_none_is_free(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(shared_memory, "PLACE", tmp_path)
+    monkeypatch.setattr(engines, "PLACE", tmp_path)
     assert free() > 0
-    monkeypatch.setattr(shared_memory, "PLACE", tmp_path / "none")
+    monkeypatch.setattr(engines, "PLACE", tmp_path / "none")
     assert free() == 0

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.metrics.goodput import Carried, Goodput
-from trainer.metrics.peaks import PEAKS, peak
-from trainer.metrics.speed import Interval, speed
+from trainer.metrics.throughput import PEAKS, Carried, Goodput, Interval, peak, speed
 
 pytestmark = pytest.mark.unit
 

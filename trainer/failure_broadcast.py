@@ -1,22 +1,29 @@
-"""Telling the other processes that this one can't go on, and hearing it from them.
+"""Reports a failure of this process to all others, and stops a run whose loss is infinite or NaN.
 
-Who fails alone leaves the others in a collective that it never enters: gloo tells them of a lost connection, NCCL of
-nothing. So it writes its exit code into the store in which all have met, and a thread of each process looks there once
-a second, beside whatever its main thread waits in. The steps cost nothing for it.
+A process that fails alone leaves the others in a collective operation that it never enters: gloo reports a lost
+connection, NCCL nothing. So it writes its exit code into the common store. A thread of each process reads the store
+once a second, independent of what the main thread waits for. The steps of the training have no extra cost.
+
+A loss that is infinite or NaN makes every weight NaN with the next update, and no later step repairs that. The loss is
+checked where the training waits for the device anyway.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from trainer.contract import Exit, TrainerError
-from trainer.ending import Leave, leave
+from trainer.process import Leave, leave
 from trainer.world import World
 
 LOOK_SECONDS = 1.0
@@ -152,3 +159,51 @@ class Others:
                     linger=LINGER_SECONDS,
                 )
             return
+
+
+class DivergedError(SharedError):
+    """Loss or weights are no numbers any more. All processes raise it alike.
+
+    Its code is that of wrong settings, which nobody begins anew: from the last good checkpoint the same samples in the
+    same order lead to the same place, and what helps is another learning rate.
+    """
+
+    def __init__(self, what: str, step: int, learning_rate: float) -> None:
+        super().__init__(
+            Exit.CONFIGURATION,
+            f"{what} at step {step}: the training diverged, and would again if it went on from its last checkpoint, "
+            f"which stays; expected a lower learning_rate (it is {learning_rate:g}), a smaller gradient_clip or a "
+            "longer warm-up",
+        )
+
+
+class Losses:
+    """The losses of one interval after another.
+
+    With a gradient scaler (`scaled`) one interval may be no number: float16 overflows at times in the forward pass, the
+    scaler leaves out that update, and the weights stay as they were.
+    """
+
+    def __init__(self, *, scaled: bool) -> None:
+        self._forgiven = 1 if scaled else 0
+        self._in_a_row = 0
+
+    def diverged(self, loss: float) -> bool:
+        """Whether this interval's loss, after those before it, means that nothing is learnt any more."""
+        self._in_a_row = 0 if math.isfinite(loss) else self._in_a_row + 1
+        return self._in_a_row > self._forgiven
+
+
+@torch.no_grad()
+def are_finite(tensors: Iterable[Tensor], device: torch.device) -> bool:
+    """Whether every number in these tensors is finite, in all processes, which call it together. Waits for the device.
+
+    Of a sharded tensor each process looks at its part. The greatest magnitude of a tensor is NaN when one number is.
+    """
+    own = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
+    greatest = [torch.linalg.vector_norm(each, math.inf).float() for each in own if each.numel()]
+    found = torch.stack(greatest).isfinite().all() if greatest else torch.tensor(True, device=device)
+    unsound = (~found).to(torch.int32)
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(unsound, dist.ReduceOp.MAX)
+    return not unsound.item()

@@ -1,23 +1,106 @@
-"""The table of the world that rank 0 prints at the start: which machines, with what, against what was expected.
+"""Checks before training that all processes have the same settings and data, and the nodes that were expected.
 
-Every process tells of itself. A version that differs between machines, or a machine that lacks a GPU that others have,
-is marked: a first step that fails, or is slow, mostly comes from one of them.
+Processes with different batch sizes or numbers of steps would wait for each other without end. With another seed or
+other data, they would train a model that nobody asked for.
+
+Rank 0 prints a table of the world at the start: each node with its devices and versions, compared with what was
+expected. Each process reports its own. A version that differs, or a missing GPU, is marked, because it often explains a
+failed or slow first step. If the world is not as expected, the table is printed before the run is refused. At that time
+only the store of torchrun's agents is used, because a process group of unexpected devices may hang.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import socket
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
 
+from trainer.config import Config
+from trainer.contract import Exit, TrainerError
 from trainer.machine import GPU, driver_version
+from trainer.process import say
+from trainer.workloads import Workload
 from trainer.world import World
+
+# What each machine may have in its own way: where its data lie, what is watched and written there, how long it waits.
+_OWN = frozenset(
+    {
+        *("data", "device", "notice_file", "timeout_seconds", "start_timeout_seconds"),
+        *("metrics_directory", "metrics_port", "owner", "expected_nodes", "processes_per_node", "restart"),
+    }
+)
+# The store may be kept by rank 0: it stays that long for those who have not read yet what differs.
+READ_SECONDS = 5.0
+_MOST_RANKS = 8
+
+
+def must_agree(config: Config, device: torch.device) -> dict[str, str]:
+    """The settings that are of the run and not of a machine, and the kind of device that each process has."""
+    settings = {name: str(value) for name, value in asdict(config).items() if name not in _OWN}
+    return {**settings, "device": device.type}
+
+
+def described(workload: Workload) -> dict[str, str]:
+    """What tells these data and this model from others, wherever they lie."""
+    numbers = (workload.train_samples, workload.test_samples, workload.units_per_sample, workload.parameters)
+    names = ("train_samples", "test_samples", "units_per_sample", "weights")
+    told = dict(zip(names, map(str, numbers), strict=True))
+    return {"model": workload.name, "sha256": workload.digest, **told}
+
+
+def differences(told: Sequence[Mapping[str, str]]) -> list[str]:
+    """What each process tells, by rank: each name whose values differ, with its values and who has them. Pure."""
+    found = []
+    for name in sorted(set().union(*told)):
+        ranks: dict[str, list[int]] = {}
+        for rank, values in enumerate(told):
+            ranks.setdefault(values.get(name, "nothing"), []).append(rank)
+        if len(ranks) > 1:
+            found.append(f"{name}: " + ", ".join(f"{value} in {_named(who)}" for value, who in ranks.items()))
+    return found
+
+
+def check_same(store: Store, world: World, about: str, mine: Mapping[str, str], code: Exit) -> None:
+    """Compare `mine` with what all others tell: called by all processes together.
+
+    Raises TrainerError with `code` in all of them where anything differs, and RuntimeError when one does not come
+    within the store's timeout.
+    """
+    if world.size == 1:
+        return
+    place = f"same {about}"
+    store.set(f"{place} {world.rank}", json.dumps(dict(mine)))
+    if world.rank == 0:
+        told = store.multi_get([f"{place} {rank}" for rank in range(world.size)])
+        store.set(place, "; ".join(differences([json.loads(each) for each in told])))
+    found = store.get(place).decode()
+    if not found:
+        return
+    read = store.add(f"{place} read", 1)
+    until = time.monotonic() + READ_SECONDS
+    while world.rank == 0 and read < world.size and time.monotonic() < until:
+        time.sleep(0.05)
+        read = store.add(f"{place} read", 0)
+    raise TrainerError(code, f"the processes differ in their {about}: {found}; expected the same in all")
+
+
+def _named(ranks: Sequence[int]) -> str:
+    listed = ", ".join(map(str, ranks[:_MOST_RANKS]))
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"process {listed}{more}" if len(ranks) == 1 else f"processes {listed}{more}"
+
 
 NONE: Final = "none"
 MARK: Final = "*"
@@ -155,3 +238,30 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+# All processes are started at about the same time. Of one that does not come the table has no line.
+WAIT_SECONDS = 20.0
+_PLACE, _SHOWN = "refused", "refused shown"
+
+
+def show(store: Store, world: World, expected: Expected, device: str) -> None:
+    """Rank 0 prints the table of the world; called by all processes. Returns when it is printed, or not to be.
+
+    The others stay until then: torchrun stops those that are left when the first one ends. Raises nothing.
+    """
+    own = describe(world, int(os.environ.get("GROUP_RANK", "0")), device)
+    until = time.monotonic() + WAIT_SECONDS
+    with suppress(RuntimeError):  # the store is gone, and with it whoever would read or print
+        store.set(f"{_PLACE} {world.rank}", json.dumps(asdict(own)))
+        if world.rank != 0:
+            store.wait([_SHOWN], timedelta(seconds=2 * WAIT_SECONDS))
+            return
+        found = [own]
+        for rank in range(1, world.size):
+            with suppress(RuntimeError):  # it did not come
+                store.wait([f"{_PLACE} {rank}"], timedelta(seconds=max(0.1, until - time.monotonic())))
+                found.append(Process(**json.loads(store.get(f"{_PLACE} {rank}"))))
+        for line in table(found, expected):
+            say(line)
+        store.set(_SHOWN, "1")

@@ -1,9 +1,9 @@
-"""Being told to stop: by SIGTERM, SIGINT or a notice file, agreed by all processes at the same step.
+"""Stop requests by SIGTERM, SIGINT or a notice file, on which all processes agree at the same step.
 
-Python's own handlers run between two bytecodes of the main thread, so not while it compiles, waits in a collective or
-copies a checkpoint. The number of a signal is therefore written to a pipe by the interpreter's C handler
-(docs.python.org/3/library/signal.html, set_wakeup_fd), and a thread reads it there. A thread of C code that holds the
-interpreter's lock can't be helped: torchrun's SIGKILL ends that.
+Python runs signal handlers between two bytecodes of the main thread, so not while it compiles, waits in a collective
+operation or copies a checkpoint. The interpreter's C handler writes the signal's number to a pipe
+(docs.python.org/3/library/signal.html, set_wakeup_fd), and a thread reads it there. If C code holds the interpreter's
+lock, no thread can run: torchrun's SIGKILL ends that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.contract import SHUTDOWN_VARIABLE, Exit, TrainerError
-from trainer.ending import Leave, leave, tell
+from trainer.process import Leave, leave, tell
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SECONDS = 1.0
