@@ -32,7 +32,7 @@ PATH: Final = "trainyard:queues"
 SHARED_MEMORY: Final = "2Gi"
 RESTART_POLICIES: Final = ("OnFailure", "Never")
 MOST_RESTARTS: Final = 100
-# What the controller takes (launcher/reader.py).
+# What the controller takes (launcher/validation.py).
 MOST_SECONDS: Final = 10**9
 SIZES: Final = ("size", "sizePerGPU", "existingClaim")
 # What each volume can be. Workspaces are each job's own, and an empty volume of data sets is of no use to anybody.

@@ -1,7 +1,8 @@
-"""What a step of the launcher takes and gives: memory in, actions and a report out."""
+"""Input and output of a step of the launcher: its memory, the actions, and the report with its log line."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -138,3 +139,11 @@ def placeholders(request: Request, seen: Observation) -> tuple[Pod, ...]:
 def remove(pods: tuple[Pod, ...]) -> tuple[Remove, ...]:
     """The removal of each of these pods."""
     return tuple(Remove(name=pod.name, uid=pod.uid) for pod in pods)
+
+
+def line(report: Report, elapsed: float) -> str:
+    """The line for this report; `elapsed` in seconds since this launcher began."""
+    return (
+        f"launcher state={report.state} nodes={report.nodes}/{report.of} claims={report.claims} "
+        f"reason={json.dumps(report.reason, ensure_ascii=False)} elapsed={elapsed:.0f}s"
+    )

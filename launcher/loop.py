@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from launcher import machine, manifests, progress, report, tally, waiting
+from launcher import actions, manifests, metrics, progress, state_machine
 from launcher.actions import (
     Action,
     End,
@@ -83,7 +83,7 @@ class Launcher:
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._memory = Memory()
-        self.tally = tally.nothing(self.request)
+        self.tally = metrics.nothing(self.request)
         self._owner: Owner | None = None
         self._tenure: Tenure | None = None
         self._told: Report | None = None
@@ -127,7 +127,7 @@ class Launcher:
     def _pause(self) -> float:
         """Seconds until the next round, if nothing changes before."""
         now = self.wall_clock()
-        due = waiting.due(self.request, self._memory, now)
+        due = state_machine.due(self.request, self._memory, now)
         return self.poll_seconds if due is None else min(self.poll_seconds, due - now)
 
     def _round(self) -> int | None:
@@ -149,13 +149,13 @@ class Launcher:
             stopping = self.stopping.is_set()
             seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh or stopping)
             if stopping:
-                actions = machine.stop(self.request, self._memory, seen)
+                actions = state_machine.stop(self.request, self._memory, seen)
                 return self._do(actions, seen, self._owner, self._tenure)
-            step = machine.step(self.request, self._memory, seen, self._chance())
+            step = state_machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress != self._memory.progress:
                 # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
                 self._tenure.write(step.memory.progress)
-            self.tally = tally.stepped(self.tally, self.request, self._memory, step, seen)
+            self.tally = metrics.stepped(self.tally, self.request, self._memory, step, seen)
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
             if not recount:  # what a recount may still change is no news
@@ -208,7 +208,7 @@ class Launcher:
             f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
         )
         news = Report(state=names.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
-        self.say(report.line(news, self.clock() - self._began))
+        self.say(actions.line(news, self.clock() - self._began))
         return names.EXIT_ALREADY_RUNNING
 
     def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner, tenure: Tenure) -> int | None:
@@ -228,7 +228,7 @@ class Launcher:
                     self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
                     made = self._submit(nodes, reason)
-                    self.tally = tally.decided(self.tally, self.wall_clock() - seen.now)
+                    self.tally = metrics.decided(self.tally, self.wall_clock() - seen.now)
                     word = "created" if made else "found"
                     log.info(
                         "%s PyTorchJob %s for %d nodes, %.3f s after the lists were read",
@@ -271,7 +271,7 @@ class Launcher:
         last, self._told = self._told, news
         if news == last:
             return
-        self.say(report.line(news, self.clock() - self._began))
+        self.say(actions.line(news, self.clock() - self._began))
         if self._owner is None or (last is not None and last.state == news.state):
             return
         kind, reason = _EVENT_REASONS[news.state]

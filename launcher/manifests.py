@@ -1,16 +1,32 @@
-"""A request as Kubernetes objects: placeholder pods, the PyTorchJob, Events. Pure."""
+"""The Kubernetes objects of a run: placeholder pods, the PyTorchJob, Events. Pure.
+
+`add_mark` marks placeholders, so that a NodeClaim names the run for which Karpenter created it. In Kubernetes, only
+Events name the pods of a NodeClaim. If the launcher trusted Events, anybody who may write Events could make it delete a
+NodeClaim. So each placeholder carries a mark: its node affinity requires that the node lacks a label whose key belongs
+to the run.
+
+- Karpenter copies the requirement to `spec.requirements` of the NodeClaim (sigs.k8s.io/karpenter v1.14.1, CanAdd in
+  pkg/controllers/provisioning/scheduling/nodeclaim.go and ToNodeClaim in nodeclaimtemplate.go).
+- It accepts `DoesNotExist` for a label that the NodePool does not know (Compatible in pkg/scheduling/requirements.go).
+- No node has the label, and Karpenter adds it to none (Requirement.Any in pkg/scheduling/requirement.go). So the
+  requirement excludes no node.
+
+Only Karpenter and administrators write NodeClaims.
+
+Containers whose numeric user has no entry in the image's /etc/passwd get HOME and a user name.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from launcher import user_environment
-from launcher.claim_mark import add_mark, mark
 from launcher.request import Request, Worker
-from launcher.volumes import SHARED_MEMORY, SHARED_MEMORY_VOLUME
+from launcher.validation import SHARED_MEMORY, SHARED_MEMORY_VOLUME
 from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
@@ -220,7 +236,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         # pkg/providers/instancetype/types.go; issue 3315). And with them a fork, as data loaders make it, may find no
         # memory; without them EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
         **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
-        **user_environment.VARIABLES,
+        **VARIABLES,
         **worker.env,
         names.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
         names.ENV_RUN_ID: request.run_id,
@@ -354,3 +370,59 @@ def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str,
         "lastTimestamp": stamp(now),
         "count": 1,
     }
+
+
+# A container runtime reads HOME from the image's /etc/passwd, uses `/` for an unlisted user, and never sets USER (runc,
+# libcontainer/init_linux.go). Then the user can't create `~/.cache`, and `getpass.getuser()` raises an error. The cache
+# of torch.compile needs both.
+VARIABLES: Final = {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"}  # noqa: S108 the container's own
+
+
+def defaults(pod: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, str]:
+    """Return HOME, USER and LOGNAME for a container with a numeric user; {} for root and for the image's own user.
+
+    Args:
+        pod: The pod's `spec`.
+        container: The container in this `spec`.
+    """
+    security = {**(pod.get("securityContext") or {}), **(container.get("securityContext") or {})}
+    return dict(VARIABLES) if security.get("runAsUser") else {}
+
+
+_DOMAIN: Final = "hold.trainyard.dev/"
+_OPERATOR: Final = "DoesNotExist"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def mark(namespace: str, run_id: str) -> str:
+    """Return the label key that marks the placeholders of this run."""
+    return _DOMAIN + hashlib.sha256(f"{namespace}/{run_id}".encode()).hexdigest()[:32]
+
+
+def add_mark(affinity: Mapping[str, Any], key: str) -> JsonObject:
+    """Return this nodeAffinity with the mark added.
+
+    The terms are alternatives, so each gets the mark. An empty term matches no node and stays empty.
+    """
+    own = {"key": key, "operator": _OPERATOR}
+    required = affinity.get(_REQUIRED) or {}
+    terms = [
+        {**each, "matchExpressions": [*(each.get("matchExpressions") or []), own]}
+        if any(each.values())
+        else each
+        for each in required.get("nodeSelectorTerms") or []
+    ]
+    return {
+        **affinity,
+        _REQUIRED: {**required, "nodeSelectorTerms": terms or [{"matchExpressions": [own]}]},
+    }
+
+
+def read_marks(claim: Mapping[str, Any]) -> frozenset[str]:
+    """Return the marks in this NodeClaim: one for each run whose placeholders Karpenter created it for."""
+    requirements = (claim.get("spec") or {}).get("requirements") or ()
+    return frozenset(
+        each["key"]
+        for each in requirements
+        if each.get("operator") == _OPERATOR and str(each.get("key")).startswith(_DOMAIN)
+    )

@@ -1,4 +1,4 @@
-"""What the launcher sees of the cluster: Kubernetes objects cut down to what decisions need."""
+"""The state of the cluster as the launcher's decisions need it, from Kubernetes objects. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from launcher.claim_mark import read_marks
-from launcher.held import held_up
+from launcher.manifests import read_marks
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 
@@ -44,7 +43,7 @@ class Claim:
     """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one.
 
     `problem` is why it could not be launched so far, in Karpenter's words; empty where it was, or not tried yet.
-    `marks` are those of the runs whose placeholders it was created for (launcher/claim_mark.py).
+    `marks` are those of the runs whose placeholders it was created for (launcher/manifests.py).
     """
 
     name: str
@@ -104,7 +103,7 @@ class Pod:
     kind of the object that controls it, empty without one. `created`, `placed_at` and `started_at` are when it was
     made, got its machine and its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
     ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
-    is the first of its containers that failed, and `held` why it does not start (launcher/held.py). `tolerations`
+    is the first of its containers that failed, and `held` why it does not start (launcher/observe.py). `tolerations`
     are those of pods without a node. Labels, annotations and owners are not trusted. `priority_class` is: the API
     server sets a pod's priority by its class
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
@@ -470,3 +469,51 @@ def training(item: Object, run_id: str) -> Training:
 def _number(text: str | None) -> int:
     """The whole number that this annotation says; 0 where there is none."""
     return int(text) if text and len(text) < 10 and text.isascii() and text.isdecimal() else 0
+
+
+# Until a pod is that old, what its status says is mostly over the next moment: it is made within a second, and bound in
+# the next one where there is room; of a thousand pods, and on a busy control plane, in several.
+PATIENCE_SECONDS: Final = 15.0
+_PULLING: Final = ("ErrImagePull", "ImagePullBackOff")
+_ON_ITS_WAY: Final = ("ContainerCreating", "PodInitializing")
+_LINE: Final = 300
+
+
+def held_up(pod: Mapping[str, Any]) -> str:
+    """Why this pod does not start, to be read after its name; "" where nothing speaks against it.
+
+    The scheduler says it in condition PodScheduled, the kubelet in the first container that waits
+    (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-state-waiting).
+    One without a condition was seen by neither: a scheduler of that name does not run, or no such node is there.
+    """
+    status = pod.get("status") or {}
+    conditions = status.get("conditions") or []
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    if status.get("phase", "Pending") == "Pending" and not (conditions or containers):
+        return _unseen(pod.get("spec") or {})
+    for each in conditions:
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            # What comes after the first sentence is about preemption.
+            why = str(each.get("message") or each.get("reason") or "").split(". ")[0]
+            return f"waits for a node: {_one_line(why)}"
+    for each in containers:
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "")
+        if reason in _PULLING:
+            # The two take turns, with another message each; one line that stays is told once.
+            return f"can't get image {_one_line(each.get('image'))}: kubectl describe pod says why"
+        if reason and reason not in _ON_ITS_WAY:
+            said = f"{reason}: {waiting['message']}" if waiting.get("message") else reason
+            return f"can't start: {_one_line(said)}"
+    return ""
+
+
+def _unseen(spec: Mapping[str, Any]) -> str:
+    if node := spec.get("nodeName"):
+        return f"waits for the kubelet of node {_one_line(node)}, which has said nothing of it"
+    scheduler = spec.get("schedulerName") or "default-scheduler"
+    return f"waits for a node: scheduler {_one_line(scheduler)} has said nothing of it"
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text or "").split())[:_LINE].rstrip(".")

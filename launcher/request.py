@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher import forms, volumes
-from launcher.reader import Reader
+from launcher import validation
+from launcher.validation import Reader
 from trainyard.k8s import names, quantity
 
 _SHAPE = re.compile(f"{names.SHAPE_STATIC}|{names.SHAPE_ELASTIC}")
@@ -196,7 +196,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
     active = top.raw("activeDeadlineSeconds")
     request = Request(
         run_id=_run_id(top, environment, problems),
-        namespace=top.text("namespace", "a DNS label", forms.LABEL, forms.LABEL_LENGTH),
+        namespace=top.text("namespace", "a DNS label", validation.LABEL, validation.LABEL_LENGTH),
         pool=_pool(top.section("pool")),
         min_nodes=lowest,
         max_nodes=highest,
@@ -284,7 +284,11 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
             job,
             f"{names.LAUNCHER_JOB_PREFIX} and ",
         )
-    if not isinstance(value, str) or not forms.LABEL.fullmatch(value) or len(value) > names.RUN_ID_MAX_LENGTH:
+    if (
+        not isinstance(value, str)
+        or not validation.LABEL.fullmatch(value)
+        or len(value) > names.RUN_ID_MAX_LENGTH
+    ):
         problems.append(
             f"{place} is {told!r}; it must be {prefix}at most {names.RUN_ID_MAX_LENGTH} lower-case letters, digits "
             "and dashes, beginning and ending with a letter or digit"
@@ -295,18 +299,18 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
 
 def _pool(reader: Reader) -> Pool:
     tolerations = reader.raw("tolerations")
-    if not isinstance(tolerations, list) or not all(map(forms.is_toleration, tolerations)):
+    if not isinstance(tolerations, list) or not all(map(validation.is_toleration, tolerations)):
         reader.wrong(
             "tolerations",
             "a list of tolerations, each with texts for key, operator, value and effect as a pod may have them",
         )
         tolerations = []
     pool = Pool(
-        name=reader.text("name", "a DNS label", forms.LABEL, forms.LABEL_LENGTH),
-        instance_type=reader.text("instanceType", "the value of a label", forms.LABEL_VALUE),
-        zone=reader.text("zone", "the value of a label", forms.LABEL_VALUE),
+        name=reader.text("name", "a DNS label", validation.LABEL, validation.LABEL_LENGTH),
+        instance_type=reader.text("instanceType", "the value of a label", validation.LABEL_VALUE),
+        zone=reader.text("zone", "the value of a label", validation.LABEL_VALUE),
         resource=reader.text(
-            "resource", "the name of a resource, for instance nvidia.com/gpu", forms.RESOURCE
+            "resource", "the name of a resource, for instance nvidia.com/gpu", validation.RESOURCE
         ),
         per_node=reader.number("perNode", 1),
         max_nodes=reader.number("maxNodes", 1),
@@ -317,7 +321,7 @@ def _pool(reader: Reader) -> Pool:
     )
     if pool.node_selector.get(names.LABEL_NODEPOOL) != pool.name:
         reader.wrong("nodeSelector", f"one with {names.LABEL_NODEPOOL}: {pool.name}")
-    elif not forms.is_selector(pool.node_selector):
+    elif not validation.is_selector(pool.node_selector):
         reader.wrong("nodeSelector", "labels of nodes, with keys and values of up to 63 characters")
     reader.finish()
     return pool
@@ -351,7 +355,9 @@ def _fallback(reader: Reader) -> Fallback:
 def _placeholder(reader: Reader) -> Placeholder:
     placeholder = Placeholder(
         image=reader.image("image"),
-        priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
+        priority_class=reader.text(
+            "priorityClassName", "a DNS name", validation.NAME, validation.NAME_LENGTH
+        ),
     )
     reader.finish()
     return placeholder
@@ -361,7 +367,7 @@ def _worker(reader: Reader) -> Worker:
     command = reader.raw("command")
     env = reader.table("env")
     for name in env:
-        if not forms.ENV_NAME.fullmatch(name):
+        if not validation.ENV_NAME.fullmatch(name):
             reader.problems.append(f"{reader.place}.env has {name!r}; it must be letters, digits and _")
     stops = env.get(names.SHUTDOWN_VARIABLE, "1")
     if not (re.fullmatch(r"[0-9]{1,6}", stops) and 1 <= int(stops) <= names.SHUTDOWN_MAX_SECONDS):
@@ -372,19 +378,23 @@ def _worker(reader: Reader) -> Worker:
     secrets = reader.table("secrets") if "secrets" in reader.values else {}
     for name, place in secrets.items():
         secret, _, key = place.partition("/")
-        if not forms.ENV_NAME.fullmatch(name) or name in env:
+        if not validation.ENV_NAME.fullmatch(name) or name in env:
             reader.problems.append(
                 f"{reader.place}.secrets has {name!r}; it must be letters, digits and _, and no name of env"
             )
-        if not (forms.NAME.fullmatch(secret) and re.fullmatch(r"[-._A-Za-z0-9]+", key)):
+        if not (validation.NAME.fullmatch(secret) and re.fullmatch(r"[-._A-Za-z0-9]+", key)):
             reader.problems.append(
                 f"{reader.place}.secrets.{name} is {_short(place)}; it must be the name of a Secret, / and its key"
             )
-    mounts = volumes.read_mounts(reader)
+    mounts = validation.read_mounts(reader)
     worker = Worker(
         image=reader.image("image"),
-        service_account=reader.text("serviceAccountName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
-        priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
+        service_account=reader.text(
+            "serviceAccountName", "a DNS name", validation.NAME, validation.NAME_LENGTH
+        ),
+        priority_class=reader.text(
+            "priorityClassName", "a DNS name", validation.NAME, validation.NAME_LENGTH
+        ),
         processes_per_node=reader.number("processesPerNode", 1),
         cpu=reader.amount("cpu"),
         memory=reader.amount("memory"),
@@ -393,7 +403,7 @@ def _worker(reader: Reader) -> Worker:
         args=reader.texts("args"),
         command=None if command is None else reader.texts("command"),
         mounts=mounts,
-        writes=volumes.read_writes(reader, mounts),
+        writes=validation.read_writes(reader, mounts),
         secrets=secrets,
     )
     reader.finish()

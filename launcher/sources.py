@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from launcher import giveback, observe
+from launcher import node_release, observe
 from launcher.observe import Claim, Node, NodePool, Pod, Training, Warned
 from launcher.request import Request
 from trainyard.k8s import names
@@ -62,7 +62,7 @@ def others_pods(request: Request, near: Callable[[str], bool]) -> ListWatch[Pod]
         if meta.get("namespace") == request.namespace and run == request.run_id:
             return None
         pod = observe.pod({**item, "metadata": {**meta, "annotations": None}})
-        return pod if pod.node or giveback.wants_pool(pod, request) else None
+        return pod if pod.node or node_release.wants_pool(pod, request) else None
 
     return ListWatch(
         path="/api/v1/pods",

@@ -18,8 +18,8 @@ from trainyard.cli.engine import ROOT
 # The launcher's own program, with less patience for the training operator: 60 s are too long for a test.
 _HASTY = """
 import os, sys
-from launcher import following
-following.UNRECONCILED_SECONDS = {seconds}
+from launcher import state_machine
+state_machine.UNRECONCILED_SECONDS = {seconds}
 from launcher.__main__ import main
 sys.exit(main(sys.argv[1:], os.environ))
 """

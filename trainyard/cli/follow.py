@@ -78,7 +78,7 @@ def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
 
 
 def reason_of(line: str) -> str | None:
-    """The reason of a launcher's line of state (launcher/report.py); None where it is no such line."""
+    """The reason of a launcher's line of state (launcher/actions.py); None where it is no such line."""
     found = LAUNCHER_LINE.match(line)
     if found is None:
         return None

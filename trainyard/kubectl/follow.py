@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from launcher.held import PATIENCE_SECONDS, held_up
+from launcher.observe import PATIENCE_SECONDS, held_up
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.kubectl import log_archive

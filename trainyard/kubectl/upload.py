@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, Final, Protocol
 
-from launcher.held import PATIENCE_SECONDS, held_up
+from launcher.observe import PATIENCE_SECONDS, held_up
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained

@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import floor
 from typing import Any, Final
 
-from launcher import user_environment
+from launcher import manifests
 from launcher.manifests import pod_security
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import in_words
@@ -112,7 +112,7 @@ def _container(attempt: AttemptSpec, below: Mapping[str, Any], node: int | None)
     )
     resources = below.get("resources") or {}
     ours = worker_resources(attempt)
-    home_environment = user_environment.defaults(queue.template_spec, below)
+    home_environment = manifests.defaults(queue.template_spec, below)
     env = _environment(attempt, node, {**home_environment, **command.environment}, below.get("env") or [])
     mounts = _mounts(attempt)
     paths = {each["mountPath"] for each in mounts}

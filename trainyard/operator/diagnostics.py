@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from launcher.held import PATIENCE_SECONDS, held_up
+from launcher.observe import PATIENCE_SECONDS, held_up
 from trainyard.operator import names as n
 from trainyard.operator.context import AttemptSpec, ReconcileContext
 from trainyard.operator.core.queue_spec import WORKSPACE

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from launcher.error_lines import RANK_PREFIX, TORCHRUN_LOG, describe, error_line, is_consequence
-from launcher.exit_codes import OUT_OF_MEMORY
+from launcher.errors import OUT_OF_MEMORY, RANK_PREFIX, TORCHRUN_LOG, describe, error_line, is_consequence
 from trainyard.operator.observe import Worker
 
 # The first failure may be reported after its consequences: the kubelet checks its containers once a second (PLEG), and

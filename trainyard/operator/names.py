@@ -73,7 +73,7 @@ ENV_LOG: Final = "TORCHRUN_LOG"
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
 # On a batch/v1 Job, a gang, and a pod that holds a node: a digest of the spec with which it was made.
 ANNOTATION_MADE_OF: Final = f"{GROUP}/made-of"
-# A launcher's run has no '.' in its id (launcher/forms.py), so that none has a job's placeholders for its own.
+# A launcher's run has no '.' in its id (launcher/validation.py), so that none has a job's placeholders for its own.
 RUN_PREFIX: Final = "torchrun."
 # An administrator's word for the GPUs of a node.
 LABEL_GPU_TYPE: Final = f"{GROUP}/gpu-type"

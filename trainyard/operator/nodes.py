@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from launcher import capacity, giveback, observe
+from launcher import capacity, node_release, observe
 from launcher.actions import GiveBack, Hold, Remove, placeholders, remove
-from launcher.capacity import Count, GiveUp, Submit
-from launcher.holding import hold
+from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import stamp
 from launcher.observe import Observation, Pod
 from launcher.progress import Progress
-from launcher.reasons import shortfall
+from launcher.state_machine import hold_nodes
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.context import AttemptSpec, ReconcileContext
@@ -176,7 +175,7 @@ class _Choice:
 
     @property
     def progress(self) -> Progress:
-        """Return the wait as `launcher.holding` takes it."""
+        """Return the wait as `launcher.state_machine` takes it."""
         since = self.capacity_wait.since
         return Progress(attempt=self.capacity_wait.tries, candidate=0, since=since, began=since)
 
@@ -206,13 +205,13 @@ class _Choice:
         """Keeps the placeholders that there should be; machines that never became of use go back."""
         initialized = {each.uid: self.ctx.now for each in self.seen.claims if each.initialized}
         since = self.capacity_wait.since
-        late = giveback.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
+        late = node_release.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
         if late and not self.seen.fresh:
             return _RECOUNT
         back = [self._given_back(each.claim.name, each.claim.uid) for each in late]
         back += [self._removed(pod) for each in late for pod in remove(each.held_by)]
         number = max(0, capacity.target(self.request, self.seen) - self.leaving)
-        actions = hold(self.request, self.seen, self.progress, number)
+        actions = hold_nodes(self.request, self.seen, self.progress, number)
         creations = tuple(
             build_placeholder(self.attempt, self.request, each.index, each.wait)
             for each in actions
@@ -291,7 +290,7 @@ class _Choice:
         )
 
     def _unneeded(self) -> tuple[GiveBack, ...]:
-        return giveback.unneeded(self.request, self.seen, since=self.capacity_wait.since)
+        return node_release.unneeded(self.request, self.seen, since=self.capacity_wait.since)
 
     def _back(self, claims: Iterable[GiveBack]) -> list[Deletion]:
         return [self._given_back(each.claim, each.uid) for each in claims]

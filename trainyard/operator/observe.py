@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
-from launcher.held import held_up
-from launcher.observe import taken_by
+from launcher.observe import held_up, taken_by
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.core.job_spec import Meta

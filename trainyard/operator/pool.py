@@ -9,8 +9,7 @@ from math import ceil
 from typing import Any, Final
 
 from launcher import capacity, manifests, observe
-from launcher.claim_mark import add_mark, mark
-from launcher.manifests import Owner
+from launcher.manifests import Owner, add_mark, mark
 from launcher.observe import Node, NodePool, Observation
 from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
 from trainyard.k8s import names, quantity

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from launcher.error_lines import strip_control_characters
+from launcher.errors import strip_control_characters
 from launcher.manifests import stamp
 from launcher.observe import Observation
 from trainyard.k8s.client import ApiError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from launcher.exit_codes import meaning
+from launcher.errors import meaning
 from launcher.manifests import stamp
 from trainyard.k8s import names
 from trainyard.operator import names as n

@@ -10,7 +10,7 @@ import itertools
 import math
 from typing import Any, Final
 
-from launcher.error_lines import strip_control_characters
+from launcher.errors import strip_control_characters
 from trainyard.operator import names as n
 from trainyard.operator.api import progress, queue
 from trainyard.operator.core.reading import JsonObject, parse_time

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.claim_mark import read_marks
+from launcher.manifests import read_marks
 from tests.integration.local.conftest import Command, Stack, run
 from tests.integration.local.own_cloud import processes_that_name
 

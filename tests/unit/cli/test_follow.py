@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher.actions import Report
-from launcher.report import line
+from launcher.actions import Report, line
 from trainyard.cli import follow
 from trainyard.cli.follow import Follower, FollowError, Run, describe_node, job_result, node_state
 from trainyard.k8s.client import ApiUnavailable

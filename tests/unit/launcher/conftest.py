@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.claim_mark import mark
+from launcher.manifests import mark
 from launcher.request import Request, parse_request
 from tests.unit.launcher.api_server import FakeApi, serving
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher import machine, manifests, observe, waiting
+from launcher import manifests, observe, state_machine
 from launcher import progress as progresses
 from launcher.actions import End, Hold, Memory, Remove, Start, Step
 from launcher.observe import Observation
@@ -39,7 +39,7 @@ def at(observation: Observation, now: float) -> Observation:
 
 def test_an_attempt_that_fails_removes_its_placeholders_and_pauses() -> None:
     request = asked(attempts=3)
-    step = machine.step(
+    step = state_machine.step(
         request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]), jitter=0.5
     )
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
@@ -56,25 +56,25 @@ def test_an_attempt_that_fails_removes_its_placeholders_and_pauses() -> None:
 def test_a_pause_is_never_shorter_than_asked_and_at_most_a_fifth_longer(
     jitter: float, longest: float
 ) -> None:
-    step = machine.step(asked(attempts=2), Memory(progress=LATE), seen([]), jitter)
+    step = state_machine.step(asked(attempts=2), Memory(progress=LATE), seen([]), jitter)
     assert of(step).resumes == pytest.approx(NOW + longest, abs=0.01)
 
 
 def test_nothing_is_asked_for_in_a_pause_and_a_fresh_wait_follows() -> None:
     request = asked(attempts=2)
-    pausing = machine.step(request, Memory(progress=LATE), seen([])).memory
-    resumes = of(machine.step(request, pausing, seen([]))).resumes
+    pausing = state_machine.step(request, Memory(progress=LATE), seen([])).memory
+    resumes = of(state_machine.step(request, pausing, seen([]))).resumes
     assert resumes is not None
-    left = machine.step(request, pausing, at(seen([], [held(request, 0)]), resumes - 1))
+    left = state_machine.step(request, pausing, at(seen([], [held(request, 0)]), resumes - 1))
     assert left.actions == (Remove(name="hold-r1-0", uid="uid-0"),), "a killed launcher's is removed, too"
     assert left.report.state == names.STATE_PAUSING
-    again = machine.step(request, left.memory, at(seen([]), resumes))
+    again = state_machine.step(request, left.memory, at(seen([]), resumes))
     assert [action.wait for action in again.actions if isinstance(action, Hold)] == ["2-0"] * 4
     assert of(again).began == resumes
-    in_time = machine.step(request, again.memory, at(seen([node("a")]), resumes + 299))
+    in_time = state_machine.step(request, again.memory, at(seen([node("a")]), resumes + 299))
     assert in_time.report.state == names.STATE_WAITING
     assert in_time.report.reason.startswith("attempt 2 of 2: ")
-    last = machine.step(request, in_time.memory, at(seen([node("a")]), resumes + 300))
+    last = state_machine.step(request, in_time.memory, at(seen([node("a")]), resumes + 300))
     (end,) = last.actions
     assert isinstance(end, End)
     assert end.code == names.EXIT_BELOW_MINIMUM
@@ -85,41 +85,41 @@ def test_a_placeholder_of_another_wait_is_neither_kept_nor_counted_on(request_: 
     old = manifests.placeholder(request_, 0, OWNER, "1-0")
     old["metadata"]["uid"], old["spec"]["nodeName"] = "old", "a"
     second = Memory(progress=Progress(attempt=2, candidate=0, since=NOW - 900, began=NOW - 1))
-    step = machine.step(request_, second, seen([node("a")], [old]))
+    step = state_machine.step(request_, second, seen([node("a")], [old]))
     assert step.actions[0] == Remove(name="hold-r1-0", uid="old")
     assert [action.index for action in step.actions if isinstance(action, Hold)] == [1, 2, 3]
-    full = machine.step(request_, second, seen([node(name) for name in "abcd"], [old]))
+    full = state_machine.step(request_, second, seen([node(name) for name in "abcd"], [old]))
     assert full.actions[0] == Remove(name="hold-r1-0", uid="old")
     assert not any(isinstance(action, Start) for action in full.actions)
 
 
 def test_idle_time_is_the_sum_over_usable_nodes(request_: Request) -> None:
-    step = machine.step(request_, Memory(), seen([node("a")]))
+    step = state_machine.step(request_, Memory(), seen([node("a")]))
     for now, nodes in ((10, "a"), (15, "ab"), (30, "")):
-        step = machine.step(request_, step.memory, at(seen([node(name) for name in nodes]), NOW + now))
+        step = state_machine.step(request_, step.memory, at(seen([node(name) for name in nodes]), NOW + now))
     assert of(step).idle_node_seconds == 10 + 5 + 2 * 15
-    end = machine.step(request_, step.memory, at(seen([]), NOW + 300))
+    end = state_machine.step(request_, step.memory, at(seen([]), NOW + 300))
     assert end.report.reason.endswith("; 45 node-seconds stood idle")
 
 
 def test_neither_a_pause_nor_the_machines_of_another_pool_count_as_idle_time() -> None:
     request = asked(attempts=2, fallbacks=[fallback()])
     one = seen([node("a")])
-    step = machine.step(request, Memory(progress=LATE), one)
+    step = state_machine.step(request, Memory(progress=LATE), one)
     limits = observe.node_pool({"spec": {"limits": {"nvidia.com/gpu": "32"}}})
     second = seen([large("b")], pool=limits)
-    step = machine.step(request, step.memory, at(second, NOW + 120))
+    step = state_machine.step(request, step.memory, at(second, NOW + 120))
     assert of(step).idle_node_seconds == 0
     resumes = of(step).resumes
     assert resumes is not None
-    step = machine.step(request, step.memory, at(one, resumes))
+    step = state_machine.step(request, step.memory, at(one, resumes))
     assert of(step).idle_node_seconds == 0
-    assert of(machine.step(request, step.memory, at(one, resumes + 7))).idle_node_seconds == 7
+    assert of(state_machine.step(request, step.memory, at(one, resumes + 7))).idle_node_seconds == 7
 
 
 def test_the_next_pool_is_tried_at_once_and_named() -> None:
     request = asked(fallbacks=[fallback()])
-    step = machine.step(request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]))
+    step = state_machine.step(request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]))
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
     assert (of(step).candidate, of(step).began, step.memory.candidate) == (1, NOW, 1)
     assert step.report.reason == (
@@ -127,9 +127,9 @@ def test_the_next_pool_is_tried_at_once_and_named() -> None:
     )
     limits = {"spec": {"limits": {"nvidia.com/gpu": "32"}}}
     there = seen([large(name) for name in "abcd"], pool=observe.node_pool(limits))
-    started = machine.step(request, step.memory, there)
+    started = state_machine.step(request, step.memory, there)
     assert started.actions == (Start(nodes=4, reason="pool large: all 4 nodes are there"),)
-    holding = machine.step(request, step.memory, seen([], pool=there.pool))
+    holding = state_machine.step(request, step.memory, seen([], pool=there.pool))
     assert [action.wait for action in holding.actions if isinstance(action, Hold)] == ["1-1"] * 4
 
 
@@ -143,13 +143,15 @@ def test_a_fallback_has_its_own_deadline_worker_and_pool() -> None:
     assert template["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "8"
     waiting = Progress(attempt=1, candidate=1, since=NOW - 500, began=NOW - 119)
     limits = observe.node_pool({"spec": {"limits": {"nvidia.com/gpu": "32"}}})
-    assert machine.step(request, Memory(progress=waiting), seen([], pool=limits)).report.state == "waiting"
+    assert (
+        state_machine.step(request, Memory(progress=waiting), seen([], pool=limits)).report.state == "waiting"
+    )
     over = dataclasses.replace(waiting, began=NOW - 120)
-    assert machine.step(request, Memory(progress=over), seen([], pool=limits)).report.state == "failed"
+    assert state_machine.step(request, Memory(progress=over), seen([], pool=limits)).report.state == "failed"
 
 
 def failed(request: Request, progress: Progress, observation: Observation) -> tuple[int, str]:
-    (end,) = machine.step(request, Memory(progress=progress), observation).actions
+    (end,) = state_machine.step(request, Memory(progress=progress), observation).actions
     assert isinstance(end, End)
     return end.code, end.reason
 
@@ -176,13 +178,13 @@ def test_where_no_pool_can_ever_do_there_is_no_other_attempt() -> None:
     assert code == names.EXIT_IMPOSSIBLE
     assert reason.startswith("after 1 of 5 attempts: pool small: there is no NodePool small; pool large: ")
     hopeful = dataclasses.replace(progress, failures=(FIRST,))
-    step = machine.step(request, Memory(progress=hopeful), seen([], pool=None))
+    step = state_machine.step(request, Memory(progress=hopeful), seen([], pool=None))
     assert step.report.state == names.STATE_PAUSING
 
 
 def test_a_pool_that_can_never_do_is_left_at_once() -> None:
     request = asked(fallbacks=[fallback()])
-    step = machine.step(request, Memory(), seen([], limit="4"))
+    step = state_machine.step(request, Memory(), seen([], limit="4"))
     assert of(step).candidate == 1
     assert "2 nodes are needed, but the limit of NodePool small is 4 nvidia.com/gpu" in step.report.reason
 
@@ -223,13 +225,13 @@ def test_progress_of_another_request_is_refused(attempt: int, candidate: int) ->
 def test_the_next_moment_at_which_the_clock_decides() -> None:
     request = asked(attempts=3, fallbacks=[fallback()])
     first = Memory(progress=begun(NOW))
-    assert waiting.due(request, Memory(), NOW) is None
-    assert waiting.due(request, first, NOW) == NOW + 300, "the deadline of the wait"
+    assert state_machine.due(request, Memory(), NOW) is None
+    assert state_machine.due(request, first, NOW) == NOW + 300, "the deadline of the wait"
     held_open = dataclasses.replace(first, quorum_since=NOW + 10)
-    assert waiting.due(request, held_open, NOW + 10) == NOW + 40, "the end of the hold window"
-    assert waiting.due(request, held_open, NOW + 40) == NOW + 300
-    assert waiting.due(request, held_open, NOW + 300) is None
+    assert state_machine.due(request, held_open, NOW + 10) == NOW + 40, "the end of the hold window"
+    assert state_machine.due(request, held_open, NOW + 40) == NOW + 300
+    assert state_machine.due(request, held_open, NOW + 300) is None
     second = Memory(progress=dataclasses.replace(begun(NOW), candidate=1))
-    assert waiting.due(request, second, NOW) == NOW + 120, "each pool has a deadline of its own"
+    assert state_machine.due(request, second, NOW) == NOW + 120, "each pool has a deadline of its own"
     paused = Memory(progress=dataclasses.replace(begun(NOW), resumes=NOW + 900))
-    assert waiting.due(request, paused, NOW) == NOW + 900
+    assert state_machine.due(request, paused, NOW) == NOW + 900

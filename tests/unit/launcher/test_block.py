@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from components.documents.pool import request as program_side
-from launcher import block, machine
+from launcher import block, state_machine
 from launcher.actions import End, Memory, Remove
 from launcher.capacity import Decision, GiveUp, Submit, Wait, count, decide
 from launcher.observe import Observation, Training
@@ -78,7 +78,7 @@ def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     run = request(left=HOUR, longest=HOUR - 100)
     assert isinstance(decided(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
     pods = [held(run, 0)]
-    step = machine.step(run, Memory(progress=begun(NOW)), seen([], pods, now=NOW + 101))
+    step = state_machine.step(run, Memory(progress=begun(NOW)), seen([], pods, now=NOW + 101))
     assert step.report.state == names.STATE_FAILED
     assert [type(action) for action in step.actions] == [Remove, End], "the placeholder buys nothing more"
 
@@ -95,7 +95,7 @@ def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is
 
 def test_a_training_that_runs_is_never_refused_and_still_warned() -> None:
     running = Training(uid="t", ours=True, nodes=4, outcome="", message="")
-    step = machine.step(request(left=-60), Memory(), dataclasses.replace(four(), training=running))
+    step = state_machine.step(request(left=-60), Memory(), dataclasses.replace(four(), training=running))
     assert step.report.state == names.STATE_FOLLOWING
     assert "the machines are taken back from 2027-01-15T07:59:00Z" in step.report.reason
 
@@ -118,7 +118,7 @@ def ahead(begins: float, fallback: bool = False, longest: int | None = None) -> 
 
 
 def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
-    step = machine.step(ahead(301), Memory(), seen([]))
+    step = state_machine.step(ahead(301), Memory(), seen([]))
     (end,) = step.actions
     assert isinstance(end, End)
     assert end.code == names.EXIT_IMPOSSIBLE
@@ -130,10 +130,10 @@ def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
 
 def test_a_wait_into_the_block_says_when_it_begins_until_it_does() -> None:
     run = ahead(300)
-    step = machine.step(run, Memory(), seen([]))
+    step = state_machine.step(run, Memory(), seen([]))
     assert step.report.state == names.STATE_WAITING
     assert step.report.reason.startswith("the capacity block of pool small begins at 2027-01-15T08:05:00Z")
-    begun_ = machine.step(run, Memory(progress=begun(NOW + 10)), seen([], now=NOW + 300))
+    begun_ = state_machine.step(run, Memory(progress=begun(NOW + 10)), seen([], now=NOW + 300))
     assert "capacity block" not in begun_.report.reason
 
 

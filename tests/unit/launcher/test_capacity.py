@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher import machine, manifests, observe
+from launcher import manifests, observe, state_machine
 from launcher.actions import MOST_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
 from launcher.capacity import GiveUp, Submit, Wait, count, decide, preflight
 from launcher.manifests import Owner
@@ -212,7 +212,7 @@ def test_nothing_is_held_for_nodes_that_can_not_come(request_: Request) -> None:
 
 
 def test_never_more_placeholders_than_the_pool_can_have_nodes(request_: Request) -> None:
-    step = machine.step(request_, Memory(), seen([], limit="8"))
+    step = state_machine.step(request_, Memory(), seen([], limit="8"))
     assert [action.index for action in step.actions if isinstance(action, Hold)] == [0, 1]
 
 
@@ -220,51 +220,51 @@ def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
     nodes = [node(name) for name in "abc"]
     pods = [held(request_, 0, "a"), held(request_, 1, "c"), held(request_, 2), held(request_, 3, "gone")]
     memory = Memory(progress=begun(NOW - 60), quorum_since=NOW - 31)
-    cached = machine.step(request_, memory, seen(nodes, pods, fresh=False))
+    cached = state_machine.step(request_, memory, seen(nodes, pods, fresh=False))
     # What is too much goes first, so that the fresh lists need not be read twice.
     assert cached.actions == (
         Remove(name="hold-r1-2", uid="uid-2"),
         Remove(name="hold-r1-3", uid="uid-3"),
         Recount(),
     )
-    fresh = machine.step(request_, memory, seen(nodes, pods))
+    fresh = state_machine.step(request_, memory, seen(nodes, pods))
     assert fresh.actions == (
         Remove(name="hold-r1-2", uid="uid-2"),
         Remove(name="hold-r1-3", uid="uid-3"),
         Recount(),
     )
-    last = machine.step(request_, memory, seen(nodes, pods[:2]))
+    last = state_machine.step(request_, memory, seen(nodes, pods[:2]))
     assert [type(action) for action in last.actions] == [Start]
-    lost = machine.step(request_, memory, seen(nodes[:1], pods[:1]))
+    lost = state_machine.step(request_, memory, seen(nodes[:1], pods[:1]))
     assert [action.index for action in lost.actions if isinstance(action, Hold)] == [1, 2, 3]
 
 
 def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> None:
     late = Memory(progress=begun(NOW - 300))
-    assert machine.step(request_, late, seen([node("a")], fresh=False)).actions == (Recount(),)
-    assert [type(action) for action in machine.step(request_, late, seen([node("a")])).actions] == [End]
+    assert state_machine.step(request_, late, seen([node("a")], fresh=False)).actions == (Recount(),)
+    assert [type(action) for action in state_machine.step(request_, late, seen([node("a")])).actions] == [End]
 
 
 def test_what_looks_hopeless_in_a_list_that_may_lag_is_looked_at_again(request_: Request) -> None:
     first = Memory(progress=begun(NOW))
     for old in (seen([], pool=None, fresh=False), seen([], limit="4", fresh=False)):
-        assert machine.step(request_, first, old).actions == (Recount(),)
-    gone = machine.step(request_, first, seen([], pool=None))
+        assert state_machine.step(request_, first, old).actions == (Recount(),)
+    gone = state_machine.step(request_, first, seen([], pool=None))
     assert [type(action) for action in gone.actions] == [End]
 
 
 def test_a_restarted_launcher_goes_on_with_the_first_ones_deadline(request_: Request) -> None:
     """Its progress is what the Lease kept; test_lease.py has the way there and back."""
     one = seen([node("a")], [held(request_, 0)])
-    on_time = machine.step(request_, Memory(progress=begun(NOW - 299)), one)
+    on_time = state_machine.step(request_, Memory(progress=begun(NOW - 299)), one)
     assert [action.index for action in on_time.actions if isinstance(action, Hold)] == [1, 2, 3]
-    late = machine.step(request_, Memory(progress=begun(NOW - 300)), one)
+    late = state_machine.step(request_, Memory(progress=begun(NOW - 300)), one)
     assert [type(action) for action in late.actions] == [Remove, End]
 
 
 def test_an_ended_placeholder_is_replaced(request_: Request) -> None:
     pods = [held(request_, index) for index in range(3)] + [held(request_, 3, phase="Failed")]
-    assert machine.step(request_, Memory(), seen([], pods)).actions == (
+    assert state_machine.step(request_, Memory(), seen([], pods)).actions == (
         Remove(name="hold-r1-3", uid="uid-3"),
     )
 
@@ -293,26 +293,31 @@ def test_workers_that_have_ended_well_are_told_as_such(
     request_: Request, phases: tuple[str, str], reason: str
 ) -> None:
     workers = [worker(index, "ab"[index], phase) for index, phase in enumerate(phases)]
-    assert machine.step(request_, Memory(), seen([], workers, training=training())).report.reason == reason
+    assert (
+        state_machine.step(request_, Memory(), seen([], workers, training=training())).report.reason == reason
+    )
 
 
 def test_a_training_on_one_node_is_told_in_the_singular(request_: Request) -> None:
     one = training(nodes=1, outcome="Succeeded")
-    assert machine.step(request_, Memory(), seen([], [], training=one)).report.reason == "trained on 1 node"
+    assert (
+        state_machine.step(request_, Memory(), seen([], [], training=one)).report.reason
+        == "trained on 1 node"
+    )
 
 
 def test_placeholders_stay_until_every_worker_has_its_node(request_: Request) -> None:
     some = [held(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "", "Pending")]
-    step = machine.step(request_, Memory(), seen([], some, training=training()))
+    step = state_machine.step(request_, Memory(), seen([], some, training=training()))
     assert (step.report.reason, step.actions) == ("1 of 2 workers running", ())
     every = [held(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "b", "Pending")]
-    step = machine.step(request_, Memory(), seen([], every, training=training()))
+    step = state_machine.step(request_, Memory(), seen([], every, training=training()))
     assert step.actions == (Remove(name="hold-r1-1", uid="uid-1"),)
 
 
 def test_a_failed_training_frees_its_nodes_and_keeps_finished_pods(request_: Request) -> None:
     pods = [worker(0, "a", "Failed"), worker(1, "b", "Running")]
-    step = machine.step(
+    step = state_machine.step(
         request_, Memory(), seen([], pods, training=training(outcome="Failed", message="bad"))
     )
     assert step.actions == (
@@ -333,7 +338,7 @@ def test_a_failed_training_frees_its_nodes_and_keeps_finished_pods(request_: Req
 def test_the_end_of_the_training_is_the_launchers_end(
     request_: Request, job: Training | None, code: int
 ) -> None:
-    step = machine.step(request_, Memory(training_uid="t"), seen([], [held(request_, 0)], training=job))
+    step = state_machine.step(request_, Memory(training_uid="t"), seen([], [held(request_, 0)], training=job))
     assert [type(action) for action in step.actions] == [Remove, End]
     end = step.actions[-1]
     assert isinstance(end, End)

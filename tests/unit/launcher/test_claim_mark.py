@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.claim_mark import JsonObject, add_mark, mark, read_marks
+from launcher.manifests import JsonObject, add_mark, mark, read_marks
 from tests.unit.launcher.shown import node
 from trainyard.operator.placement import affinity_allows
 

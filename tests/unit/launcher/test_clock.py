@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher import giveback, machine
+from launcher import node_release, state_machine
 from launcher.actions import End, Memory, Start, Step
 from launcher.observe import Claim, Observation
 from launcher.progress import Failure, Progress, begun
@@ -32,9 +32,9 @@ def steps(
     """The last of these steps, and what the next one would be."""
     looked = seen([node(name) for name in nodes])
     for moment in moments[:-1]:
-        memory = machine.step(request, memory, at(looked, moment)).memory
-    last = machine.step(request, memory, at(looked, moments[-1]))
-    return last, lambda moment: machine.step(request, last.memory, at(looked, moment))
+        memory = state_machine.step(request, memory, at(looked, moment)).memory
+    last = state_machine.step(request, memory, at(looked, moments[-1]))
+    return last, lambda moment: state_machine.step(request, last.memory, at(looked, moment))
 
 
 def test_a_hold_lasts_no_longer_than_its_window_after_a_clock_was_set_back(request_: Request) -> None:
@@ -63,12 +63,12 @@ def test_a_pause_ends_after_its_longest_time_after_a_clock_was_set_back() -> Non
 
 def test_a_machine_is_given_back_in_its_time_after_a_clock_was_set_back(request_: Request) -> None:
     claim = Claim(name="small-a", uid="u", node="", launched=True, initialized=False, deleting=False, age=0.0)
-    before = giveback.complete_at(request_, seen([], claims=(claim,), now=BACK), {"u": NOW})
+    before = node_release.complete_at(request_, seen([], claims=(claim,), now=BACK), {"u": NOW})
     assert before == {"u": BACK}
 
 
 def test_a_clock_that_goes_on_changes_nothing() -> None:
     """Else the Lease would be written in each round."""
     first = begun(NOW)
-    step = machine.step(asked(), Memory(progress=first), seen([node("a")], now=NOW + 10))
+    step = state_machine.step(asked(), Memory(progress=first), seen([node("a")], now=NOW + 10))
     assert step.memory.progress == first

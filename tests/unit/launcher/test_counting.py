@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import machine
+from launcher import state_machine
 from launcher.actions import Memory, Recount, Start
 from launcher.capacity import count
 from launcher.progress import begun
@@ -48,5 +48,5 @@ def test_without_a_surplus_too_the_lists_are_fresh_before_a_submit(request_: Req
     nodes = [node(name) for name in "abcd"]
     pods = [held(request_, index, name) for index, name in enumerate("abcd")]
     memory = Memory(progress=begun(NOW))
-    assert machine.step(request_, memory, seen(nodes, pods, fresh=False)).actions == (Recount(),)
-    assert [type(one) for one in machine.step(request_, memory, seen(nodes, pods)).actions] == [Start]
+    assert state_machine.step(request_, memory, seen(nodes, pods, fresh=False)).actions == (Recount(),)
+    assert [type(one) for one in state_machine.step(request_, memory, seen(nodes, pods)).actions] == [Start]

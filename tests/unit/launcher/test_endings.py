@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from launcher import observe
-from launcher.endings import Ending, ending, gang
 from launcher.manifests import stamp
 from launcher.observe import Pod, Training
+from launcher.outcome import Ending, ending, gang
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node
 from trainyard.k8s import names

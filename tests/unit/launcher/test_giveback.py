@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher import capacity, giveback, machine, observe
+from launcher import capacity, node_release, observe, state_machine
 from launcher.actions import End, GiveBack, Hold, Memory, Recount, Remove, Start, Step
 from launcher.manifests import stamp
 from launcher.observe import Observation, Training
@@ -50,7 +50,7 @@ def cluster(
 
 
 def waited(request: Request, observation: Observation, began: float = 2000, **memory: Any) -> Step:
-    return machine.step(request, Memory(progress=begun(NOW - began), **memory), observation)
+    return state_machine.step(request, Memory(progress=begun(NOW - began), **memory), observation)
 
 
 def given_back(step: Step) -> list[str]:
@@ -69,7 +69,7 @@ def test_a_machine_without_its_gpus_is_given_back_and_its_placeholder_made_anew(
     assert step.memory.progress is not None
     assert [loss.told for loss in step.memory.progress.given_back] == [told]
     # Once the pod is gone, another takes its place, and Karpenter buys for it.
-    after = machine.step(patient, step.memory, cluster([], [], holding[1:]))
+    after = state_machine.step(patient, step.memory, cluster([], [], holding[1:]))
     assert after.actions == (Hold(index=0, wait="1-0"),)
     assert after.report.reason.endswith(f"; 1 machine given back: {told}")
 
@@ -159,10 +159,10 @@ def test_a_device_plugin_that_is_restarted_costs_no_machine(patient: Request) ->
     """Only a machine that has been without its devices for all of the time goes."""
     whole, bare = node("a"), node("a", status__allocatable=BARE)
     step = waited(patient, cluster([claim("c", 1000)], [whole]))
-    again = machine.step(patient, step.memory, cluster([claim("c", 1000)], [bare]))
+    again = state_machine.step(patient, step.memory, cluster([claim("c", 1000)], [bare]))
     assert given_back(again) == []
     later = dataclasses.replace(cluster([claim("c", 1000)], [bare]), now=NOW + 900)
-    assert given_back(machine.step(patient, again.memory, later)) == ["c"]
+    assert given_back(state_machine.step(patient, again.memory, later)) == ["c"]
 
 
 def test_machines_are_given_back_on_fresh_lists_alone(patient: Request) -> None:
@@ -176,11 +176,11 @@ def test_machines_are_given_back_on_fresh_lists_alone(patient: Request) -> None:
 def test_a_loss_counts_once_however_often_a_launcher_is_killed_over_it(patient: Request) -> None:
     observation = cluster([claim("c", 1000), claim("d", 950, "")], [node("a", status__allocatable=BARE)])
     first = waited(patient, observation)
-    second = machine.step(patient, Memory(progress=first.memory.progress), observation)
+    second = state_machine.step(patient, Memory(progress=first.memory.progress), observation)
     assert given_back(second) == ["c", "d"]
     progress = second.memory.progress
     assert isinstance(progress, Progress)
-    assert giveback.told(progress.given_back) == (
+    assert node_release.told(progress.given_back) == (
         "2 machines given back, the last: i-0d / NodeClaim d: not registered after 900 s"
     )
 
@@ -230,7 +230,7 @@ def test_at_the_deadline_machines_on_their_way_go_after_the_placeholders_and_bef
     assert step.memory.progress is not None
     assert step.memory.progress.given_back == ()
     going = [{**one, "metadata": {**one["metadata"], "deletionTimestamp": stamp(NOW)}} for one in claims[:2]]
-    (end,) = machine.step(patient, step.memory, cluster([*going, claims[2]], [node("a"), bare])).actions
+    (end,) = state_machine.step(patient, step.memory, cluster([*going, claims[2]], [node("a"), bare])).actions
     assert isinstance(end, End)
 
 
@@ -239,7 +239,7 @@ def test_machines_on_their_way_go_before_the_next_pool_is_noted() -> None:
     step = cut_short(request, cluster([starting("new")], []))
     assert given_back(step) == ["new"]
     assert step.memory.candidate == 0
-    assert machine.step(request, step.memory, cluster([], [])).memory.candidate == 1
+    assert state_machine.step(request, step.memory, cluster([], [])).memory.candidate == 1
 
 
 def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: Request) -> None:
@@ -366,12 +366,12 @@ def test_without_fresh_lists_a_wait_that_can_never_succeed_looks_again_before_it
 
 def test_a_signal_gives_back_what_is_on_its_way_but_for_a_training_that_goes_on(patient: Request) -> None:
     observation, memory = cluster([starting("new")], []), Memory(progress=begun(NOW - 100))
-    back, end = machine.stop(patient, memory, observation)
+    back, end = state_machine.stop(patient, memory, observation)
     assert isinstance(back, GiveBack)
     assert isinstance(end, End)
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     going = dataclasses.replace(observation, training=training)
-    assert [type(action) for action in machine.stop(patient, memory, going)] == [End]
+    assert [type(action) for action in state_machine.stop(patient, memory, going)] == [End]
 
 
 def test_a_training_that_fails_for_good_gives_back_what_came_for_its_lost_worker(patient: Request) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher import machine, observe
+from launcher import observe, state_machine
 from launcher.actions import GiveBack, Memory, Start
 from launcher.observe import Observation, Pod
 from launcher.progress import begun
@@ -48,12 +48,12 @@ def daemon(name: str, at: str) -> Pod:
     return observe.pod({"metadata": meta, "spec": spec, "status": {"phase": "Running"}})
 
 
-def milliseconds(request: Request, observation: Observation) -> tuple[float, machine.Step]:
+def milliseconds(request: Request, observation: Observation) -> tuple[float, state_machine.Step]:
     """The quickest of three steps in milliseconds of a core, and what it said."""
     memory, took = Memory(progress=begun(NOW - 2000)), []
     for _ in range(3):
         began = time.process_time()
-        step = machine.step(request, memory, observation)
+        step = state_machine.step(request, memory, observation)
         took.append(1000 * (time.process_time() - began))
     return min(took), step
 

@@ -14,11 +14,11 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 
 from launcher import __main__ as program
-from launcher import metrics, tally
+from launcher import metrics
 from launcher.manifests import Owner, stamp
+from launcher.metrics import Tally
 from launcher.progress import Progress
 from launcher.request import Request
-from launcher.tally import Tally
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
@@ -202,7 +202,7 @@ def test_a_launcher_that_follows_a_dead_one_begins_at_nothing(api: FakeApi) -> N
 
 
 def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
-    refused = {tally.Refusal(pool="small", zone="z", instance_type="t", code="x"): 1}
+    refused = {metrics.Refusal(pool="small", zone="z", instance_type="t", code="x"): 1}
     every = Tally(run="r1", pool="small", refused=refused, decision_seconds=1.0)
     served_ = {
         sample.name: (family.type, set(sample.labels))
@@ -219,7 +219,7 @@ def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
 
 @pytest.fixture
 def port(request_: Request) -> Iterator[int]:
-    with served(lambda: tally.nothing(request_)) as port:
+    with served(lambda: metrics.nothing(request_)) as port:
         yield port
 
 
@@ -244,7 +244,7 @@ def test_server_answers_only_get_of_its_path(port: int, capfd: pytest.CaptureFix
 
 def test_in_a_pod_each_of_its_addresses_answers(request_: Request) -> None:
     """`kubectl port-forward` comes by the loopback one, Prometheus by the pod's own."""
-    with served(lambda: tally.nothing(request_), "") as port:
+    with served(lambda: metrics.nothing(request_), "") as port:
         assert scrape(HOST, port) == scrape("127.83.0.3", port)
 
 
@@ -266,7 +266,7 @@ def test_a_scrape_that_fails_is_one_line_and_the_next_one_is_answered(
     def read() -> Tally:
         if broken.is_set():
             raise RuntimeError("no counts")
-        return tally.nothing(request_)
+        return metrics.nothing(request_)
 
     with served(read) as port:
         broken.set()
@@ -283,7 +283,7 @@ def test_a_scrape_that_fails_is_one_line_and_the_next_one_is_answered(
 def test_an_address_that_cant_be_had_is_one_warning(
     request_: Request, caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
-    assert metrics.serve(lambda: tally.nothing(request_), host, 0) is None
+    assert metrics.serve(lambda: metrics.nothing(request_), host, 0) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be used: ")
@@ -307,7 +307,7 @@ def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_metrics_are_served_on_both_families(request_: Request, address: str) -> None:
-    server = metrics.serve(lambda: tally.nothing(request_), "", 0)
+    server = metrics.serve(lambda: metrics.nothing(request_), "", 0)
     assert server is not None
     try:
         with closing(http.client.HTTPConnection(address, server.server_address[1], timeout=10)) as connection:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from launcher import observe, reasons, refusals
+from launcher import capacity, observe, refusals
 from launcher.capacity import Submit, Wait, count, decide
 from launcher.observe import NodePool
 from launcher.request import Request
@@ -29,7 +29,7 @@ def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> 
         warning("small-4", "Unsupported", at=NOW - 1000),
     )
     observation = seen([], warnings=warnings)
-    text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
+    text = capacity.shortfall(request_, observation, count(request_, observation), NOW - 10)
     assert text == (
         "InsufficientInstanceCapacity for g5.12xlarge in us-west-2b (2x), "
         "VcpuLimitExceeded for g5.12xlarge in us-west-2b (1x; raise the account's vCPU quota)"
@@ -64,19 +64,19 @@ def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> N
         warning("small-5", ended, at=NOW - 1000),
     )
     observation = seen([], warnings=warnings)
-    text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
+    text = capacity.shortfall(request_, observation, count(request_, observation), NOW - 10)
     assert "EC2 terminated 2 instances of pool small (g5.12xlarge in us-west-2b)" in text
     assert "cluster.volumeKey" in text
     assert "--query 'Reservations[].Instances[].StateReason.Message'" in text
     quiet = seen([], warnings=warnings[3:])
-    assert "EC2 terminated" not in reasons.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
+    assert "EC2 terminated" not in capacity.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
 
 
 def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:
     pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
     nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
     observation = seen(nodes, pool=pool)
-    text = reasons.shortfall(request_, observation, count(request_, observation), NOW)
+    text = capacity.shortfall(request_, observation, count(request_, observation), NOW)
     assert text == "NodePool small is not ready: NodeClassReady=False; 1 node: 0 of 40 cpu; 1 node: cordoned"
 
 
@@ -107,7 +107,7 @@ def test_the_reason_names_the_nodeclaims_that_start_and_why_others_are_not_launc
 ) -> None:
     def told(*claims: observe.Claim) -> str:
         observation = seen([], claims=claims)
-        return reasons.shortfall(request_, observation, count(request_, observation), NOW)
+        return capacity.shortfall(request_, observation, count(request_, observation), NOW)
 
     new = starting("small-a", "Unknown", "AwaitingReconciliation", "object is awaiting reconciliation")
     assert told(starting("small-b"), new) == "2 NodeClaims starting: small-a, small-b"

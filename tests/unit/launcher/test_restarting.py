@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher import machine, observe
+from launcher import observe, state_machine
 from launcher import progress as progresses
 from launcher.actions import End, Hold, Memory, Recount, Remove, Retire, Start, Step
 from launcher.observe import Observation, Training
@@ -56,11 +56,11 @@ def lost(request: Request, **changes: Any) -> Step:
     """The step that sees the loss of one of three workers."""
     memory = Memory(progress=dataclasses.replace(BEGUN, **changes), training_uid="t")
     pods = [worker(0), worker(1), evicted(2)]
-    return machine.step(request, memory, seen([], pods, training=job()))
+    return state_machine.step(request, memory, seen([], pods, training=job()))
 
 
 def later(request: Request, memory: Memory, seconds: float, observation: Observation) -> Step:
-    return machine.step(request, memory, dataclasses.replace(observation, now=NOW + seconds))
+    return state_machine.step(request, memory, dataclasses.replace(observation, now=NOW + seconds))
 
 
 def test_a_loss_is_counted_and_its_job_deleted_and_the_free_node_held() -> None:
@@ -77,7 +77,7 @@ def test_a_loss_is_counted_and_its_job_deleted_and_the_free_node_held() -> None:
 def test_what_the_watches_say_is_read_anew_before_a_training_is_deleted() -> None:
     pods = [worker(0), worker(1), evicted(2)]
     observation = seen([], pods, training=job(), fresh=False)
-    step = machine.step(asked(maxRestarts=3), Memory(progress=BEGUN), observation)
+    step = state_machine.step(asked(maxRestarts=3), Memory(progress=BEGUN), observation)
     assert step.actions == (Recount(),)
     assert of(step).restarts == 0
 
@@ -175,9 +175,9 @@ def test_without_a_restart_left_a_loss_is_the_end(budget: int, before: int) -> N
 def test_a_launcher_without_a_lease_reads_the_number_of_restarts_off_the_job() -> None:
     request = asked(maxRestarts=2)
     pods = [worker(0), worker(1), evicted(2)]
-    step = machine.step(request, Memory(), seen([], pods, training=job(restart=2)))
+    step = state_machine.step(request, Memory(), seen([], pods, training=job(restart=2)))
     assert isinstance(step.actions[-1], End)
-    step = machine.step(request, Memory(), seen([], pods, training=job(restart=1)))
+    step = state_machine.step(request, Memory(), seen([], pods, training=job(restart=1)))
     assert of(step).restarts == 2
 
 
@@ -188,7 +188,7 @@ def test_the_time_to_train_is_for_all_restarts_together() -> None:
     again = dataclasses.replace(progress, retiring="", trained=995.0)
     pods = [worker(0), worker(1), evicted(2)]
     memory = Memory(progress=again, training_uid="t2")
-    step = machine.step(request, memory, seen([], pods, training=job(uid="t2", created=NOW - 1)))
+    step = state_machine.step(request, memory, seen([], pods, training=job(uid="t2", created=NOW - 1)))
     assert step.report.state == names.STATE_FOLLOWING, (
         "its five seconds are over, so that the operator ends it"
     )
@@ -211,9 +211,9 @@ def test_machines_that_trained_have_their_time_again_before_they_are_given_back(
 def test_a_job_that_somebody_deletes_is_not_a_loss() -> None:
     pods = [worker(0, deletionTimestamp="now")]
     memory = Memory(progress=BEGUN, training_uid="t", gang={"train-r1-worker-1": "w1"})
-    step = machine.step(asked(maxRestarts=3), memory, seen([], pods, training=job(deleting=True)))
+    step = state_machine.step(asked(maxRestarts=3), memory, seen([], pods, training=job(deleting=True)))
     assert (step.actions, step.report.reason) == ((), "PyTorchJob train-r1 is being deleted")
-    step = machine.step(asked(maxRestarts=3), step.memory, seen([], []))
+    step = state_machine.step(asked(maxRestarts=3), step.memory, seen([], []))
     assert step.actions == (End(code=names.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
 
 
@@ -230,7 +230,7 @@ def test_a_suspended_training_is_no_failure_and_holds_nothing() -> None:
     memory = Memory(progress=BEGUN, training_uid="t", gang={"train-r1-worker-1": "w1"})
     leaving = [worker(0, deletionTimestamp="now"), held(request, 0)]
     observation = seen([], leaving, training=job(suspended=True))
-    step = machine.step(request, memory, observation)
+    step = state_machine.step(request, memory, observation)
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
     assert (step.report.state, step.report.nodes) == (names.STATE_SUSPENDED, 0)
     assert (of(step).suspended, of(step).trained, of(step).restarts) == (True, 100.0, 0)
@@ -243,7 +243,9 @@ def test_a_resumed_training_is_begun_anew_with_the_nodes_that_there_are_and_cost
     suspended = dataclasses.replace(BEGUN, suspended=True, trained=100.0)
     memory = Memory(progress=suspended, training_uid="t")
     resumed = seen([], [worker(0, "Pending")], training=job())
-    assert machine.step(request, memory, dataclasses.replace(resumed, fresh=False)).actions == (Recount(),)
+    assert state_machine.step(request, memory, dataclasses.replace(resumed, fresh=False)).actions == (
+        Recount(),
+    )
     step = later(request, memory, 9000, resumed)
     assert step.actions[0] == Retire(uid="t")
     progress = of(step)

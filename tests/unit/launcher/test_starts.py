@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher import machine, observe, starts
+from launcher import observe, state_machine
 from launcher.actions import Memory
 from launcher.manifests import stamp
 from launcher.observe import Claim, Observation, Pod, Training
@@ -49,26 +49,26 @@ def claim(node: str, age: float) -> Claim:
 
 def test_the_slowest_worker_is_told_from_its_placement_and_from_its_machines_order() -> None:
     workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
-    assert starts.told(workers, {"a": NOW, "b": NOW + 10}) == (
+    assert state_machine.slowest_start(workers, {"a": NOW, "b": NOW + 10}) == (
         "the slowest began 90 s after its placement, 180 s after its machine was ordered"
     )
 
 
 def test_machines_that_were_there_before_do_not_count() -> None:
     claims = [claim("a", 100), claim("b", 101), claim("c", 102), claim("", 1)]
-    ordered = starts.orders(claims, NOW + 100, NOW)
+    ordered = state_machine.orders(claims, NOW + 100, NOW)
     assert ordered == {"a": NOW, "b": NOW - 1}, "a creation is noted in whole seconds"
     workers = [worker("a", placed=100, started=130), worker("c", placed=100, started=190)]
-    assert starts.told(workers, ordered) == (
+    assert state_machine.slowest_start(workers, ordered) == (
         "the slowest began 90 s after its placement, 130 s after its machine was ordered"
     )
-    assert starts.told(workers, {}) == "the slowest began 90 s after its placement"
+    assert state_machine.slowest_start(workers, {}) == "the slowest began 90 s after its placement"
 
 
 def test_nothing_is_told_before_all_have_started() -> None:
     one = worker("a", placed=0, started=9)
-    assert starts.told([], {}) == ""
-    assert starts.told([one, worker("b", placed=0, started=None)], {}) == ""
+    assert state_machine.slowest_start([], {}) == ""
+    assert state_machine.slowest_start([one, worker("b", placed=0, started=None)], {}) == ""
 
 
 def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> None:
@@ -87,15 +87,15 @@ def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> Non
 def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     """The lists of machines are only read while it waits for them."""
     waiting = seen([node("a"), node("b")], claims=(claim("a", 60), claim("b", 50)))
-    memory = machine.step(request_, Memory(progress=begun(NOW - 60)), waiting).memory
+    memory = state_machine.step(request_, Memory(progress=begun(NOW - 60)), waiting).memory
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     both = (worker("a", placed=0, started=20), worker("b", placed=0, started=30))
     now = Observation(now=NOW + 40, fresh=True, training=training, pods=both)
-    assert machine.step(request_, memory, now).report.reason == (
+    assert state_machine.step(request_, memory, now).report.reason == (
         "2 of 2 workers running; the slowest began 30 s after its placement, 80 s after its machine was ordered"
     )
     one = dataclasses.replace(now, pods=both[:1])
-    assert machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
+    assert state_machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
 
 
 def test_a_worker_that_does_not_start_is_named_with_the_reason(request_: Request) -> None:
@@ -116,7 +116,7 @@ def test_a_worker_that_does_not_start_is_named_with_the_reason(request_: Request
         (15, "; train-r1-b can't get image example.com/train:1: kubectl describe pod says why"),
     ):
         now = Observation(now=NOW + age, fresh=True, training=training, pods=pods)
-        reason = machine.step(request_, Memory(), now).report.reason
+        reason = state_machine.step(request_, Memory(), now).report.reason
         assert reason == f"1 of 2 workers running{told}"
 
 
@@ -135,5 +135,5 @@ def test_an_operator_that_makes_no_pods_is_named_and_waited_for(
     job = {"metadata": created, "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}}
     training = dataclasses.replace(observe.training(job, "r1"), ours=True)
     now = Observation(now=NOW + age, fresh=False, training=training, pods=workers)
-    step = machine.step(request_, Memory(), now)
+    step = state_machine.step(request_, Memory(), now)
     assert (step.report.reason, step.report.state, step.actions) == (reason, "following", ())

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from launcher import machine, observe, tally
+from launcher import metrics, observe, state_machine
 from launcher.actions import Memory
 from launcher.manifests import stamp
+from launcher.metrics import Refusal, Tally
 from launcher.observe import Observation, Training, Warned
 from launcher.progress import Loss, Progress, begun
 from launcher.request import Request
-from launcher.tally import Refusal, Tally
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, seen
 from trainyard.k8s import names
@@ -29,12 +29,12 @@ class Counting:
     """A launcher's memory and counts over one observation after another."""
 
     def __init__(self, request: Request, memory: Memory | None = None) -> None:
-        self.request, self.memory, self.tally = request, memory or Memory(), tally.nothing(request)
+        self.request, self.memory, self.tally = request, memory or Memory(), metrics.nothing(request)
 
     def see(self, *moments: Observation) -> Tally:
         for moment in moments:
-            step = machine.step(self.request, self.memory, moment)
-            self.tally = tally.stepped(self.tally, self.request, self.memory, step, moment)
+            step = state_machine.step(self.request, self.memory, moment)
+            self.tally = metrics.stepped(self.tally, self.request, self.memory, step, moment)
             self.memory = step.memory
         return self.tally
 
@@ -160,7 +160,7 @@ def test_a_code_that_is_not_known_counts_under_the_events_reason() -> None:
 def test_refusals_are_remembered_for_as_long_as_they_may_be_told_again_and_no_longer() -> None:
     counting = Counting(asked(capacityDeadlineSeconds=100_000))
     old = refusal("old")
-    late = NOW + tally.REMEMBERED_SECONDS + 1
+    late = NOW + metrics.REMEMBERED_SECONDS + 1
     counting.see(at(NOW, old), at(late, old, refusal("new", late)), at(late + 1, old))
     assert counting.tally.refused == {SMALL: 2}, "one that is still told is still known"
     counting.see(at(late + 2, refusal("newest", late + 2)))
@@ -211,6 +211,6 @@ def test_a_launcher_that_follows_a_dead_one_counts_only_what_is_its_own() -> Non
 
 
 def test_the_time_of_a_decision_is_kept() -> None:
-    counted = tally.decided(Counting(asked()).see(at(NOW, nodes=4)), 0.25)
+    counted = metrics.decided(Counting(asked()).see(at(NOW, nodes=4)), 0.25)
     assert counted.decision_seconds == 0.25
     assert Counting(asked()).see(at(NOW, nodes=4)).decision_seconds is None

@@ -6,8 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from launcher import observe
-from launcher.claim_mark import mark
-from launcher.manifests import stamp
+from launcher.manifests import mark, stamp
 from launcher.observe import Observation
 from tests.unit.operator.api import Api, JsonObject
 from trainyard.k8s import names

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.error_lines import describe, error_line
+from launcher.errors import describe, error_line
 from launcher.manifests import stamp
 from tests.unit.operator.api import Api
 from tests.unit.operator.life import Life

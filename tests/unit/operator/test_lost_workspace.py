@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.held import PATIENCE_SECONDS
+from launcher.observe import PATIENCE_SECONDS
 from tests.unit.operator.api import Crash, sync_pod_status
 from tests.unit.operator.life import Life
 from tests.unit.operator.made import DIGEST, job

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.claim_mark import mark
-from launcher.manifests import stamp
+from launcher.manifests import mark, stamp
 from tests.unit.operator.made import CLUSTER, DIGEST
 from tests.unit.operator.pool import GPU, POOL, PoolApi
 from tests.unit.operator.pooled import ELASTIC, Pooled

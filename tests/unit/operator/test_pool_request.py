@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launcher import observe
-from launcher.claim_mark import mark
+from launcher.manifests import mark
 from launcher.observe import NodePool
 from tests.unit.operator.made import DIGEST, TOOLS, attempt_spec, pod
 from trainyard.k8s import names, quantity

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from launcher.reader import Reader
+from launcher.validation import Reader
 from trainyard.k8s import quantity
 
 JsonObject = dict[str, Any]

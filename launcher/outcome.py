@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher.error_lines import describe, is_consequence
-from launcher.exit_codes import meaning
+from launcher.errors import describe, is_consequence, meaning
 from launcher.observe import Node, Observation, Pod, Training
 from launcher.request import Request
 from trainyard.k8s import names

@@ -7,7 +7,7 @@ ValidateNodeDisruptable). So two kinds are given back here: those that take too 
 that are still on their way and that nobody waits for any more.
 
 A NodeClaim is deleted only if its marks say that Karpenter created it for placeholders of this run and of no other
-(launcher/claim_mark.py). Labels of pods, Events and the devices in a job's spec are not trusted.
+(launcher/manifests.py). Labels of pods, Events and the devices in a job's spec are not trusted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from launcher.actions import GiveBack
 from launcher.capacity import incomplete, is_placeholder, is_warm
-from launcher.claim_mark import mark
+from launcher.manifests import mark
 from launcher.observe import Claim, Observation, Pod
 from launcher.progress import Loss
 from launcher.request import Request

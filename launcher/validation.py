@@ -1,14 +1,83 @@
-"""Typed values out of a JSON object, with everything that is wrong with them gathered."""
+"""Reads typed values from a JSON object and collects all errors. Pure.
+
+It also checks the form of names (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/) and of
+images, and the shared volumes of a worker.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from launcher import forms
 from trainyard.k8s import quantity
+
+LABEL_LENGTH = 63
+NAME_LENGTH = 253
+# Longer names of repositories are refused where images are pulled (github.com/distribution/reference v0.6.0).
+IMAGE_NAME_LENGTH = 255
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+_QUALIFIED = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+LABEL_VALUE = re.compile(_QUALIFIED)
+_LABEL_KEY = re.compile(rf"((?P<prefix>[^/]+)/)?{_QUALIFIED}")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESOURCE = re.compile(r"([a-z0-9][a-z0-9.-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+# A registry with or without a port, a repository, and a tag or a digest or both: without either a node runs whatever
+# `latest` is on that day (github.com/distribution/reference v0.6.0, reference.go).
+_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_TAG, _DIGEST = r":[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", r"@sha256:[0-9a-f]{64}"
+_PINNED_IMAGE = re.compile(
+    rf"(?P<name>([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?{_PART}(/{_PART})*)({_TAG}|({_TAG})?{_DIGEST})"
+)
+_OPERATORS = ("Equal", "Exists")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def is_pinned_image(text: str) -> bool:
+    """Whether this names an image with a tag or a digest, or both."""
+    match = _PINNED_IMAGE.fullmatch(text)
+    return match is not None and len(match["name"]) <= IMAGE_NAME_LENGTH
+
+
+def is_label_key(text: str) -> bool:
+    """Whether this may be the key of a label, of a taint, or the name of a resource."""
+    match = _LABEL_KEY.fullmatch(text)
+    prefix = match["prefix"] if match else None
+    return match is not None and (
+        prefix is None or (len(prefix) <= NAME_LENGTH and NAME.fullmatch(prefix) is not None)
+    )
+
+
+def is_selector(labels: Mapping[str, str]) -> bool:
+    """Whether these may be labels that a pod asks of its node."""
+    return all(
+        is_label_key(key) and (not value or LABEL_VALUE.fullmatch(value)) for key, value in labels.items()
+    )
+
+
+def is_toleration(value: Any) -> bool:
+    """Whether a pod may have this toleration, with texts alone.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    """
+    parts = ("key", "operator", "value", "effect")
+    if not isinstance(value, dict) or not all(
+        key in parts and isinstance(item, str) for key, item in value.items()
+    ):
+        return False
+    key, operator, held = value.get("key", ""), value.get("operator") or "Equal", value.get("value", "")
+    return (
+        operator in _OPERATORS
+        and value.get("effect", "") in ("", *_EFFECTS)
+        and (is_label_key(key) if key else operator == "Exists")
+        and (not held or (operator == "Equal" and LABEL_VALUE.fullmatch(held) is not None))
+    )
+
 
 # More seconds than anybody waits, and more of anything else than there is.
 MOST = 1_000_000_000
@@ -59,7 +128,7 @@ class Reader:
     def image(self, key: str) -> str:
         """The name of an image with a tag or a digest."""
         value = self.raw(key)
-        if isinstance(value, str) and forms.is_pinned_image(value):
+        if isinstance(value, str) and is_pinned_image(value):
             return value
         self.wrong(key, "an image with a tag or digest")
         return ""
@@ -135,3 +204,42 @@ def _is_text(value: Any) -> TypeGuard[str]:
 
 def kind(value: Any) -> str:
     return "missing" if value is None else f"{json.dumps(value)[:40]}"
+
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
+# A worker's volumes have the names of their claims, but for this one.
+SHARED_MEMORY_VOLUME = "shared-memory"
+
+
+def read_mounts(reader: Reader) -> dict[str, str]:
+    """Claims and the directories where a worker sees them; none where nothing is said."""
+    mounts = reader.table("mounts") if "mounts" in reader.values else {}
+    for claim, path in mounts.items():
+        named = LABEL.fullmatch(claim) and len(claim) <= LABEL_LENGTH
+        if not named or claim == SHARED_MEMORY_VOLUME:
+            reader.problems.append(
+                f"{reader.place}.mounts has {claim!r}; it must be the name of a claim, a DNS label of at most"
+                f" {LABEL_LENGTH} characters and not {SHARED_MEMORY_VOLUME}"
+            )
+        if (
+            ":" in path
+            or not path.startswith("/")
+            or path == SHARED_MEMORY
+            or list(mounts.values()).count(path) > 1
+        ):
+            reader.problems.append(
+                f"{reader.place}.mounts.{claim} is {path!r}; it must be an absolute path of its own"
+                f" without a colon and not {SHARED_MEMORY}"
+            )
+    return mounts
+
+
+def read_writes(reader: Reader, mounts: Mapping[str, str]) -> tuple[str, ...]:
+    """The directories of these mounts that workers write to; none where nothing is said."""
+    writes = reader.texts("writes") if "writes" in reader.values else ()
+    for path in writes:
+        if not any(path == mounted or path.startswith(f"{mounted}/") for mounted in mounts.values()):
+            reader.problems.append(
+                f"{reader.place}.writes has {path!r}; it must be a directory of a mounted volume"
+            )
+    return writes
