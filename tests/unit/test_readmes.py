@@ -54,6 +54,47 @@ def test_architecture_page_links_the_readme_of_each_package() -> None:
     assert missing(page) == []
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = [
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each) for each in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    ]
+    return {re.sub(r"[^\w\- ]", "", each.strip().lower()).replace(" ", "-") for each in titles}
+
+
+def lost_links(page: Path) -> list[str]:
+    """Return the links of a page whose file or heading does not exist."""
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        if "://" not in link and not (target.exists() and (not heading or heading in headings(target))):
+            lost.append(link)
+    return lost
+
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("examples/**/*.md"),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    assert lost_links(page) == []
+
+
+def test_link_to_a_missing_heading_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(
+        "# `make up`: The first\n[a](#make-up-the-first) [b](#lost) [c](README.md#lost) [d](gone.md)\n"
+    )
+    assert lost_links(page) == ["#lost", "README.md#lost", "gone.md"]
+
+
 def decisions() -> list[tuple[str, str]]:
     """The files and functions of the architecture page's table of decisions."""
     text = (ROOT / "docs" / "architecture.md").read_text()

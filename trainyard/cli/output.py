@@ -25,7 +25,7 @@ def is_live(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def status_row(stage: str, seconds: float, state: str, columns: int) -> str:
-    """Return the last row of a terminal: `Updating  1:05  created 57 of ~180`."""
+    """Return the last row of a terminal: `Updating  1:05  created 57 of 155`."""
     minutes, rest = divmod(int(seconds), 60)
     text = f"{stage}  {minutes}:{rest:02}  {state}".rstrip()
     # A full row would move the cursor to the next one.
