@@ -8,10 +8,11 @@ from typing import Any
 
 from tests.torchrun_manifests import manifest
 from trainyard.operator import names as n
-from trainyard.operator.api import job, queue
 from trainyard.operator.api.fields import Field
+from trainyard.operator.api.job import JOB
+from trainyard.operator.api.queue import QUEUE
 
-SPECS = {n.QUEUE_KIND: queue.spec(), n.JOB_KIND: job.spec()}
+SPECS = {n.QUEUE_KIND: QUEUE, n.JOB_KIND: JOB}
 # What has to be said beside a field.
 _BESIDE: dict[str, dict[str, Any]] = {
     "numNodes": {"numGPUs": 0},

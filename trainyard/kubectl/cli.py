@@ -17,7 +17,7 @@ _EXITS: Final = (
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
     "75 a followed job was removed, 77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )
-# Of spec.launcher (trainyard/operator/core/job_spec.py).
+# Of spec.launcher (trainyard/operator/api/job.py).
 LAUNCHERS: Final = ("torchrun", "none")
 FORMATS: Final = ("yaml", "json", "name", "wide")
 VERBS: Final = ("submit", "logs", "status", "list", "queues", "cancel", "suspend", "resume", "sync", "cp")

@@ -18,7 +18,7 @@ from trainyard.kubectl.log_stream import LogPosition, Stream, print_line, read_l
 from trainyard.kubectl.pod_state import beyond, failed_start, has_started, is_over
 from trainyard.kubectl.progress import say
 from trainyard.operator import names as n
-from trainyard.operator.core.reading import parse_time
+from trainyard.operator.api.fields import parse_time
 
 JsonObject = dict[str, Any]
 _ASK_SECONDS: Final = 1.0

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 from trainyard.kubectl.errors import USAGE, PluginError
 from trainyard.kubectl.progress import say
+from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec, parse_job
+from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
+from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.command import detect_launcher, literal_variables, nested_launcher
 from trainyard.operator.command_parser import PYTHON
-from trainyard.operator.core import job_spec
-from trainyard.operator.core.job_spec import NO_LAUNCHER, TORCHRUN, JobSpec
-from trainyard.operator.core.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
-from trainyard.operator.core.resolve import Settings, resolve
 from trainyard.operator.distribution import InvalidJob, Size, distribute
 from trainyard.operator.launcher_detection import Detection, find_conflict, job_shape
 
@@ -37,9 +36,9 @@ class Scripts:
         self._mount = self._working = WORKING_DIRECTORY
         if queue is not None:
             volume = queue.volumes.get(WORKSPACE)
-            self._mount = volume.mount_path if volume is not None else queue.working_directory
-            moved = queue.working_directory == WORKING_DIRECTORY
-            self._working = self._mount if moved else queue.working_directory
+            self._mount = volume.mount_path if volume is not None else queue.working_dir
+            moved = queue.working_dir == WORKING_DIRECTORY
+            self._working = self._mount if moved else queue.working_dir
 
     def read(self, name: str) -> str | None:
         """Return the text of a file; None if the workspace has no such text file."""
@@ -72,7 +71,7 @@ def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None
     Raises:
         PluginError: A launcher in the command does not fit the job.
     """
-    spec, _ = job_spec.parse(job["spec"])
+    spec, _ = parse_job(job["spec"])
     if spec is None:  # the API server reports the error
         return ""
     settings = _settings(queue, spec)
@@ -92,7 +91,7 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
     Raises:
         PluginError: The scripts start a launcher that does not fit the job.
     """
-    spec, _ = job_spec.parse(job["spec"])
+    spec, _ = parse_job(job["spec"])
     if spec is None:
         return
     settings = _settings(queue, spec)
@@ -125,7 +124,7 @@ def _check(spec: JobSpec, settings: Settings | None, found: Detection, scripts: 
     size = _size(spec, settings)
     if size is None:
         return
-    backend = spec.rendezvous if settings is None else settings.rendezvous
+    backend = spec.distributed.rdzv_backend if settings is None else settings.rendezvous
     place, wrong = find_conflict(spec, found, job_shape(spec, size, backend))
     if wrong:
         raise PluginError(USAGE, f"{_FLAGS.get(place) or _script_and_line(scripts, place, wrong)}: {wrong}")
@@ -139,12 +138,12 @@ def _size(spec: JobSpec, settings: Settings | None) -> Size | None:
         except InvalidJob:
             return None
     if spec.elastic is not None:
-        nodes, least = spec.elastic.most, spec.elastic.least
-    elif spec.nodes is not None or spec.gpus < 2:
-        nodes = least = spec.nodes or 1
+        nodes, least = spec.elastic.max_nodes, spec.elastic.min_nodes
+    elif spec.num_nodes is not None or spec.num_gpus < 2:
+        nodes = least = spec.num_nodes or 1
     else:
         return None
-    return Size(nodes=nodes, gpus=spec.gpus // nodes, least=least)
+    return Size(nodes=nodes, gpus=spec.num_gpus // nodes, least=least)
 
 
 def _script_and_line(scripts: Scripts, place: str, wrong: str) -> str:
@@ -161,7 +160,7 @@ def _script_and_line(scripts: Scripts, place: str, wrong: str) -> str:
 
 def _describe_decision(spec: JobSpec, found: Detection) -> str:
     """Return a line about the decision, its reason, and how to override it."""
-    each = "GPU" if spec.gpus else "node"
+    each = "GPU" if spec.num_gpus else "node"
     once = "runs once on each node"
     if spec.launcher:
         effect = f"torchrun starts it once for each {each}" if spec.launcher == TORCHRUN else once

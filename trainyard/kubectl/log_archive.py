@@ -18,9 +18,9 @@ from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.errors import NOT_FOUND, UNAVAILABLE, PluginError
 from trainyard.kubectl.progress import say
+from trainyard.operator.api.job import parse_job
+from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import LOG_READER_CONTAINER, build_log_reader
-from trainyard.operator.core import job_spec
-from trainyard.operator.core.resolve import resolve
 
 JsonObject = dict[str, Any]
 LAST: Final = "last"
@@ -92,7 +92,7 @@ def aws_command(job: JsonObject, node: int | None, attempt: str) -> str:
 
 def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
     name = job["spec"]["jobQueue"]
-    queue, (spec, _) = cluster.queue(name), job_spec.parse(job["spec"])
+    queue, (spec, _) = cluster.queue(name), parse_job(job["spec"])
     settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
     image = str((job.get("status", {}).get("logs") or {}).get("image") or "")
     if settings is None or not image:

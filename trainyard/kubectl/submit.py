@@ -19,8 +19,8 @@ from trainyard.kubectl.packing import Packed
 from trainyard.kubectl.progress import say
 from trainyard.kubectl.upload import pods_that_have
 from trainyard.operator import names as n
-from trainyard.operator.core import job_spec
-from trainyard.operator.core.resolve import resolve
+from trainyard.operator.api.job import parse_job
+from trainyard.operator.api.resolve import resolve
 from trainyard.operator.distribution import InvalidJob, distribute
 from trainyard.operator.gang import gang_rejection_reason
 from trainyard.operator.names import archive_prefix
@@ -235,20 +235,20 @@ def _check_size(job: JsonObject, queue: JsonObject) -> None:
     Raises:
         PluginError: The job would never start.
     """
-    spec, _ = job_spec.parse(job["spec"])
+    spec, _ = parse_job(job["spec"])
     settings = resolve(queue.get("spec"), spec)[0] if spec is not None else None
     if spec is None or settings is None:
         return
     try:
         size = distribute(spec, settings.queue)
     except InvalidJob as refusal:
-        raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
+        raise PluginError(USAGE, f"queue {spec.job_queue}: {refusal}") from None
     trial = trial_attempt(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
     status = queue.get("status")
     if why := pool_rejection_reason(status, trial, time.time()) or gang_rejection_reason(status, trial):
-        raise PluginError(USAGE, f"queue {spec.queue}: {why}")
-    if why := reservation_warning(status, settings.queue.pool):
-        say(f"queue {spec.queue}: {why}; the job waits until there is one")
+        raise PluginError(USAGE, f"queue {spec.job_queue}: {why}")
+    if why := reservation_warning(status, settings.queue.scheduling.pool):
+        say(f"queue {spec.job_queue}: {why}; the job waits until there is one")
 
 
 def _judge(cluster: Cluster, job: JsonObject) -> None:

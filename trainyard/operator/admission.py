@@ -4,7 +4,7 @@ The controller may create pods everywhere. Without these policies, a user who ma
 any pod: with another service account, a Secret or the host network. So the API server checks the user's own permissions
 for each write of a job or queue (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/;
 `authorizer` is the CEL library https://pkg.go.dev/k8s.io/apiserver/pkg/cel/library#Authz). The expressions come from
-the schema and from the tables in trainyard/operator/core/permissions.py.
+the schema and from the tables in trainyard/operator/api/permissions.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api import job
 from trainyard.operator.api.fields import Field
-from trainyard.operator.core.permissions import (
+from trainyard.operator.api.job import JOB
+from trainyard.operator.api.permissions import (
     CREATE_PODS,
     HARMLESS_CHANGES,
     RESERVED_PATTERN,
@@ -50,9 +50,7 @@ def objects() -> list[dict[str, Any]]:
 def fields_with_permission(permission: str) -> dict[str, str]:
     """Return the job fields that need this permission, each with a CEL condition that the field is set."""
     return {
-        path: cel
-        for path, cel in _fields(job.spec(), "object.spec", "")
-        if required_permission(path) == permission
+        path: cel for path, cel in _fields(JOB, "object.spec", "") if required_permission(path) == permission
     }
 
 
@@ -72,7 +70,7 @@ def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
 
 
 def _job_policy() -> dict[str, Any]:
-    checked = [name for name in job.spec().fields if name not in HARMLESS_CHANGES]
+    checked = [name for name in JOB.fields if name not in HARMLESS_CHANGES]
     return _policy(
         name=n.JOB_POLICY,
         resource=n.JOB_PLURAL,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.children import build_claim, build_jobs, build_service, build_sync_pod
 from trainyard.operator.context import (
     AttemptSpec,
@@ -19,7 +20,6 @@ from trainyard.operator.context import (
     unknown_capacity,
     valid_conditions,
 )
-from trainyard.operator.core.reading import JsonObject, parse_time
 from trainyard.operator.diagnostics import ended_sync_pod, is_abandoned, workspace_wait
 from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.nodes import NodesChosen, NodesWait, choose_nodes, delete_placeholders
@@ -43,7 +43,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
         prepared = gang_wait(ctx, prepared) or prepared
     unsent = _wait_for_workspace(ctx, prepared) if isinstance(prepared, AttemptSpec) else None
     nodes_of: NodesChosen | NodesWait | None = unsent
-    if isinstance(prepared, AttemptSpec) and prepared.settings.queue.pool:
+    if isinstance(prepared, AttemptSpec) and prepared.settings.queue.scheduling.pool:
         nodes_of = choose_nodes(ctx, prepared, _count_leaving(ctx), unsent)
         if isinstance(nodes_of, NodesChosen):
             prepared = prepare_attempt(ctx, ctx.status.attempt, nodes_of.nodes)
@@ -249,7 +249,7 @@ def _wait_for_nodes(
     wanted = [build_service(attempt), *([build_sync_pod(attempt)] if attempt.sync else [])]
     taken = _name_conflict(ctx, wanted)
     reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (waiting.reason, waiting.message)
-    if attempt.settings.queue.pool:
+    if attempt.settings.queue.scheduling.pool:
         condition = Condition(
             type=n.CAPACITY_AVAILABLE, status=False, reason=waiting.reason, message=waiting.message
         )

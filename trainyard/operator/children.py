@@ -18,11 +18,11 @@ from launcher.manifests import pod_security
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import in_words
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.job import Workspace
+from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from trainyard.operator.command import build_command, literally
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.core.job_spec import Workspace
-from trainyard.operator.core.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
-from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.names import log_url, sync_pod_url
 from trainyard.operator.placement import REQUIRED, placement_fields
 from trainyard.operator.signal_forwarder import MESSAGE_PATH, wrap_command
@@ -47,7 +47,7 @@ _ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
 def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
     """The workers' pod template; with `node` that of one node alone."""
     queue = attempt.settings.queue
-    below = queue.template_spec
+    below = queue.pod_template.spec
     containers = [dict(each) for each in below.get("containers") or []]
     own = next((each for each in containers if each["name"] == n.WORKER_CONTAINER), None)
     container = _container(attempt, own or {}, node)
@@ -78,7 +78,7 @@ def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
 
 def pull_secrets(queue: QueueSpec) -> JsonObject:
     """The field of a PodSpec by which other pods than workers get their image: its registry may be private, too."""
-    secrets = queue.template_spec.get("imagePullSecrets")
+    secrets = queue.pod_template.spec.get("imagePullSecrets")
     return {"imagePullSecrets": secrets} if secrets else {}
 
 
@@ -90,7 +90,7 @@ def _metadata(attempt: AttemptSpec, node: int | None) -> JsonObject:
     }
     return {
         "labels": {
-            **queue.template_labels,
+            **queue.pod_template.metadata.labels,
             **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
             **attempt.attempt_labels,
             n.LABEL_JOB_UID: attempt.uid,
@@ -98,7 +98,7 @@ def _metadata(attempt: AttemptSpec, node: int | None) -> JsonObject:
         },
         "annotations": {
             names.DO_NOT_DISRUPT: "true",
-            **queue.template_annotations,
+            **queue.pod_template.metadata.annotations,
             **(gang if attempt.settings.gang else {}),
             **({n.ANNOTATION_ARCHIVE: archive_annotation(workspace)} if workspace is not None else {}),
         },
@@ -112,7 +112,7 @@ def _container(attempt: AttemptSpec, below: Mapping[str, Any], node: int | None)
     )
     resources = below.get("resources") or {}
     ours = worker_resources(attempt)
-    home_environment = manifests.defaults(queue.template_spec, below)
+    home_environment = manifests.defaults(queue.pod_template.spec, below)
     env = _environment(attempt, node, {**home_environment, **command.environment}, below.get("env") or [])
     mounts = _mounts(attempt)
     paths = {each["mountPath"] for each in mounts}
@@ -146,8 +146,8 @@ def worker_resources(attempt: AttemptSpec) -> dict[str, str]:
     """
     queue, gpus, part = attempt.settings.queue, attempt.size.gpus, _node_fraction(attempt)
     running_sidecars = _TOOL if part < 1 and attempt.spec.workspace is not None else {}
-    cpus = _subtract(queue.cpus * part, running_sidecars.get("cpu"))
-    memory = _subtract(queue.memory * part, running_sidecars.get("memory"))
+    cpus = _subtract(queue.node_resources.cpus * part, running_sidecars.get("cpu"))
+    memory = _subtract(queue.node_resources.memory * part, running_sidecars.get("memory"))
     asked = {"cpu": f"{max(1, floor(cpus * 1000))}m", "memory": in_words(max(1, floor(memory)))}
     return {**asked, **({GPU_RESOURCE: str(gpus)} if gpus else {})}
 
@@ -155,7 +155,7 @@ def worker_resources(attempt: AttemptSpec) -> dict[str, str]:
 def _node_fraction(attempt: AttemptSpec) -> Fraction:
     """Return the fraction of the queue's nodeResources that a worker gets."""
     gpus = attempt.size.gpus
-    return Fraction(gpus, attempt.settings.queue.gpus) if gpus else Fraction(1)
+    return Fraction(gpus, attempt.settings.queue.node_resources.gpus) if gpus else Fraction(1)
 
 
 def _subtract(share: quantity.Amount, running_sidecars: str | None) -> quantity.Amount:
@@ -174,7 +174,7 @@ def _template_resources(attempt: AttemptSpec, asked: Mapping[str, Any]) -> JsonO
     if not gpus or gpus == attempt.settings.node_gpus:
         return dict(asked)
     left = {name: amount for name, amount in asked.items() if name != names.EFA_RESOURCE}
-    if names.EFA_RESOURCE in asked and not _mounts_huge_pages(attempt.settings.queue.template_spec):
+    if names.EFA_RESOURCE in asked and not _mounts_huge_pages(attempt.settings.queue.pod_template.spec):
         left = {name: amount for name, amount in left.items() if not name.startswith("hugepages-")}
     if _STORAGE in left:
         with suppress(ValueError):  # the queue's dry run says so
@@ -193,9 +193,7 @@ def _environment(
     attempt: AttemptSpec, node: int | None, flags: Mapping[str, str], below: Iterable[JsonObject]
 ) -> list[JsonObject]:
     queue, size = attempt.settings.queue, attempt.size
-    threads = floor(
-        Fraction(queue.cpus) * (Fraction(size.gpus, queue.gpus) if size.gpus else 1) / size.processes
-    )
+    threads = floor(queue.node_resources.cpus * _node_fraction(attempt) / size.processes)
     values = {
         n.ENV_THREADS: str(max(1, threads)),
         n.ENV_BACKEND: attempt.spec.backend,
@@ -204,8 +202,8 @@ def _environment(
         names.ENV_PROCESSES_PER_NODE: str(size.processes),
         **flags,
     }
-    if queue.interface:
-        values |= {n.ENV_NCCL_INTERFACE: queue.interface, n.ENV_GLOO_INTERFACE: _gloo(queue.interface)}
+    if interface := queue.networking.interface:
+        values |= {n.ENV_NCCL_INTERFACE: interface, n.ENV_GLOO_INTERFACE: _gloo(interface)}
     if size.elastic:
         # After a change of the members the survivors would look for the store of an agent that is gone
         # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
@@ -223,7 +221,7 @@ def _environment(
         *([{"name": n.ENV_LOG, "value": n.LOG_FILE}] if attempt.logs else []),
     ]
     ours: list[JsonObject] = [{"name": name, "value": value} for name, value in values.items()]
-    if size.nodes > 1 and queue.template_spec.get("hostNetwork"):
+    if size.nodes > 1 and queue.pod_template.spec.get("hostNetwork"):
         # A machine's name may be known to nobody. A pod's own is in its hosts file, and torchrun gives ranks in the
         # order of these names: that of addresses is chance, and node 0's log would not be that of rank 0
         # (_mark_rendezvous_complete in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
@@ -260,13 +258,13 @@ def _grace(container: JsonObject) -> int:
 def _working_directory(attempt: AttemptSpec) -> str:
     """Where the command runs: a script of the workspace is found there, unless the queue says another place."""
     queue = attempt.settings.queue
-    moved = attempt.spec.workspace is not None and queue.working_directory == WORKING_DIRECTORY
-    return _workspace_path(attempt) if moved else queue.working_directory
+    moved = attempt.spec.workspace is not None and queue.working_dir == WORKING_DIRECTORY
+    return _workspace_path(attempt) if moved else queue.working_dir
 
 
 def _workspace_path(attempt: AttemptSpec) -> str:
     volume = attempt.settings.queue.volumes.get(WORKSPACE)
-    return volume.mount_path if volume is not None else attempt.settings.queue.working_directory
+    return volume.mount_path if volume is not None else attempt.settings.queue.working_dir
 
 
 def _volumes(attempt: AttemptSpec, node: int | None) -> list[JsonObject]:
@@ -287,7 +285,7 @@ def _volumes(attempt: AttemptSpec, node: int | None) -> list[JsonObject]:
         result.append({"name": n.ARCHIVE_VOLUME, "downwardAPI": {"items": [archive]}})
     if attempt.logs:
         result.append({"name": n.LOG_VOLUME, "emptyDir": {}})
-    shared = attempt.settings.queue.shared_memory_per_gpu
+    shared = attempt.settings.queue.storage.shm_size_per_gpu
     if shared is not None:
         size = in_words(floor(shared * (attempt.size.gpus or 1)))
         result.append({"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
@@ -308,7 +306,7 @@ def _mounts(attempt: AttemptSpec) -> list[JsonObject]:
         result.append({"name": WORKSPACE, "mountPath": _workspace_path(attempt)})
     if attempt.logs:
         result.append(_LOG_MOUNT)
-    if attempt.settings.queue.shared_memory_per_gpu is not None:
+    if attempt.settings.queue.storage.shm_size_per_gpu is not None:
         result.append({"name": _SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 (not a temporary file)
     return result
 
@@ -518,8 +516,8 @@ def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
             "affinity": _OUTSIDE_POOLS,
             # Without a pool it may share a node with workers, which could preempt it.
             **(
-                {"priorityClassName": placed.priority_class}
-                if placed.priority_class and not placed.pool
+                {"priorityClassName": placed.scheduling.priority_class_name}
+                if placed.scheduling.priority_class_name and not placed.scheduling.pool
                 else {}
             ),
             "hostname": name,
@@ -528,7 +526,7 @@ def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 5,
-            "tolerations": [] if placed.pool else list(placed.tolerations),
+            "tolerations": [] if placed.scheduling.pool else list(placed.scheduling.tolerations),
             "securityContext": pod_security(),
             "containers": [
                 {
@@ -591,7 +589,7 @@ def build_log_reader(
         words: The arguments of `python -m trainyard.workspace`.
         suffix: The end of the pod's name.
     """
-    meta, template = job["metadata"], queue.template_spec
+    meta, template = job["metadata"], queue.pod_template.spec
     worker: Mapping[str, Any] = next(
         (each for each in template.get("containers") or [] if each["name"] == n.WORKER_CONTAINER), {}
     )

@@ -17,7 +17,7 @@ from launcher.observe import Observation
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects, collection
 from trainyard.operator import names as n
-from trainyard.operator.core.reading import JsonObject, parse_time
+from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.gang import read_kai_queue
 from trainyard.operator.nodes import CAPACITY_POLL_SECONDS, IMPOSSIBLE_SECONDS
 from trainyard.operator.observe import Cluster, KaiQueue

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainyard.operator import names as n
+from trainyard.operator.api.job import C10D, ETCD_V2, STATIC, TORCHRUN, JobSpec
 from trainyard.operator.command_parser import Read, parse_line, parse_words, takes_words
-from trainyard.operator.core.job_spec import C10D, ETCD_V2, STATIC, TORCHRUN, JobSpec
 from trainyard.operator.launcher_detection import NONE, Detection, detect
 
 # Nodes come minutes apart where machines are bought for them, and on a full cluster days; c10d gives up on the first

@@ -10,12 +10,11 @@ from typing import Any
 from launcher.manifests import stamp
 from launcher.observe import Observation
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject, parse_time
+from trainyard.operator.api.job import C10D, JobSpec, Meta
+from trainyard.operator.api.queue import MAX_RESTARTS, NEVER, parse_queue
+from trainyard.operator.api.resolve import Settings, own_template, resolve
 from trainyard.operator.command import Rendezvous, detect_launcher, literal_variables
-from trainyard.operator.core import job_spec, queue_spec
-from trainyard.operator.core.job_spec import JobSpec, Meta
-from trainyard.operator.core.queue_spec import MOST_RESTARTS, NEVER
-from trainyard.operator.core.reading import JsonObject, parse_time
-from trainyard.operator.core.resolve import Settings, own_template, resolve
 from trainyard.operator.distribution import InvalidJob, Size, distribute
 from trainyard.operator.launcher_detection import find_conflict, job_shape
 from trainyard.operator.names import logs_prefix
@@ -85,7 +84,7 @@ class ReconcileContext:
             return settings.max_restarts
         if self.spec.restart_policy == NEVER:
             return 0
-        return MOST_RESTARTS if self.spec.max_restarts is None else self.spec.max_restarts
+        return MAX_RESTARTS if self.spec.max_restarts is None else self.spec.max_restarts
 
     @cached_property
     def started(self) -> float | None:
@@ -105,7 +104,7 @@ class ReconcileContext:
     def deadline(self) -> float | None:
         """When the job has to be over; None before its first start, or if nothing says it."""
         settings = self.settings
-        seconds = settings.deadline if settings is not None else self.spec.deadline
+        seconds = settings.deadline if settings is not None else self.spec.active_deadline_seconds
         return None if seconds is None or self.started is None else self.started + seconds
 
     @property
@@ -320,7 +319,7 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: Any = None) -> A
         return unchecked
     if ctx.queue is None or (ctx.queue_leaves and ctx.status.phase in _NOT_STARTED):
         lacks = f"is not in namespace {meta.namespace}" if ctx.queue is None else "is being deleted"
-        message = f"TorchrunQueue {spec.queue} {lacks}; {_queue_message(ctx.status)}"
+        message = f"TorchrunQueue {spec.job_queue} {lacks}; {_queue_message(ctx.status)}"
         missing = Condition(
             type=n.QUEUE_FOUND, status=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message
         )
@@ -328,9 +327,9 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: Any = None) -> A
     settings = ctx.settings
     if settings is None:
         _, problems = resolve(ctx.queue, spec)
-        _, own = queue_spec.parse(ctx.queue)
+        _, own = parse_queue(ctx.queue)
         if own:
-            message = f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
+            message = f"TorchrunQueue {spec.job_queue}: {'; '.join(own)}"
             return Wait(reason=n.REASON_QUEUE_INVALID, message=message, conditions=(QUEUE_FOUND_CONDITION,))
         return Refusal(message="; ".join(problems))
     # A job that started under an earlier version of the program continues.
@@ -443,14 +442,14 @@ class AttemptSpec:
     def rendezvous(self) -> Rendezvous:
         """Where the workers of this attempt meet. One worker needs neither a name nor a fixed port for that."""
         first = f"{n.attempt_name(self.name, self.number)}-0.{self.name}.{self.namespace}.svc"
-        alone = self.size.nodes == 1 and self.settings.rendezvous == job_spec.C10D
+        alone = self.size.nodes == 1 and self.settings.rendezvous == C10D
         place = "localhost:0" if alone else f"{first}:{self.settings.port}"
         return Rendezvous(
             backend=self.settings.rendezvous,
-            endpoint=self.spec.endpoint or place,
+            endpoint=self.spec.distributed.rdzv_endpoint or place,
             id=f"{self.uid}-{self.number}",
             nodes=self.size.nodes,
             least=self.size.least,
             processes=self.size.processes,
-            given=bool(self.spec.endpoint),
+            given=bool(self.spec.distributed.rdzv_endpoint),
         )

@@ -12,9 +12,9 @@ from typing import Final
 
 from launcher.observe import PATIENCE_SECONDS, held_up
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject, parse_time
+from trainyard.operator.api.queue import WORKSPACE
 from trainyard.operator.context import AttemptSpec, ReconcileContext
-from trainyard.operator.core.queue_spec import WORKSPACE
-from trainyard.operator.core.reading import JsonObject, parse_time
 from trainyard.operator.names import sync_pod_url
 from trainyard.operator.observe import OVER
 from trainyard.operator.plan import Deletion, deletion
@@ -207,7 +207,9 @@ def missing_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
     have = "has" if count == 1 else "have"
     # A pod of a job that overrides anything of its queue is not one of those that were tried.
     said = "" if ctx.spec.overrides else ctx.template_refused
-    told = f"TorchrunQueue {ctx.spec.queue} says of its pods: {said}; Events" if said else "why, Events say"
+    told = (
+        f"TorchrunQueue {ctx.spec.job_queue} says of its pods: {said}; Events" if said else "why, Events say"
+    )
     return f"{count} {have} no pod; {told}: kubectl describe job {named}", None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.k8s import names
-from trainyard.operator.core.job_spec import JobSpec
-from trainyard.operator.core.queue_spec import QueueSpec
+from trainyard.operator.api.job import JobSpec
+from trainyard.operator.api.queue import QueueSpec
 
 
 class InvalidJob(ValueError):
@@ -40,60 +40,60 @@ class Size:
 def distribute(job: JobSpec, queue: QueueSpec) -> Size:
     """The size of the job on nodes of this queue. Raises Refused."""
     nodes, least = _nodes(job, queue)
-    if job.gpus == 0 and queue.gpus and (bound := _bound_to(queue)):
+    if job.num_gpus == 0 and queue.node_resources.gpus and (bound := _bound_to(queue)):
         raise InvalidJob(
             f"spec.numGPUs is 0, and nodes of {bound} have GPUs, which would idle; it must be "
             "at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
         )
-    if job.gpus == 0:
+    if job.num_gpus == 0:
         return Size(nodes=nodes, gpus=0, least=least)
-    if job.gpus % nodes:
+    if job.num_gpus % nodes:
         raise InvalidJob(_uneven(job, queue, nodes))
-    each = job.gpus // nodes
-    if each > queue.gpus:
+    each = job.num_gpus // nodes
+    if each > queue.node_resources.gpus:
         raise InvalidJob(
-            f"spec.numGPUs is {job.gpus} on {nodes} nodes, {each} on each, and nodeResources.gpus of the queue is "
-            f"{queue.gpus}; it must be {-(-job.gpus // queue.gpus)} nodes or more"
+            f"spec.numGPUs is {job.num_gpus} on {nodes} nodes, {each} on each, and nodeResources.gpus of the queue is "
+            f"{queue.node_resources.gpus}; it must be {-(-job.num_gpus // queue.node_resources.gpus)} nodes or more"
         )
     return Size(nodes=nodes, gpus=each, least=least)
 
 
 def _bound_to(queue: QueueSpec) -> str:
     """Return what binds workers of a queue with GPUs to nodes with GPUs; "" if they may run on others."""
-    selector = {**(queue.template_spec.get("nodeSelector") or {}), **queue.node_selector}
-    pool = queue.pool or selector.get(names.LABEL_NODEPOOL)
+    selector = {**(queue.pod_template.spec.get("nodeSelector") or {}), **queue.scheduling.node_selector}
+    pool = queue.scheduling.pool or selector.get(names.LABEL_NODEPOOL)
     if pool:
         return f"pool {pool}"
-    return f"gpuType {queue.gpu_type}" if queue.gpu_type else ""
+    return f"gpuType {queue.node_resources.gpu_type}" if queue.node_resources.gpu_type else ""
 
 
 def _nodes(job: JobSpec, queue: QueueSpec) -> tuple[int, int]:
-    if job.gpus > 0 and queue.gpus == 0:
+    if job.num_gpus > 0 and queue.node_resources.gpus == 0:
         raise InvalidJob(
-            f"spec.numGPUs is {job.gpus} and nodeResources.gpus of queue {job.queue} is 0; use a queue with "
+            f"spec.numGPUs is {job.num_gpus} and nodeResources.gpus of queue {job.job_queue} is 0; use a queue with "
             "GPUs, or 0"
         )
     if job.elastic is not None:
-        return job.elastic.most, job.elastic.least
-    nodes = job.nodes or (-(-job.gpus // queue.gpus) if job.gpus else 1)
+        return job.elastic.max_nodes, job.elastic.min_nodes
+    nodes = job.num_nodes or (-(-job.num_gpus // queue.node_resources.gpus) if job.num_gpus else 1)
     return nodes, nodes
 
 
 def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
-    split = _split(job.gpus, queue.gpus)
-    if job.elastic is not None or job.nodes is not None:
+    split = _split(job.num_gpus, queue.node_resources.gpus)
+    if job.elastic is not None or job.num_nodes is not None:
         field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
         right = "one that does" if job.elastic is not None or not split else split
-        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.gpus}; it must be {right}"
-    counts = " or ".join(str(_nearest(job.gpus, queue.gpus, step)) for step in (-1, 1))
+        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.num_gpus}; it must be {right}"
+    counts = " or ".join(str(_nearest(job.num_gpus, queue.node_resources.gpus, step)) for step in (-1, 1))
     right = (
         f"spec.numNodes {split}, or spec.numGPUs {counts}"
         if split
         else f"{counts}, or another split by spec.numNodes"
     )
     return (
-        f"spec.numGPUs is {job.gpus}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
-        f"{right}"
+        f"spec.numGPUs is {job.num_gpus}, which does not spread evenly over the {nodes} nodes that it takes; it must "
+        f"be {right}"
     )
 
 

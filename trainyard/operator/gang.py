@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from trainyard.k8s import quantity
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.queue import QueueSpec
 from trainyard.operator.children import build_object, spec_digest
 from trainyard.operator.context import AttemptSpec, ReconcileContext, Wait, valid_conditions
-from trainyard.operator.core.queue_spec import QueueSpec
-from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.observe import Cluster, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 from trainyard.operator.pool import Unreadable, worker_requests
@@ -35,8 +35,8 @@ def build_pod_group(attempt: AttemptSpec) -> JsonObject:
         # field.
         "stalenessGracePeriod": n.KAI_NEVER_STALE,
     }
-    if queue.priority_class:
-        spec["priorityClassName"] = queue.priority_class
+    if queue.scheduling.priority_class_name:
+        spec["priorityClassName"] = queue.scheduling.priority_class_name
     version = f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
     made = build_object(attempt, version, "PodGroup", name, attempt.attempt_labels)
     made["metadata"]["annotations"] = {n.ANNOTATION_MADE_OF: spec_digest(spec)}
@@ -114,7 +114,7 @@ def kai_queue_name(queue: QueueSpec) -> str:
 
 def kai_status(queue: QueueSpec, cluster: Cluster) -> JsonObject | None:
     """Return `kai` of the queue's status; None if KAI does not schedule its jobs."""
-    if queue.scheduler != n.KAI_SCHEDULER or not cluster.kai:
+    if queue.scheduling.scheduler != n.KAI_SCHEDULER or not cluster.kai:
         return None
     found = lowest_limits(cluster.kai_queues, kai_queue_name(queue))
     limits = {resource: {"queue": each.queue, "limit": each.most} for resource, each in found.items()}

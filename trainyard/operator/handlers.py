@@ -11,9 +11,9 @@ from typing import Any
 import kopf
 
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.cluster_reader import CLUSTER_SECONDS
 from trainyard.operator.controller import STUCK_SECONDS, Controller
-from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.kinds import Kind, Kinds
 
 _CHILDREN = (

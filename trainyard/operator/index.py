@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from trainyard.operator import names as n
-from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.observe import OVER
 
 # A queue's jobs change together; it is told how many there are not more often than this, in seconds.

@@ -18,7 +18,7 @@ import kopf
 from kopf._cogs.structs.references import Insights
 from kopf._core.reactor.observation import process_discovered_resource_event
 
-from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.api.fields import JsonObject
 
 # Before each look, in seconds.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec
 from trainyard.operator.command_parser import (
     PREFIXES,
     PYTHON,
@@ -24,7 +25,6 @@ from trainyard.operator.command_parser import (
     Call,
     SimpleCommand,
 )
-from trainyard.operator.core.job_spec import NO_LAUNCHER, TORCHRUN, JobSpec
 from trainyard.operator.distribution import Size
 
 NONE: Final = NO_LAUNCHER
@@ -212,7 +212,7 @@ def job_shape(job: JobSpec, size: Size, backend: str) -> JobShape:
     return JobShape(
         nodes=size.nodes,
         minimum=size.least,
-        processes=size.gpus if job.gpus else None,
+        processes=size.gpus if job.num_gpus else None,
         backend=backend,
     )
 

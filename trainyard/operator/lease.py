@@ -13,7 +13,7 @@ from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.objects import Objects, path_of
 from trainyard.operator import names as n
-from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.api.fields import JsonObject
 
 # https://kubernetes.io/docs/concepts/architecture/leases/
 _VERSION = "coordination.k8s.io/v1"

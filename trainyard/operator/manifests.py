@@ -24,7 +24,7 @@ import yaml
 
 from trainyard.operator import admission, deployment, network_policies, rbac
 from trainyard.operator.api import reference
-from trainyard.operator.api.definitions import definitions
+from trainyard.operator.api.crd import definitions
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = "docs/torchrun-fields.md"

@@ -22,10 +22,10 @@ from launcher.progress import Progress
 from launcher.state_machine import hold_nodes
 from trainyard.k8s import names
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.job import parse_job
+from trainyard.operator.api.resolve import resolve
 from trainyard.operator.context import AttemptSpec, ReconcileContext
-from trainyard.operator.core import job_spec
-from trainyard.operator.core.reading import JsonObject
-from trainyard.operator.core.resolve import resolve
 from trainyard.operator.diagnostics import jobs_without_pods
 from trainyard.operator.placement import REQUIRED, affinity_allows, gpu_terms
 from trainyard.operator.plan import Deletion, deletion
@@ -84,11 +84,11 @@ class NodesWait:
 def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
     """The pool whose nodes decide on the next step of this job; empty where none does: they need not be read."""
     noted = read_status(job.get("status"))
-    spec, _ = job_spec.parse(job.get("spec"))
+    spec, _ = parse_job(job.get("spec"))
     if spec is None or queue is None or noted.final or noted.running or spec.suspend:
         return ""
     settings, _ = resolve(queue.get("spec") or {}, spec)
-    return settings.queue.pool if settings is not None else ""
+    return settings.queue.scheduling.pool if settings is not None else ""
 
 
 def choose_nodes(
@@ -101,7 +101,7 @@ def choose_nodes(
     if not attempt.cluster.placeholders:
         message = (
             f"there is no PriorityClass {names.PLACEHOLDER_PRIORITY_CLASS}, which pods have that hold the nodes of"
-            f" pool {attempt.settings.queue.pool}; the job begins when it is there"
+            f" pool {attempt.settings.queue.scheduling.pool}; the job begins when it is there"
         )
         return NodesWait(
             reason=n.REASON_PRIORITY_CLASS_NOT_FOUND,
@@ -362,7 +362,7 @@ def _count_allowed(attempt: AttemptSpec, request: JobRequest, seen: Observation)
 
     No placeholder gets there. Counted as usable, they would have the job wait for that, whatever Karpenter says.
     """
-    found, gpu_type = capacity.count(request, seen), attempt.settings.queue.gpu_type
+    found, gpu_type = capacity.count(request, seen), attempt.settings.queue.node_resources.gpu_type
     of_type = {REQUIRED: {"nodeSelectorTerms": gpu_terms(gpu_type)}} if gpu_type else {}
     out = {}
     for node in seen.nodes:
@@ -414,7 +414,7 @@ def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], f
     if not here:
         return (), None
     placed = sum(bool(each.node) or each.finished for each in workers)
-    displaces = settings is not None and settings.queue.scheduler in DEFAULT_SCHEDULERS
+    displaces = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
     if not displaces or (isinstance(nodes, int) and placed >= nodes):
         return here, None
     # Placeholders may be just what a quota has no room for beside the workers: those have no pods then.
@@ -431,11 +431,11 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     that any machine has to come of use. Another scheduler than Kubernetes' own may have pods wait for its own reasons.
     """
     settings = ctx.settings
-    if settings is None or not settings.queue.pool:
+    if settings is None or not settings.queue.scheduling.pool:
         return "", None
     if any(each.least is not None for each in ctx.children.of(ctx.status.attempt)):
         return "", None
-    if settings.queue.scheduler not in DEFAULT_SCHEDULERS:
+    if settings.queue.scheduling.scheduler not in DEFAULT_SCHEDULERS:
         return "", None
     waiting = [
         (each.created, each.name)

@@ -12,8 +12,8 @@ from typing import Any, Final
 from launcher.observe import held_up, taken_by
 from trainyard.k8s import names
 from trainyard.operator import names as n
-from trainyard.operator.core.job_spec import Meta
-from trainyard.operator.core.reading import JsonObject, parse_time
+from trainyard.operator.api.fields import JsonObject, parse_time
+from trainyard.operator.api.job import Meta
 
 # The fields of a pod's metadata that only Kubernetes and the controller write.
 _TRUSTED_METADATA: Final = (

@@ -10,8 +10,8 @@ from launcher.observe import Node
 from launcher.request import GPU_RESOURCE
 from trainyard.k8s import names
 from trainyard.operator import names as n
-from trainyard.operator.core.queue_spec import QueueSpec
-from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.queue import QueueSpec
 
 # A machine that does not answer ends the attempt. Kubernetes' own default is 300 s.
 LOST_NODE_SECONDS: Final = 30
@@ -26,24 +26,26 @@ _GPU_TYPE: Final = re.compile(r"([a-z][a-z0-9]*)(?:-(\d{1,4})gb?)?", re.ASCII)
 
 def placement_fields(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
     """The fields of a PodSpec that say where, out of the queue's template and its `scheduling`."""
-    selector = {**(template.get("nodeSelector") or {}), **queue.node_selector}
-    if queue.pool:
-        selector[names.LABEL_NODEPOOL] = queue.pool
-    affinity = {**(template.get("affinity") or {}), **queue.affinity}
-    if queue.gpu_type:
-        affinity["nodeAffinity"] = _with_gpus(affinity.get("nodeAffinity") or {}, queue.gpu_type)
-    given = [*(template.get("tolerations") or []), *queue.tolerations]
-    if queue.pool:
+    selector = {**(template.get("nodeSelector") or {}), **queue.scheduling.node_selector}
+    if queue.scheduling.pool:
+        selector[names.LABEL_NODEPOOL] = queue.scheduling.pool
+    affinity = {**(template.get("affinity") or {}), **queue.scheduling.affinity}
+    if queue.node_resources.gpu_type:
+        affinity["nodeAffinity"] = _with_gpus(
+            affinity.get("nodeAffinity") or {}, queue.node_resources.gpu_type
+        )
+    given = [*(template.get("tolerations") or []), *queue.scheduling.tolerations]
+    if queue.scheduling.pool:
         given += _pool_tolerations(given)
     result: JsonObject = {"tolerations": _tolerations(given)}
     if selector:
         result["nodeSelector"] = selector
     if affinity:
         result["affinity"] = affinity
-    if queue.priority_class:
-        result["priorityClassName"] = queue.priority_class
-    if queue.scheduler:
-        result["schedulerName"] = queue.scheduler
+    if queue.scheduling.priority_class_name:
+        result["priorityClassName"] = queue.scheduling.priority_class_name
+    if queue.scheduling.scheduler:
+        result["schedulerName"] = queue.scheduling.scheduler
     return result
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.api.fields import JsonObject
 
 # What is known of the cluster may be older than the news that a scheduler is installed, after which nothing is heard.
 SCHEDULER_SECONDS: Final = 60.0

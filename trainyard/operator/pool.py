@@ -15,9 +15,9 @@ from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.children import build_worker, owner_reference, pull_secrets, spec_digest
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.placement import LOST_NODE_TAINTS, REQUIRED
 
 # Those of a launcher's run that says nothing else (docs/settings.md: training.capacityDeadlineSeconds and its like).
@@ -68,7 +68,7 @@ def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
         run_id=f"{n.RUN_PREFIX}{attempt.name}",
         namespace=attempt.namespace,
         pool=Pool(
-            name=queue.pool,
+            name=queue.scheduling.pool,
             instance_type=_offered(pool, names.LABEL_INSTANCE_TYPE) or "any type",
             zone=_offered(pool, names.LABEL_ZONE) or "any zone",
             resource=resource,
@@ -94,7 +94,7 @@ def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
         worker=Worker(
             image=queue.image,
             service_account="",
-            priority_class=queue.priority_class,
+            priority_class=queue.scheduling.priority_class_name,
             processes_per_node=size.processes,
             cpu=format_amount(amounts.get("cpu", 0)),
             memory=format_amount(amounts.get("memory", 0)),
@@ -167,8 +167,9 @@ def taint_problem(attempt: AttemptSpec, pool: NodePool) -> str:
     refused = untolerated_taints(attempt, pool)
     if not refused:
         return ""
+    name = attempt.settings.queue.scheduling.pool
     return (
-        f"NodePool {attempt.settings.queue.pool} has taints that the workers do not tolerate: {', '.join(refused)}; "
+        f"NodePool {name} has taints that the workers do not tolerate: {', '.join(refused)}; "
         "scheduling.tolerations of the queue must have them"
     )
 
@@ -263,7 +264,7 @@ def node_resources(status: Any, name: str) -> Mapping[str, Amount]:
 
 def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
     """Return why the pool of a queue with this status can never provide the nodes of `making`; "" if it can."""
-    name = attempt.settings.queue.pool
+    name = attempt.settings.queue.scheduling.pool
     pool_fields = status.get("pool") if isinstance(status, Mapping) else None
     if not name or not isinstance(pool_fields, Mapping) or pool_fields.get(NAME) != name:
         return ""

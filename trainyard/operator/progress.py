@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from launcher.manifests import stamp
 from trainyard.k8s import names
 from trainyard.operator import names as n
-from trainyard.operator.core.reading import JsonObject
+from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.running import PROGRESS_SECONDS
 
 _TIMEOUT_SECONDS = 2.0

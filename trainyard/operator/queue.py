@@ -10,14 +10,13 @@ from typing import Final
 
 from launcher.observe import Observation
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.job import JobSpec, Meta, parse_job, parse_metadata
+from trainyard.operator.api.permissions import JOB_LABELS, check_pod_template
+from trainyard.operator.api.queue import QueueSpec, parse_queue
+from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.children import build_worker
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.core import job_spec, queue_spec, resolve
-from trainyard.operator.core.job_spec import JobSpec, Meta
-from trainyard.operator.core.permissions import JOB_LABELS, check_pod_template
-from trainyard.operator.core.queue_spec import QueueSpec
-from trainyard.operator.core.reading import JsonObject
-from trainyard.operator.core.resolve import Settings
 from trainyard.operator.distribution import Size, distribute
 from trainyard.operator.gang import (
     build_kai_queue,
@@ -67,13 +66,18 @@ def build_trial_pod(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
 
     None where the spec itself is wrong.
     """
-    meta = job_spec.meta(queue, [])
-    spec, _ = queue_spec.parse(queue.get("spec"))
+    meta = parse_metadata(queue, [])
+    spec, _ = parse_queue(queue.get("spec"))
     if spec is None:
         return None
-    asked = {"jobQueue": meta.name, "numGPUs": spec.gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
-    job, _ = job_spec.parse(asked)
-    settings = resolve.resolve(queue.get("spec"), job)[0] if job is not None else None
+    asked = {
+        "jobQueue": meta.name,
+        "numGPUs": spec.node_resources.gpus,
+        "command": "true",
+        "workspace": _TRIAL_WORKSPACE,
+    }
+    job, _ = parse_job(asked)
+    settings = resolve(queue.get("spec"), job)[0] if job is not None else None
     if job is None or settings is None:
         return None
     size = distribute(job, settings.queue)
@@ -104,8 +108,8 @@ def trial_attempt(
 
 def pool_name(queue: JsonObject) -> str:
     """Return the name of the queue's Karpenter pool, "" for none."""
-    spec, _ = queue_spec.parse(queue.get("spec"))
-    return spec.pool if spec is not None else ""
+    spec, _ = parse_queue(queue.get("spec"))
+    return spec.scheduling.pool if spec is not None else ""
 
 
 def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObject:
@@ -117,7 +121,7 @@ def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObjec
     labels = {**dict(zip(JOB_LABELS, values * 2, strict=True)), **template["metadata"]["labels"]}
     spec = template["spec"]
     for key in ("initContainers", "volumes"):
-        own = {each.get("name") for each in queue.template_spec.get(key) or []}
+        own = {each.get("name") for each in queue.pod_template.spec.get(key) or []}
         first = [each for each in spec[key] if each["name"] in own]
         spec = {**spec, key: [*first, *(each for each in spec[key] if each["name"] not in own)]}
     named = {**template["metadata"], "labels": labels, "name": _TRIAL, "namespace": namespace}
@@ -126,8 +130,8 @@ def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObjec
 
 def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
     """Whether it has queues of KAI that are not to stay, if nothing is in them."""
-    meta = job_spec.meta(queue, [])
-    spec, _ = queue_spec.parse(queue.get("spec"))
+    meta = parse_metadata(queue, [])
+    spec, _ = parse_queue(queue.get("spec"))
     wanted = spec.kai_queue if spec is not None else None
     return any(
         _is_ours(each, meta) and (meta.deleting or each["metadata"]["name"] != wanted) for each in kai_queues
@@ -152,8 +156,8 @@ def reconcile_queue(
     the Karpenter pool that it names, None where it was not read.
     """
     problems: list[str] = []
-    meta = job_spec.meta(queue, problems)
-    spec, wrong = queue_spec.parse(queue.get("spec"))
+    meta = parse_metadata(queue, problems)
+    spec, wrong = parse_queue(queue.get("spec"))
     problems += wrong if spec is None else check_pod_template(spec)
     there = list(kai_queues) if cluster.kai else []
     ours = [each for each in there if _is_ours(each, meta)]
@@ -277,8 +281,8 @@ def _queue_conditions(
     pool: Observation | None,
 ) -> tuple[Condition, ...]:
     parts = [_template(problems, tried), _kai_ready(meta, spec, there, cluster)]
-    if spec is not None and spec.pool and pool is not None:
-        parts.append(_pool_ready(spec.pool, pool))
+    if spec is not None and spec.scheduling.pool and pool is not None:
+        parts.append(_pool_ready(spec.scheduling.pool, pool))
     ready = Condition(type=n.READY, status=True, reason="Ready", message="jobs of this queue can run")
     for each in parts:
         if each.status is not True:
@@ -299,11 +303,11 @@ def _pool_ready(name: str, seen: Observation) -> Condition:
 
 def _pool_status(queue: JsonObject, spec: QueueSpec | None, seen: Observation | None) -> JsonObject:
     """Return `pool` of the status: None for a queue without a pool, no field if the pool was not read."""
-    if spec is not None and not spec.pool:
+    if spec is not None and not spec.scheduling.pool:
         return {"pool": None}
     if spec is None or seen is None:
         return {}
-    return {"pool": pool_status(spec.pool, seen, queue.get("status"))}
+    return {"pool": pool_status(spec.scheduling.pool, seen, queue.get("status"))}
 
 
 def _template(problems: list[str], tried: DryRun | None) -> Condition:
@@ -333,8 +337,8 @@ def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], clus
         return Condition(
             type=n.KAI_QUEUE_READY, status=None, reason=n.REASON_INVALID_SPEC, message="the spec is wrong"
         )
-    if not cluster.kai and (spec.kai_queue or spec.scheduler == n.KAI_SCHEDULER):
-        scheduled = spec.scheduler == n.KAI_SCHEDULER
+    if not cluster.kai and (spec.kai_queue or spec.scheduling.scheduler == n.KAI_SCHEDULER):
+        scheduled = spec.scheduling.scheduler == n.KAI_SCHEDULER
         what = "its jobs wait for it" if scheduled else "its jobs are not scheduled by it, and run without"
         message = f"the API of KAI Scheduler is not installed; {what}"
         return Condition(
@@ -369,7 +373,7 @@ def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], clus
 
 def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster) -> bool:
     """Whether a queue above its queue of KAI is not among those that are known: it may have been made since."""
-    spec, _ = queue_spec.parse(queue.get("spec"))
+    spec, _ = parse_queue(queue.get("spec"))
     named = spec.kai_queue if spec is not None else None
     return any(
         each["metadata"]["name"] == named and _lacking_above(each, cluster) != "" for each in kai_queues

@@ -18,12 +18,13 @@ from launcher.observe import Observation
 from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
 from trainyard.operator import names as n
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.job import check_name, parse_metadata, read_job
+from trainyard.operator.api.status import fit_status
 from trainyard.operator.attempt import delete_jobs, orphan_hint, start_attempt
 from trainyard.operator.cluster_reader import ClusterReader, PollPacer, PoolReader
 from trainyard.operator.command import check_command
 from trainyard.operator.context import ReconcileContext, Refusal, rejected_conditions, unknown_capacity
-from trainyard.operator.core import job_spec
-from trainyard.operator.core.reading import JsonObject
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
 from trainyard.operator.nodes import delete_placeholders, pool_to_count
 from trainyard.operator.observe import Cluster, is_ending, observe, trusted_fields
@@ -46,7 +47,6 @@ from trainyard.operator.status import (
     read_status,
     template_rejection,
 )
-from trainyard.operator.status_schema import fit_status
 from trainyard.operator.storage import has_unknown_class
 
 # What jobs have made for them; a gang only where KAI Scheduler is installed.
@@ -330,11 +330,11 @@ def reconcile(
     `nearby` the addresses of other jobs' sync pods that may have the archive of its workspace.
     """
     problems: list[str] = []
-    meta = job_spec.meta(job, problems)
+    meta = parse_metadata(job, problems)
     if meta.deleting:
         return ReconcilePlan()  # all that it owns goes with it
-    job_spec.check_name(meta.name, problems)
-    spec, wrong = job_spec.read(job.get("spec"))
+    check_name(meta.name, problems)
+    spec, wrong = read_job(job.get("spec"))
     if not wrong and (problem := check_command(spec.command, spec.args, spec.launcher)):
         problems.append(problem)
     problems += wrong
@@ -396,7 +396,7 @@ def _finish_succeeded(ctx: ReconcileContext, attempt: int) -> ReconcilePlan:
 
 
 def _deadline_message(ctx: ReconcileContext) -> str:
-    seconds = ctx.settings.deadline if ctx.settings is not None else ctx.spec.deadline
+    seconds = ctx.settings.deadline if ctx.settings is not None else ctx.spec.active_deadline_seconds
     return f"activeDeadlineSeconds, {seconds} s since the first start, are over"
 
 
@@ -494,7 +494,7 @@ def _reconcile_finished(ctx: ReconcileContext, job: JsonObject, *, known: bool) 
 
 def _time_to_live(ctx: ReconcileContext) -> Any:
     settings = ctx.settings
-    return settings.time_to_live if settings is not None else ctx.spec.time_to_live
+    return settings.time_to_live if settings is not None else ctx.spec.ttl_seconds_after_finished
 
 
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).

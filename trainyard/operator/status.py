@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from launcher.manifests import stamp
 from trainyard.operator import names as n
-from trainyard.operator.core.reading import MOST_32, JsonObject, parse_time
+from trainyard.operator.api.fields import MAX_INT32, JsonObject, parse_time
 
 _LONGEST_MESSAGE: Final = 4096
 # Phases in which the attempt's Jobs are on record: their pods may run, and they are never made again.
@@ -97,7 +97,7 @@ def _read_capacity_wait(value: Any) -> CapacityWait | None:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_32 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT32 else 0
 
 
 def truncate_message(message: str) -> str:

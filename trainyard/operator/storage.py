@@ -9,7 +9,8 @@ from math import ceil
 from typing import Final
 
 from trainyard.operator import names as n
-from trainyard.operator.core.queue_spec import (
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.queue import (
     CHECKPOINTS,
     DATASETS,
     READ_ONLY_MANY,
@@ -18,8 +19,7 @@ from trainyard.operator.core.queue_spec import (
     WORKSPACE,
     Volume,
 )
-from trainyard.operator.core.reading import JsonObject
-from trainyard.operator.core.resolve import Settings
+from trainyard.operator.api.resolve import Settings
 from trainyard.operator.distribution import InvalidJob, Size
 from trainyard.operator.observe import Cluster
 

@@ -11,8 +11,9 @@ import pytest
 from tests.integration.local.own_api_server import ApiServer
 from tests.torchrun_manifests import manifest
 from trainyard.operator import names as n
-from trainyard.operator.api import job, queue
 from trainyard.operator.api.fields import Field
+from trainyard.operator.api.job import JOB
+from trainyard.operator.api.queue import QUEUE
 
 pytestmark = pytest.mark.local
 
@@ -80,7 +81,7 @@ def ends(kind: str, path: tuple[str, ...], field: Field) -> Iterator[End]:
 
 EVERY = [
     each
-    for kind, spec in ((n.QUEUE_KIND, queue.spec()), (n.JOB_KIND, job.spec()))
+    for kind, spec in ((n.QUEUE_KIND, QUEUE), (n.JOB_KIND, JOB))
     for name, field in spec.fields.items()
     for each in ends(kind, (name,), field)
 ]

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.torchrun_numbers import numbers
 from trainyard.operator import names as n
-from trainyard.operator.api import job, queue
 from trainyard.operator.api.fields import FORBIDDEN, Field, Rule
+from trainyard.operator.api.job import JOB
+from trainyard.operator.api.queue import QUEUE
 
 Changes = Mapping[str, Any]
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -59,12 +60,12 @@ NOT_OVERRIDDEN = "parentKaiQueue"
 
 def rules(kind: str) -> list[Told]:
     """All of a kind's rules but those on changes; of a job without those below `overrides`."""
-    return list(_below("", queue.spec() if kind == n.QUEUE_KIND else job.spec()))
+    return list(_below("", QUEUE if kind == n.QUEUE_KIND else JOB))
 
 
 def overridden() -> list[Told]:
     """Those below a job's `overrides`."""
-    return list(_below("overrides", job.spec().fields["overrides"]))
+    return list(_below("overrides", JOB.fields["overrides"]))
 
 
 def _below(place: str, each: Field) -> Iterator[Told]:
@@ -188,7 +189,7 @@ JOB_CASES = [
          {"elastic": {"minNodes": 2, "maxNodes": 2}}),
     _job("distributed.backend", "needs GPUs", {"numGPUs": 0, "distributed.backend": "nccl"},
          {"numGPUs": 0, "distributed.backend": "gloo"}),
-    _job("distributed.rdzvBackend", "elastic job needs",
+    _job("distributed.rdzvBackend", "elastic needs",
          {"elastic": {"minNodes": 1, "maxNodes": 2}, "distributed.rdzvBackend": "static"},
          {"distributed.rdzvBackend": "static"}),
     _job("distributed.rdzvEndpoint", "<host>:<port>", "http://etcd:2379", "etcd.training.svc:2379"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.trainer.forks import ForkedProgram
+from trainyard.operator.api.job import C10D
 from trainyard.operator.command import Rendezvous, build_command
-from trainyard.operator.core.job_spec import C10D
 from trainyard.operator.observe import command_exit_code
 
 pytestmark = pytest.mark.trainer

@@ -21,8 +21,8 @@ from tests.integration.trainer.forks import ForkedProgram
 from tests.tools import etcd_with_v2
 from trainyard.operator import command
 from trainyard.operator import names as n
+from trainyard.operator.api.job import ETCD, STATIC
 from trainyard.operator.command import Rendezvous, build_command
-from trainyard.operator.core.job_spec import ETCD, STATIC
 from trainyard.operator.signal_forwarder import wrap_command
 
 pytestmark = pytest.mark.trainer

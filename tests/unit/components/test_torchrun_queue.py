@@ -12,7 +12,7 @@ from components.documents.torchrun_queue import JobDefaults, Surroundings, Volum
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.queues import queue
 from tests.unit.components.torchrun_crd import problems
-from trainyard.operator.core import queue_spec
+from trainyard.operator.api.queue import parse_queue
 from trainyard.operator.observe import Cluster
 from trainyard.operator.queue import build_trial_pod
 
@@ -150,7 +150,7 @@ def test_volumes_are_those_that_the_controller_makes_claims_of() -> None:
         "datasets": Volume(existing_claim="imagenet"),
         "checkpoints": Volume(size_per_gpu="5Gi", storage_class="fsx", retain=True),
     }
-    parsed, wrong = queue_spec.parse(made(volumes=volumes))
+    parsed, wrong = parse_queue(made(volumes=volumes))
     assert wrong == ()
     assert parsed is not None
     found = {

@@ -14,7 +14,7 @@ from infra import accelerators
 from infra.quantities import GIB, amount
 from tests.unit.components.torchrun_crd import problems
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
-from trainyard.operator.core import queue_spec
+from trainyard.operator.api.queue import parse_queue
 
 pytestmark = pytest.mark.unit
 
@@ -373,7 +373,7 @@ def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
     (queue,) = settings(config(said, pools=[{**POOL, "instanceType": type_}])).queues
     made = spec(queue, AROUND)
     assert problems(made) == []
-    parsed, wrong = queue_spec.parse(made)
+    parsed, wrong = parse_queue(made)
     assert wrong == ()
     assert parsed is not None
     assert (parsed.gpus, parsed.pool, parsed.image) == (gpus, "small", DIGEST)

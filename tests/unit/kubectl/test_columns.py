@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from trainyard.kubectl import output
-from trainyard.operator.api.definitions import torchrun_job
+from trainyard.operator.api.crd import torchrun_job
 
 pytestmark = pytest.mark.unit
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

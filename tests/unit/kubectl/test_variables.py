@@ -6,19 +6,18 @@ import pytest
 
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl.manifest import TEXT_MAX_LENGTH, VARIABLE, VARIABLE_MAX_LENGTH, left_out
-from trainyard.operator.api.environment import environment
-from trainyard.operator.api.job import spec
+from trainyard.operator.api.job import JOB
 
 pytestmark = pytest.mark.unit
 
 
 def test_they_are_those_that_the_api_server_takes() -> None:
-    variable = environment().item
+    variable = JOB.fields["env"].item
     assert variable is not None
     name = variable.fields["name"]
-    assert [rule.check for rule in name.rules] == [f"self.matches({f'^{VARIABLE.pattern}$'!r})"]
+    assert [rule.cel for rule in name.rules] == [f"self.matches({f'^{VARIABLE.pattern}$'!r})"]
     assert name.checks["maxLength"] == VARIABLE_MAX_LENGTH
-    for text in (variable.fields["value"], spec().fields["command"]):
+    for text in (variable.fields["value"], JOB.fields["command"]):
         assert text.checks["maxLength"] == TEXT_MAX_LENGTH
 
 

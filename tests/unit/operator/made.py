@@ -7,9 +7,10 @@ from typing import Any
 
 from tests.torchrun_manifests import manifest
 from trainyard.operator import names as n
+from trainyard.operator.api.job import parse_job
+from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import build_claim, build_jobs
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.core import job_spec, resolve
 from trainyard.operator.distribution import distribute
 from trainyard.operator.observe import Cluster
 from trainyard.operator.storage import plan_storage
@@ -40,9 +41,9 @@ def attempt_spec(
     cluster: Cluster = CLUSTER,
     attempt: int = 0,
 ) -> AttemptSpec:
-    spec, wrong = job_spec.parse(job(of_job)["spec"])
+    spec, wrong = parse_job(job(of_job)["spec"])
     assert spec is not None, wrong
-    settings, wrong = resolve.resolve(queue(of_queue)["spec"], spec)
+    settings, wrong = resolve(queue(of_queue)["spec"], spec)
     assert settings is not None, wrong
     size = distribute(spec, settings.queue)
     storage = plan_storage(

@@ -15,10 +15,9 @@ from tests.unit.operator.staged import PLURALS, stage
 from trainyard.k8s.objects import Objects
 from trainyard.operator import admission
 from trainyard.operator import names as n
-from trainyard.operator.api import job, queue
-from trainyard.operator.api.fields import Field, text
-from trainyard.operator.cluster_reader import ClusterReader
-from trainyard.operator.core.permissions import (
+from trainyard.operator.api.fields import Field, string
+from trainyard.operator.api.job import JOB
+from trainyard.operator.api.permissions import (
     CREATE_PODS,
     FREE_JOB_FIELDS,
     HARMLESS_CHANGES,
@@ -28,6 +27,8 @@ from trainyard.operator.core.permissions import (
     is_reserved,
     restricted_fields,
 )
+from trainyard.operator.api.queue import QUEUE
+from trainyard.operator.cluster_reader import ClusterReader
 
 pytestmark = pytest.mark.unit
 
@@ -63,22 +64,22 @@ def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
 
 
 def test_free_fields_are_fields_of_the_schema() -> None:
-    of_job = paths(job.spec())
+    of_job = paths(JOB)
     assert of_job >= FREE_JOB_FIELDS
-    assert set(HARMLESS_CHANGES) <= set(job.spec().fields)
-    assert set(RESTRICTED_QUEUE_FIELDS) <= paths(queue.spec())
+    assert set(HARMLESS_CHANGES) <= set(JOB.fields)
+    assert set(RESTRICTED_QUEUE_FIELDS) <= paths(QUEUE)
 
 
 @pytest.mark.parametrize(("place", "right"), [("secrets", CREATE_PODS), ("overrides.sidecars", UPDATE_QUEUE)])
 def test_new_field_is_in_the_policy(monkeypatch: pytest.MonkeyPatch, place: str, right: str) -> None:
-    new, spec = text("New.", most=9), job.spec()
+    new, spec = string("New.", maximum=9), JOB
     above, _, name = place.rpartition(".")
     fields = dict(spec.fields)
     if above:
         fields[above] = replace(fields[above], fields={**fields[above].fields, name: new})
     else:
         fields[name] = new
-    monkeypatch.setattr(job, "spec", lambda: replace(spec, fields=fields))
+    monkeypatch.setattr(admission, "JOB", replace(spec, fields=fields))
     assert place in admission.fields_with_permission(right)
     made = next(each for each in admission.objects() if each["metadata"]["name"] == n.JOB_POLICY)
     (condition,) = made["spec"]["matchConditions"]

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.operator.life import Life
 from tests.unit.operator.made import DIGEST, queue
 from trainyard.operator import names as n
-from trainyard.operator.core.reading import parse_time
+from trainyard.operator.api.fields import parse_time
 from trainyard.operator.reconciler import reconcile, reject_request
 
 pytestmark = pytest.mark.unit

@@ -18,7 +18,7 @@ from tests.unit.operator.test_overrides import leaves
 from trainyard.k8s.objects import Objects
 from trainyard.kubectl import output
 from trainyard.operator import names as n
-from trainyard.operator.api import job
+from trainyard.operator.api.job import JOB
 from trainyard.operator.children import build_claim, build_jobs, build_service
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.gang import build_pod_group
@@ -27,7 +27,7 @@ from trainyard.operator.reconciler import Reconciler
 pytestmark = pytest.mark.unit
 
 Effect = Callable[[dict[str, Any], dict[str, Any]], Any]
-SENT = {"url": "s3://a/b", "digest": DIGEST, "sizeBytes": 5}
+SENT = {"url": "s3://aaa/b", "digest": DIGEST, "sizeBytes": 5}
 ANOTHER = "sha256:" + "b" * 64
 ELASTIC = {"elastic": {"minNodes": 1, "maxNodes": 2}}
 ETCD = {"distributed.rdzvBackend": "etcd"}
@@ -105,7 +105,7 @@ FIELDS: list[tuple[str, Any, dict[str, Any], dict[str, Any], Effect]] = [
     ("workspace.digest", ANOTHER, {"workspace": SENT}, {}, children_and_life),
     # No worker needs it: the digest says whether the archive is whole.
     ("workspace.sizeBytes", 7, {"workspace": SENT}, {}, shown),
-    ("workspace.url", "s3://a/other", {"workspace": SENT}, {}, children_and_life),
+    ("workspace.url", "s3://aaa/other", {"workspace": SENT}, {}, children_and_life),
     ("workspace.restartOnSync", True, {"workspace": SENT}, {}, children_and_life),
     ("distributed.backend", "gloo", {}, {}, children_and_life),
     ("distributed.rdzvBackend", "static", {}, {}, children_and_life),
@@ -124,7 +124,7 @@ FIELDS: list[tuple[str, Any, dict[str, Any], dict[str, Any], Effect]] = [
 
 def test_every_field_of_a_job_has_a_case() -> None:
     """What it may override of its queue has cases of its own (test_overrides.py)."""
-    fields = {path for path in leaves("", job.spec()) if not path.startswith("overrides.")}
+    fields = {path for path in leaves("", JOB) if not path.startswith("overrides.")}
     assert {path for path, *_ in FIELDS} == fields
 
 
@@ -158,7 +158,7 @@ VARIABLES: list[dict[str, Any]] = [
 
 
 def test_every_field_of_a_variable_reaches_the_worker_as_it_is() -> None:
-    variable = job.spec().fields["env"].item
+    variable = JOB.fields["env"].item
     assert variable is not None
     assert {path for each in VARIABLES for path in _paths(each)} == set(leaves("", variable))
     found = {each["name"]: each for each in container({"env": VARIABLES})["env"]}

@@ -11,6 +11,7 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import CLUSTER, attempt_spec, queue
 from tests.unit.operator.pooled import Pooled
 from trainyard.operator import names as n
+from trainyard.operator.api.status import fit_status
 from trainyard.operator.gang import (
     KaiLimit,
     find_missing_queue,
@@ -21,7 +22,6 @@ from trainyard.operator.gang import (
 from trainyard.operator.observe import Cluster, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 from trainyard.operator.queue import DryRun, reconcile_queue
-from trainyard.operator.status_schema import fit_status
 
 pytestmark = pytest.mark.unit
 BY_KAI = {"scheduling.scheduler": n.KAI_SCHEDULER}

@@ -209,7 +209,7 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
         "priorityClassName"
         not in build_sync_pod(attempt_spec(sent, {**asked, "scheduling.pool": "p5"}))["spec"]
     )
-    assert not attempt_spec({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
+    assert not attempt_spec({"workspace": {**sent["workspace"], "url": "s3://bbb/k"}}).sync
     assert "initContainers" not in pod()["spec"]
     # It is the annotation by which a new digest, and a new size, are noticed.
     (job,) = build_jobs(made)
@@ -313,8 +313,8 @@ def test_overrides_merge_objects_and_replace_lists_and_one_way_of_a_size_replace
         "overrides.storage.datasets.size": "7Gi",
     }
     made = attempt_spec(over, queue)
-    assert made.settings.queue.node_selector == {"a": "1", "b": "3"}
-    assert made.settings.queue.tolerations == ()
+    assert made.settings.queue.scheduling.node_selector == {"a": "1", "b": "3"}
+    assert made.settings.queue.scheduling.tolerations == ()
     (claim,) = made.storage.claims
     assert (claim.size, claim.storage_class) == (7 * 2**30, "fsx")
     claimed = attempt_spec({"overrides.storage.datasets.existingClaim": "shared"}, queue)

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.operator import kinds as kinds_of
 from trainyard.operator import names as n
-from trainyard.operator.api.definitions import definitions
+from trainyard.operator.api.crd import definitions
 from trainyard.operator.kinds import Kind, Kinds, served
 
 pytestmark = pytest.mark.unit

@@ -15,16 +15,16 @@ from tests.torchrun_numbers import Number, numbers
 from tests.unit.operator.test_schema import EVERY as NODES
 from tests.unit.operator.test_schema import STATUSES, fields, problems
 from trainyard.operator import names as n
-from trainyard.operator.core import job_spec, queue_spec, resolve
+from trainyard.operator.api.job import parse_job
+from trainyard.operator.api.queue import parse_queue
+from trainyard.operator.api.resolve import resolve
 from trainyard.operator.status import read_status
 
 pytestmark = pytest.mark.unit
 
 # Ends of 32 and 64 bits, of what JSON has exactly, and a size that archives of workspaces have.
 ALWAYS = (-(2**31), -1, 0, 1, 10**9 + 1, 2**31 - 1, 2**31, 2**53 - 1, 2**53, 2**63 - 1, 2**63)
-# Of Kubernetes' own: it is handed on, and not read.
-HANDED_ON = ("tolerationSeconds",)
-EVERY = [each for each in numbers() if not each.path.endswith(HANDED_ON)]
+EVERY = numbers()
 WHOLE = [(path, node) for path, node in NODES if node.get("type") == "integer"]
 # What is read of a job's status.
 REMEMBERED = {"attempt": "attempt", "restarts": "restarts", "capacity.tries": "tries"}
@@ -37,9 +37,9 @@ def limits(least: int, most: int) -> list[int]:
 def read(body: dict[str, Any]) -> tuple[str, ...]:
     """What the controller has against it."""
     if body["kind"] == n.QUEUE_KIND:
-        return queue_spec.parse(body["spec"])[1]
-    spec, wrong = job_spec.parse(body["spec"])
-    return wrong if spec is None else resolve.resolve(manifest(n.QUEUE_KIND, "research")["spec"], spec)[1]
+        return parse_queue(body["spec"])[1]
+    spec, wrong = parse_job(body["spec"])
+    return wrong if spec is None else resolve(manifest(n.QUEUE_KIND, "research")["spec"], spec)[1]
 
 
 def test_every_whole_number_has_bounds_that_its_bits_hold() -> None:
@@ -64,9 +64,7 @@ def test_every_number_of_both_kinds_is_looked_at() -> None:
     names = {(each.kind, each.path.rsplit(".", 1)[-1]) for each in EVERY}
     assert {(n.JOB_KIND, "sizeBytes"), (n.JOB_KIND, "port"), (n.QUEUE_KIND, "gpus")} <= names
     specs = [path for path, _ in WHOLE if ".spec." in path]
-    assert len(specs) == len(numbers()) == len(EVERY) + 2, (
-        "a queue's tolerations, and a job's overrides of them"
-    )
+    assert len(specs) == len(EVERY)
 
 
 @pytest.mark.parametrize("path", REMEMBERED)
@@ -87,4 +85,4 @@ def test_users_of_pods_have_numbers_as_large_as_kubernetes_takes(user: int) -> N
     context = {"runAsUser": user}
     containers = [{"name": n.WORKER_CONTAINER, "securityContext": context}]
     spec = {"podTemplate.spec": {"securityContext": context, "containers": containers}}
-    assert queue_spec.parse(manifest(n.QUEUE_KIND, "research", spec)["spec"])[1] == ()
+    assert parse_queue(manifest(n.QUEUE_KIND, "research", spec)["spec"])[1] == ()

@@ -196,7 +196,7 @@ def test_other_jobs_with_the_same_workspace_are_named() -> None:
     others = [
         of("over", "Failed"),
         of("another", "Running", digest="sha256:" + "b" * 64),
-        of("stored", "Running", url="s3://b/k"),
+        of("stored", "Running", url="s3://bbb/k"),
         of("a", "Pending"),
         of("b", "Running"),
     ]

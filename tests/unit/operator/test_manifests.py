@@ -14,7 +14,7 @@ import yaml
 from trainyard.k8s import names
 from trainyard.operator import deployment, rbac
 from trainyard.operator import names as n
-from trainyard.operator.api.definitions import definitions
+from trainyard.operator.api.crd import definitions
 from trainyard.operator.manifests import CHECKOUT, files, main
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.made import CLUSTER, attempt_spec
-from trainyard.operator.api import queue
 from trainyard.operator.api.fields import Field
+from trainyard.operator.api.queue import QUEUE
 from trainyard.operator.children import build_claim, build_jobs, build_service
 from trainyard.operator.gang import build_pod_group
 from trainyard.operator.storage import ClaimMissing
@@ -66,7 +66,7 @@ OVERRIDES: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 # No job's: `overrides` has a rule that says so.
 NOT_A_JOBS = {"parentKaiQueue"}
-SENT = {"url": "s3://a/b", "digest": "sha256:" + "0" * 64, "sizeBytes": 5}
+SENT = {"url": "s3://aaa/b", "digest": "sha256:" + "0" * 64, "sizeBytes": 5}
 
 
 def leaves(place: str, field: Field) -> Iterator[str]:
@@ -85,13 +85,13 @@ def effect(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
     return (
         [build_service(made), build_pod_group(made), *build_jobs(made)],
         [build_claim(made, each) for each in made.storage.claims],
-        (settings.time_to_live, settings.deadline, settings.max_restarts, settings.queue.pool),
+        (settings.time_to_live, settings.deadline, settings.max_restarts, settings.queue.scheduling.pool),
         settings.queue.bucket,
     )
 
 
 def test_every_field_of_a_queue_has_a_case() -> None:
-    assert {path for path, _, _ in OVERRIDES} | NOT_A_JOBS == set(leaves("", queue.spec()))
+    assert {path for path, _, _ in OVERRIDES} | NOT_A_JOBS == set(leaves("", QUEUE))
 
 
 @pytest.mark.parametrize(("path", "value", "besides"), OVERRIDES, ids=[path for path, _, _ in OVERRIDES])

@@ -15,9 +15,9 @@ from tests.unit.operator.pool import POOL, PoolApi
 from tests.unit.operator.pooled import POOLED, Pooled
 from trainyard.k8s import names
 from trainyard.operator import names as n
+from trainyard.operator.api.status import fit_status
 from trainyard.operator.pool import pool_rejection_reason, pool_status, reservation_warning
 from trainyard.operator.queue import DryRun, reconcile_queue
-from trainyard.operator.status_schema import fit_status
 
 pytestmark = pytest.mark.unit
 

@@ -258,7 +258,7 @@ def test_read_only_claims_are_for_data_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "s3://own/p/workspaces/team/a.tar.zst", "s3://b/$(AWS_SECRET_ACCESS_KEY);id"]
+    "url", ["", "s3://own/p/workspaces/team/a.tar.zst", "s3://bbb/$(AWS_SECRET_ACCESS_KEY);id"]
 )
 def test_what_a_worker_unpacks_is_named_by_its_pods_annotation(url: str) -> None:
     """Which the controller writes from the job's spec: no argument, and no object in a bucket, says it."""

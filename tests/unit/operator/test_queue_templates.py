@@ -148,7 +148,7 @@ def test_a_job_that_has_begun_keeps_its_deadline_and_its_restarts_whatever_is_re
     own = {"overrides": {"podTemplate": {"spec": {"schedulerName": "another"}}}}
     limits = {"jobDefaults": {"activeDeadlineSeconds": 1000, "maxRestarts": 1}}
     with monkeypatch.context() as before:
-        before.setattr("trainyard.operator.core.resolve.check_pod_template", lambda *_, **__: [])
+        before.setattr("trainyard.operator.api.resolve.check_pod_template", lambda *_, **__: [])
         life = JobLife(own, limits).run()
     life.api.run_pods("Failed", exit_code=1, only=0)
     for _ in range(3):

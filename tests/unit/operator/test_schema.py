@@ -13,16 +13,17 @@ import pytest
 from tests.torchrun_manifests import SEED, manifest
 from tests.unit.components.crd import closed
 from trainyard.operator import names as n
-from trainyard.operator.api import job, progress, queue
-from trainyard.operator.api.definitions import definitions
+from trainyard.operator.api.crd import definitions
 from trainyard.operator.api.fields import Field
-from trainyard.operator.core.job_spec import MOST_NODES
+from trainyard.operator.api.job import JOB, MAX_NODES
+from trainyard.operator.api.queue import QUEUE
+from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS
 
 pytestmark = pytest.mark.unit
 
 DEFINITIONS = {each["spec"]["names"]["kind"]: each for each in definitions().values()}
-SPECS = {n.QUEUE_KIND: queue.spec(), n.JOB_KIND: job.spec()}
-STATUSES = {n.QUEUE_KIND: queue.status(), n.JOB_KIND: progress.status()}
+SPECS = {n.QUEUE_KIND: QUEUE, n.JOB_KIND: JOB}
+STATUSES = {n.QUEUE_KIND: QUEUE_STATUS, n.JOB_KIND: JOB_STATUS}
 # `kubectl apply` keeps the whole object in an annotation, and all annotations together may have this many bytes
 # (TotalAnnotationSizeLimitB in k8s.io/apimachinery v0.35.4, pkg/api/validation/objectmeta.go).
 MOST_APPLIED = 256 * 1024
@@ -66,7 +67,7 @@ def nodes(place: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 def fields(place: str, parent: Field) -> Iterator[tuple[str, Field, bool]]:
     """Every field below, with its path and whether it has to be given."""
     for name, each in parent.fields.items():
-        yield f"{place}{name}", each, name in parent.required
+        yield f"{place}{name}", each, each.required
         yield from fields(f"{place}{name}.", each)
         if each.item is not None:
             yield from fields(f"{place}{name}[].", each.item)
@@ -98,7 +99,7 @@ def test_every_field_is_described_and_has_a_largest_size() -> None:
 @pytest.mark.parametrize("kind", SPECS)
 def test_every_field_of_a_spec_must_be_given_or_says_what_is_so_without_it(kind: str) -> None:
     for path, each, required in fields("", SPECS[kind]):
-        assert required != bool(each.otherwise()), path
+        assert required != bool(each.default_text()), path
 
 
 @pytest.mark.parametrize("part", [SPECS, STATUSES])
@@ -183,7 +184,7 @@ def test_the_longest_names_of_what_is_made_for_a_job_fit() -> None:
     """Pods of an Indexed Job get its name, their index and five characters; host names are labels (63 characters)."""
     longest = "j" * n.JOB_NAME_MAX_LENGTH
     attempt = n.attempt_name(longest, 99_999)
-    made = [f"{attempt}-{MOST_NODES - 1}-abcde", n.workspace_claim(longest, MOST_NODES - 1)]
+    made = [f"{attempt}-{MAX_NODES - 1}-abcde", n.workspace_claim(longest, MAX_NODES - 1)]
     made += [n.datasets_claim(longest), n.checkpoints_claim(longest), n.sync_pod(longest)]
     assert max(map(len, made)) <= 63
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from trainyard.operator import names as n
-from trainyard.operator.api import progress, queue
 from trainyard.operator.api.fields import Field
-from trainyard.operator.status_schema import fit_status
+from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS, fit_status
 
 pytestmark = pytest.mark.unit
 
@@ -55,9 +54,7 @@ def valid(schema: dict[str, Any]) -> Any:
     return True if schema["type"] == "boolean" else schema.get("minimum", 1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "schema"), [(n.JOB_KIND, progress.status()), (n.QUEUE_KIND, queue.status())]
-)
+@pytest.mark.parametrize(("kind", "schema"), [(n.JOB_KIND, JOB_STATUS), (n.QUEUE_KIND, QUEUE_STATUS)])
 def test_status_with_every_field_stays(kind: str, schema: Field) -> None:
     status = valid(schema.schema())
     assert fit_status(kind, status) == status

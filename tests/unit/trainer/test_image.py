@@ -17,7 +17,7 @@ import pytest
 from local.nodes.dockerfile import instructions, parse
 from trainer.contract import REVISION
 from trainyard.k8s import names
-from trainyard.operator.core.queue_spec import WORKING_DIRECTORY
+from trainyard.operator.api.queue import WORKING_DIRECTORY
 
 pytestmark = pytest.mark.unit
 

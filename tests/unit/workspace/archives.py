@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.operator.api.job import Workspace
 from trainyard.operator.children import archive_annotation
-from trainyard.operator.core.job_spec import Workspace
 from trainyard.workspace.__main__ import main
 from trainyard.workspace.archive import Archive, pack
 from trainyard.workspace.store import Pointer, Store

@@ -1,210 +1,491 @@
-"""What the schemas are built of: fields with their meaning, and the rules that the API server evaluates on them.
+"""Field types of TorchrunJobs and TorchrunQueues: one declaration gives schema, default, documentation and parsing.
 
-A field becomes a structural schema as of apiextensions.k8s.io/v1
-(https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema),
-its rules x-kubernetes-validations in CEL. The API server refuses a definition whose rules may cost too much: everything
-that a rule may read has a largest size.
+An API object is a class with one attribute for each field (`min_nodes` is `minNodes` in JSON):
+
+    class Elastic(ApiObject):
+        '''The job runs with any number of nodes in this range.'''
+
+        min_nodes: int = integer("The fewest nodes that the job runs with.", minimum=1, required=True)
+
+The docstring and the texts are what `kubectl explain` shows. `Field.schema` returns the structural schema
+(https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema)
+with rules in CEL. The API server refuses rules that may cost too much, so each value has a maximum size. `parse` reads
+an object in the controller and the plugin: one that is older than the schema, or from a backup of etcd, may hold
+anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, ClassVar, Final, TypeVar
 
-from trainyard.operator.core.reading import MOST_32, MOST_EXACT
+from trainyard.k8s import quantity as quantities
 
-Schema = dict[str, Any]
+JsonObject = dict[str, Any]
+T = TypeVar("T", bound="ApiObject")
 FORBIDDEN: Final = "FieldValueForbidden"
 INVALID: Final = "FieldValueInvalid"
+MAX_INT32: Final = 2**31 - 1
+# JSON readers keep whole numbers exactly up to here.
+MAX_EXACT: Final = 2**53 - 1
+_MAX_SHOWN: Final = 80
+_PATH: Final = "{path}"
+_OBJECT: Final = "an object"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule in CEL.
+    """A validation rule.
 
-    `message` is said when `check` is false, after the field's path and, of strings, their value: it names the field and
-    what would be right. `path` is the field below this one that is wrong. `whole` rules hold for a complete object and
-    not for the part of one that `overrides` is.
+    Attributes:
+        cel: The rule for the API server.
+        message: What must hold. `{path}` stands for the path of the object.
+        path: The field below the object that the error names, such as `.minNodes`.
+        reason: A reason of x-kubernetes-validations.
+        complete: The rule needs the complete object, so it does not apply to `overrides`.
+        check: The same rule for `parse`, where an object can break it without the API server.
     """
 
-    check: str
+    cel: str
     message: str
     path: str = ""
     reason: str = INVALID
-    whole: bool = False
+    complete: bool = False
+    check: Callable[[Any], bool] | None = None
 
-    def schema(self) -> Schema:
-        """An entry of x-kubernetes-validations."""
-        place = {"fieldPath": self.path} if self.path else {}
-        return {"rule": self.check, "message": self.message, **place, "reason": self.reason}
+    def schema(self) -> JsonObject:
+        """Return the entry of x-kubernetes-validations."""
+        path = {"fieldPath": self.path} if self.path else {}
+        return {"rule": self.cel, "message": self.message, **path, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """A field: `about` says what it means, `holds` what its value is, `absent` what is so where it is not given.
+    """A field of an API object.
 
-    `checks` are the validations of JSON schema. Objects have `fields`, lists an `item`, maps a `value`.
+    Attributes:
+        description: The meaning of the field.
+        holds: The type, for the reference page.
+        form: The type, for the message "it must be ...".
+        checks: The validations of JSON schema.
+        unit: Such as "seconds".
+        default: The value that the API server sets.
+        absent: What applies if the field is missing, if that is not a constant.
+        required: Whether the object must have the field.
+        fields: The fields of an object, by their names in JSON.
+        item: The entries of a list.
+        value: The values of a map.
+        rules: The rules of this field.
+        attribute: The name of the attribute in Python.
+        valid: Whether `parse` accepts a value.
+        convert: Return the parsed value.
+        empty: The parsed value if the field is missing and has no default.
+        model: The class of a parsed object.
+        shape: The fields that `parse` checks of an object that stays JSON.
+        optional: Whether an object that is missing is None. Other objects get the defaults of their fields.
     """
 
-    about: str
+    description: str
     holds: str
+    form: str
     checks: Mapping[str, Any]
     unit: str = ""
     default: Any = None
     absent: str = ""
+    required: bool = False
     fields: Mapping[str, Field] = field(default_factory=dict)
-    required: Sequence[str] = ()
     item: Field | None = None
     value: Field | None = None
     rules: Sequence[Rule] = ()
+    attribute: str = ""
+    valid: Callable[[Any], bool] = lambda _: True
+    convert: Callable[[Any], Any] = lambda value: value
+    empty: Any = None
+    model: type[ApiObject] | None = None
+    shape: Mapping[str, Field] = field(default_factory=dict)
+    optional: bool = False
 
-    def schema(self) -> Schema:
-        """The structural schema."""
-        made: Schema = {"description": self.description(), **self.checks}
+    def schema(self) -> JsonObject:
+        """Return the structural schema."""
+        schema: JsonObject = {"description": self.explain(), **self.checks}
         if self.default is not None:
-            made["default"] = self.default
+            schema["default"] = self.default
         if self.fields:
-            made["properties"] = {name: each.schema() for name, each in self.fields.items()}
-        if self.required:
-            made["required"] = list(self.required)
+            schema["properties"] = {name: each.schema() for name, each in self.fields.items()}
+        if required := [name for name, each in self.fields.items() if each.required]:
+            schema["required"] = required
         if self.item is not None:
-            made["items"] = self.item.schema()
+            schema["items"] = self.item.schema()
         if self.value is not None:
-            made["additionalProperties"] = self.value.schema()
+            schema["additionalProperties"] = self.value.schema()
         if self.rules:
-            made["x-kubernetes-validations"] = [each.schema() for each in self.rules]
-        return made
+            schema["x-kubernetes-validations"] = [each.schema() for each in self.rules]
+        return schema
 
-    def description(self) -> str:
-        """What `kubectl explain` shows."""
-        parts = [self.about]
-        if self.unit:
-            parts.append(f"Unit: {self.unit}.")
-        if self.otherwise():
-            parts.append(f"Default: {self.otherwise()}.")
-        return " ".join(parts)
+    def explain(self) -> str:
+        """Return the description with the unit and the default, as `kubectl explain` shows it."""
+        unit = f" Unit: {self.unit}." if self.unit else ""
+        default = self.default_text()
+        return f"{self.description}{unit}" + (f" Default: {default}." if default else "")
 
-    def otherwise(self) -> str:
-        """What is so where the field is not given; nothing where it has to be given."""
+    def default_text(self) -> str:
+        """Return what applies if the field is missing, "" for a required field."""
         if self.absent or self.default is None or self.default == {}:
             return self.absent
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
 
+    def at(self, path: str) -> Field:
+        """Return the field with its path in the messages of all rules."""
+        below = f"{path}." if path else ""
+        return replace(
+            self,
+            fields={name: each.at(f"{below}{name}") for name, each in self.fields.items()},
+            item=self.item and self.item.at(path),
+            rules=[replace(each, message=each.message.replace(_PATH, path)) for each in self.rules],
+        )
+
     def partial(self, absent: str) -> Field:
-        """The same where nothing has to be given and nothing has a default: what is not given stays as it was."""
+        """Return the field without defaults, required fields and rules for complete objects, as below `overrides`."""
         return replace(
             self,
             default=None,
             absent=absent,
-            required=(),
+            required=False,
             fields={name: each.partial(absent) for name, each in self.fields.items()},
-            rules=[each for each in self.rules if not each.whole],
+            rules=[each for each in self.rules if not each.complete],
         )
 
+    def parse(self, value: Any, path: str, problems: list[str]) -> Any:
+        """Return the parsed value, the default if it is missing or invalid. Append what is invalid to `problems`."""
+        default = self.empty if self.default is None else self.default
+        if value is None and self.model is not None and not self.optional:
+            value = {}
+        if value is None:
+            if self.required:
+                problems.append(f"{path} is missing; it must be {self.form}")
+            return default
+        if not self.valid(value):
+            problems.append(f"{path} is {_shown(value)}; it must be {self.form}")
+            return default if self.model is None or self.optional else self.model.parse({}, path, [])
+        if self.model is not None:
+            return self.model.parse(value, path, problems)
+        if self.item is not None and self.item.shape:
+            for index, entry in enumerate(value):
+                self.item.parse(entry, f"{path}[{index}]", problems)
+        for name, each in self.shape.items():
+            each.parse(value.get(name), f"{path}.{name}", problems)
+        return self.convert(value)
 
-def text(about: str, *, most: int, least: int = 0, **more: Any) -> Field:
-    """A string of `least` to `most` characters."""
-    checks: Schema = {"type": "string", "maxLength": most}
-    if least:
-        checks["minLength"] = least
-    return Field(about=about, holds="text", checks=checks, **more)
+
+class ApiObject:
+    """Base class of parsed objects of the API. Each attribute is declared with a function of this module."""
+
+    fields: ClassVar[Mapping[str, Field]] = {}
+    rules: ClassVar[Sequence[Rule]] = ()
+
+    def __init_subclass__(cls) -> None:
+        declared = {name: each for name, each in vars(cls).items() if isinstance(each, Field)}
+        own = {_json_name(name): replace(each, attribute=name) for name, each in declared.items()}
+        cls.fields = {**cls.fields, **own}
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    @classmethod
+    def parse(cls: type[T], value: Any, path: str, problems: list[str]) -> T:
+        """Return the object with what could be read of it. Append a line for each invalid field to `problems`."""
+        if not isinstance(value, dict):
+            problems.append(f"{path} is {_shown(value)}; it must be an object")
+            value = {}
+        before = len(problems)
+        values = {
+            each.attribute: each.parse(value.get(name), f"{path}.{name}", problems)
+            for name, each in cls.fields.items()
+        }
+        parsed = cls(**values)
+        broken = [each for each in cls.rules if each.check is not None and not each.check(parsed)]
+        for each in broken if len(problems) == before else ():
+            message = each.message.replace(_PATH, path)
+            problems.append(message if message.startswith(path) else f"{path}{each.path}: {message}")
+        return parsed
 
 
-def choice(about: str, values: Sequence[str], **more: Any) -> Field:
-    """One of a few words."""
-    # The rules' cost is counted for the longest string that maxLength lets through; an enum counts for nothing.
+def _json_name(attribute: str) -> str:
+    first, *others = attribute.split("_")
+    return re.sub(r"Gpu(s?)$", r"GPU\1", first + "".join(each.capitalize() for each in others))
+
+
+def parse_time(value: Any) -> float | None:
+    """Return the seconds since the epoch of a time in RFC 3339, None for any other value."""
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return parsed.timestamp() if parsed is not None and parsed.tzinfo is not None else None
+
+
+def _shown(value: Any) -> str:
+    text = "missing" if value is None else json.dumps(value, default=repr)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a process can get this string: JSON also has NUL and single surrogates."""
+    return isinstance(value, str) and re.search("[\\0\ud800-\udfff]", value) is None
+
+
+def string(description: str, *, maximum: int, minimum: int = 0, **more: Any) -> Any:
+    """A string of `minimum` to `maximum` characters."""
+    checks: JsonObject = {"type": "string", "maxLength": maximum}
+    if minimum:
+        checks["minLength"] = minimum
+    return Field(
+        description=description,
+        holds="text",
+        form="a string without NUL",
+        checks=checks,
+        valid=lambda value: _is_text(value) and len(value) >= minimum,
+        **{"empty": "", **more},
+    )
+
+
+def pattern(description: str, expression: str, form: str, *, maximum: int, **more: Any) -> Any:
+    """A string that an RE2 expression matches. `form` describes it."""
+    matches = re.compile(re.sub(r"\$$", r"\\Z", expression), re.ASCII).search
+    rule = Rule(cel=f"self.matches({expression!r})", message=f"{_PATH} must be {form}")
+    return replace(
+        string(description, maximum=maximum, **more),
+        holds=form,
+        form=form,
+        rules=(rule,),
+        valid=lambda value: _is_text(value) and matches(value) is not None,
+    )
+
+
+def choice(description: str, values: Sequence[str], **more: Any) -> Any:
+    """One of a few strings."""
+    # The API server estimates the cost of a rule from maxLength, not from the enum.
     checks = {"type": "string", "enum": list(values), "maxLength": max(map(len, values))}
-    return Field(about=about, holds=" | ".join(f"`{each}`" for each in values), checks=checks, **more)
+    return Field(
+        description=description,
+        holds=" | ".join(f"`{each}`" for each in values),
+        form=" or ".join(values),
+        checks=checks,
+        valid=lambda value: value in values,
+        **{"empty": "", **more},
+    )
 
 
-def whole_number(
-    about: str, *, least: int = 0, most: int | None = None, wide: bool = False, **more: Any
-) -> Field:
-    """An integer in a range; `wide` ones have 64 bits.
+def integer(
+    description: str, *, minimum: int = 0, maximum: int | None = None, int64: bool = False, **more: Any
+) -> Any:
+    """A whole number. It has an explicit range, because the API server does not check the format."""
+    end = maximum if maximum is not None else MAX_EXACT if int64 else MAX_INT32
+    checks = {"type": "integer", "format": "int64" if int64 else "int32", "minimum": minimum, "maximum": end}
 
-    Both ends are said: the API server holds no number against its format.
-    """
-    most = most if most is not None else MOST_EXACT if wide else MOST_32
-    checks = {"type": "integer", "format": "int64" if wide else "int32", "minimum": least, "maximum": most}
-    return Field(about=about, holds=f"integer, {least} to {most}", checks=checks, **more)
+    def valid(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= end
+
+    return Field(
+        description=description,
+        holds=f"integer, {minimum} to {end}",
+        form=f"a whole number from {minimum} to {end}",
+        checks=checks,
+        valid=valid,
+        empty=minimum if more.get("required") else None,
+        **more,
+    )
 
 
-def number(about: str, **more: Any) -> Field:
-    """Any number."""
-    return Field(about=about, holds="number", checks={"type": "number"}, **more)
+def number(description: str, **more: Any) -> Any:
+    """A number."""
+    return Field(description=description, holds="number", form="a number", checks={"type": "number"}, **more)
 
 
-def yes_or_no(about: str, **more: Any) -> Field:
-    """A boolean."""
-    return Field(about=about, holds="boolean", checks={"type": "boolean"}, **more)
+def boolean(description: str, **more: Any) -> Any:
+    """True or false."""
+    return Field(
+        description=description,
+        holds="boolean",
+        form="true or false",
+        checks={"type": "boolean"},
+        valid=lambda value: isinstance(value, bool),
+        empty=False,
+        **more,
+    )
 
 
-def moment(about: str, **more: Any) -> Field:
+def time(description: str, **more: Any) -> Any:
     """A time, RFC 3339."""
     checks = {"type": "string", "format": "date-time", "maxLength": 40}
-    return Field(about=about, holds="time, RFC 3339", checks=checks, **more)
+    return Field(
+        description=description, holds="time, RFC 3339", form="a time, RFC 3339", checks=checks, **more
+    )
 
 
-def quantity(about: str, name: str, example: str, **more: Any) -> Field:
-    """A Kubernetes quantity above zero (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
+def quantity(description: str, example: str, **more: Any) -> Any:
+    """A Kubernetes quantity above 0 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
 
-    Read by `trainyard.k8s.quantity`, which knows no sign and no exponent of three digits; CEL's own parser takes both.
+    The parser is `trainyard.k8s.quantity`. It accepts no sign and no exponent of three digits, which CEL accepts.
     """
     checks = {
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "maxLength": 32,
     }
+    form = f"a quantity above 0, such as {example}"
     rule = Rule(
-        check="type(self) == int ? self > 0 : "
+        cel="type(self) == int ? self > 0 : "
         "!self.matches('^[+]|[eE][+-]?[0-9]{3}') && isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
-        message=f"{name} must be a quantity above 0, such as {example}",
+        message=f"{_PATH} must be {form}",
     )
-    return Field(about=about, holds=f"quantity, such as {example}", checks=checks, rules=(rule,), **more)
+    return Field(
+        description=description,
+        holds=f"quantity, such as {example}",
+        form=form,
+        checks=checks,
+        rules=(rule,),
+        valid=_is_quantity,
+        convert=quantities.parse,
+        empty=1 if more.get("required") else None,
+        **more,
+    )
 
 
-def group(about: str, fields: Mapping[str, Field], **more: Any) -> Field:
-    """An object with these fields."""
-    return Field(about=about, holds="object", checks={"type": "object"}, fields=fields, **more)
+def _is_quantity(value: Any) -> bool:
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return False
+    try:
+        return quantities.parse(value) > 0
+    except ValueError:
+        return False
 
 
-def listing(about: str, item: Field, *, most: int, key: Sequence[str] = (), **more: Any) -> Field:
-    """A list of at most `most` entries. One with a `key` has each value of it once, and appliers share it by entry."""
-    kind: Schema = {"x-kubernetes-list-type": "atomic"}
+def section(model: type[ApiObject], *, description: str = "", parsed: bool = True, **more: Any) -> Any:
+    """An object of this class. With `parsed=False`, the parser checks the object and keeps it as JSON."""
+    return Field(
+        description=description or " ".join((model.__doc__ or "").split()),
+        holds="object",
+        form=_OBJECT,
+        checks={"type": "object"},
+        fields=model.fields,
+        rules=model.rules,
+        valid=lambda value: isinstance(value, dict),
+        model=model if parsed else None,
+        shape={} if parsed else model.fields,
+        **more,
+    )
+
+
+def array(description: str, item: Any, *, maximum: int, key: str = "", **more: Any) -> Any:
+    """A list, of objects or strings. With a `key`, each value of the key occurs once, as for server-side apply."""
+    kind: JsonObject = {"x-kubernetes-list-type": "atomic"}
     if key:
-        kind = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(key)}
-    holds = f"list of at most {most}" if item.fields else f"list of at most {most} ({item.holds})"
+        kind = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    if isinstance(item, type):
+        item = section(item, parsed=False)
+    objects = item.form == _OBJECT
     return Field(
-        about=about, holds=holds, checks={"type": "array", "maxItems": most, **kind}, item=item, **more
+        description=description,
+        holds=f"list of at most {maximum}" + ("" if objects else f" ({item.holds})"),
+        form="a list of objects" if objects else "a list of strings without NUL",
+        checks={"type": "array", "maxItems": maximum, **kind},
+        item=item,
+        valid=lambda value: isinstance(value, list) and all(map(item.valid, value)),
+        convert=tuple,
+        empty=(),
+        **more,
     )
 
 
-def mapping(about: str, value: Field, *, most: int, **more: Any) -> Field:
-    """A map from names to values, of at most `most` entries."""
-    holds = f"map of at most {most} ({value.holds})"
+def mapping(description: str, value: Any, *, maximum: int, **more: Any) -> Any:
+    """A map from names to values."""
     return Field(
-        about=about, holds=holds, checks={"type": "object", "maxProperties": most}, value=value, **more
+        description=description,
+        holds=f"map of at most {maximum} ({value.holds})",
+        form="an object of strings without NUL",
+        checks={"type": "object", "maxProperties": maximum},
+        value=value,
+        valid=lambda values: isinstance(values, dict) and all(map(value.valid, values.values())),
+        convert=dict,
+        **{"empty": {}, **more},
     )
 
 
-def foreign(about: str, **more: Any) -> Field:
-    """An object of Kubernetes' own, of any content: its fields are checked when something is made of it.
+def kubernetes_object(description: str, shape: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """An object of Kubernetes' own. The API server checks it when a pod is created from it.
 
-    A map of anything, and not one object that keeps unknown fields: of two such objects CEL's `==` (kubernetes 1.35,
-    unstructuredMap.Equal in k8s.io/apiserver/pkg/cel/common/values.go) does not see that a field got another name.
+    It is a map of anything. If it were an object with unknown fields, `==` in CEL would not see a renamed field
+    (kubernetes 1.35, unstructuredMap.Equal in k8s.io/apiserver/pkg/cel/common/values.go).
+
+    Args:
+        shape: The fields that this program reads, as far as `parse` must check them.
     """
-    anything = Field(
-        about="As Kubernetes has it.", holds="anything", checks={"x-kubernetes-preserve-unknown-fields": True}
+    return replace(
+        mapping(description, _ANYTHING, maximum=64, **more),
+        holds="object of Kubernetes",
+        form=_OBJECT,
+        valid=lambda value: isinstance(value, dict),
+        convert=lambda value: value,
+        shape=shape or {},
     )
-    made = mapping(about, anything, most=64, **more)
-    return replace(made, holds="object of Kubernetes")
 
 
-def named(about: str, pattern: str, name: str, right: str, *, most: int, **more: Any) -> Field:
-    """A string of a certain form; who gives another is told what would be `right`, where `pattern` would say itself."""
-    rule = Rule(
-        check=f"self.matches({pattern!r})",
-        message=f"{name} must be {right}",
-    )
-    return replace(text(about, most=most, **more), holds=right, rules=(rule,))
+# RFC 1123 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
+LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+_HOST: Final = r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
+# 1 to 65535.
+_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+
+
+def object_name(description: str, *, maximum: int = 253, **more: Any) -> Any:
+    """The name of another object."""
+    form = "the name of an object: lower-case letters, digits, '-' and '.'"
+    return pattern(description, rf"^{LABEL}(\.{LABEL})*$", form, maximum=maximum, **more)
+
+
+def label_value(description: str, **more: Any) -> Any:
+    """The value of a label."""
+    form = "a label's value: letters, digits, '-', '_' and '.', a letter or digit at both ends"
+    return pattern(description, r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", form, maximum=63, **more)
+
+
+def directory(description: str, example: str, **more: Any) -> Any:
+    """An absolute path below `/` in a container. Mounts of Docker and Kubernetes accept no colon."""
+    form = f"an absolute path without ':', such as {example}"
+    return pattern(description, r"^/[^:]+$", form, maximum=1024, **more)
+
+
+def bucket_prefix(description: str, **more: Any) -> Any:
+    """A bucket of S3, with or without a prefix."""
+    form = "s3://bucket or s3://bucket/prefix"
+    return pattern(description, rf"^s3://{_BUCKET}(/[^\s]*)?$", form, maximum=1024, **more)
+
+
+def bucket_object(description: str, **more: Any) -> Any:
+    """An object in S3."""
+    return pattern(description, rf"^s3://{_BUCKET}/[^\s]+$", "s3://bucket/key", maximum=2048, **more)
+
+
+def endpoint(description: str, **more: Any) -> Any:
+    """A host with a port."""
+    form = "<host>:<port>, the port from 1 to 65535, such as etcd.training.svc:2379"
+    return pattern(description, rf"^{_HOST}:{_PORT}$", form, maximum=261, **more)
+
+
+def label_map(description: str, *, longest: int = 63, **more: Any) -> Any:
+    """Labels, or annotations, whose values are longer."""
+    return mapping(description, string("The value of this key.", maximum=longest), maximum=64, **more)
+
+
+_ANYTHING: Final = Field(
+    description="As Kubernetes has it.",
+    holds="anything",
+    form="anything",
+    checks={"x-kubernetes-preserve-unknown-fields": True},
+)

@@ -1,4 +1,4 @@
-"""The reference page of both kinds' fields, docs/torchrun-fields.md."""
+"""Write the reference page of the fields, docs/torchrun-fields.md. The entry point is `render`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api import job, progress, queue
-from trainyard.operator.api.definitions import QUEUE_NAME_MAX_LENGTH
+from trainyard.operator.api.crd import QUEUE_NAME_MAX_LENGTH
 from trainyard.operator.api.fields import FORBIDDEN, Field
+from trainyard.operator.api.job import JOB
+from trainyard.operator.api.queue import QUEUE
+from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS
 
 HEAD: Final = f"""\
 # Fields of torchrun queues and jobs
@@ -40,39 +42,39 @@ Some of them need further permissions: \
 
 
 def render() -> str:
-    """The page."""
-    parts = [HEAD, QUEUE_HEAD, *_kind(queue.spec(), queue.status())]
-    parts += [JOB_HEAD, *_kind(job.spec(), progress.status())]
+    """Return the page."""
+    parts = [HEAD, QUEUE_HEAD, *_kind(QUEUE, QUEUE_STATUS)]
+    parts += [JOB_HEAD, *_kind(JOB, JOB_STATUS)]
     return "".join(parts)
 
 
 def _kind(spec: Field, status: Field) -> Iterator[str]:
     yield "\n### spec\n\n| Field | Holds | Default | Unit | Meaning |\n|---|---|---|---|---|\n"
-    yield from (_row(path, each, required) for path, each, required in _below("", spec))
+    yield from (_row(path, each) for path, each in _below("", spec))
     if "overrides" in spec.fields:
         yield OVERRIDES
     yield "\nRules:\n\n"
     yield from (f"- {each}\n" for each in _rules(spec))
     yield "\n### status\n\n| Field | Holds | Unit | Meaning |\n|---|---|---|---|\n"
-    for path, each, _ in _below("", status):
-        yield _line(f"`{path}`", each.holds, each.unit, each.about)
+    for path, each in _below("", status):
+        yield _line(f"`{path}`", each.holds, each.unit, each.description)
 
 
-def _below(place: str, parent: Field) -> Iterator[tuple[str, Field, bool]]:
-    """Every field below, with its path and whether it has to be given; those of `overrides` are the queue's."""
+def _below(place: str, parent: Field) -> Iterator[tuple[str, Field]]:
+    """Yield each field below with its path, without those of `overrides`, which are the queue's."""
     for name, each in parent.fields.items():
         path = f"{place}{name}"
-        yield path, each, name in parent.required
+        yield path, each
         if path != "overrides":
             yield from _below(f"{path}.", each)
         if each.item is not None:
             yield from _below(f"{path}[].", each.item)
 
 
-def _row(path: str, each: Field, required: bool) -> str:
-    default = "must be given" if required else each.otherwise()
+def _row(path: str, each: Field) -> str:
+    default = "must be given" if each.required else each.default_text()
     shown = f"`{default}`" if each.default not in (None, {}) else default
-    return _line(f"`{path}`", each.holds, shown, each.unit, each.about)
+    return _line(f"`{path}`", each.holds, shown, each.unit, each.description)
 
 
 def _line(*cells: str) -> str:
@@ -80,11 +82,11 @@ def _line(*cells: str) -> str:
 
 
 def _rules(spec: Field) -> Iterator[str]:
-    """What the API server says of fields together, of this kind's own; what can't be changed is one line."""
+    """Yield the rules for several fields. All fields that can't be changed are in one line."""
     fixed = [each.path.removeprefix(".") for each in spec.rules if each.reason == FORBIDDEN]
     if fixed:
         yield f"These can't be changed: {', '.join(fixed)}."
-    objects = [spec, *(each for path, each, _ in _below("", spec) if path != "overrides")]
+    objects = [spec, *(each for path, each in _below("", spec) if path != "overrides")]
     objects += [each.item for each in objects if each.item is not None]
     for each in objects:
         if each.fields:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from trainyard.operator import names as n
-from trainyard.operator.core.queue_spec import QueueSpec
+from trainyard.operator.api.queue import QueueSpec
 
 # Permission to update the queue that the job names.
 UPDATE_QUEUE: Final = "update-queue"
@@ -194,33 +194,36 @@ def check_pod_template(spec: QueueSpec, place: str = "spec", *, workspace: bool 
     `workspace` is whether what runs may have one, with containers of its own.
     Told of a queue it keeps no job from beginning: one without a workspace, for instance, may have run so.
     """
-    metadata = {"labels": spec.template_labels, "annotations": spec.template_annotations}
+    metadata = {
+        "labels": spec.pod_template.metadata.labels,
+        "annotations": spec.pod_template.metadata.annotations,
+    }
     reserved = check_reserved_keys(metadata, f"{place}.podTemplate.metadata")
     return [*reserved, *_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place, workspace)]
 
 
 def _labels(spec: QueueSpec, place: str) -> Iterator[str]:
     labels = f"{place}.podTemplate.metadata.labels"
-    for label in spec.template_labels:
+    for label in spec.pod_template.metadata.labels:
         if label in (*JOB_LABELS, INDEX_LABEL):
             yield f"{labels}.{label} is Kubernetes' own on the pods of a Job; it must be another label, or none"
 
 
 def _scheduling(spec: QueueSpec, place: str) -> Iterator[str]:
     for key, right in SCHEDULING_FIELDS.items():
-        value = spec.template_spec.get(key)
+        value = spec.pod_template.spec.get(key)
         if value not in (None, ""):
             yield f"{place}.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; it must be {place}.{right}"
 
 
 def _containers(spec: QueueSpec, place: str, workspace: bool) -> Iterator[str]:
-    for index, each in enumerate(spec.template_spec.get("initContainers") or []):
+    for index, each in enumerate(spec.pod_template.spec.get("initContainers") or []):
         if workspace and each["name"] in TOOL_CONTAINERS:
             yield (
                 f'{place}.podTemplate.spec.initContainers[{index}].name is "{each["name"]}", as a container of jobs '
                 "with a workspace is called; it must be another name"
             )
-    for index, each in enumerate(spec.template_spec.get("containers") or []):
+    for index, each in enumerate(spec.pod_template.spec.get("containers") or []):
         if each["name"] != n.WORKER_CONTAINER:
             yield (
                 f'{place}.podTemplate.spec.containers[{index}].name is "{each["name"]}", and a container beside the '
