@@ -376,17 +376,18 @@ def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
     parsed, wrong = parse_queue(made)
     assert wrong == ()
     assert parsed is not None
-    assert (parsed.gpus, parsed.pool, parsed.image) == (gpus, "small", DIGEST)
-    assert parsed.cpus == amount(queue.cpus)
-    assert parsed.cpus < facts.vcpus
-    assert parsed.memory == amount(queue.memory)
-    assert parsed.memory < facts.memory_gib * GIB
+    node = parsed.node_resources
+    assert (node.gpus, parsed.scheduling.pool, parsed.image) == (gpus, "small", DIGEST)
+    assert node.cpus == amount(queue.cpus)
+    assert node.cpus < facts.vcpus
+    assert node.memory == amount(queue.memory)
+    assert node.memory < facts.memory_gib * GIB
     assert set(parsed.volumes) == set(queue.volumes)
     bucket = said.get("storage", {}).get("workspace", {}).get("bucket")
     names = {"models": "s3://b-models/torchrun", "their.bucket": "s3://their.bucket/torchrun", None: ""}
     assert parsed.bucket == names[bucket]
     defaults = said.get("jobDefaults", {})
-    assert parsed.job_defaults.time_to_live == defaults.get("ttlSecondsAfterFinished")
-    assert parsed.job_defaults.deadline == defaults.get("activeDeadlineSeconds")
+    assert parsed.job_defaults.ttl_seconds_after_finished == defaults.get("ttlSecondsAfterFinished")
+    assert parsed.job_defaults.active_deadline_seconds == defaults.get("activeDeadlineSeconds")
     assert parsed.job_defaults.max_restarts == defaults.get("maxRestarts", 3)
     assert parsed.job_defaults.restart_policy == defaults.get("restartPolicy", "OnFailure")
