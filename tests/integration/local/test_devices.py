@@ -126,7 +126,7 @@ def test_gpus_show_while_their_plugin_runs_and_only_then(cluster: Cluster) -> No
     cluster.until("no GPUs", lambda: cluster.allocatable(GPU) == ["0", "0"])
 
 
-def test_a_sick_machine_is_told_by_a_condition_of_its_node(cluster: Cluster) -> None:
+def test_broken_node_has_a_condition(cluster: Cluster) -> None:
     kind = "AcceleratedHardwareReady"
 
     def states() -> list[tuple[str, str]]:

@@ -144,7 +144,7 @@ def test_a_patch_sets_a_field_of_an_object_that_it_did_not_make_and_gives_it_up(
     assert cloud.kubectl(CLUSTER, *account) == ""
 
 
-def test_a_deployment_that_does_not_come_up_is_told_and_stays_in_the_state(
+def test_deployment_that_fails_is_reported_and_stays_in_state(
     bad: tuple[Program, Command],
 ) -> None:
     program, answer = bad

@@ -241,9 +241,7 @@ def test_l10_of_two_launchers_one_says_so_and_leaves(begin: Callable[..., Run]) 
     assert run.made(PODS) == 4, "two launchers made placeholders"
 
 
-def test_l9_a_job_that_nobody_reconciles_is_told_and_goes_on_when_the_operator_is_back(
-    place: Place, begin: Callable[..., Run]
-) -> None:
+def test_l9_job_that_no_operator_reconciles_is_reported(place: Place, begin: Callable[..., Run]) -> None:
     with place.tolerant_webhook():
         with paused(place.operator_process):
             run = begin(1, 1)

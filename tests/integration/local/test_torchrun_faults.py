@@ -135,7 +135,7 @@ def test_c2_a_look_at_what_was_takes_nothing_away_and_starts_nothing(
     assert working.process.poll() is None
 
 
-def test_c4_who_suspends_the_job_of_an_attempt_is_told_and_not_fought_with(
+def test_c4_client_that_suspends_the_job_of_an_attempt_is_named(
     team: Team, machine: Machine, proxy: Proxy, working: Running
 ) -> None:
     submit(team)
@@ -204,7 +204,7 @@ def test_c5_what_the_api_refuses_for_now_is_asked_again_not_sooner_than_it_says(
 @pytest.mark.parametrize(
     ("then", "retry_after", "at_once"), [(429, 3, 0), (500, 0, 0), (503, 0, 0), ("drop", 0, 2)]
 )
-def test_c5_a_watch_that_is_refused_for_now_is_begun_again_and_brings_what_came_meanwhile(
+def test_c5_refused_watch_is_retried_and_misses_nothing(
     team: Team, proxy: Proxy, working: Running, then: Any, retry_after: int, at_once: int
 ) -> None:
     """Watches are kopf's, and so are their pauses; its client asks once more at once where a connection ends."""

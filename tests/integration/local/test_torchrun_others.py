@@ -223,7 +223,7 @@ def test_a_priority_class_that_is_not_there_is_named_by_queue_and_job(
 
 
 @pytest.mark.parametrize("of_each_node", [False, True])
-def test_an_elastic_job_that_has_succeeded_is_not_stopped_and_not_begun_again(
+def test_elastic_job_that_succeeded_is_not_stopped_or_restarted(
     team: Team, machine: Machine, working: Running, of_each_node: bool
 ) -> None:
     """Its other workers' machines do not answer: its Job removes them, and is not complete for a long time."""

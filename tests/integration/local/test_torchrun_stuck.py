@@ -59,9 +59,7 @@ def begun(team: Team, name: str) -> bool:
     return bool(team.get(team.batch(f"{name}-0")))
 
 
-def test_c6_watches_that_fall_silent_are_begun_anew(
-    server: ApiServer, team: Team, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_c6_silent_watches_are_replaced(server: ApiServer, team: Team, proxy: Proxy, tmp_path: Path) -> None:
     with controller(server, tmp_path, through=proxy.url, pod="pod") as running:
         submit(team, "heard")
         until(lambda: begun(team, "heard"), "it hears of a job")

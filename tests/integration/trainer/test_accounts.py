@@ -116,7 +116,7 @@ def test_each_second_of_a_training_counts_once(tmp_path: Path, monkeypatch: pyte
     assert all(each.blocked_seconds >= stall for each in saves)
 
 
-def test_what_no_line_has_told_yet_is_carried_without_its_waits(
+def test_unreported_time_is_carried_without_its_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slower(monkeypatch, module, "gather", 10 * GATHERING)

@@ -147,7 +147,7 @@ def test_nccls_own_dumps_go_where_these_do(
     assert os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == str(tmp_path / "hang" / "flight_watchdog_")
 
 
-def test_torchs_own_timeouts_are_told_from_other_errors() -> None:
+def test_torch_timeouts_differ_from_other_errors() -> None:
     """The store's words as torch says them; gloo's were seen by a collective that one process did not enter."""
     store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=1))
     with pytest.raises(RuntimeError) as waiting:

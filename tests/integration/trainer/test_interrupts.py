@@ -48,7 +48,7 @@ def undisturbed(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Train
     return trained
 
 
-def test_interrupted_trainings_save_and_end_as_undisturbed(
+def test_interrupted_runs_save_and_end_as_undisturbed(
     undisturbed: Trained, start: Start, tmp_path: Path
 ) -> None:
     """Each entry's training is interrupted and goes on where the one before was."""

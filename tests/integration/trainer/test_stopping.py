@@ -72,7 +72,7 @@ def test_a_signal_to_one_process_in_its_first_step_stops_all_at_the_same_call(
     assert set(exit_codes(ended.output).values()) == {Exit.STOPPED}, ended.output
 
 
-def test_torchrun_that_is_told_to_stop_waits_for_the_agreement(start: Start, tmp_path: Path) -> None:
+def test_torchrun_that_is_stopped_waits_for_the_agreement(start: Start, tmp_path: Path) -> None:
     loop = Loop(start, tmp_path, torchrun=True)
     pids = [loop.noted("first-step", rank)["pid"] for rank in range(2)]
     time.sleep(0.5)
@@ -217,7 +217,7 @@ def test_a_notice_has_no_deadline_and_a_signal_after_it_has_one(alone: Any, tmp_
     assert "told to stop by SIGTERM" in wait_for(lambda: ends)[0][1]
 
 
-def test_a_notice_of_before_counts_once_it_is_written_anew(alone: Any, tmp_path: Path) -> None:
+def test_earlier_notice_counts_once_it_is_written_again(alone: Any, tmp_path: Path) -> None:
     (tmp_path / "notice").touch()
     stop, _ = alone(notice=tmp_path / "notice")
     time.sleep(1.5)

@@ -51,7 +51,7 @@ def test_the_longest_pools_name_leaves_room_for_that_of_a_job() -> None:
     assert len(name_of(pool(name="p" * 40))) <= 52
 
 
-def test_it_asks_for_every_device_as_a_worker_does_and_is_told_what_must_be_there() -> None:
+def test_node_check_requests_devices_and_gets_expected_counts() -> None:
     resources = container(P4D)["resources"]
     for part in ("requests", "limits"):
         assert resources[part]["nvidia.com/gpu"] == "8"

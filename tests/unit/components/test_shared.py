@@ -173,7 +173,7 @@ SPOT, BLOCK = {"purchase": "spot"}, {"purchase": "reserved", "reservation_type":
     ("bought", "told_before", "later"),
     [(SPOT, 120, 15), (BLOCK, 600, 0)],
 )
-def test_workers_on_machines_that_ec2_takes_away_are_told_in_time_to_stop(
+def test_workers_on_interrupted_nodes_stop_in_time(
     bought: dict[str, Any], told_before: int, later: int
 ) -> None:
     spec = node_pool(pool(**bought))

@@ -24,7 +24,6 @@ ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 # An issue, or a directory or feature of a repository.
 SOURCE = re.compile(r"<br>[\w.-]+/[\w.-]+(?:#\d+| \([^)]+\))")
 SPANS = re.findall(r"`([^`]+)`", TEXT)
-LINKS = re.findall(r"\]\(([^)]+)\)", TEXT)
 PLACE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|md|yaml|json)(?:::\w+)?")
 PLACES = sorted({span for span in SPANS if PLACE.fullmatch(span)})
 SETTINGS = sorted({span for span in SPANS if re.split(r"\W", span)[0] in KEYS})
@@ -70,11 +69,6 @@ def test_what_the_page_names_is_there() -> None:
 )
 def test_what_is_not_there_would_be_told(place: str, told: str) -> None:
     assert missing(place) == told
-
-
-@pytest.mark.parametrize("link", LINKS)
-def test_its_links_lead_somewhere(link: str) -> None:
-    assert (PAGE.parent / link).is_file()
 
 
 def test_its_settings_and_commands_are_there() -> None:

@@ -215,7 +215,7 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ),
     ],
 )
-def test_a_wrong_pool_is_told_once(change: dict[str, Any], told: str) -> None:
+def test_wrong_pool_is_reported_once(change: dict[str, Any], told: str) -> None:
     lines = mistakes(with_pool(**change))
     assert any(told in line for line in lines), lines
     assert len(lines) == 1, "one mistake, one line"

@@ -319,7 +319,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         ("trainyard:sources", {"karpenter": "x"}, "trainyard:sources.karpenter: is not a known key"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_path(good: dict[str, Any], key: str, value: Any, told: str) -> None:
+def test_wrong_value_is_reported_with_its_path(good: dict[str, Any], key: str, value: Any, told: str) -> None:
     good[key] = value
     assert any(told in line for line in mistakes(good))
 

@@ -168,7 +168,7 @@ def test_trainium_has_a_queue_whose_workers_have_all_of_a_machines_devices_and_n
             assert [r for r in recorded(name).resources if "torchrun" in f"{r.type} {r.name}".lower()] == []
 
 
-def test_a_reservation_reaches_the_node_class_and_nothing_is_bought_besides() -> None:
+def test_reservation_reaches_node_class_and_nothing_else_is_bought() -> None:
     for name, reservation in (("p4de-odcr", "cr-0123456789abcdef0"), ("p5", "cr-0123456789abcdef2")):
         (node_class,) = recorded(name).of(NODE_CLASS)
         assert node_class.inputs["spec"]["capacityReservationSelectorTerms"] == [{"id": reservation}]

@@ -57,7 +57,7 @@ def given_back(step: Step) -> list[str]:
     return [action.claim for action in step.actions if isinstance(action, GiveBack)]
 
 
-def test_a_machine_without_its_gpus_is_given_back_and_its_placeholder_made_anew(patient: Request) -> None:
+def test_node_without_its_gpus_is_released_and_replaced(patient: Request) -> None:
     bare = node("a", status__allocatable=BARE)
     holding = [held(patient, 0, "a"), held(patient, 1), held(patient, 2), held(patient, 3)]
     step = waited(patient, cluster([claim("x7k2p", 900)], [bare], holding))

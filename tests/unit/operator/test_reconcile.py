@@ -188,7 +188,7 @@ def test_a_name_that_another_has_is_left_alone_and_told_until_it_is_free(api: Fa
     assert api.objects[SERVICE]["spec"]["clusterIP"] == "None"
 
 
-def test_a_job_that_changed_since_it_was_read_is_decided_anew(api: FakeApi) -> None:
+def test_job_that_changed_since_it_was_read_is_reconciled_again(api: FakeApi) -> None:
     stage(api)
 
     def suspend(method: str, path: str) -> None:

@@ -47,7 +47,7 @@ def scheduled(
     )
 
 
-def test_a_block_that_has_not_begun_is_one_line_which_is_no_problem_where_the_stack_file_says_when() -> None:
+def test_block_that_has_not_started_is_one_line() -> None:
     (note,) = scheduled(BEGIN, BEGIN)
     assert isinstance(note, Caution)
     assert str(note) == (

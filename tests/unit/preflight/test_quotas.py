@@ -79,7 +79,7 @@ def test_the_emulator_has_every_quota_that_is_asked_for(cloud: Cloud) -> None:
     assert problems(cloud) == []
 
 
-def test_a_ceiling_above_the_quota_is_told_with_the_request_to_make(cloud: Cloud) -> None:
+def test_ceiling_above_quota_is_reported_with_the_request(cloud: Cloud) -> None:
     allow(cloud, "L-DB2E81BA", 96)
     assert problems(cloud) == []  # two of 48
     line = only(
