@@ -23,7 +23,7 @@ _OUT_OF_TIME = "active longer than specified deadline"
 _CLOCKS_APART_SECONDS = 10.0
 _WORDS = {names.WORKER_EXIT_STOPPED: "it was told to stop", names.WORKER_EXIT_HUNG: "it hung"}
 _LIVE = frozenset({"Pending", "Running"})
-# A failure may be reported later than its consequences (trainyard/operator/first_failure.py).
+# A failure may be reported later than its consequences (trainyard/operator/failures.py).
 CAUSE_SECONDS = 6.0
 
 

@@ -109,23 +109,23 @@ class PoolReader:
 
 
 class PollPacer:
-    """When jobs that wait for nodes look again: all of them together not more than `LOOKS_A_SECOND` times."""
+    """Limit the reconciles of all jobs that wait for nodes to `READS_PER_SECOND` together."""
 
-    LOOKS_A_SECOND = 5.0
+    READS_PER_SECOND = 5.0
 
     def __init__(self) -> None:
         self._waiting: set[str] = set()
 
-    def paced(self, path: str, requeue_after: float | None, *, waits: bool = False) -> float | None:
-        """The pause of the job at this path, in seconds; longer where it `waits` for nodes, and many do.
+    def pace(self, path: str, requeue_after: float | None, *, waits: bool = False) -> float | None:
+        """Return the pause of the job at this path, in seconds. It is longer if many jobs wait for nodes.
 
-        Never longer than a hopeless job's. One that looks less often anyway, or at once, is as it is.
+        It is at most IMPOSSIBLE_SECONDS. A pause of 0, or a longer one, stays.
         """
         if not waits or requeue_after is None or not 0 < requeue_after <= CAPACITY_POLL_SECONDS:
             self._waiting.discard(path)
             return requeue_after
         self._waiting.add(path)
-        return max(requeue_after, min(len(self._waiting) / self.LOOKS_A_SECOND, IMPOSSIBLE_SECONDS))
+        return max(requeue_after, min(len(self._waiting) / self.READS_PER_SECOND, IMPOSSIBLE_SECONDS))
 
 
 # A scheduler or a storage class is installed once in the life of a cluster.

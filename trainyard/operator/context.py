@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,16 +11,23 @@ from launcher.manifests import stamp
 from launcher.observe import Observation
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
-from trainyard.operator.api.job import C10D, JobSpec, Meta
+from trainyard.operator.api.job import C10D, JobSpec, Meta, check_name, parse_metadata, read_job
 from trainyard.operator.api.queue import MAX_RESTARTS, NEVER, parse_queue
 from trainyard.operator.api.resolve import Settings, own_template, resolve
-from trainyard.operator.command import Rendezvous, detect_launcher, literal_variables
+from trainyard.operator.command import Rendezvous, check_command, detect_launcher, literal_variables
 from trainyard.operator.distribution import InvalidJob, Size, distribute
 from trainyard.operator.launcher_detection import find_conflict, job_shape
 from trainyard.operator.names import logs_prefix
-from trainyard.operator.observe import Children, Cluster
+from trainyard.operator.observe import Children, Cluster, observe
 from trainyard.operator.plan import NORMAL, POLL_SECONDS, SCHEDULER_SECONDS, WARNING, Event, ReconcilePlan
-from trainyard.operator.status import Condition, JobStatus, build_status, conditions_by_type
+from trainyard.operator.status import (
+    Condition,
+    JobStatus,
+    build_status,
+    conditions_by_type,
+    read_status,
+    template_rejection,
+)
 from trainyard.operator.storage import Storage, VolumeMissing, plan_storage
 
 
@@ -52,6 +59,7 @@ class ReconcileContext:
     `queue_status` is the queue's status as the API has it.
     """
 
+    job: JsonObject
     meta: Meta
     spec: JobSpec
     status: JobStatus
@@ -64,6 +72,7 @@ class ReconcileContext:
     refused: str = ""
     queue_leaves: bool = False
     problems: str = ""
+    is_spec_readable: bool = True
     template_refused: str = ""
     nearby: tuple[str, ...] = ()
     queue_status: Any = None
@@ -108,8 +117,8 @@ class ReconcileContext:
         return None if seconds is None or self.started is None else self.started + seconds
 
     @property
-    def late(self) -> bool:
-        """Whether the deadline is over."""
+    def is_past_deadline(self) -> bool:
+        """Whether the job has run longer than its deadline."""
         deadline = self.deadline
         return deadline is not None and self.now >= deadline
 
@@ -196,6 +205,58 @@ class ReconcileContext:
             workers={**self.workers(), "active": 0, "ready": 0},
             **fields,
         )
+
+
+def build_context(
+    job: JsonObject,
+    queue: JsonObject | None,
+    objects: Iterable[JsonObject],
+    cluster: Cluster,
+    now: float,
+    progress: JsonObject | None = None,
+    pool: Observation | None = None,
+    refused: str = "",
+    nearby: tuple[str, ...] = (),
+) -> ReconcileContext:
+    """Return the context of a reconcile, from objects as the API server returns them.
+
+    Args:
+        job: The TorchrunJob.
+        queue: The TorchrunQueue that it names.
+        objects: All objects with the job's label, or with the name of a child.
+        cluster: What was read of the cluster.
+        now: The time in seconds since the epoch.
+        progress: What the first worker reports; None for nothing new.
+        pool: The Karpenter pool that `nodes.pool_to_count` names.
+        refused: Why the API server rejected a placeholder of the last plan.
+        nearby: The addresses of other jobs' sync pods that may have the archive of the workspace.
+    """
+    problems: list[str] = []
+    meta = parse_metadata(job, problems)
+    check_name(meta.name, problems)
+    spec, spec_problems = read_job(job.get("spec"))
+    if not spec_problems and (problem := check_command(spec.command, spec.args, spec.launcher)):
+        problems.append(problem)
+    status = read_status(job.get("status"))
+    return ReconcileContext(
+        job=job,
+        meta=meta,
+        spec=spec,
+        status=status,
+        children=observe(meta, objects, status.attempt if status.phase == n.PHASE_RESTARTING else 0),
+        queue=None if queue is None else queue.get("spec") or {},
+        queue_leaves=queue is not None and "deletionTimestamp" in queue["metadata"],
+        cluster=cluster,
+        now=now,
+        progress=progress,
+        pool=pool,
+        refused=refused,
+        problems="; ".join((*problems, *spec_problems)),
+        is_spec_readable=not spec_problems,
+        template_refused=template_rejection(queue),
+        nearby=nearby,
+        queue_status=None if queue is None else queue.get("status"),
+    )
 
 
 _WARNING_REASONS = (

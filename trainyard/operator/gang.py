@@ -234,3 +234,22 @@ def _queue_and_ancestors(queues: Mapping[str, KaiQueue], name: str) -> Iterator[
         seen.add(name)
         yield name
         name = queues[name].parent if name in queues else ""
+
+
+def relax_gang(ctx: ReconcileContext) -> tuple[dict[str, Any], ...]:
+    """Return a patch that sets the gang's minimum to one member after a worker has succeeded.
+
+    KAI Scheduler 0.16.2 to 0.17.0 counts such a worker as missing, and evicts the others 60 s later
+    (kai-scheduler/KAI-Scheduler#1968). `build_pod_group` prevents that in 0.17.0 by stalenessGracePeriod. The 0.16
+    releases have no such field, and evict only a gang that is below its minimum (IsStale in
+    pkg/scheduler/api/podgroup_info/job_info.go).
+    """
+    group = ctx.children.objects.get(("PodGroup", n.attempt_name(ctx.meta.name, ctx.status.attempt)))
+    workers = ctx.children.workers_of(ctx.status.attempt)
+    if group is None or all(each.phase != "Succeeded" for each in workers):
+        return ()
+    if (group.get("spec") or {}).get("minMember") in (None, 1) or "deletionTimestamp" in group["metadata"]:
+        return ()
+    meta = {key: group["metadata"][key] for key in ("name", "namespace", "uid")}
+    kind = {key: group[key] for key in ("apiVersion", "kind")}
+    return ({**kind, "metadata": meta, "spec": {"minMember": 1}},)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from launcher.manifests import stamp
 from trainyard.operator import names as n
-from trainyard.operator.first_failure import FOLLOWING_SETTLE_SECONDS
+from trainyard.operator.failures import FOLLOWING_SETTLE_SECONDS
 from trainyard.operator.plan import ReconcilePlan
 
 JsonObject = dict[str, Any]

@@ -12,7 +12,7 @@ from trainyard.operator import names as n
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import Cluster
 from trainyard.operator.plan import ReconcilePlan
-from trainyard.operator.reconciler import reconcile
+from trainyard.operator.reconciler import plan_job
 
 
 class Life:
@@ -67,7 +67,7 @@ class Life:
         pool = None
         if isinstance(self.api, PoolApi) and pool_to_count(item, its_queue):
             pool = self.api.observation(fresh=fresh)
-        return reconcile(item, its_queue, children, self.cluster, self.api.now, pool=pool)
+        return plan_job(item, its_queue, children, self.cluster, self.api.now, pool=pool)
 
     @property
     def status(self) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import pytest
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator.staged import JOB, NOW, QUEUE, Mortal, stage
 from trainyard.operator import names as n
-from trainyard.operator.plan import ReconcilePlan, deletion
-from trainyard.operator.reconciler import apply_plan
+from trainyard.operator.plan import ReconcilePlan, apply_plan, deletion
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import DIGEST, queue
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import parse_time
-from trainyard.operator.reconciler import reconcile, reject_request
+from trainyard.operator.reconciler import plan_job, reject_request
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ def once(life: Life) -> None:
     assert item is not None
     children = [each for each in life.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
     its_queue = life.api.get(n.QUEUE_KIND, "research")
-    life.api.apply(item, reconcile(item, its_queue, children, life.cluster, life.api.now))
+    life.api.apply(item, plan_job(item, its_queue, children, life.cluster, life.api.now))
     life.api.settle()
 
 

@@ -16,7 +16,7 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.pooled import Pooled
 from trainyard.kubectl import output
 from trainyard.operator import names as n
-from trainyard.operator.first_failure import FOLLOWING_SETTLE_SECONDS, SETTLE_SECONDS, TAIL_BYTES
+from trainyard.operator.failures import FOLLOWING_SETTLE_SECONDS, SETTLE_SECONDS, TAIL_BYTES
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import CLUSTER, DIGEST, job, queue
 from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
-from trainyard.operator.reconciler import reconcile
+from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
 SMALL = {"numGPUs": 8}
@@ -107,7 +107,7 @@ def test_a_queue_that_was_changed_does_not_end_what_was_begun() -> None:
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     item = job()
     item["metadata"] |= {"namespace": "team", "uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
-    decision = reconcile(item, queue(), [], CLUSTER, 0.0)
+    decision = plan_job(item, queue(), [], CLUSTER, 0.0)
     assert decision == type(decision)()
 
 
@@ -127,7 +127,7 @@ def test_progress_is_kept() -> None:
     life = Life(SMALL).run()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    decision = reconcile(item, life.queue, life.api.list("Job", "Pod"), CLUSTER, life.api.now, {"step": 5})
+    decision = plan_job(item, life.queue, life.api.list("Job", "Pod"), CLUSTER, life.api.now, {"step": 5})
     assert decision.status is not None
     assert decision.status["progress"] == {"step": 5}
     life.api.put_status(item, decision.status)
@@ -142,7 +142,7 @@ def test_a_lost_worker_is_noticed_before_its_job_is_failed() -> None:
     children = life.api.list("Service", "Job", "Pod")
     lost = next(each for each in children if each["kind"] == "Pod")
     lost["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
-    decision = reconcile(item, life.queue, children, CLUSTER, life.api.now)
+    decision = plan_job(item, life.queue, children, CLUSTER, life.api.now)
     assert decision.status is not None
     assert (decision.status["phase"], decision.status["attempt"]) == ("Restarting", 1)
     assert f"worker {lost['metadata']['name']} on node n" in decision.status["message"]
@@ -154,14 +154,14 @@ def test_old_answers_do_not_remove_what_has_been_let_go_since() -> None:
     life = Life({"numNodes": 2})
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    first = reconcile(item, life.queue, [], CLUSTER, life.api.now)
+    first = plan_job(item, life.queue, [], CLUSTER, life.api.now)
     for each in first.creations:
         life.api.create(each)
     # A crash before the status; somebody changes the size, and changes it back.
     life.api.edit(n.JOB_KIND, "vit", numNodes=4)
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    stale = reconcile(item, life.queue, life.api.list("Service", "Job"), CLUSTER, life.api.now)
+    stale = plan_job(item, life.queue, life.api.list("Service", "Job"), CLUSTER, life.api.now)
     assert [each.name for each in stale.deletions] == ["vit-0"]
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
     life.run()
@@ -178,7 +178,7 @@ def test_time_to_live_goes_by_what_was_read() -> None:
     life.api.now += 50
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    decision = reconcile(item, life.queue, [], CLUSTER, life.api.now)
+    decision = plan_job(item, life.queue, [], CLUSTER, life.api.now)
     life.api.edit(n.JOB_KIND, "vit", ttlSecondsAfterFinished=500)
     life.api.apply(item, decision)
     life.reconcile()
@@ -191,7 +191,7 @@ def test_a_job_that_is_being_deleted_is_over_while_its_pods_still_end() -> None:
     assert item is not None
     children = life.api.list("Service", "Job", "Pod")
     next(each for each in children if each["kind"] == "Job")["metadata"]["deletionTimestamp"] = "now"
-    decision = reconcile(item, life.queue, children, CLUSTER, life.api.now)
+    decision = plan_job(item, life.queue, children, CLUSTER, life.api.now)
     assert decision.status is not None
     assert decision.status["message"] == "Job vit-0 was deleted; restart 1 of 3"
 
@@ -202,11 +202,11 @@ def test_a_job_whose_worker_failed_is_kept_for_its_logs_before_it_is_failed() ->
     assert item is not None
     failed = next(each for each in children if each["kind"] == "Pod")
     failed["status"] = {"phase": "Failed"}
-    decision = reconcile(item, life.queue, children, CLUSTER, life.api.now)
+    decision = plan_job(item, life.queue, children, CLUSTER, life.api.now)
     assert decision.status is not None
     assert decision.status["phase"] == "Failed"
     item["status"] = decision.status
-    after = reconcile(item, life.queue, children, CLUSTER, life.api.now)
+    after = plan_job(item, life.queue, children, CLUSTER, life.api.now)
     kept = failed["metadata"]["ownerReferences"][0]["name"]
     assert [each.name for each in after.deletions] == [name for name in ("vit-0", "vit-0-n1") if name != kept]
 
@@ -253,7 +253,7 @@ def test_a_job_that_is_let_go_is_not_removed_by_a_look_that_began_before() -> No
     life.run()
     life.api.edit(n.QUEUE_KIND, "research", image="team/pytorch:2")
     children = life.api.list("Service", "Job", "Pod")
-    decision = reconcile(item, life.api.get(n.QUEUE_KIND, "research"), children, CLUSTER, life.api.now)
+    decision = plan_job(item, life.api.get(n.QUEUE_KIND, "research"), children, CLUSTER, life.api.now)
     assert decision.deletions == ()
     assert not life.api.apply(item, decision)
     life.reconcile()

@@ -12,7 +12,7 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import CLUSTER, DIGEST
 from trainyard.operator import names as n
 from trainyard.operator.plan import POLL_SECONDS, SCHEDULER_SECONDS
-from trainyard.operator.reconciler import reconcile
+from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
 SMALL = {"numGPUs": 8}
@@ -43,7 +43,7 @@ def test_pods_run_only_once_the_attempt_is_on_record() -> None:
     life = Life()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    decision = reconcile(item, life.queue, [], CLUSTER, life.api.now)
+    decision = plan_job(item, life.queue, [], CLUSTER, life.api.now)
     assert [each["kind"] for each in decision.creations] == ["Service", "Job"]
     assert decision.creations[-1]["spec"]["suspend"] is True
     assert decision.status is not None

@@ -19,7 +19,7 @@ from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import _TRUSTED_METADATA, KaiQueue
 from trainyard.operator.queue import DryRun, build_trial_pod
 from trainyard.operator.queue import reconcile_queue as decide_queue
-from trainyard.operator.reconciler import reconcile
+from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
 # One of each JSON type: test_parse.py puts all of POISON at every place of a spec.
@@ -55,7 +55,7 @@ def test_decide_with_wrong_values_in_a_job_returns(life: Life) -> None:
     assert item is not None
     children = life.api.list("Service", "Job", "Pod", "PersistentVolumeClaim")
     for _, job in poisons(item):
-        reconcile(job, life.queue, children, KAI, life.api.now)
+        plan_job(job, life.queue, children, KAI, life.api.now)
 
 
 @pytest.mark.long
@@ -75,7 +75,7 @@ def test_decide_with_wrong_values_while_waiting_for_nodes() -> None:
                 continue
             job, queue = (poison, other) if thing is item else (other, poison)
             pool_to_count(job, queue)
-            decision = reconcile(job, queue, children, KAI, api.now, pool=pool)
+            decision = plan_job(job, queue, children, KAI, api.now, pool=pool)
             assert (
                 not any(each["kind"] == "Job" for each in decision.creations)
                 or "pool" in path
@@ -90,7 +90,7 @@ def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
     item["status"] = {"phase": phase, "completionTime": "1970-01-01T00:00:00Z"}
     for path in places(item["spec"], ("spec",)):
         for value in TYPES:
-            decision = reconcile(poisoned(item, path, value), FULL_QUEUE, [], KAI, 5.0)
+            decision = plan_job(poisoned(item, path, value), FULL_QUEUE, [], KAI, 5.0)
             assert decision.status is None or decision.status["phase"] in n.PHASES
             assert phase != n.PHASE_FAILED or not decision.creations
             assert phase != n.PHASE_FAILED or (decision.status or item["status"])["phase"] == phase
@@ -106,7 +106,7 @@ def test_decide_with_wrong_values_in_a_queue_returns() -> None:
     for _, poison in poisons(item, ("metadata",)):
         build_trial_pod(poison, CLUSTER)
         decide_queue(poison, [], DryRun(), [], KAI, 5.0)
-        reconcile(_job(), poison, [], KAI, 5.0)
+        plan_job(_job(), poison, [], KAI, 5.0)
 
 
 def _job() -> dict[str, Any]:
@@ -144,10 +144,10 @@ def test_decide_with_wrong_values_in_a_pod_keeps_deadline_and_suspension(life: L
             continue
         for value in (*TYPES, "9" * 5000):
             pods = [*others, poisoned(full, path, value)]
-            late = reconcile(item, life.queue, pods, KAI, life.api.now + 100)
+            late = plan_job(item, life.queue, pods, KAI, life.api.now + 100)
             assert late.status is not None
             assert late.status["phase"] == n.PHASE_FAILED, path
-            stopped = reconcile(suspended, life.queue, pods, KAI, life.api.now)
+            stopped = plan_job(suspended, life.queue, pods, KAI, life.api.now)
             assert stopped.status is not None
             assert stopped.status["phase"] == n.PHASE_SUSPENDED, path
 
@@ -184,6 +184,6 @@ def test_termination_message_of_any_form_is_read_in_time(life: Life, line: str) 
     }
     began = time.monotonic()
     items = [{**each, "status": failed} if each in pods else each for each in children]
-    decision = reconcile(item, life.queue, items, KAI, life.api.now)
+    decision = plan_job(item, life.queue, items, KAI, life.api.now)
     assert time.monotonic() - began < 1.0 * len(pods)
     assert decision is not None

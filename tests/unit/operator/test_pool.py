@@ -259,25 +259,25 @@ def test_jobs_that_wait_share_what_is_read_and_pace_themselves(api: FakeApi) -> 
     )  # all of them within a second, however slow this is
     pauses = [reconciler.job("team", f"job-{number}") for number in range(20)]
     assert pauses[0] == 2
-    assert pauses[-1] == 20 / PollPacer.LOOKS_A_SECOND
+    assert pauses[-1] == 20 / PollPacer.READS_PER_SECOND
     assert sum(path == NODES for path, _ in reads(api)) == 1
     api.remove(JOB.replace("/vit", "/job-3"))
     reconciler.job("team", "job-3")
-    assert reconciler.job("team", "job-4") == 19 / PollPacer.LOOKS_A_SECOND
+    assert reconciler.job("team", "job-4") == 19 / PollPacer.READS_PER_SECOND
 
 
 def test_only_jobs_that_look_often_slow_each_other_and_never_without_end() -> None:
     pace = PollPacer()
-    assert [pace.paced("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
-    assert pace.paced("running", 1.0) == 1.0
-    assert [pace.paced(str(number), 2.0, waits=True) for number in range(500)][0::100] == [
+    assert [pace.pace("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
+    assert pace.pace("running", 1.0) == 1.0
+    assert [pace.pace(str(number), 2.0, waits=True) for number in range(500)][0::100] == [
         2.0,
         20.2,
         30,
         30,
         30,
     ]
-    assert pace.paced("0", 0.2, waits=True) == 30
+    assert pace.pace("0", 0.2, waits=True) == 30
 
 
 def test_a_list_is_kept_for_its_time_and_not_longer(api: FakeApi) -> None:

@@ -20,7 +20,7 @@ from trainyard.operator import names as n
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.plan import ReconcilePlan
 from trainyard.operator.pool import DEADLINE_SECONDS
-from trainyard.operator.reconciler import reconcile
+from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
 
@@ -78,10 +78,10 @@ class Pooled(World):
         pool = bool(pool_to_count(item, its_queue))
         # What is shared may be a second old.
         older = Observation(**{**vars(lagging), "fresh": False, "now": now})
-        decision = reconcile(item, its_queue, children, KAI, now, pool=older if pool else None)
+        decision = plan_job(item, its_queue, children, KAI, now, pool=older if pool else None)
         if decision.recount:
             assert decision == ReconcilePlan(recount=True)
-            decision = reconcile(item, its_queue, children, KAI, now, pool=fresh)
+            decision = plan_job(item, its_queue, children, KAI, now, pool=fresh)
         assert not decision.recount
         began = len(self.api.log)
         try:

@@ -32,7 +32,7 @@ from trainyard.operator import names as n
 from trainyard.operator import reconciler
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.progress import read_progress
-from trainyard.operator.reconciler import Reconciler, reconcile
+from trainyard.operator.reconciler import Reconciler, plan_job
 
 
 def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_anew(api: FakeApi) -> None:
@@ -379,7 +379,7 @@ def test_job_is_decided_without_what_its_pods_say_where_that_raises(
     workers(api, "Failed", exit_code=1)
     for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
         api.objects[path]["metadata"]["creationTimestamp"] = BEGAN
-    monkeypatch.setattr(reconciler, "reconcile", _raising_for_messages(reconcile))
+    monkeypatch.setattr(reconciler, "plan_job", _raising_for_messages(plan_job))
     api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
     objects = Mortal(api)
     Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 60).job("team", "vit")

@@ -10,7 +10,7 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import attempt_spec
 from trainyard.operator import names as n
 from trainyard.operator.children import build_jobs
-from trainyard.operator.reconciler import reconcile
+from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
 
@@ -76,7 +76,7 @@ def test_workers_that_all_ended_well_are_enough_where_the_job_controller_is_away
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    decision = reconcile(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
+    decision = plan_job(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
     assert decision.status is not None
     assert decision.status["phase"] == "Succeeded"
     life.api.apply(item, decision)
@@ -114,7 +114,7 @@ def test_a_job_that_was_to_be_stopped_and_succeeds_first_is_not_removed() -> Non
         life.reconcile()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
-    before = reconcile(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
+    before = plan_job(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
     assert [each.name for each in before.deletions] == ["vit-0"]
     life.api.run_pods("Succeeded", exit_code=0)
     life.api.apply(item, before)

@@ -39,7 +39,7 @@ def test_it_is_told_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_i
     assert suspended(life)
     assert life.names("Pod") == []
     assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == ("Running", 0, 0)
-    told = "kueue has suspended Job vit-0; it is let go again 30 s later"
+    told = "kueue has suspended Job vit-0; the controller resumes it 30 s later"
     assert life.status["message"] == f"0 of 2 workers are ready, {told}"
     assert life.condition(n.SUSPENDED) == ("True", n.REASON_SUSPENDED_BY_ANOTHER)
     assert life.condition(n.WORKERS_READY)[0] == "False"
@@ -114,10 +114,10 @@ def test_a_worker_that_does_not_go_is_told_with_what_to_do() -> None:
     suspend(life)
     life.api.settle()
     life.reconcile()
-    assert life.status["message"].endswith("it is let go again 30 s later")
+    assert life.status["message"].endswith("the controller resumes it 30 s later")
     life.api.now += 40
     life.reconcile()
-    told = f"it is let go again when pod {name} is gone; if its node does not answer, delete the pod"
+    told = f"the controller resumes it when pod {name} is gone; if its node does not answer, delete the pod"
     assert life.status["message"].endswith(told)
 
 

@@ -19,7 +19,7 @@ from tests.unit.operator.made import CLUSTER, DIGEST, job, queue
 from trainyard.operator import names as n
 from trainyard.operator.attempt import BACKOFF_MAX_SECONDS
 from trainyard.operator.plan import ReconcilePlan
-from trainyard.operator.reconciler import reconcile
+from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
 
@@ -77,8 +77,8 @@ class World:
             return None
         self.old.append(given)
         item, its_queue, children, now = given
-        decision = reconcile(item, its_queue, children, KAI, now)
-        requeue_after = reconcile(item, its_queue, children, KAI, now)
+        decision = plan_job(item, its_queue, children, KAI, now)
+        requeue_after = plan_job(item, its_queue, children, KAI, now)
         assert decision == requeue_after
         try:
             self.api.apply(item, decision)

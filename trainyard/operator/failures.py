@@ -16,8 +16,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from launcher.errors import OUT_OF_MEMORY, RANK_PREFIX, TORCHRUN_LOG, describe, error_line, is_consequence
-from trainyard.operator.observe import Worker
+from launcher.errors import (
+    OUT_OF_MEMORY,
+    RANK_PREFIX,
+    TORCHRUN_LOG,
+    describe,
+    error_line,
+    is_consequence,
+    meaning,
+)
+from trainyard.k8s import names
+from trainyard.operator import names as n
+from trainyard.operator.context import ReconcileContext
+from trainyard.operator.nodes import find_unplaced_worker
+from trainyard.operator.observe import PodExit, Worker
+from trainyard.operator.pool import NODE_START_SECONDS
 
 # The first failure may be reported after its consequences: the kubelet checks its containers once a second (PLEG), and
 # a node may be busy. If the only known error is a consequence, the controller waits longer for its cause.
@@ -157,3 +170,94 @@ def _truncate(text: str) -> str:
         return text
     _, _, whole = data[-TAIL_BYTES:].partition(b"\n")
     return (whole or data[-TAIL_BYTES:]).decode(errors="ignore")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEnd:
+    """Why an attempt is over, and the exit code of the worker that ended it, if one did.
+
+    `final`: its exit code says that the command fails each time. `failure` is the failure of this worker, and
+    `settle_seconds` the time until no earlier failure can be reported any more.
+    """
+
+    why: str
+    exit_code: int | None = None
+    final: bool = False
+    failure: Failure | None = None
+    settle_seconds: float = 0.0
+
+
+def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
+    """Why the attempt is over, None while it is not: one lost worker is all of them."""
+    attempt = ctx.status.attempt
+    jobs, workers = ctx.children.of(attempt), ctx.children.workers_of(attempt)
+    if not jobs:
+        return AttemptEnd(why=f"Job {n.attempt_name(ctx.meta.name, attempt)} is gone")
+    # The workers of a Job that somebody suspends are ended by that, and made anew when it is let go.
+    stopped = {each.uid for each in jobs if each.suspended}
+    kept = [each for each in workers if not (each.deleting and each.job in stopped)]
+    failure = find_first_failure(kept)
+    well = any(each.uid in ctx.children.succeeded_jobs for each in jobs)
+    lost = [each for each in kept if each.deleting and (each.deleted_gracefully or not each.finished)]
+    # The Job controller removes the others then, too.
+    lost.sort(key=lambda each: not each.disruption)
+    if failure is not None and failure.is_consequence and lost and lost[0].disruption:
+        return AttemptEnd(why=_describe_loss(lost[0]), exit_code=lost[0].end.code)
+    if failure is not None:
+        worker = failure.worker
+        # The exit code of an init container says nothing about the command.
+        final = not worker.end.before and worker.end.code in names.WORKER_FINAL_EXIT_CODES
+        settles = settle_seconds(failure, kept, ctx.now)
+        return AttemptEnd(
+            why=_describe_failure(failure),
+            exit_code=worker.end.code,
+            final=final,
+            failure=failure,
+            settle_seconds=settles,
+        )
+    for job in jobs:
+        if job.failed:
+            named = f": {_describe_loss(lost[0])}" if lost and lost[0].disruption else ""
+            return AttemptEnd(why=f"Job {job.name} failed{named}")
+        if job.deleting:
+            return AttemptEnd(why=f"Job {job.name} was deleted")
+    if len(jobs) < jobs[0].job_count:
+        return AttemptEnd(why=f"{jobs[0].job_count - len(jobs)} Jobs of the attempt are gone")
+    if lost and not well:
+        return AttemptEnd(why=_describe_loss(lost[0]))
+    name, _ = find_unplaced_worker(ctx)
+    if name and not well:
+        return AttemptEnd(why=f"worker {name} has no node after {NODE_START_SECONDS} s")
+    return None
+
+
+def _describe_loss(worker: Worker) -> str:
+    return f"{_describe_worker(worker)} is lost{_taken_reason(worker)}"
+
+
+def _describe_worker(worker: Worker, rank: int | None = None) -> str:
+    ranks = [("node rank", worker.node_rank), ("rank", rank)]
+    which = ", ".join(f"{name} {number}" for name, number in ranks if number is not None)
+    return f"worker {worker.name}{f' ({which})' if which else ''} on node {worker.node or 'unknown'}"
+
+
+def _taken_reason(worker: Worker) -> str:
+    return f" ({worker.disruption})" if worker.disruption not in ("", worker.end.reason) else ""
+
+
+def _describe_failure(failure: Failure) -> str:
+    worker = failure.worker
+    said = f": {worker.end.of_pod}" if worker.end.of_pod else ""
+    known = worker.end.before or worker.end.said
+    error = f": {failure.described}" if failure.described and not known else ""
+    return f"{_describe_worker(worker, failure.rank)} {_describe_end(worker.end)}{_taken_reason(worker)}{said}{error}"
+
+
+def _describe_end(end: PodExit) -> str:
+    said = f"ended with exit code {end.code}" if end.code is not None else "failed"
+    if end.before:
+        return f"did not begin: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
+    if end.said:
+        return f"did not start: {end.said} ({end.reason}, exit code {end.code})"
+    means = meaning(end.code, end.reason) or end.reason
+    return f"{said} ({means})" if means else said
