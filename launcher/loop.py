@@ -26,13 +26,13 @@ from launcher.actions import (
     placeholders,
 )
 from launcher.gateway import Gateway
-from launcher.lease import Standing
+from launcher.lease import RunLease
 from launcher.manifests import Owner
 from launcher.observe import Observation
 from launcher.request import Request
-from launcher.tenure import Lost, Tenure
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.lease import Lost, Standing
 
 log = logging.getLogger(__name__)
 
@@ -85,15 +85,15 @@ class Launcher:
         self._memory = Memory()
         self.tally = metrics.nothing(self.request)
         self._owner: Owner | None = None
-        self._tenure: Tenure | None = None
+        self._lease: RunLease | None = None
         self._told: Report | None = None
         self._chance = self.draw or random.Random(self.request.run_id).random  # noqa: S311 (jitter)
 
     def run(self) -> int:
         """Follows the run to its end and returns the exit code; the Lease is released then."""
         code = self._follow()
-        if self._tenure is not None:
-            self._tenure.release(self._memory.progress)
+        if self._lease is not None:
+            self._lease.release(self._memory.progress)
         return code
 
     def _follow(self) -> int:
@@ -134,33 +134,33 @@ class Launcher:
         """One round, up to the point where nothing is left to do now; an exit code at the end."""
         if self._owner is None:
             self._owner = self.gateway.owner(self.request, self.job)
-        if self._tenure is None:
-            self._tenure = Tenure(
+        if self._lease is None:
+            self._lease = RunLease(
                 self.gateway, self.request, self._owner, self.holder, self.clock, self.wall_clock
             )
-        if not self._tenure.held:
-            code = self._begin(self._tenure)
-            if code is not None or not self._tenure.held:
+        if not self._lease.held:
+            code = self._begin(self._lease)
+            if code is not None or not self._lease.held:
                 return code
         fresh = False
         while True:
-            self._tenure.keep(self._memory.progress)
+            self._lease.keep(self._memory.progress)
             candidate = self._memory.candidate
             stopping = self.stopping.is_set()
             seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh or stopping)
             if stopping:
                 actions = state_machine.stop(self.request, self._memory, seen)
-                return self._do(actions, seen, self._owner, self._tenure)
+                return self._do(actions, seen, self._owner, self._lease)
             step = state_machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress != self._memory.progress:
                 # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
-                self._tenure.write(step.memory.progress)
+                self._lease.write(step.memory.progress)
             self.tally = metrics.stepped(self.tally, self.request, self._memory, step, seen)
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
             if not recount:  # what a recount may still change is no news
                 self._tell(step.report)
-            code = self._do(step.actions, seen, self._owner, self._tenure)
+            code = self._do(step.actions, seen, self._owner, self._lease)
             if code is not None:
                 return code
             fresh = recount
@@ -170,24 +170,24 @@ class Launcher:
             elif not recount and not any(isinstance(action, Start) for action in step.actions):
                 return None
 
-    def _begin(self, tenure: Tenure) -> int | None:
+    def _begin(self, lease: RunLease) -> int | None:
         """Takes the Lease if it can be had; an exit code where the run is another's or can't be."""
         if self.stopping.is_set():
             return self._end(End(code=names.EXIT_STOPPED, reason="stopped by a signal"))
-        before = tenure.other
-        standing = tenure.take()
+        before = lease.other
+        standing = lease.take()
         if standing is Standing.TAKEN:
-            return self._leave(tenure)
+            return self._leave(lease)
         if standing is not Standing.OURS:
-            if tenure.other != before:
+            if lease.other != before:
                 log.info(
                     "Lease %s is held by %s; it is taken over if it is not renewed for %d s",
                     self.request.lease,
-                    tenure.other,
+                    lease.other,
                     names.LEASE_SECONDS,
                 )
             return None
-        noted = tenure.progress()
+        noted = lease.progress()
         if noted is not None and noted != self._memory.progress:
             self._memory = Memory(progress=noted, training_uid=self._memory.training_uid)
         lacking = {
@@ -201,20 +201,22 @@ class Launcher:
             )
         return None
 
-    def _leave(self, tenure: Tenure) -> int:
+    def _leave(self, lease: RunLease) -> int:
         """Ends beside a launcher that lives. The Job may be that one's, too, so that no Event is recorded on it."""
         reason = (
-            f"another launcher, {tenure.other}, launches run {self.request.run_id}: it holds and renews Lease"
+            f"another launcher, {lease.other}, launches run {self.request.run_id}: it holds and renews Lease"
             f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
         )
         news = Report(state=names.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
         self.say(actions.line(news, self.clock() - self._began))
         return names.EXIT_ALREADY_RUNNING
 
-    def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner, tenure: Tenure) -> int | None:
+    def _do(
+        self, actions: tuple[Action, ...], seen: Observation, owner: Owner, lease: RunLease
+    ) -> int | None:
         request = self.request.candidate(self._memory.candidate)
         for some in batches(actions):
-            tenure.keep(self._memory.progress)
+            lease.keep(self._memory.progress)
             match some[0]:
                 case Hold():
                     wanted = [each for each in some if isinstance(each, Hold)]
@@ -296,7 +298,7 @@ class Launcher:
 
     def _release(self) -> None:
         """Removes the placeholders after a refusal, as far as the API lets it; those of another launcher stay."""
-        if self._tenure is None or not self._tenure.held:
+        if self._lease is None or not self._lease.held:
             return
         try:
             seen = self.gateway.observe(self.request, fresh=True)
@@ -309,7 +311,7 @@ class Launcher:
         log.warning("the Kubernetes API does not answer: %s", error)
         if self.stopping.is_set() or silent > UNAVAILABLE_SECONDS:
             # The Lease runs out by itself. To ask for its release would outlast the pod's time to end.
-            self._tenure = None
+            self._lease = None
         if self.stopping.is_set():
             return self._end(
                 End(code=names.EXIT_STOPPED, reason="stopped by a signal; placeholders may be left")

@@ -1,4 +1,4 @@
-"""The Lease of a run over HTTP: taken, renewed, lost, left, and read after a crash."""
+"""The Lease of a run over HTTP: taken, renewed, lost, released, and read after a crash."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from launcher import lease
 from launcher.gateway import KubernetesGateway
-from launcher.lease import Record, Standing, Watched
+from launcher.lease import RunLease
 from launcher.manifests import Owner, stamp
 from launcher.progress import begun
-from launcher.tenure import Lost, Tenure
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
+from trainyard.k8s.lease import Lost, Standing
 
 pytestmark = pytest.mark.unit
 
@@ -32,14 +32,14 @@ class Clock:
         return self.now
 
 
-def tenure(api: FakeApi, holder: str, clock: Clock, owner: Owner = OWNER) -> Tenure:
+def run_lease(api: FakeApi, holder: str, clock: Clock, owner: Owner = OWNER) -> RunLease:
     gateway = KubernetesGateway(api.client(), clock)
-    return Tenure(gateway, asked(), owner, holder, clock, clock)
+    return RunLease(gateway, asked(), owner, holder, clock, clock)
 
 
 def test_a_lease_is_made_with_its_owner_and_renewed_every_five_seconds(api: FakeApi) -> None:
     clock = Clock()
-    mine = tenure(api, "pod-a", clock)
+    mine = run_lease(api, "pod-a", clock)
     assert mine.take() is Standing.OURS
     made = api.objects[LEASE]
     assert made["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
@@ -58,8 +58,8 @@ def test_a_lease_is_made_with_its_owner_and_renewed_every_five_seconds(api: Fake
 
 def test_a_dead_holders_lease_is_taken_after_fifteen_seconds_without_a_change(api: FakeApi) -> None:
     clock = Clock()
-    tenure(api, "pod-a", clock).take()
-    other = tenure(api, "pod-b", clock)
+    run_lease(api, "pod-a", clock).take()
+    other = run_lease(api, "pod-b", clock)
     # The stamp of the holder is no help: its clock may be anything.
     api.objects[LEASE]["spec"]["renewTime"] = stamp(0.0, "microseconds")
     for later, standing in ((0, "unsure"), (14.9, "unsure"), (15.0, "ours")):
@@ -71,7 +71,7 @@ def test_a_dead_holders_lease_is_taken_after_fifteen_seconds_without_a_change(ap
 
 def test_a_live_holder_is_seen_by_its_renewal(api: FakeApi) -> None:
     clock = Clock()
-    one, other = tenure(api, "pod-a", clock), tenure(api, "pod-b", clock)
+    one, other = run_lease(api, "pod-a", clock), run_lease(api, "pod-b", clock)
     one.take()
     assert other.take() is Standing.UNSURE
     clock.now += 5
@@ -81,7 +81,7 @@ def test_a_live_holder_is_seen_by_its_renewal(api: FakeApi) -> None:
 
 def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
     clock = Clock()
-    one, other = tenure(api, "pod-a", clock), tenure(api, "pod-b", clock)
+    one, other = run_lease(api, "pod-a", clock), run_lease(api, "pod-b", clock)
     one.take()
     other.take()
     clock.now += 15
@@ -96,7 +96,7 @@ def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
 
 def test_a_renewal_whose_answer_is_lost_is_no_loss_of_the_lease(api: FakeApi) -> None:
     clock = Clock()
-    mine = tenure(api, "pod-a", clock)
+    mine = run_lease(api, "pod-a", clock)
     mine.take()
     api.faults, api.after = [None], True
     progress = begun(clock.now)
@@ -108,12 +108,12 @@ def test_a_renewal_whose_answer_is_lost_is_no_loss_of_the_lease(api: FakeApi) ->
 
 def test_a_release_leaves_no_holder_and_keeps_the_progress(api: FakeApi) -> None:
     clock = Clock()
-    mine = tenure(api, "pod-a", clock)
+    mine = run_lease(api, "pod-a", clock)
     mine.take()
     mine.release(dataclasses.replace(begun(clock.now), attempt=2))
     spec = api.objects[LEASE]["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (None, 1)
-    other = tenure(api, "pod-b", clock)
+    other = run_lease(api, "pod-b", clock)
     assert other.take() is Standing.OURS, "at once"
     found = other.progress()
     assert found is not None
@@ -122,10 +122,10 @@ def test_a_release_leaves_no_holder_and_keeps_the_progress(api: FakeApi) -> None
 
 def test_a_new_job_of_the_same_name_begins_anew(api: FakeApi) -> None:
     clock = Clock()
-    mine = tenure(api, "pod-a", clock)
+    mine = run_lease(api, "pod-a", clock)
     mine.take()
     mine.release(begun(clock.now))
-    other = tenure(api, "pod-b", clock, Owner(name="launch-r1", uid="another-job"))
+    other = run_lease(api, "pod-b", clock, Owner(name="launch-r1", uid="another-job"))
     assert (other.take(), other.progress()) == (Standing.OURS, None)
     assert api.objects[LEASE]["metadata"]["ownerReferences"][0]["uid"] == "another-job"
 
@@ -135,40 +135,20 @@ def test_progress_that_can_not_be_read_is_told_and_begun_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    mine = tenure(api, "pod-a", clock)
+    mine = run_lease(api, "pod-a", clock)
     mine.take()
     mine.release(None)
     api.objects[LEASE]["metadata"]["annotations"]["trainyard.dev/attempt"] = "second"
-    other = tenure(api, "pod-b", clock)
+    other = run_lease(api, "pod-b", clock)
     other.take()
     assert other.progress() is None
     assert "annotation trainyard.dev/attempt: 'second' is no progress of a run; it must be" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("found", "before", "later", "standing"),
-    [
-        (None, None, 0, Standing.FREE),
-        (Record(holder="", renewed="1", transitions=3), None, 0, Standing.FREE),
-        (Record(holder="me", renewed="1", transitions=0), None, 0, Standing.OURS),
-        (Record(holder="x", renewed="1", transitions=0), None, 0, Standing.UNSURE),
-        (Record(holder="x", renewed="1", transitions=0), "1", 14, Standing.UNSURE),
-        (Record(holder="x", renewed="1", transitions=0), "1", 15, Standing.FREE),
-        (Record(holder="x", renewed="2", transitions=0), "1", 99, Standing.TAKEN),
-        (Record(holder="y", renewed="1", transitions=1), "1", 1, Standing.TAKEN),
-    ],
-)
-def test_whose_a_lease_is(found: Record | None, before: str | None, later: float, standing: Standing) -> None:
-    seen_before = (
-        Watched(record=Record(holder="x", renewed=before, transitions=0), since=0) if before else None
-    )
-    assert lease.standing(found, "me", seen_before, later)[0] is standing
-
-
 def test_a_launcher_that_can_not_renew_does_nothing_until_it_can(api: FakeApi) -> None:
     clock = Clock()
     gateway = KubernetesGateway(api.client(retry=RetryPolicy(timeout=0.05, initial_delay=0.01)), clock)
-    mine = Tenure(gateway, asked(), OWNER, "pod-a", clock, clock)
+    mine = RunLease(gateway, asked(), OWNER, "pod-a", clock, clock)
     mine.take()
     clock.now += 16
     api.faults = [(503, {}, b"")] * 100

@@ -23,7 +23,7 @@ from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.program import ROOT, Scraped, scrape, value
-from tests.unit.launcher.test_lease import Clock, tenure
+from tests.unit.launcher.test_lease import Clock, run_lease
 from tests.unit.launcher.test_runs import JOB, ended, hurried
 from trainyard.k8s import kubeconfig, names
 
@@ -188,7 +188,7 @@ def test_a_machine_that_is_given_back_twice_is_one(api: FakeApi) -> None:
 
 def test_a_launcher_that_follows_a_dead_one_begins_at_nothing(api: FakeApi) -> None:
     clock = Clock()
-    dead = tenure(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
+    dead = run_lease(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
     dead.take()
     dead.write(Progress(attempt=2, candidate=0, since=clock.now - 900, began=clock.now - 100))
     refuse(api, "before", clock.now - 50)

@@ -20,7 +20,7 @@ from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
-from tests.unit.launcher.test_lease import LEASE, Clock, tenure
+from tests.unit.launcher.test_lease import LEASE, Clock, run_lease
 from trainyard.k8s import names
 from trainyard.k8s.client import RetryPolicy
 from trainyard.k8s.informer import Informer, ListWatch, _key
@@ -97,7 +97,7 @@ def hurried(
 
 def test_a_second_launcher_beside_a_live_one_names_it_and_leaves(api: FakeApi) -> None:
     clock = Clock()
-    first = tenure(api, "pod-a", clock)
+    first = run_lease(api, "pod-a", clock)
     first.take()
 
     def renew(now: float) -> None:
@@ -114,7 +114,7 @@ def test_a_second_launcher_beside_a_live_one_names_it_and_leaves(api: FakeApi) -
 
 def test_a_pod_that_follows_a_dead_one_goes_on_where_that_one_was(api: FakeApi) -> None:
     clock = Clock()
-    dead = tenure(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
+    dead = run_lease(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
     dead.take()
     dead.write(Progress(attempt=2, candidate=0, since=clock.now - 900, began=clock.now - 100))
     request = asked(attempts=2)
@@ -229,7 +229,7 @@ def test_a_lost_race_is_seen_and_nothing_is_done(api: FakeApi) -> None:
 
 def test_a_signal_while_another_holds_the_lease_leaves_its_placeholders(api: FakeApi) -> None:
     clock = Clock()
-    tenure(api, "pod-a", clock).take()
+    run_lease(api, "pod-a", clock).take()
     labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
     meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
     api.put(f"{PODS}/hold-r1-0", {"metadata": meta})

@@ -1,0 +1,242 @@
+"""Leader election by a Lease: of several processes, one at a time acts. Entry point: `LeaderElector`.
+
+The rules are those of client-go (k8s.io/client-go v0.35.4, tools/leaderelection/leaderelection.go): the clocks of two
+machines are never compared. A Lease is free when it has no holder, or when a candidate saw no change of it for its
+duration, by the candidate's own clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Protocol
+
+from trainyard.k8s import names
+from trainyard.k8s.client import ApiError, ApiUnavailable, JsonObject
+from trainyard.k8s.objects import Objects, path_of
+
+# https://kubernetes.io/docs/concepts/architecture/leases/
+_VERSION = "coordination.k8s.io/v1"
+
+log = logging.getLogger(__name__)
+
+
+class Lost(Exception):
+    """The Lease is held by another process, or may be. Nothing may be done until it is held again."""
+
+
+class Standing(Enum):
+    """What a Lease is to a process that wants it."""
+
+    FREE = "free"
+    OURS = "ours"
+    UNSURE = "unsure"
+    """Held by another process, which may be dead."""
+    TAKEN = "taken"
+    """Held by another process, which renewed it while this one watched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """The fields of a Lease that say who holds it. Of `renewed`, the holder's time, only a change matters."""
+
+    holder: str
+    renewed: str
+    transitions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """The holding of another process, and since when it was seen unchanged, in seconds of the candidate's clock."""
+
+    holding: Holding
+    since: float
+
+
+def read_holding(item: Mapping[str, Any]) -> Holding:
+    """Return who holds a coordination.k8s.io/v1 Lease."""
+    spec = item.get("spec", {})
+    return Holding(
+        holder=spec.get("holderIdentity") or "",
+        renewed=spec.get("renewTime") or "",
+        transitions=int(spec.get("leaseTransitions") or 0),
+    )
+
+
+def evaluate(
+    found: Holding | None, holder: str, before: Observed | None, now: float
+) -> tuple[Standing, Observed | None]:
+    """Return what the Lease that was read is to `holder`, and what to remember until it is read again.
+
+    Args:
+        found: The holding that was read; None if there is no Lease.
+        holder: The process that wants it.
+        before: What was remembered last time.
+        now: The candidate's clock, in seconds.
+    """
+    if found is None or not found.holder:
+        return Standing.FREE, None
+    if found.holder == holder:
+        return Standing.OURS, None
+    if before is None:
+        return Standing.UNSURE, Observed(holding=found, since=now)
+    if before.holding != found:
+        return Standing.TAKEN, Observed(holding=found, since=now)
+    return (Standing.FREE if now - before.since >= names.LEASE_SECONDS else Standing.UNSURE), before
+
+
+class LeaseStore(Protocol):
+    """Reads and writes one Lease. Every method may raise ApiError and ApiUnavailable."""
+
+    def read(self) -> JsonObject | None:
+        """Return the Lease; None if there is none."""
+
+    def create(self, item: JsonObject) -> JsonObject | None:
+        """Create the Lease; None if there is one already."""
+
+    def replace(self, item: JsonObject) -> JsonObject | None:
+        """Replace the Lease with the same resourceVersion; None if there is a newer one, or none."""
+
+
+class ObjectsStore:
+    """A LeaseStore in the API of a cluster. `metadata` has the name and namespace of the Lease."""
+
+    def __init__(self, objects: Objects, metadata: JsonObject) -> None:
+        self._objects = objects
+        self._path = path_of({"apiVersion": _VERSION, "kind": "Lease", "metadata": metadata})
+
+    def read(self) -> JsonObject | None:
+        return self._objects.get(self._path)
+
+    def create(self, item: JsonObject) -> JsonObject | None:
+        return self.read() if self._objects.create(item) else None
+
+    def replace(self, item: JsonObject) -> JsonObject | None:
+        return self._objects.put(item)
+
+
+@dataclass
+class LeaderElector:
+    """Takes, renews and releases a Lease for one holder. Every method may raise ApiError and ApiUnavailable.
+
+    `metadata` is that of a new Lease. `clock` counts seconds and is never set back; `wall_clock` is seconds since the
+    epoch, for people who read the Lease.
+    """
+
+    store: LeaseStore
+    metadata: JsonObject
+    holder: str
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._item: JsonObject | None = None  # as it was last written, while it is held
+        self._observed: Observed | None = None
+        self.renewed = float("-inf")
+        """When the Lease was last known to be held, by `clock`."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the Lease was held at the last request."""
+        return self._item is not None
+
+    @property
+    def other(self) -> str:
+        """The holder that was last seen instead of this one."""
+        return self._observed.holding.holder if self._observed else ""
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The annotations of the Lease while it is held."""
+        return (self._item or {}).get("metadata", {}).get("annotations") or {}
+
+    def take(self) -> Standing:
+        """Read the Lease and take it if it is free. OURS says that it is held from now on."""
+        asked = self.clock()
+        found = self.store.read()
+        holding = None if found is None else read_holding(found)
+        standing, self._observed = evaluate(holding, self.holder, self._observed, self.clock())
+        if standing in (Standing.UNSURE, Standing.TAKEN):
+            return standing
+        if found is None:
+            made = self.store.create(self._new())
+        elif standing is Standing.OURS:
+            made = self.store.replace(_renewed(found, {}, self.wall_clock()))
+        else:
+            made = self.store.replace(self._acquired(found))
+        if made is None:  # another was faster
+            return Standing.UNSURE
+        self._item, self.renewed = made, asked
+        return Standing.OURS
+
+    def renew(self, annotations: Mapping[str, str]) -> None:
+        """Renew the Lease and set these annotations. Raises Lost if another process holds it by now."""
+        if self._item is None:
+            raise Lost
+        asked = self.clock()
+        made = self.store.replace(_renewed(self._item, annotations, self.wall_clock()))
+        if made is None:
+            # Another process has it, or an answer was lost: `take` finds out.
+            self._item = None
+            raise Lost
+        self._item, self.renewed = made, asked
+
+    def is_due(self) -> bool:
+        """Whether it is time to renew the Lease."""
+        return self.clock() - self.renewed >= names.LEASE_RENEW_SECONDS
+
+    def release(self, annotations: Mapping[str, str]) -> None:
+        """Leave the Lease to the next holder, as far as the API allows it."""
+        if self._item is None:
+            return
+        now = self.wall_clock()
+        kept, self._item = _renewed(self._item, annotations, now), None
+        # As client-go leaves it with ReleaseOnCancel.
+        spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "acquireTime": _microtime(now)}
+        try:
+            self.store.replace({**kept, "spec": {**kept["spec"], **spec}})
+        except (ApiError, ApiUnavailable) as error:
+            log.warning("Lease %s is not released and expires by itself: %s", self.metadata["name"], error)
+
+    def _new(self) -> JsonObject:
+        moment = _microtime(self.wall_clock())
+        return {
+            "apiVersion": _VERSION,
+            "kind": "Lease",
+            "metadata": self.metadata,
+            "spec": {
+                "holderIdentity": self.holder,
+                "leaseDurationSeconds": names.LEASE_SECONDS,
+                "acquireTime": moment,
+                "renewTime": moment,
+                "leaseTransitions": 0,
+            },
+        }
+
+    def _acquired(self, item: JsonObject) -> JsonObject:
+        """The Lease with a new holder. Annotations of an earlier owner do not concern this one."""
+        spec = {**self._new()["spec"], "leaseTransitions": read_holding(item).transitions + 1}
+        meta, owners = item["metadata"], self.metadata.get("ownerReferences")
+        if owners is not None:
+            uids = {each.get("uid") for each in meta.get("ownerReferences") or ()}
+            same = any(each["uid"] in uids for each in owners)
+            kept = (meta.get("annotations") or {}) if same else {}
+            meta = {**meta, "annotations": kept, "ownerReferences": owners}
+        return {**item, "metadata": meta, "spec": spec}
+
+
+def _renewed(item: JsonObject, annotations: Mapping[str, str], now: float) -> JsonObject:
+    meta = item["metadata"]
+    return {
+        **item,
+        "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **annotations}},
+        "spec": {**item["spec"], "renewTime": _microtime(now)},
+    }
+
+
+def _microtime(now: float) -> str:
+    """Seconds since the epoch as a metav1.MicroTime."""
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
