@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from local.plugins.kubernetes.objects import AUTONAMED
 from local.plugins.values import Props
+from trainyard.k8s.quantity import Amount, parse
 
 # Lists that are maps by key in the API (`x-kubernetes-list-map-keys`): other managers may add items of their own.
 # https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy
@@ -39,9 +38,6 @@ _SETS = frozenset({"finalizers"})
 # Maps and fields whose values are quantities, which the server writes in its own way.
 _QUANTITIES = frozenset({"limits", "requests", "capacity", "hard", "default", "defaultRequest", "max", "min"})
 _QUANTITY_FIELDS = frozenset({"sizeLimit", "storage", "divisor"})
-_QUANTITY = re.compile(r"^([+-]?[0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]+)|([numkKMGTPE]i?|))$")
-_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
 def project_object(live: Props, inputs: Props) -> Props:
@@ -102,23 +98,16 @@ def same_value(live: Any, wanted: Any, *, quantity: bool) -> bool:
     if live == wanted:
         return True
     if quantity:
-        left, right = parse_quantity(live), parse_quantity(wanted)
+        left, right = _amount(live), _amount(wanted)
         return left is not None and left == right
     return False
 
 
-def parse_quantity(value: Any) -> Decimal | None:
-    """A Kubernetes quantity as a number (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/)."""
-    found = _QUANTITY.match(str(value))
-    if found is None:
+def _amount(value: Any) -> Amount | None:
+    try:
+        return parse(str(value))
+    except ValueError:
         return None
-    number, exponent, suffix = Decimal(found[1]), found[2], found[3] or ""
-    if exponent:
-        return number.scaleb(int(exponent))
-    if suffix in _BINARY:
-        return number * Decimal(1024) ** _BINARY[suffix]
-    scale = _SUFFIXES.get(suffix)
-    return None if scale is None else number.scaleb(scale)
 
 
 def is_empty(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from local.plugins.kubernetes.objects import AUTONAMED
-from local.plugins.kubernetes.projection import import_inputs, parse_quantity, project_object
+from local.plugins.kubernetes.projection import import_inputs, project_object
 
 pytestmark = pytest.mark.unit
 
@@ -116,9 +116,3 @@ def test_an_automatic_name_stays_automatic() -> None:
 def test_an_imported_object_leaves_out_what_the_server_sets() -> None:
     there = {"kind": "X", "metadata": {"name": "x", "uid": "u", "managedFields": []}, "spec": 1, "status": 2}
     assert import_inputs(there) == {"kind": "X", "metadata": {"name": "x"}, "spec": 1}
-
-
-def test_quantities_are_numbers() -> None:
-    assert parse_quantity("1Ki") == 1024
-    assert parse_quantity("1.5") == parse_quantity("1500m")
-    assert parse_quantity("five") is None
