@@ -95,7 +95,7 @@ def test_the_page_has_every_exit_code() -> None:
     table, _, after = text.partition("\nAfter ")
     codes = sorted(code for name, code in vars(names).items() if name.startswith("EXIT_"))
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == codes
-    final = after.partition(" the Job is over")[0]
+    final = after.partition(" the Job has ended")[0]
     assert tuple(int(code) for code in re.findall(r"\d+", final)) == names.LAUNCHER_FINAL_EXIT_CODES
 
 
