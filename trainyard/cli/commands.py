@@ -26,6 +26,7 @@ from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.given import gives_cluster, with_given
 from trainyard.cli.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from trainyard.cli.model import fetch_model
+from trainyard.cli.next_steps import kubectl, make, places, removed_context, run_end, shown, unwatched
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
@@ -40,7 +41,6 @@ from trainyard.cli.stack_file import (
 )
 from trainyard.cli.summary import RunSummary
 from trainyard.cli.sweep import stack_tags, sweep
-from trainyard.cli.told import kubectl, make, places, removed_context, run_end, shown, unwatched
 from trainyard.cli.turns import turn
 from trainyard.cli.up_messages import (
     deleted_job_message,
@@ -290,7 +290,7 @@ def start_local_cloud() -> Home:
     """
     refuse_foreign(os.environ)
     home = Home()
-    preload.library()  # first: whoever lacks a compiler is to know it before the tools are built
+    preload.library()  # first: a missing compiler is reported before the tools are built
     ensure((), home)
     if ENTERED not in os.environ and _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")
@@ -387,11 +387,11 @@ class _Session:
         mark, current = self._mark, self.cloud["generation"]
         if self.engine.restore_state():
             say(
-                f"stack {self.engine.stack}: its state was cut off by a full disk; going on from the last whole one"
+                f"stack {self.engine.stack}: a full disk cut off its state; continuing from the last complete one"
             )
         if self.engine.has_resources() and not self.is_up():
             say(
-                f"stack {self.engine.stack}: its local cloud has ended, and its resources with it; starting anew"
+                f"stack {self.engine.stack}: its local cloud was stopped, and its resources with it; deploying all again"
             )
             self.engine.forget()
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -400,19 +400,19 @@ class _Session:
         self.engine.wait_for_other(say)
         self.engine.end_leftovers(say)
         if gone := gone_cluster(self.engine.deployment(), self._region()):
-            say(f"cluster {gone} is gone, and what was in it: the stack's state forgets that")
+            say(f"cluster {gone} was deleted, and its objects with it; removing them from the state")
             self.engine.environment[FORGET_UNREACHABLE] = "true"
         if not self.engine.was_interrupted():
             return False
         say(
-            f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"
+            f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading all resources"
         )
         self.engine.cancel()
         self.engine.begin_recovery()
         account, region = self.cloud["accountId"], self._region()
         adopted = dict(identities(self.engine.deployment(), account, region, self._released))
         for urn, identity in adopted.items():
-            say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being made")
+            say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being created")
         self.engine.adopt(adopted)
         self.engine.refresh()
         self.engine.end_recovery()

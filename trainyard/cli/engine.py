@@ -17,12 +17,12 @@ from typing import Any
 from local import backend
 from local.home import Home, write_atomically
 from trainyard.cli.adopt import with_adopted
+from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.progress import Filter
 from trainyard.cli.salt import discard_foreign
 from trainyard.cli.session import Session, end_recorded
 from trainyard.cli.summary import MAX_ROWS, EngineSummary, deletion_total
-from trainyard.cli.told import stopped
 from trainyard.cli.watched import Interrupted, watched
 from trainyard.cli.whole_state import WholeState
 
@@ -216,7 +216,7 @@ class Engine:
 
         Raises:
             EngineError: the command failed.
-            OSError: the disk is full already; nothing has begun.
+            OSError: The disk is full; nothing was changed.
             Interrupted: a person stopped it.
         """
         arguments = (command, *arguments, "--non-interactive", "--color", "never")

@@ -178,10 +178,10 @@ class Follower:
         for selector in (f"job-name={run.launcher_job}", f"{names.LABEL_JOB_NAME}={run.training_job}"):
             path = f"/api/v1/namespaces/{run.namespace}/pods"
             for pod in self._client.list_objects(path, {"labelSelector": selector}):
-                # A training that is begun anew has pods of the same names.
+                # After a restart the pods have the same names.
                 name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-                begun = pod["status"].get("phase") in ("Running", "Succeeded", "Failed")
-                if begun and (to_the_end or time.monotonic() >= self._shown.next_look.get(uid, 0)):
+                has_started = pod["status"].get("phase") in ("Running", "Succeeded", "Failed")
+                if has_started and (to_the_end or time.monotonic() >= self._shown.next_look.get(uid, 0)):
                     self._show_log(run.namespace, name, uid, started)
 
     def _show_log(self, namespace: str, pod: str, uid: str, started: float) -> None:
@@ -197,7 +197,7 @@ class Follower:
             return
         lines = text.splitlines()
         shown = self._shown.log_lines.get(uid, 0)
-        # Fewer lines than before: the kubelet has begun a new file.
+        # Fewer lines than before: the kubelet has started a new file.
         for line in lines[shown if shown <= len(lines) else 0 :]:
             self._print(started, f"[{pod}] {line}")
             self._shown.reason = reason_of(line) or self._shown.reason

@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 
 from trainyard.cli.given_cluster import GIVEN_TAG, Clients, GivenClusterError, give_cluster
 from trainyard.cli.given_people import give_people
-from trainyard.cli.told import made_here
+from trainyard.cli.next_steps import made_here
 
 GIVEN_CIDR = "10.80.0.0/16"
 SUBNET_PREFIX = 20

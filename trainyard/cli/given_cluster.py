@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.cli.told import made_here
+from trainyard.cli.next_steps import made_here
 
 Document = dict[str, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from trainyard.cli.given_cluster import GIVEN_TAG
-from trainyard.cli.told import made_here
+from trainyard.cli.next_steps import made_here
 
 PRINCIPAL: Final = re.compile(
     r"arn:aws[a-z-]*:iam::(?P<account>[0-9]{12}):(?P<kind>user|role)(?P<path>/(?:[!-~]+/)?)(?P<name>[\w+=,.@-]{1,64})",

@@ -1,7 +1,7 @@
 """A cluster that somebody deleted behind the stack's back: what was in it went with it.
 
-The Kubernetes provider takes an API server that does not answer for a failure, unless it is told that objects of such
-a cluster are gone. It is told so only where EKS itself no longer knows the cluster.
+The Kubernetes provider fails if an API server does not answer, unless it may assume that the objects of such a cluster
+are gone. It may do so only if EKS itself no longer has the cluster.
 """
 
 from __future__ import annotations

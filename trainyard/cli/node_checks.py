@@ -186,7 +186,7 @@ class NodeChecks:
             raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
 
     def _follow(self, jobs: dict[str, str]) -> list[Verdict]:
-        """The verdicts, each told as soon as it is there."""
+        """Return the verdicts, and print each as soon as it is known."""
         began, verdicts = time.monotonic(), []
         waiting = dict(jobs)
         while waiting:

@@ -16,13 +16,13 @@ from trainyard.cli.answers import is_yes
 from trainyard.cli.engine import ROOT, EngineError, engine_summary
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.gone import FORGET_UNREACHABLE, is_gone
+from trainyard.cli.next_steps import make, run_end, unwatched
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
 from trainyard.cli.summary import RunSummary
-from trainyard.cli.told import make, run_end, unwatched
 from trainyard.cli.up_messages import (
     deleted_job_message,
     read_changed_settings,

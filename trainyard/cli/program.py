@@ -1,4 +1,4 @@
-"""What the program itself is asked before anything is built or made; it is never imported here."""
+"""Run the checks of the Pulumi program as processes, before anything is built or created."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 
 from trainyard.cli.engine import ROOT
 
-# What trainyard.preflight ends with where AWS took no question at all (trainyard/preflight/command.py).
+# The exit code of trainyard.preflight if AWS can not be reached (trainyard/preflight/command.py).
 NOT_ASKED = 3
 
 
 class RefusedError(Exception):
-    """The stack file has mistakes, or the account lacks something; the text names each."""
+    """The stack file has errors, or the account lacks something. The message has all of them."""
 
 
 def check(stack: str, *more: str) -> None:
@@ -24,7 +24,7 @@ def check(stack: str, *more: str) -> None:
         more: Further arguments of `infra.check`, such as the stack file and its state.
 
     Raises:
-        RefusedError: with every mistake.
+        RefusedError: The message has every error.
     """
     words = [sys.executable, "-m", "infra.check", "--stack", stack, *more]
     answer = subprocess.run(words, cwd=ROOT, env=_environment(), capture_output=True, text=True)
@@ -33,7 +33,7 @@ def check(stack: str, *more: str) -> None:
 
 
 def preflight(stack: str) -> None:
-    """Ask the account of the environment's credentials what it lacks for the stack, and show the answer.
+    """Check the account of the environment's credentials, and print what it lacks for the stack.
 
     Raises:
         RefusedError: something is missing, or the account could not be asked.
@@ -42,13 +42,13 @@ def preflight(stack: str) -> None:
     code = subprocess.run(words, cwd=ROOT, env=_environment()).returncode
     if code == NOT_ASKED:
         raise RefusedError(
-            f"AWS could not be asked for stack {stack}, see above, and nothing was made; sign in (README, step 3); "
+            f"AWS could not be asked for stack {stack}, see above, and nothing was created. Sign in (README, step 3); "
             "for the local cloud add CLOUD=local"
         )
     if code != 0:
         raise RefusedError(
-            f"the preflight of stack {stack} found what is told above, and nothing was made; mend it, or go on "
-            f"without it: make up STACK={stack} PREFLIGHT=no"
+            f"stack {stack}: preflight found the problems above, and nothing was created. Fix them, or skip preflight: "
+            f"make up STACK={stack} PREFLIGHT=no"
         )
 
 

@@ -13,7 +13,7 @@ NOISE = (
     re.compile(r"^( {4}\S+:\S+ \S+| [ ~]  \S+:\S+ \S+ refresh \([\d.]+s\)) *$"),
     re.compile(r"^ *pulumi:pulumi:Stack \S+ +(\d+ (warnings?|messages?)[; ]*)*$"),
     re.compile(r"^The resources in the stack have been deleted, but the history"),
-    # What the program printed is told again, whole, under "Diagnostics".
+    # Pulumi prints the program's output again, complete, under "Diagnostics".
     re.compile(r"^ .  ?pulumi:pulumi:Stack \S+ running "),
     re.compile(r"creating \(\d+s\) error: "),
     re.compile(r"^If you want to remove the stack completely"),

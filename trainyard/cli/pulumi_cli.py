@@ -20,9 +20,9 @@ from typing import Any
 
 from local.home import Home
 from trainyard.cli.engine import ROOT, EngineError, engine_summary, shown_by
+from trainyard.cli.next_steps import shown, stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.summary import PlanSummary, planned_totals
-from trainyard.cli.told import shown, stopped
 from trainyard.cli.watched import Interrupted, watched
 from trainyard.stack_files import SALT, display_name, is_example, path_of, read
 

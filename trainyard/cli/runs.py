@@ -37,7 +37,7 @@ def start_run(outputs: Mapping[str, Any], minimum: int, maximum: int, environmen
 
 
 def no_run(stack: str, outputs: Mapping[str, Any]) -> str:
-    """What a person is told of a stack whose settings name no run."""
+    """Return the message about a stack whose settings name no run."""
     if outputs.get("launcherManifest") is None:
         return f"it {POOLS_ALONE}"
     return f"its settings name no run (trainyard:training.runId); `make submit STACK={stack} MIN=.. MAX=..` starts one"

@@ -69,11 +69,11 @@ class Session:
         found = list(self.members())
         for number in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + PATIENCE_SECONDS
-            told: set[Process] = set()
+            signalled: set[Process] = set()
             while (left := list(self.members())) and time.monotonic() < deadline:
-                for process in set(left) - told:
+                for process in set(left) - signalled:
                     _send(process, number)
-                told.update(left)
+                signalled.update(left)
                 time.sleep(POLL_SECONDS)
         return found
 

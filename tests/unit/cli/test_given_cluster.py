@@ -98,7 +98,7 @@ def test_a_cluster_for_a_file_system_has_its_driver(account: Cloud) -> None:
 def test_the_next_up_finds_it_and_makes_what_an_interrupted_one_had_not(account: Cloud) -> None:
     said: list[str] = []
     first, eks = given(STACK, said), account.client("eks")
-    assert sum("is there already: cluster research" in line for line in said) == 1
+    assert sum("as existing: cluster research" in line for line in said) == 1
     eks.delete_nodegroup(clusterName="research", nodegroupName="system")
     eks.delete_addon(clusterName="research", addonName="coredns")
     assert given(STACK, said) == first

@@ -33,7 +33,7 @@ def given(cluster: Any) -> list[str]:
 def test_users_and_roles_are_made_with_their_paths_and_found_the_next_time(account: Cloud) -> None:
     people = [f"{OURS}:role/platform", f"{OURS}:role/team/a/ops", f"{OURS}:user/ada", DEPLOYER]
     said = given({"administrators": people})
-    there = "made here what the stack file says is there already"
+    there = "created in the emulated account, because the stack file names it as existing"
     assert said == [f"{there}: {arn.split(':')[5].split('/')[0]} {arn}" for arn in people[:3]]
     account.cluster()
     eks = account.client("eks")

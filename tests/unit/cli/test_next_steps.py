@@ -10,7 +10,7 @@ import pytest
 from local.home import CHECKOUT, Home
 from trainyard.cli import commands, official
 from trainyard.cli.follow import Follower, Result
-from trainyard.cli.told import make, places, run_end
+from trainyard.cli.next_steps import make, places, run_end
 from trainyard.cli.watched import Interrupted
 
 pytestmark = pytest.mark.unit
@@ -47,7 +47,7 @@ def test_a_target_is_named_with_what_it_needs(stack: str, cloud: str, command: s
 def test_where_things_are_names_the_stacks_own_cluster(
     monkeypatch: pytest.MonkeyPatch, current: str, note: str
 ) -> None:
-    monkeypatch.setattr("trainyard.cli.told.current_context", lambda _file: current)
+    monkeypatch.setattr("trainyard.cli.next_steps.current_context", lambda _file: current)
     assert places(Home(CHECKOUT / ".local"), "trainyard-dev", "training") == [
         "logs:       .local/logs/, or KUBECONFIG=.local/kubeconfig .local/bin/kubectl --context trainyard-dev logs "
         "-n training <pod>",

@@ -1,4 +1,4 @@
-"""What a person is told at the end of a command: where everything is, and how to go on, as it is typed in a shell."""
+"""Messages at the end of a command: where everything is, and which command continues."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from trainyard.cli.follow import Result
 
 
 def make(target: str, stack: str, cloud: str) -> str:
-    """The command of a target for a stack; `cloud` is local or aws. The stack `local` is the target's own."""
+    """Return the command of a target for a stack. `cloud` is local or aws; `local` is the default stack."""
     if stack == "local":
         return f"make {target}"
     return f"make {target} STACK={stack}" + (" CLOUD=local" if cloud == "local" else "")
 
 
 def shown(path: Path) -> str:
-    """A path as a person in the checkout types it."""
+    """Return a path as a user in the checkout types it."""
     return str(path.relative_to(CHECKOUT)) if path.is_relative_to(CHECKOUT) else str(path)
 
 
 def kubectl(home: Home, context: str) -> str:
-    """The local cloud's kubectl and a cluster of it; of several the kubeconfig's current one may be another."""
+    """Return the command of the local cloud's kubectl for one of its clusters."""
     return f"KUBECONFIG={shown(home.kubeconfig)} {shown(home.bin / 'kubectl')} --context {context}"
 
 
 def places(home: Home, context: str, namespace: str) -> list[str]:
-    """Where a run's logs and its cluster are."""
+    """Return the lines about a run's logs and its cluster."""
     current = current_context(home.kubeconfig)
     note = "" if current == context else f" (the current context is {current or 'not set'}: give --context)"
     return [
@@ -54,8 +54,8 @@ def removed_context(home: Home, before: str) -> str | None:
 
 
 def made_here(what: str, identity: str = "") -> str:
-    """What the stack file says is there was made in the emulated account; `identity` is its id where that is new."""
-    return f"made here what the stack file says is there already: {what}" + (
+    """Return the message about a resource that the stack file names as existing. `identity` is its new id."""
+    return f"created in the emulated account, because the stack file names it as existing: {what}" + (
         f", as {identity}" if identity else ""
     )
 
@@ -74,14 +74,14 @@ def run_end(stack: str, cloud: str, run_id: str, result: Result) -> str:
 
 
 def unwatched(stack: str, cloud: str, run_id: str, again: str) -> str:
-    """A person stopped watching a run; `again` is the command that shows it."""
+    """Return the message for a run that nobody follows any more. `again` is the command that shows it."""
     return (
         f"stopped watching; run {run_id} goes on: `{again}` shows it, `{make('down', stack, cloud)}` ends it"
     )
 
 
 def stopped(stack: str, command: str, cloud: str = "local") -> str:
-    """A person stopped the engine at one of its commands, which has ended in order."""
+    """Return the message for a command of the engine that was stopped in order."""
     if command == "preview":
         return "pulumi preview was stopped; nothing was changed"
     up, down = make("up", stack, cloud), make("down", stack, cloud)
