@@ -391,7 +391,7 @@ class _Session:
             )
         if self.engine.has_resources() and not self.is_up():
             say(
-                f"stack {self.engine.stack}: its local cloud was stopped, and its resources with it; deploying all again"
+                f"stack {self.engine.stack}: its local cloud was stopped with its resources; deploying all again"
             )
             self.engine.forget()
         mark.parent.mkdir(parents=True, exist_ok=True)

@@ -105,7 +105,7 @@ def test_the_next_up_finds_it_and_makes_what_an_interrupted_one_had_not(account:
     assert eks.list_nodegroups(clusterName="research")["nodegroups"] == ["system"]
     assert "coredns" in eks.list_addons(clusterName="research")["addons"]
     assert len(account.supervisor.started) == 1
-    assert sum("already: cluster" in line for line in said) == 1
+    assert sum("existing: cluster" in line for line in said) == 1
 
 
 def test_where_all_pools_are_in_one_zone_the_control_plane_still_has_two(account: Cloud) -> None:
