@@ -192,7 +192,7 @@ def test_worker_that_waits_alone_ends_after_the_set_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each backend has a word of its own for it, and leaves out those that it does not know."""
-    monkeypatch.setattr(command, "MEETING_SECONDS", 3)
+    monkeypatch.setattr(command, "RENDEZVOUS_SECONDS", 3)
     node = worker(replace(meeting(backend, etcd), id="alone"), 0)
     ended = node.end()
     assert ended.code == 1
