@@ -40,110 +40,98 @@ _MAY_UPDATE_QUEUE: Final = (
 
 def objects() -> list[dict[str, Any]]:
     """Return the policies and their bindings."""
-    return [
-        made
-        for each in (_job_policy(), _queue_policy())
-        for made in (each, _binding(each["metadata"]["name"]))
-    ]
+    return [*_job_policy(), *_queue_policy()]
 
 
 def fields_with_permission(permission: str) -> dict[str, str]:
     """Return the job fields that need this permission, each with a CEL condition that the field is set."""
-    return {
-        path: cel for path, cel in _fields(JOB, "object.spec", "") if required_permission(path) == permission
-    }
+    fields = _fields(JOB, "object.spec", "")
+    return {path: cel for path, cel in fields if required_permission(path) == permission}
 
 
 def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
     """Yield the fields below `parent`, as deep as the table goes, with the CEL condition that each is set."""
     for name, each in parent.fields.items():
-        path = f"{above}.{name}" if above else name
+        path = f"{above}.{name}".removeprefix(".")
         place = f"{here}.?{name}"
-        entries = each.item is not None and bool(each.item.fields)
         if not contains_free_field(path):
             yield path, f"{place}.hasValue()"
-        elif entries and each.item is not None:
+        elif each.item is not None and each.item.fields:
             for below, cel in _fields(each.item, "each", path):
                 yield below, f"{place}.orValue([]).exists(each, {cel})"
         else:
             yield from _fields(each, place, path)
 
 
-def _job_policy() -> dict[str, Any]:
+def _job_policy() -> list[dict[str, Any]]:
     checked = [name for name in JOB.fields if name not in HARMLESS_CHANGES]
-    return _policy(
-        name=n.JOB_POLICY,
-        resource=n.JOB_PLURAL,
-        changed=" || ".join(f"object.spec.?{name} != oldObject.spec.?{name}" for name in checked),
-        variables={
-            "queueFields": _cel_list(fields_with_permission(UPDATE_QUEUE)),
-            "podFields": _cel_list(fields_with_permission(CREATE_PODS)),
-            **_reserved_keys("object.spec.?overrides.?podTemplate"),
-        },
-        validations=[
-            {
-                "expression": f"size(variables.queueFields) == 0 || {_MAY_UPDATE_QUEUE}",
-                "messageExpression": "'spec: ' + variables.queueFields.join(', ') + ' requires permission to update "
-                f"{n.QUEUE_KIND} ' + object.spec.jobQueue + ' in namespace ' + request.namespace + '. "
-                "Remove it, or ask the administrator of the queue.'",
-                "reason": "Forbidden",
-            },
-            _pods_validation("Remove it, or ask for the ClusterRole edit."),
-            _reserved_validation("spec.overrides.podTemplate.metadata"),
-        ],
-    )
-
-
-def _queue_policy() -> dict[str, Any]:
-    fields = {path: f"object.spec.{_optional_path(path)}.hasValue()" for path in RESTRICTED_QUEUE_FIELDS}
-    return _policy(
-        name=n.QUEUE_POLICY,
-        resource=n.QUEUE_PLURAL,
-        changed="object.spec != oldObject.spec",
-        variables={"podFields": _cel_list(fields), **_reserved_keys("object.spec.?podTemplate")},
-        validations=[
-            _pods_validation("Remove it, or ask for the ClusterRole edit."),
-            _reserved_validation("spec.podTemplate.metadata"),
-        ],
-    )
-
-
-def _pods_validation(advice: str) -> dict[str, str]:
-    return {
-        "expression": f"size(variables.podFields) == 0 || {_MAY_CREATE_PODS}",
-        "messageExpression": "'spec: ' + variables.podFields.join(', ') + ' requires permission to create pods in "
-        f"namespace ' + request.namespace + '. {advice}'",
+    update_queue = {
+        "expression": f"size(variables.queueFields) == 0 || {_MAY_UPDATE_QUEUE}",
+        "messageExpression": "'spec: ' + variables.queueFields.join(', ') + ' requires permission to update "
+        f"{n.QUEUE_KIND} ' + object.spec.jobQueue + ' in namespace ' + request.namespace + '. "
+        "Remove it, or ask the administrator of the queue.'",
         "reason": "Forbidden",
     }
+    return _policy(
+        n.JOB_POLICY,
+        n.JOB_PLURAL,
+        " || ".join(f"object.spec.?{name} != oldObject.spec.?{name}" for name in checked),
+        {
+            "queueFields": fields_with_permission(UPDATE_QUEUE),
+            "podFields": fields_with_permission(CREATE_PODS),
+        },
+        "overrides.podTemplate",
+        [update_queue],
+    )
 
 
-def _optional_path(path: str) -> str:
+def _queue_policy() -> list[dict[str, Any]]:
+    fields = {path: f"object.spec.{_optional(path)}.hasValue()" for path in RESTRICTED_QUEUE_FIELDS}
+    changed = "object.spec != oldObject.spec"
+    return _policy(n.QUEUE_POLICY, n.QUEUE_PLURAL, changed, {"podFields": fields}, "podTemplate", [])
+
+
+def _optional(path: str) -> str:
     return ".".join(f"?{name}" for name in path.split("."))
 
 
-def _cel_list(fields: dict[str, str]) -> str:
-    """Return a CEL expression for the list of the paths whose conditions are true."""
-    return " + ".join(f"({cel} ? ['{path}'] : [])" for path, cel in fields.items())
+def _policy(
+    name: str,
+    resource: str,
+    changed: str,
+    fields: dict[str, dict[str, str]],
+    template: str,
+    validations: list[dict[str, str]],
+) -> list[dict[str, Any]]:
+    """Return a policy and its binding.
 
-
-def _reserved_keys(template: str) -> dict[str, str]:
-    kinds = ("labels", "annotations")
-    keys = (f"{template}.?metadata.?{kind}.orValue({{}}).map(key, key)" for kind in kinds)
-    return {"reserved": f"({' + '.join(keys)}).filter(key, key.matches('{RESERVED_PATTERN}'))"}
-
-
-def _reserved_validation(place: str) -> dict[str, str]:
-    return {
+    Args:
+        changed: A CEL condition that an update changes more than harmless fields.
+        fields: By the variable for their paths: fields that need a permission, each with the condition that it is set.
+        template: The path of the pod template, whose labels and annotations must not be reserved.
+        validations: Validations before those of `podFields` and of the pod template.
+    """
+    keys = (
+        f"object.spec.{_optional(template)}.?metadata.?{kind}.orValue({{}}).map(key, key)"
+        for kind in ("labels", "annotations")
+    )
+    variables = {
+        name: " + ".join(f"({cel} ? ['{path}'] : [])" for path, cel in each.items())
+        for name, each in fields.items()
+    }
+    variables["reserved"] = f"({' + '.join(keys)}).filter(key, key.matches('{RESERVED_PATTERN}'))"
+    create_pods = {
+        "expression": f"size(variables.podFields) == 0 || {_MAY_CREATE_PODS}",
+        "messageExpression": "'spec: ' + variables.podFields.join(', ') + ' requires permission to create pods in "
+        "namespace ' + request.namespace + '. Remove it, or ask for the ClusterRole edit.'",
+        "reason": "Forbidden",
+    }
+    not_reserved = {
         "expression": "size(variables.reserved) == 0",
-        "messageExpression": f"'{place}: ' + variables.reserved.join(', ') + ' is reserved for Trainyard and "
-        "the schedulers and operators of its pods. Use a key of another domain.'",
+        "messageExpression": f"'spec.{template}.metadata: ' + variables.reserved.join(', ') + ' is reserved for "
+        "Trainyard and the schedulers and operators of its pods. Use a key of another domain.'",
         "reason": "Invalid",
     }
-
-
-def _policy(
-    *, name: str, resource: str, changed: str, variables: dict[str, str], validations: list[dict[str, str]]
-) -> dict[str, Any]:
     rule = {
         "apiGroups": [n.GROUP],
         "apiVersions": ["*"],
@@ -151,27 +139,19 @@ def _policy(
         "resources": [resource],
         "scope": "Namespaced",
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": POLICY,
-        "metadata": {"name": name, "labels": dict(_LABELS)},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
-            # Changes of labels, and scaling, need no further permission.
-            "matchConditions": [
-                {"name": "spec-changes", "expression": f"request.operation == 'CREATE' || {changed}"}
-            ],
-            "variables": [{"name": key, "expression": value} for key, value in variables.items()],
-            "validations": validations,
-        },
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
+        # Changes of labels, and scaling, need no further permission.
+        "matchConditions": [
+            {"name": "spec-changes", "expression": f"request.operation == 'CREATE' || {changed}"}
+        ],
+        "variables": [{"name": key, "expression": value} for key, value in variables.items()],
+        "validations": [*validations, create_pods, not_reserved],
     }
-
-
-def _binding(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": BINDING,
-        "metadata": {"name": name, "labels": dict(_LABELS)},
-        "spec": {"policyName": name, "validationActions": ["Deny"]},
-    }
+    metadata = {"name": name, "labels": _LABELS}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    return [
+        {"apiVersion": API_VERSION, "kind": POLICY, "metadata": metadata, "spec": spec},
+        {"apiVersion": API_VERSION, "kind": BINDING, "metadata": metadata, "spec": binding},
+    ]

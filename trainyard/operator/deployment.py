@@ -1,4 +1,7 @@
-"""The controller's own Deployment, with its namespace and its service account."""
+"""Build the Deployment of the controller, its namespace and service account, and the NetworkPolicies.
+
+The entry points are `objects`, `controller_policies` and `job_namespace_policies`. A stack applies the same objects.
+"""
 
 from __future__ import annotations
 
@@ -9,71 +12,40 @@ from launcher.manifests import pod_security
 from trainyard.k8s import names
 from trainyard.operator import names as n
 
-# The controller is in the launcher's image, which a stack builds or is given: no digest is known before. This one can't
-# be pulled from anywhere (RFC 2606 keeps .invalid free), so that nothing else runs in its place.
+# The controller is in the launcher's image. A stack builds or names that image, so its digest is not known here. Nobody
+# can publish this one (RFC 2606 reserves .invalid).
 IMAGE: Final = f"launcher.invalid/launcher@sha256:{'0' * 64}"
-_DIGEST: Final = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
 _LABELS: Final = {"app.kubernetes.io/name": n.CONTROLLER}
+# Every namespace has this label (https://kubernetes.io/docs/reference/labels-annotations-taints/).
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+# The labels that EKS and kubeadm give CoreDNS (https://docs.aws.amazon.com/eks/latest/userguide/managing-coredns.html).
+_DNS: Final = {
+    "namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: "kube-system"}},
+    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+}
+# The ports of the API server: 443 on EKS, 6443 with kubeadm. Most network plugins see the port behind the Service.
+_API_SERVER_PORTS: Final = (443, 6443)
+_JOBS: Final = {"matchExpressions": [{"key": n.LABEL_JOB, "operator": "Exists"}]}
+_SCRAPERS: Final = {"namespaceSelector": {"matchLabels": {names.LABEL_SCRAPER: names.SCRAPER}}}
 
 
-def checked(image: str) -> str:
-    """The image, if it is given by its digest.
+def check_image(image: str) -> str:
+    """Return the image.
 
     Raises:
-        ValueError: it is not.
+        ValueError: The image has no digest.
     """
-    if _DIGEST.fullmatch(image) is None:
-        raise ValueError(
-            f"image {image!r} is not given by its digest; it must be <name>@sha256:<64 hex digits>"
-        )
+    if re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", image) is None:
+        raise ValueError(f"image is {image!r}; it must be <name>@sha256:<64 hex digits>")
     return image
 
 
 def objects(image: str = IMAGE) -> list[dict[str, Any]]:
-    """Everything but rights."""
-    return [_namespace(), _service_account(), _deployment(image)]
-
-
-def _metadata(**more: Any) -> dict[str, Any]:
-    return {"name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE, "labels": dict(_LABELS), **more}
-
-
-def _namespace() -> dict[str, Any]:
-    """Under the restricted security standard (https://kubernetes.io/docs/concepts/security/pod-security-standards/)."""
+    """Return the objects, without the RBAC roles and the NetworkPolicies."""
+    # The Pod Security Standard "restricted" (https://kubernetes.io/docs/concepts/security/pod-security-standards/).
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": n.CONTROLLER_NAMESPACE, "labels": {**_LABELS, **levels}},
-    }
-
-
-def _service_account() -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": _metadata(),
-        "automountServiceAccountToken": False,
-    }
-
-
-def _deployment(image: str) -> dict[str, Any]:
-    """One replica, and the old one is gone before the new one starts: two would make and delete the same objects."""
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _metadata(),
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": dict(_LABELS)},
-            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": _pod(image)},
-        },
-    }
-
-
-def _pod(image: str) -> dict[str, Any]:
-    return {
+    metadata = {"name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE, "labels": _LABELS}
+    pod = {
         "serviceAccountName": n.CONTROLLER,
         "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": 30,
@@ -81,6 +53,22 @@ def _pod(image: str) -> dict[str, Any]:
         "containers": [_container(image)],
         "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}],
     }
+    deployment = {
+        "replicas": 1,
+        # Two controllers would create and delete the same objects.
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": _LABELS},
+        "template": {"metadata": {"labels": _LABELS}, "spec": pod},
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": n.CONTROLLER_NAMESPACE, "labels": {**_LABELS, **levels}},
+        },
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": deployment},
+    ]  # fmt: skip
 
 
 def _container(image: str) -> dict[str, Any]:
@@ -96,7 +84,7 @@ def _container(image: str) -> dict[str, Any]:
             {"name": "liveness", "containerPort": n.LIVENESS_PORT},
             {"name": "metrics", "containerPort": names.METRICS_PORT},
         ],
-        # kopf answers 500 there when one of its probes fails, and not at all when its loop hangs.
+        # kopf answers 500 if one of its probes fails, and does not answer if its loop hangs.
         "livenessProbe": {
             "httpGet": {"path": n.LIVENESS_PATH, "port": "liveness"},
             "initialDelaySeconds": 15,
@@ -104,7 +92,7 @@ def _container(image: str) -> dict[str, Any]:
             "timeoutSeconds": 5,
             "failureThreshold": 3,
         },
-        # 1,000 jobs at rest take less than half of the memory; their events after a restart come all at once.
+        # 1,000 idle jobs need less than half of the memory. After a restart, all their events arrive at once.
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"cpu": "1", "memory": "512Mi"},
@@ -115,4 +103,50 @@ def _container(image: str) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
         },
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108  (in the container)
+    }
+
+
+def controller_policies() -> list[dict[str, Any]]:
+    """Return the NetworkPolicies of the controller's namespace.
+
+    Once a policy selects a pod, only traffic that some policy allows reaches it. A node always reaches its own pods, so
+    the kubelet's probes need no policy (https://kubernetes.io/docs/concepts/services-networking/network-policies/).
+    """
+    controller = {"matchLabels": _LABELS}
+    scraping = [{"from": [_SCRAPERS], "ports": [_tcp(names.METRICS_PORT)]}]
+    jobs = {"namespaceSelector": {}, "podSelector": _JOBS}
+    calls = [
+        {"ports": [_tcp(port) for port in _API_SERVER_PORTS]},
+        {"to": [_DNS], "ports": [{"protocol": "UDP", "port": 53}, _tcp(53)]},
+        {"to": [jobs], "ports": [_tcp(names.TRAINER_METRICS_PORT)]},
+    ]
+    namespace = n.CONTROLLER_NAMESPACE
+    return [
+        _policy("closed", {}, {"policyTypes": ["Ingress"]}, namespace),
+        _policy("metrics", controller, {"policyTypes": ["Ingress"], "ingress": scraping}, namespace),
+        _policy("calls", controller, {"policyTypes": ["Egress"], "egress": calls}, namespace),
+    ]
+
+
+def job_namespace_policies() -> list[dict[str, Any]]:
+    """Return the NetworkPolicies of a namespace with jobs: traffic between pods, and scraping of metrics."""
+    controller = {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: n.CONTROLLER_NAMESPACE}}}
+    workers = [{"from": [{"podSelector": _JOBS}]}]
+    scraping = [{"from": [_SCRAPERS, controller], "ports": [_tcp(names.TRAINER_METRICS_PORT)]}]
+    return [
+        _policy("torchrun-jobs", _JOBS, {"policyTypes": ["Ingress"], "ingress": workers}),
+        _policy("torchrun-metrics", _JOBS, {"policyTypes": ["Ingress"], "ingress": scraping}),
+    ]
+
+
+def _tcp(port: int) -> dict[str, Any]:
+    return {"protocol": "TCP", "port": port}
+
+
+def _policy(name: str, pods: dict[str, Any], spec: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
+        "spec": {"podSelector": pods, **spec},
     }

@@ -1,6 +1,6 @@
-"""The files that install torchrun queues and jobs: `python -m trainyard.operator.manifests` (`make manifests`).
+"""Write crd/, config/ and docs/torchrun-fields.md: `python -m trainyard.operator.manifests` (`make manifests`).
 
-They are committed, and applied in this order:
+The files are committed. To install the controller, apply them in this order:
 
     kubectl apply -f crd/
     kubectl apply -f config/deployment.yaml
@@ -8,7 +8,7 @@ They are committed, and applied in this order:
     kubectl apply -f config/admission.yaml
     kubectl apply -f config/network.yaml
 
-The committed Deployment names an image that does not exist; a stack puts its own there, and so does
+The committed Deployment has an image that does not exist. A stack sets its own image, as does
 `--image NAME@sha256:DIGEST` (`make manifests IMAGE=NAME@sha256:DIGEST`).
 """
 
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import yaml
 
-from trainyard.operator import admission, deployment, network_policies, rbac
+from trainyard.operator import admission, deployment, rbac
 from trainyard.operator.api import reference
 from trainyard.operator.api.crd import definitions
 
@@ -30,7 +30,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = "docs/torchrun-fields.md"
 _WRITTEN: Final = "# Written by `make manifests` from trainyard/operator; edits here are lost.\n"
 _PLACEHOLDER: Final = (
-    "# The image's digest is known only once the image is built: a stack puts its own there, and so does\n"
+    "# The digest is known when the image is built: a stack sets its own image, as does\n"
     "# `make manifests IMAGE=NAME@sha256:DIGEST`.\n"
 )
 _EACH_NAMESPACE: Final = (
@@ -40,17 +40,17 @@ _WIDTH: Final = 118
 
 
 def files(image: str = deployment.IMAGE) -> dict[str, str]:
-    """Every file's text by its path in the checkout."""
+    """Return the text of each file by its path in the checkout."""
     note = _PLACEHOLDER if image == deployment.IMAGE else ""
     return {
         **{f"crd/{name}": _WRITTEN + _yaml(each) for name, each in definitions().items()},
         "config/deployment.yaml": _WRITTEN + note + "---\n".join(map(_yaml, deployment.objects(image))),
         "config/rbac/role.yaml": _WRITTEN + _role(),
         "config/admission.yaml": _WRITTEN + "---\n".join(map(_yaml, admission.objects())),
-        "config/network.yaml": _WRITTEN + "---\n".join(map(_yaml, network_policies.controller_policies())),
+        "config/network.yaml": _WRITTEN + "---\n".join(map(_yaml, deployment.controller_policies())),
         "config/network-jobs.yaml": _WRITTEN
         + _EACH_NAMESPACE
-        + "---\n".join(map(_yaml, network_policies.job_namespace_policies())),
+        + "---\n".join(map(_yaml, deployment.job_namespace_policies())),
         PAGE: reference.render(),
     }
 
@@ -75,20 +75,20 @@ def _line(value: Mapping[str, Any]) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Without anchors: a value that stands twice is written twice."""
+    """Write no anchors: a value that occurs twice is written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  (the base class's)
         return True
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the files; returns the exit code."""
+    """Write the files. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.operator.manifests", description=__doc__)
     parser.add_argument("--into", type=Path, metavar="DIRECTORY", help="write there, not into the checkout")
     parser.add_argument("--image", metavar="NAME@sha256:DIGEST", help="the controller's image")
     given = parser.parse_args(arguments)
     try:
-        image = deployment.IMAGE if given.image is None else deployment.checked(given.image)
+        image = deployment.IMAGE if given.image is None else deployment.check_image(given.image)
         for name, content in files(image).items():
             place = (given.into or CHECKOUT) / name
             place.parent.mkdir(parents=True, exist_ok=True)

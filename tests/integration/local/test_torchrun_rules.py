@@ -182,7 +182,7 @@ def edited(server: ApiServer, path: str, before: Any, after: Any) -> Answer:
 @pytest.mark.parametrize(("path", "before", "after"), FIXED)
 def test_what_a_job_is_cannot_be_changed(torchrun_api: ApiServer, path: str, before: Any, after: Any) -> None:
     top = path.partition(".")[0]
-    told = Told(field=top, message=f"{top} can't be changed; make a new TorchrunJob")
+    told = Told(field=top, message=f"{top} can't be changed; create a new TorchrunJob")
     assert_refused(edited(torchrun_api, path, before, after), told)
 
 

@@ -108,10 +108,10 @@ def _volume(name: str) -> list[Case]:
     claimed = of(enabled=True, existingClaim="data", mountPath="/data")
     return [
         _queue(f"{place}.sizePerGPU", "exclude", of(size="9Gi", sizePerGPU="1Gi"), of(sizePerGPU="1Gi")),
-        _queue(f"{place}.existingClaim", "as it is", claimed | of(size="9Gi"), claimed),
-        _queue(f"{place}.existingClaim", "as it is", claimed | of(sizePerGPU="9Gi"), claimed),
+        _queue(f"{place}.existingClaim", "used unchanged", claimed | of(size="9Gi"), claimed),
+        _queue(f"{place}.existingClaim", "used unchanged", claimed | of(sizePerGPU="9Gi"), claimed),
         _queue(
-            f"{place}.existingClaim", "as it is", claimed | of(storageClass="fast"), of(storageClass="fast")
+            f"{place}.existingClaim", "used unchanged", claimed | of(storageClass="fast"), of(storageClass="fast")
         ),
         _queue(f"{place}.enabled", "enabled: give", of(enabled=True), of(enabled=True, size="9Gi")),
         _queue(f"{place}.size", "quantity", "100GB", "100G"),

@@ -66,7 +66,7 @@ def test_an_image_that_is_given_is_in_the_deployment_and_nothing_else_is_differe
     [
         (
             ["--into", "{}", "--image", "launcher:latest"],
-            "image 'launcher:latest' is not given by its digest",
+            "image is 'launcher:latest'; it must be <name>@sha256",
         ),
         (["--into", "{}", "--image", PINNED[:-1]], "it must be <name>@sha256:<64 hex digits>"),
         (["--into", "{}/file"], "Not a directory"),
@@ -154,4 +154,4 @@ def test_liveness_is_asked_where_kopf_answers() -> None:
 
 
 def test_the_image_is_one_by_its_digest() -> None:
-    assert _container()["image"] == deployment.checked(deployment.IMAGE)
+    assert _container()["image"] == deployment.check_image(deployment.IMAGE)

@@ -73,11 +73,11 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
     [
         (
             {"spec": {"initContainers": [{"name": "a"}, {"name": "workspace"}]}},
-            'spec.podTemplate.spec.initContainers[1].name is "workspace", as a container',
+            'spec.podTemplate.spec.initContainers[1].name is "workspace", the name of a container',
         ),
         (
             {"spec": {"containers": [{"name": "torchrun"}, {"name": "logs"}]}},
-            'spec.podTemplate.spec.containers[1].name is "logs", and a container beside the worker\'s, torchrun, goes',
+            'spec.podTemplate.spec.containers[1].name is "logs": a container beside torchrun continues',
         ),
         (
             {"spec": {"schedulerName": "kai-scheduler"}},
@@ -93,7 +93,7 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
         ),
         (
             {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},
-            "spec.podTemplate.metadata.labels.batch.kubernetes.io/job-name is Kubernetes' own",
+            "spec.podTemplate.metadata.labels.batch.kubernetes.io/job-name: Kubernetes sets this label",
         ),
         (
             {"metadata": {"labels": {n.LABEL_ATTEMPT: "7"}}},

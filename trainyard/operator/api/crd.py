@@ -22,15 +22,15 @@ def definitions() -> dict[str, JsonObject]:
 def torchrun_queue() -> JsonObject:
     """Return the definition of TorchrunQueue."""
     names = (n.QUEUE_KIND, n.QUEUE_PLURAL, n.QUEUE_SINGULAR, n.QUEUE_SHORT)
-    about = "A queue of trainings: how the TorchrunJobs of its namespace that name it are made."
+    about = "A queue of TorchrunJobs: how its jobs, in the same namespace, are created."
     name = _name_rule(f"^{LABEL}$", QUEUE_NAME_MAX_LENGTH, "a letter or digit at both ends")
     columns = [
         _column("GPUs", "integer", ".spec.nodeResources.gpus", "GPUs of a node"),
-        _column("CPUs", "string", ".spec.nodeResources.cpus", "Processors of a node"),
+        _column("CPUs", "string", ".spec.nodeResources.cpus", "CPU cores of a node"),
         _column("Memory", "string", ".spec.nodeResources.memory", "Memory of a node"),
         _column("KAI Queue", "string", ".spec.kaiQueue", "Queue of KAI Scheduler"),
         _column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether jobs can start"),
-        _column("Active", "integer", ".status.jobs.active", "Jobs that have workers"),
+        _column("Active", "integer", ".status.jobs.active", "Jobs with workers"),
         _column("Pending", "integer", ".status.jobs.pending", "Jobs that wait"),
         _AGE,
         _column("Image", "string", ".spec.image", "Image of the workers", wide=True),
@@ -41,7 +41,7 @@ def torchrun_queue() -> JsonObject:
 def torchrun_job() -> JsonObject:
     """Return the definition of TorchrunJob."""
     names = (n.JOB_KIND, n.JOB_PLURAL, n.JOB_SINGULAR, n.JOB_SHORT)
-    about = "One training by torchrun, on as many nodes as its GPUs need."
+    about = "One training with torchrun, on the nodes that its GPUs need."
     # The name of the job is also that of a Service (RFC 1035), and other names begin with it.
     name = _name_rule(
         "^[a-z]([-a-z0-9]*[a-z0-9])?$", n.JOB_NAME_MAX_LENGTH, "a letter first and no '-' at the end"
@@ -54,16 +54,16 @@ def torchrun_job() -> JsonObject:
     progress = ".status.progress"
     columns = [
         _column("Queue", "string", ".spec.jobQueue", "The job's TorchrunQueue"),
-        _column("Phase", "string", ".status.phase", "Where the job is"),
+        _column("Phase", "string", ".status.phase", "Phase of the job"),
         _column("Nodes", "integer", ".status.nodes", "Nodes of this attempt"),
-        _column("GPUs", "integer", ".spec.numGPUs", "GPUs that were asked for"),
-        _column("Step", "integer", f"{progress}.step", "Steps done"),
+        _column("GPUs", "integer", ".spec.numGPUs", "Requested GPUs"),
+        _column("Step", "integer", f"{progress}.step", "Completed steps"),
         _column("Loss", "number", f"{progress}.loss", "Loss of the last step"),
-        _column("Restarts", "integer", ".status.restarts", "How often all workers were started anew"),
+        _column("Restarts", "integer", ".status.restarts", "How often all workers restarted after a failure"),
         _AGE,
-        _column("Throughput", "number", f"{progress}.throughput", "Trained in a second", wide=True),
-        _column("Checkpoint", "integer", f"{progress}.checkpointStep", "Step of the last checkpoint", wide=True),
-        _column("Reason", "string", ".status.reason", "Why the job is in its phase", wide=True),
+        _column("Throughput", "number", f"{progress}.throughput", "Throughput for each second", wide=True),
+        _column("Checkpoint", "integer", f"{progress}.checkpointStep", "Last complete checkpoint", wide=True),
+        _column("Reason", "string", ".status.reason", "Reason for the phase", wide=True),
     ]  # fmt: skip
     return _definition(names, _root(about, name, JOB, JOB_STATUS), {"status": {}, "scale": scale}, columns)
 
@@ -133,4 +133,4 @@ def _column(name: str, kind: str, path: str, description: str, *, wide: bool = F
     return {"name": name, "type": kind, "jsonPath": path, "description": description, **hidden}
 
 
-_AGE: Final = _column("Age", "date", ".metadata.creationTimestamp", "How long ago it was made")
+_AGE: Final = _column("Age", "date", ".metadata.creationTimestamp", "Time since the creation")

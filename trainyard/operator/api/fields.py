@@ -3,9 +3,9 @@
 An API object is a class with one attribute for each field (`min_nodes` is `minNodes` in JSON):
 
     class Elastic(ApiObject):
-        '''The job runs with any number of nodes in this range.'''
+        '''The range of nodes.'''
 
-        min_nodes: int = integer("The fewest nodes that the job runs with.", minimum=1, required=True)
+        min_nodes: int = integer("The minimum number of nodes.", minimum=1, required=True)
 
 The docstring and the texts are what `kubectl explain` shows. `Field.schema` returns the structural schema
 (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema)
@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from trainyard.k8s import quantity as quantities
 
@@ -47,7 +47,7 @@ class Rule:
         path: The field below the object that the error names, such as `.minNodes`.
         reason: A reason of x-kubernetes-validations.
         complete: The rule needs the complete object, so it does not apply to `overrides`.
-        check: The same rule for `parse`, where an object can break it without the API server.
+        check: The same rule for `parse`.
     """
 
     cel: str
@@ -82,11 +82,11 @@ class Field:
         rules: The rules of this field.
         attribute: The name of the attribute in Python.
         valid: Whether `parse` accepts a value.
-        convert: Return the parsed value.
+        convert: Returns the parsed value.
         empty: The parsed value if the field is missing and has no default.
         model: The class of a parsed object.
+        optional: Whether a missing object is None. Other objects get the defaults of their fields.
         shape: The fields that `parse` checks of an object that stays JSON.
-        optional: Whether an object that is missing is None. Other objects get the defaults of their fields.
     """
 
     description: str
@@ -106,8 +106,8 @@ class Field:
     convert: Callable[[Any], Any] = lambda value: value
     empty: Any = None
     model: type[ApiObject] | None = None
-    shape: Mapping[str, Field] = field(default_factory=dict)
     optional: bool = False
+    shape: Mapping[str, Field] = field(default_factory=dict)
 
     def schema(self) -> JsonObject:
         """Return the structural schema."""
@@ -182,7 +182,7 @@ class Field:
 
 
 class ApiObject:
-    """Base class of parsed objects of the API. Each attribute is declared with a function of this module."""
+    """Base class of objects of the API. Each attribute is declared with a function of this module."""
 
     fields: ClassVar[Mapping[str, Field]] = {}
     rules: ClassVar[Sequence[Rule]] = ()
@@ -199,7 +199,7 @@ class ApiObject:
     def parse(cls: type[T], value: Any, path: str, problems: list[str]) -> T:
         """Return the object with what could be read of it. Append a line for each invalid field to `problems`."""
         if not isinstance(value, dict):
-            problems.append(f"{path} is {_shown(value)}; it must be an object")
+            problems.append(f"{path} is {_shown(value)}; it must be {_OBJECT}")
             value = {}
         before = len(problems)
         values = {
@@ -219,6 +219,11 @@ def _json_name(attribute: str) -> str:
     return re.sub(r"Gpu(s?)$", r"GPU\1", first + "".join(each.capitalize() for each in others))
 
 
+def _shown(value: Any) -> str:
+    text = "missing" if value is None else json.dumps(value, default=repr)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
 def parse_time(value: Any) -> float | None:
     """Return the seconds since the epoch of a time in RFC 3339, None for any other value."""
     try:
@@ -228,9 +233,62 @@ def parse_time(value: Any) -> float | None:
     return parsed.timestamp() if parsed is not None and parsed.tzinfo is not None else None
 
 
-def _shown(value: Any) -> str:
-    text = "missing" if value is None else json.dumps(value, default=repr)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+class Form(NamedTuple):
+    """A form of strings: an RE2 expression, what it stands for, and the maximum length."""
+
+    expression: str
+    description: str
+    maximum: int
+
+
+# RFC 1123 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
+LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_BUCKET: Final = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+_HOST: Final = r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
+# 1 to 65535.
+_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+OBJECT_NAME: Final = Form(
+    rf"^{LABEL}(\.{LABEL})*$", "the name of an object: lower-case letters, digits, '-' and '.'", 253
+)
+LABEL_VALUE: Final = Form(
+    r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+    "a label's value: letters, digits, '-', '_' and '.', a letter or digit at both ends",
+    63,
+)
+BUCKET_PREFIX: Final = Form(rf"^{_BUCKET}(/[^\s]*)?$", "s3://bucket or s3://bucket/prefix", 1024)
+BUCKET_OBJECT: Final = Form(rf"^{_BUCKET}/[^\s]+$", "s3://bucket/key", 2048)
+ENDPOINT: Final = Form(
+    f"^{_HOST}:{_PORT}$", "<host>:<port>, the port from 1 to 65535, such as etcd.training.svc:2379", 261
+)
+
+
+def directory(example: str) -> Form:
+    """Return the form of an absolute path below `/`. Mounts of Docker and Kubernetes accept no colon."""
+    return Form(r"^/[^:]+$", f"an absolute path without ':', such as {example}", 1024)
+
+
+def string(
+    description: str, form: Form | None = None, *, maximum: int = 0, minimum: int = 0, **more: Any
+) -> Any:
+    """A string of this form, or of `minimum` to `maximum` characters."""
+    maximum = maximum or (form.maximum if form else 0)
+    checks: JsonObject = {
+        "type": "string",
+        "maxLength": maximum,
+        **({"minLength": minimum} if minimum else {}),
+    }
+    matches = re.compile(re.sub(r"\$$", r"\\Z", form.expression) if form else "", re.ASCII).search
+    return Field(
+        description=description,
+        holds=form.description if form else "text",
+        form=form.description if form else "a string without NUL",
+        checks=checks,
+        rules=[Rule(cel=f"self.matches({form.expression!r})", message=f"{_PATH} must be {form.description}")]
+        if form
+        else (),
+        valid=lambda value: _is_text(value) and len(value) >= minimum and matches(value) is not None,
+        **{"empty": "", **more},
+    )  # fmt: skip
 
 
 def _is_text(value: Any) -> bool:
@@ -238,43 +296,14 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and re.search("[\\0\ud800-\udfff]", value) is None
 
 
-def string(description: str, *, maximum: int, minimum: int = 0, **more: Any) -> Any:
-    """A string of `minimum` to `maximum` characters."""
-    checks: JsonObject = {"type": "string", "maxLength": maximum}
-    if minimum:
-        checks["minLength"] = minimum
-    return Field(
-        description=description,
-        holds="text",
-        form="a string without NUL",
-        checks=checks,
-        valid=lambda value: _is_text(value) and len(value) >= minimum,
-        **{"empty": "", **more},
-    )
-
-
-def pattern(description: str, expression: str, form: str, *, maximum: int, **more: Any) -> Any:
-    """A string that an RE2 expression matches. `form` describes it."""
-    matches = re.compile(re.sub(r"\$$", r"\\Z", expression), re.ASCII).search
-    rule = Rule(cel=f"self.matches({expression!r})", message=f"{_PATH} must be {form}")
-    return replace(
-        string(description, maximum=maximum, **more),
-        holds=form,
-        form=form,
-        rules=(rule,),
-        valid=lambda value: _is_text(value) and matches(value) is not None,
-    )
-
-
 def choice(description: str, values: Sequence[str], **more: Any) -> Any:
     """One of a few strings."""
-    # The API server estimates the cost of a rule from maxLength, not from the enum.
-    checks = {"type": "string", "enum": list(values), "maxLength": max(map(len, values))}
     return Field(
         description=description,
         holds=" | ".join(f"`{each}`" for each in values),
         form=" or ".join(values),
-        checks=checks,
+        # The API server estimates the cost of a rule from maxLength, not from the enum.
+        checks={"type": "string", "enum": list(values), "maxLength": max(map(len, values))},
         valid=lambda value: value in values,
         **{"empty": "", **more},
     )
@@ -285,16 +314,16 @@ def integer(
 ) -> Any:
     """A whole number. It has an explicit range, because the API server does not check the format."""
     end = maximum if maximum is not None else MAX_EXACT if int64 else MAX_INT32
-    checks = {"type": "integer", "format": "int64" if int64 else "int32", "minimum": minimum, "maximum": end}
 
     def valid(value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= end
 
+    format_ = "int64" if int64 else "int32"
     return Field(
         description=description,
         holds=f"integer, {minimum} to {end}",
         form=f"a whole number from {minimum} to {end}",
-        checks=checks,
+        checks={"type": "integer", "format": format_, "minimum": minimum, "maximum": end},
         valid=valid,
         empty=minimum if more.get("required") else None,
         **more,
@@ -308,23 +337,15 @@ def number(description: str, **more: Any) -> Any:
 
 def boolean(description: str, **more: Any) -> Any:
     """True or false."""
-    return Field(
-        description=description,
-        holds="boolean",
-        form="true or false",
-        checks={"type": "boolean"},
-        valid=lambda value: isinstance(value, bool),
-        empty=False,
-        **more,
-    )
+    checks = {"type": "boolean"}
+    more |= {"valid": lambda value: isinstance(value, bool), "empty": False}
+    return Field(description=description, holds="boolean", form="true or false", checks=checks, **more)
 
 
 def time(description: str, **more: Any) -> Any:
     """A time, RFC 3339."""
     checks = {"type": "string", "format": "date-time", "maxLength": 40}
-    return Field(
-        description=description, holds="time, RFC 3339", form="a time, RFC 3339", checks=checks, **more
-    )
+    return Field(description=description, holds="time, RFC 3339", form="a time", checks=checks, **more)
 
 
 def quantity(description: str, example: str, **more: Any) -> Any:
@@ -332,11 +353,6 @@ def quantity(description: str, example: str, **more: Any) -> Any:
 
     The parser is `trainyard.k8s.quantity`. It accepts no sign and no exponent of three digits, which CEL accepts.
     """
-    checks = {
-        "x-kubernetes-int-or-string": True,
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "maxLength": 32,
-    }
     form = f"a quantity above 0, such as {example}"
     rule = Rule(
         cel="type(self) == int ? self > 0 : "
@@ -347,7 +363,11 @@ def quantity(description: str, example: str, **more: Any) -> Any:
         description=description,
         holds=f"quantity, such as {example}",
         form=form,
-        checks=checks,
+        checks={
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": 32,
+        },
         rules=(rule,),
         valid=_is_quantity,
         convert=quantities.parse,
@@ -402,7 +422,7 @@ def array(description: str, item: Any, *, maximum: int, key: str = "", **more: A
     )
 
 
-def mapping(description: str, value: Any, *, maximum: int, **more: Any) -> Any:
+def mapping(description: str, value: Any, *, maximum: int = 64, **more: Any) -> Any:
     """A map from names to values."""
     return Field(
         description=description,
@@ -412,8 +432,14 @@ def mapping(description: str, value: Any, *, maximum: int, **more: Any) -> Any:
         value=value,
         valid=lambda values: isinstance(values, dict) and all(map(value.valid, values.values())),
         convert=dict,
-        **{"empty": {}, **more},
+        empty={},
+        **more,
     )
+
+
+def label_map(description: str, *, longest: int = 63, **more: Any) -> Any:
+    """Labels, or annotations, whose values are longer."""
+    return mapping(description, string("The value of this key.", maximum=longest), **more)
 
 
 def kubernetes_object(description: str, shape: Mapping[str, Any] | None = None, **more: Any) -> Any:
@@ -425,67 +451,13 @@ def kubernetes_object(description: str, shape: Mapping[str, Any] | None = None, 
     Args:
         shape: The fields that this program reads, as far as `parse` must check them.
     """
+    checks = {"x-kubernetes-preserve-unknown-fields": True}
+    anything = Field(description="As Kubernetes has it.", holds="anything", form="anything", checks=checks)
     return replace(
-        mapping(description, _ANYTHING, maximum=64, **more),
+        mapping(description, anything, **more),
         holds="object of Kubernetes",
         form=_OBJECT,
         valid=lambda value: isinstance(value, dict),
         convert=lambda value: value,
         shape=shape or {},
     )
-
-
-# RFC 1123 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
-LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
-_HOST: Final = r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
-# 1 to 65535.
-_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-
-
-def object_name(description: str, *, maximum: int = 253, **more: Any) -> Any:
-    """The name of another object."""
-    form = "the name of an object: lower-case letters, digits, '-' and '.'"
-    return pattern(description, rf"^{LABEL}(\.{LABEL})*$", form, maximum=maximum, **more)
-
-
-def label_value(description: str, **more: Any) -> Any:
-    """The value of a label."""
-    form = "a label's value: letters, digits, '-', '_' and '.', a letter or digit at both ends"
-    return pattern(description, r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", form, maximum=63, **more)
-
-
-def directory(description: str, example: str, **more: Any) -> Any:
-    """An absolute path below `/` in a container. Mounts of Docker and Kubernetes accept no colon."""
-    form = f"an absolute path without ':', such as {example}"
-    return pattern(description, r"^/[^:]+$", form, maximum=1024, **more)
-
-
-def bucket_prefix(description: str, **more: Any) -> Any:
-    """A bucket of S3, with or without a prefix."""
-    form = "s3://bucket or s3://bucket/prefix"
-    return pattern(description, rf"^s3://{_BUCKET}(/[^\s]*)?$", form, maximum=1024, **more)
-
-
-def bucket_object(description: str, **more: Any) -> Any:
-    """An object in S3."""
-    return pattern(description, rf"^s3://{_BUCKET}/[^\s]+$", "s3://bucket/key", maximum=2048, **more)
-
-
-def endpoint(description: str, **more: Any) -> Any:
-    """A host with a port."""
-    form = "<host>:<port>, the port from 1 to 65535, such as etcd.training.svc:2379"
-    return pattern(description, rf"^{_HOST}:{_PORT}$", form, maximum=261, **more)
-
-
-def label_map(description: str, *, longest: int = 63, **more: Any) -> Any:
-    """Labels, or annotations, whose values are longer."""
-    return mapping(description, string("The value of this key.", maximum=longest), maximum=64, **more)
-
-
-_ANYTHING: Final = Field(
-    description="As Kubernetes has it.",
-    holds="anything",
-    form="anything",
-    checks={"x-kubernetes-preserve-unknown-fields": True},
-)

@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api.fields import (
-    FORBIDDEN,
-    ApiObject,
-    Field,
-    JsonObject,
-    Rule,
-    array,
-    boolean,
-    bucket_object,
-    choice,
-    endpoint,
-    integer,
-    object_name,
-    parse_time,
-    pattern,
-    quantity,
-    section,
-    string,
-)
+from trainyard.operator.api import fields as f
+from trainyard.operator.api.fields import FORBIDDEN, ApiObject, Field, Form, JsonObject, Rule, parse_time
 from trainyard.operator.api.permissions import restricted_fields
-from trainyard.operator.api.queue import (
-    QUEUE,
-    deadline_field,
-    max_restarts_field,
-    restart_policy_field,
-    ttl_field,
-)
+from trainyard.operator.api.queue import QUEUE, JobDefaults
 
 # Of spec.launcher: torchrun starts the command once for each GPU, or nothing does.
 TORCHRUN: Final = "torchrun"
@@ -46,62 +24,45 @@ ETCD_V2: Final = "etcd-v2"
 ETCD: Final = ("etcd", ETCD_V2)
 MAX_GPUS: Final = 65536
 MAX_NODES: Final = 4096
-# The pods have these fields from their start.
+# Fields that the pods have from their start.
 FIXED: Final = (
-    "jobQueue",
-    "numGPUs",
-    "command",
-    "args",
-    "launcher",
-    "env",
-    "distributed",
-    "overrides",
-    "persistCheckpoints",
-)
+    "jobQueue", "numGPUs", "command", "args", "launcher", "env", "distributed", "overrides", "persistCheckpoints",
+)  # fmt: skip
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SOURCES: Final = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef")
+_OTHER: Final[JsonObject] = {"optional": True, "absent": "another source"}
 
 
 class KeySelector(ApiObject):
-    """A key of a ConfigMap or Secret."""
+    """A key of a ConfigMap or Secret in the namespace of the job."""
 
-    name: str = object_name("Name of the object.", required=True)
-    key: str = string("The key.", minimum=1, maximum=253, required=True)
-    optional: bool = boolean("Whether the job starts without it, too.", absent="false")
+    name: str = f.string("Name of the object.", f.OBJECT_NAME, required=True)
+    key: str = f.string("The key.", minimum=1, maximum=253, required=True)
+    optional: bool = f.boolean("Whether the job also starts without the key.", absent="false")
 
 
 class FieldSelector(ApiObject):
     """A field of the pod."""
 
-    api_version: str = string("The version of the path.", maximum=63, absent="v1")
-    field_path: str = string("Its path, such as status.podIP.", minimum=1, maximum=1024, required=True)
+    api_version: str = f.string("The API version of the path.", maximum=63, absent="v1")
+    field_path: str = f.string("Its path, such as status.podIP.", minimum=1, maximum=1024, required=True)
 
 
 class ResourceSelector(ApiObject):
     """A request or limit of a container."""
 
-    container_name: str = string("The container.", maximum=63, absent="the workers'")
-    resource: str = string("The resource, such as limits.memory.", minimum=1, maximum=317, required=True)
-    divisor: str = quantity("The unit that it is told in.", "1Mi", absent="1")
+    container_name: str = f.string("The container.", maximum=63, absent="the worker")
+    resource: str = f.string("The resource, such as limits.memory.", minimum=1, maximum=317, required=True)
+    divisor: str = f.quantity("The unit of the value.", "1Mi", absent="1")
 
 
 class EnvVarSource(ApiObject):
-    """Where its value comes from."""
+    """The source of the value."""
 
-    config_map_key_ref: KeySelector = section(
-        KeySelector,
-        description="A key of a ConfigMap of the job's namespace.",
-        optional=True,
-        absent="another source",
-    )
-    secret_key_ref: KeySelector = section(
-        KeySelector,
-        description="A key of a Secret of the job's namespace.",
-        optional=True,
-        absent="another source",
-    )
-    field_ref: FieldSelector = section(FieldSelector, optional=True, absent="another source")
-    resource_field_ref: ResourceSelector = section(ResourceSelector, optional=True, absent="another source")
+    config_map_key_ref: KeySelector = f.section(KeySelector, description="A key of a ConfigMap.", **_OTHER)
+    secret_key_ref: KeySelector = f.section(KeySelector, description="A key of a Secret.", **_OTHER)
+    field_ref: FieldSelector = f.section(FieldSelector, **_OTHER)
+    resource_field_ref: ResourceSelector = f.section(ResourceSelector, **_OTHER)
     rules = (
         Rule(
             cel=" + ".join(f"(has(self.{each}) ? 1 : 0)" for each in _SOURCES) + " == 1",
@@ -111,18 +72,16 @@ class EnvVarSource(ApiObject):
 
 
 class EnvVar(ApiObject):
-    """One variable."""
+    """An environment variable."""
 
     # As EnvVar of k8s.io/api v0.35.4, core/v1/types.go.
-    name: str = pattern(
+    name: str = f.string(
         "Name of the variable.",
-        r"^[A-Za-z_][-._A-Za-z0-9]*$",
-        "letters, digits, '_', '-' and '.', no digit first",
-        maximum=253,
+        Form(r"^[A-Za-z_][-._A-Za-z0-9]*$", "letters, digits, '_', '-' and '.', no digit first", 253),
         required=True,
     )
-    value: str = string("Its value.", maximum=32768, absent="empty")
-    value_from: EnvVarSource = section(EnvVarSource, optional=True, absent="`value` holds it")
+    value: str = f.string("The value.", maximum=32768, absent="empty")
+    value_from: EnvVarSource = f.section(EnvVarSource, optional=True, absent="`value`")
     rules = (
         Rule(
             cel="!(has(self.value) && self.value != '' && has(self.valueFrom))",
@@ -133,67 +92,57 @@ class EnvVar(ApiObject):
 
 
 class Workspace(ApiObject):
-    """The directory that is mounted at the queue's workingDir in every worker, as `kubectl torchrun` sent it. A new one
-    is brought to the running workers."""
+    """The submitted directory. `kubectl torchrun` sends it, and each worker has it at the workingDir of the queue.
+    Running workers receive a new one."""
 
-    digest: str = pattern(
+    digest: str = f.string(
         "Digest of the archive, a tar.zst. Workers refuse any other archive.",
-        r"^sha256:[0-9a-f]{64}$",
-        "sha256: and 64 hexadecimal digits",
-        maximum=80,
+        Form(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits", 80),
         required=True,
     )
-    size_bytes: int = integer(
+    size_bytes: int = f.integer(
         "Size of the archive. Workers refuse an archive of another size.",
-        minimum=1,
-        unit="bytes",
-        int64=True,
-        required=True,
+        minimum=1, unit="bytes", int64=True, required=True,
+    )  # fmt: skip
+    url: str = f.string(
+        "The archive in S3.", f.BUCKET_OBJECT, absent="the sync pod of the job has the archive"
     )
-    url: str = bucket_object("Where the archive is in S3.", absent="it comes through the job's sync pod")
-    restart_on_sync: bool = boolean(
-        "Whether the workers are started anew when a new archive has come.", default=False
-    )
+    restart_on_sync: bool = f.boolean("Whether a new archive restarts the workers.", default=False)
 
 
 class Distributed(ApiObject):
-    """How the processes find each other and exchange."""
+    """How the processes find each other and communicate."""
 
-    backend: str = choice(
-        "What the processes exchange through: the script reads it from TORCHRUN_BACKEND, torchrun takes none.",
+    backend: str = f.choice(
+        "The backend of torch.distributed. The script reads it from TORCHRUN_BACKEND, because torchrun has no option "
+        "for it.",
         (NCCL, GLOO),
         absent="nccl with GPUs, gloo without",
     )
-    rdzv_backend: str = choice(
-        "How the workers meet. etcd and etcd-v2 without rdzvEndpoint become c10d, which condition "
-        "RendezvousSubstituted says; c10d needs no other service.",
+    rdzv_backend: str = f.choice(
+        "The rendezvous backend of torchrun. etcd and etcd-v2 without rdzvEndpoint become c10d, as condition "
+        "RendezvousSubstituted reports. c10d needs no other service.",
         (C10D, *ETCD, STATIC),
         default=C10D,
     )
-    rdzv_endpoint: str = endpoint(
-        "Where the workers meet: an etcd's host and port, for instance.", absent="the first worker"
+    rdzv_endpoint: str = f.string(
+        "The rendezvous endpoint, such as the host and port of etcd.", f.ENDPOINT, absent="the first worker"
     )
-    port: int | None = integer(
+    port: int | None = f.integer(
         "Port of the rendezvous on the first worker.",
-        minimum=1024,
-        maximum=65535,
-        absent="the queue's networking.port",
-    )
+        minimum=1024, maximum=65535, absent="networking.port of the queue",
+    )  # fmt: skip
 
 
 class Elastic(ApiObject):
-    """The job runs with any number of nodes in this range, with as many as there are. A new range starts the workers
-    anew, which is not counted as a restart."""
+    """The range of nodes. The job runs with as many of them as are available. A new range restarts the workers, which
+    does not count as a restart."""
 
-    min_nodes: int = integer(
-        "The fewest nodes that the job runs with.", minimum=1, maximum=MAX_NODES, required=True
-    )
-    max_nodes: int = integer(
-        "The most nodes; numGPUs is then the GPUs of all of these.",
-        minimum=1,
-        maximum=MAX_NODES,
-        required=True,
-    )
+    min_nodes: int = f.integer("The minimum number of nodes.", minimum=1, maximum=MAX_NODES, required=True)
+    max_nodes: int = f.integer(
+        "The maximum number of nodes. numGPUs is the GPUs of this number of nodes.",
+        minimum=1, maximum=MAX_NODES, required=True,
+    )  # fmt: skip
     rules = (
         Rule(
             cel="self.minNodes <= self.maxNodes",
@@ -208,90 +157,84 @@ def _fixed(name: str) -> Rule:
     """Return a rule of the whole spec: a rule of the field is not evaluated when the field is added or removed."""
     return Rule(
         cel=f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-        message=f"{name} can't be changed; make a new TorchrunJob",
+        message=f"{name} can't be changed; create a new TorchrunJob",
         path=f".{name}",
         reason=FORBIDDEN,
     )
 
 
+def _from_queue(name: str) -> Any:
+    """Return a field of jobDefaults without its default, which would hide that of the queue."""
+    return JobDefaults.fields[name].partial(f"jobDefaults.{name} of the queue")
+
+
 def _overrides() -> Any:
     """Return all fields of the queue, so that a job that differs needs no queue of its own."""
-    queue = QUEUE.partial("the queue's")
     no_parent = Rule(
         cel="!has(self.parentKaiQueue)",
         message="parentKaiQueue is a field of TorchrunQueues: a job joins an existing queue of KAI Scheduler",
         path=".parentKaiQueue",
         reason=FORBIDDEN,
     )
-    return Field(
-        description="What is different from the queue: objects are merged with the queue's, lists and single values "
-        "replace it. A job makes no queue of KAI Scheduler: its kaiQueue is one that is there, and it has no "
-        "parentKaiQueue.",
-        holds="object",
-        form="an object",
-        checks={"type": "object"},
-        absent="nothing",
-        fields=queue.fields,
+    queue = QUEUE.partial("that of the queue")
+    return replace(
+        queue,
+        description="Differences from the queue: objects are merged, lists and single values replace those of the "
+        "queue. A job creates no queue of KAI Scheduler: its kaiQueue must exist, and it has no parentKaiQueue.",
+        absent="none",
         rules=(*queue.rules, no_parent),
-        valid=lambda value: isinstance(value, dict),
+        model=None,
         empty={},
     )
 
 
 class JobSpec(ApiObject):
-    """What is trained, on how many GPUs, in which queue."""
+    """The training, its size and its queue."""
 
-    job_queue: str = object_name(
-        "The TorchrunQueue of the job's namespace that says how it is made; a job waits for one that is not there yet.",
-        required=True,
-    )
-    num_gpus: int = integer(
-        "GPUs of all workers together; 0 for a job on CPUs, whose size numNodes says.",
-        maximum=MAX_GPUS,
-        required=True,
-    )
-    num_nodes: int | None = integer(
-        "Nodes that the GPUs are spread over, the same number on each; of a job on CPUs, its nodes. A new value starts "
-        "the workers anew, which is not counted as a restart.",
+    job_queue: str = f.string(
+        "The TorchrunQueue of the job, in its namespace. The job waits until it exists.", f.OBJECT_NAME, required=True
+    )  # fmt: skip
+    num_gpus: int = f.integer(
+        "The GPUs of all workers together; 0 for a job on CPUs, whose size is numNodes.",
+        maximum=MAX_GPUS, required=True,
+    )  # fmt: skip
+    num_nodes: int | None = f.integer(
+        "The number of nodes, each with the same number of GPUs. A new value restarts the workers, which does not "
+        "count as a restart.",
         minimum=1,
         maximum=MAX_NODES,
-        absent="one node if the GPUs fit, else the fewest; of a job on CPUs 1",
+        absent="the fewest nodes that have the GPUs; 1 for a job on CPUs",
     )
-    command: str = pattern(
-        "The command, in the syntax of a POSIX shell; launcher defines how often it runs.",
-        r"\S",
-        "a command, such as python train.py",
-        maximum=32768,
+    command: str = f.string(
+        "The command, in the syntax of a POSIX shell. launcher defines how often it runs.",
+        Form(r"\S", "a command, such as python train.py", 32768),
         required=True,
     )
-    args: tuple[str, ...] = array(
-        "Words that follow the command as they are.",
-        string("One word.", maximum=32768),
-        maximum=256,
-        absent="none",
-    )
-    launcher: str = choice(
+    args: tuple[str, ...] = f.array(
+        "Arguments that are added to the command as they are.",
+        f.string("An argument.", maximum=32768), maximum=256, absent="none",
+    )  # fmt: skip
+    launcher: str = f.choice(
         "What starts the processes: torchrun starts the command once for each GPU. With none, the command runs once on "
         "each node and starts its own processes.",
         (TORCHRUN, NO_LAUNCHER),
         absent="torchrun for Python programs; none for a command with a launcher or an unknown program",
     )
-    env: tuple[JsonObject, ...] = array(
-        "Environment of the processes.", EnvVar, maximum=256, key="name", absent="none but torchrun's"
+    env: tuple[JsonObject, ...] = f.array(
+        "Environment variables of the processes.", EnvVar, maximum=256, key="name", absent="only those of torchrun"
+    )  # fmt: skip
+    workspace: Workspace | None = f.section(Workspace, optional=True, absent="only the files of the image")
+    distributed: Distributed = f.section(Distributed, default={}, absent="the default of each field")
+    elastic: Elastic | None = f.section(Elastic, optional=True, absent="a fixed number of nodes")
+    suspend: bool = f.boolean(
+        "Whether the job has no workers for now. Its volumes and its status stay.", default=False
     )
-    workspace: Workspace | None = section(Workspace, optional=True, absent="no workspace: what the image has")
-    distributed: Distributed = section(Distributed, default={}, absent="each field's own")
-    elastic: Elastic | None = section(Elastic, optional=True, absent="the number of nodes is fixed")
-    suspend: bool = boolean(
-        "Whether the job has no workers for now; its volumes and its status stay.", default=False
-    )
-    # These have no defaults, which would hide those of the queue.
-    ttl_seconds_after_finished: int | None = ttl_field("the queue's jobDefaults.ttlSecondsAfterFinished")
-    active_deadline_seconds: int | None = deadline_field("the queue's jobDefaults.activeDeadlineSeconds")
-    restart_policy: str = restart_policy_field(absent="the queue's jobDefaults.restartPolicy")
-    max_restarts: int | None = max_restarts_field(absent="the queue's jobDefaults.maxRestarts")
-    persist_checkpoints: bool = boolean(
-        "Whether the claim with the checkpoints outlives the job.", default=False
+    ttl_seconds_after_finished: int | None = _from_queue("ttlSecondsAfterFinished")
+    active_deadline_seconds: int | None = _from_queue("activeDeadlineSeconds")
+    restart_policy: str = _from_queue("restartPolicy")
+    max_restarts: int | None = _from_queue("maxRestarts")
+    persist_checkpoints: bool = f.boolean(
+        "Whether the claim with the checkpoints stays when the job is deleted.", default=False
     )
     overrides: JsonObject = _overrides()
     # Fields that need further permissions (permissions.py).
@@ -307,18 +250,18 @@ class JobSpec(ApiObject):
         Rule(
             cel="!(has(self.numNodes) && has(self.elastic))",
             check=lambda self: self.num_nodes is None or self.elastic is None,
-            message="numNodes and elastic exclude each other: elastic.minNodes and elastic.maxNodes say the size",
+            message="numNodes and elastic exclude each other; give numNodes, or elastic.minNodes and elastic.maxNodes",
             path=".numNodes",
         ),
         Rule(
             cel="!has(self.elastic) || self.elastic.maxNodes < 1 || self.numGPUs % self.elastic.maxNodes == 0",
-            message="elastic.maxNodes must divide numGPUs, which are the GPUs of maxNodes nodes",
+            message="elastic.maxNodes must divide numGPUs, which is the GPUs of maxNodes nodes",
             path=".elastic.maxNodes",
         ),
         Rule(
             cel="!(has(self.distributed.backend) && self.distributed.backend == 'nccl' && self.numGPUs == 0)",
             check=lambda self: self.distributed.backend != NCCL or self.num_gpus > 0,
-            message="distributed.backend nccl needs GPUs and numGPUs is 0; gloo runs on CPUs",
+            message="distributed.backend nccl needs GPUs and numGPUs is 0; use gloo on CPUs",
             path=".distributed.backend",
         ),
         Rule(
@@ -342,20 +285,20 @@ class JobSpec(ApiObject):
         return "auto" if self.num_nodes is None else str(self.num_nodes)
 
 
-JOB: Final[Field] = section(JobSpec).at("")
+JOB: Final[Field] = f.section(JobSpec).at("")
 
 
 class Meta(ApiObject):
     """The metadata of an object."""
 
-    name: str = string("Its name.", minimum=1, maximum=253, required=True)
-    namespace: str = string("Its namespace.", maximum=63)
-    uid: str = string("Its uid.", maximum=63)
-    resource_version: str = string("Its version.", maximum=63)
-    generation: int = integer("The generation of its spec.", int64=True, default=0)
-    deletion_timestamp: str = string("The time of its deletion.", maximum=40)
-    finalizers: tuple[str, ...] = array("Its finalizers.", string("One of them.", maximum=316), maximum=64)
-    creation_timestamp: str = string("The time of its creation.", maximum=40)
+    name: str = f.string("", minimum=1, required=True)
+    namespace: str = f.string("")
+    uid: str = f.string("")
+    resource_version: str = f.string("")
+    generation: int = f.integer("", default=0)
+    deletion_timestamp: str = f.string("")
+    finalizers: tuple[str, ...] = f.array("", f.string(""), maximum=0)
+    creation_timestamp: str = f.string("")
 
     @property
     def deleting(self) -> bool:

@@ -13,101 +13,60 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api.queue import QueueSpec
+from trainyard.operator.api.queue import VOLUMES, QueueSpec
 
 # Permission to update the queue that the job names.
 UPDATE_QUEUE: Final = "update-queue"
 # Permission to create pods in the namespace. It gives access to each service account, Secret and claim there.
 CREATE_PODS: Final = "create-pods"
 
-_VOLUMES: Final = ("workspace", "datasets", "checkpoints")
 # Free fields: code, size, and the worker's own environment. These are paths in a job's spec. A path has no index for
 # the entries of a list.
-FREE_JOB_FIELDS: Final = frozenset(
-    {
-        "jobQueue",
-        "numGPUs",
-        "numNodes",
-        "command",
-        "launcher",
-        "args",
-        "env.name",
-        "env.value",
-        "env.valueFrom.fieldRef",
-        "env.valueFrom.resourceFieldRef",
-        "workspace.digest",
-        "workspace.sizeBytes",
-        "workspace.url",
-        "workspace.restartOnSync",
-        "distributed.backend",
-        "distributed.rdzvBackend",
-        "distributed.rdzvEndpoint",
-        "distributed.port",
-        "elastic.minNodes",
-        "elastic.maxNodes",
-        "suspend",
-        "ttlSecondsAfterFinished",
-        "activeDeadlineSeconds",
-        "restartPolicy",
-        "maxRestarts",
-        "persistCheckpoints",
-        "overrides.image",
-        "overrides.workingDir",
-        "overrides.nodeResources.gpus",
-        "overrides.nodeResources.cpus",
-        "overrides.nodeResources.memory",
-        "overrides.nodeResources.gpuType",
-        "overrides.networking.port",
-        "overrides.networking.interface",
-        "overrides.jobDefaults.ttlSecondsAfterFinished",
-        "overrides.jobDefaults.activeDeadlineSeconds",
-        "overrides.jobDefaults.restartPolicy",
-        "overrides.jobDefaults.maxRestarts",
-        "overrides.storage.shmSizePerGPU",
-        *(
-            f"overrides.storage.{volume}.{field}"
-            for volume in _VOLUMES
-            for field in ("enabled", "size", "sizePerGPU", "retain", "mountPath")
-        ),
-    }
-)
+_FREE: Final = """
+    jobQueue numGPUs numNodes command launcher args
+    env.name env.value env.valueFrom.fieldRef env.valueFrom.resourceFieldRef
+    workspace.digest workspace.sizeBytes workspace.url workspace.restartOnSync
+    distributed.backend distributed.rdzvBackend distributed.rdzvEndpoint distributed.port
+    elastic.minNodes elastic.maxNodes suspend
+    ttlSecondsAfterFinished activeDeadlineSeconds restartPolicy maxRestarts persistCheckpoints
+    overrides.image overrides.workingDir
+    overrides.nodeResources.gpus overrides.nodeResources.cpus
+    overrides.nodeResources.memory overrides.nodeResources.gpuType
+    overrides.networking.port overrides.networking.interface
+    overrides.jobDefaults.ttlSecondsAfterFinished overrides.jobDefaults.activeDeadlineSeconds
+    overrides.jobDefaults.restartPolicy overrides.jobDefaults.maxRestarts
+    overrides.storage.shmSizePerGPU
+"""
+_FREE_VOLUME_FIELDS: Final = ("enabled", "size", "sizePerGPU", "retain", "mountPath")
+FREE_JOB_FIELDS: Final = frozenset(_FREE.split()) | {
+    f"overrides.storage.{volume}.{field}" for volume in VOLUMES for field in _FREE_VOLUME_FIELDS
+}
 # Other fields outside of `overrides` need CREATE_PODS, fields below `overrides` need UPDATE_QUEUE. These fields below
 # `overrides` are the exception and need CREATE_PODS.
 _POD_OVERRIDES: Final = (
     "overrides.podTemplate",
-    *(f"overrides.storage.{volume}.existingClaim" for volume in _VOLUMES),
+    *(f"overrides.storage.{volume}.existingClaim" for volume in VOLUMES),
 )
 # Changes of only these fields run no new code.
 HARMLESS_CHANGES: Final = (
-    "numNodes",
-    "elastic",
-    "suspend",
-    "ttlSecondsAfterFinished",
-    "activeDeadlineSeconds",
-    "restartPolicy",
-    "maxRestarts",
-)
+    "numNodes", "elastic", "suspend",
+    "ttlSecondsAfterFinished", "activeDeadlineSeconds", "restartPolicy", "maxRestarts",
+)  # fmt: skip
 # Fields of a queue that give its pods access to service accounts, Secrets, claims or the node. The image runs with the
 # access of other users' jobs.
 RESTRICTED_QUEUE_FIELDS: Final = (
     "image",
     "podTemplate",
-    *(f"storage.{volume}.existingClaim" for volume in _VOLUMES),
+    *(f"storage.{volume}.existingClaim" for volume in VOLUMES),
 )
 # Domains and names of labels and annotations that Trainyard, the training operator, Karpenter and KAI Scheduler act on.
 # The training operator takes pods, and network policies let traffic in, by training.kubeflow.org/job-name. Sources:
 # https://karpenter.sh/docs/concepts/scheduling/#well-known-labels, KAI-Scheduler v0.17.0,
 # pkg/common/constants/constants.go, and training-operator v1.9, pkg/apis/kubeflow.org/v1/common_types.go.
 RESERVED_DOMAINS: Final = (
-    "trainyard.dev",
-    n.GROUP,
-    "training.kubeflow.org",
-    "karpenter.sh",
-    "karpenter.k8s.aws",
-    "kai.scheduler",
-    "run.ai",
-    "runai",
-)
+    "trainyard.dev", n.GROUP, "training.kubeflow.org",
+    "karpenter.sh", "karpenter.k8s.aws", "kai.scheduler", "run.ai", "runai",
+)  # fmt: skip
 RESERVED_NAMES: Final = (n.ANNOTATION_POD_GROUP, n.LABEL_JOB)
 RESERVED_PATTERN: Final = (
     rf"^(([^/]*[.])?({'|'.join(each.replace('.', '[.]') for each in RESERVED_DOMAINS)})/"
@@ -169,64 +128,54 @@ def check_reserved_keys(metadata: Mapping[str, Mapping[str, str]], place: str) -
     ]
 
 
-# Set on the pods of a Job; one that its template has already is refused with the Job (kubernetes 1.35.4,
+# Kubernetes sets these labels on the pods of a Job, and refuses a template with other values (kubernetes 1.35.4,
 # pkg/registry/batch/job/strategy.go: generateSelector, and validateGeneratedSelector in pkg/apis/batch/validation).
 JOB_LABELS: Final = (
-    "job-name",
-    "controller-uid",
-    "batch.kubernetes.io/job-name",
-    "batch.kubernetes.io/controller-uid",
-)
-INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
-TOOL_CONTAINERS: Final = (n.FETCH_CONTAINER, n.FOLLOW_CONTAINER)
-# Fields of a pod's spec that are more than the pod's own here, each with the queue's field that says them: a gang is
-# made for one scheduler, with a priority, and who else places pods than Kubernetes' own takes no placeholders' nodes.
-SCHEDULING_FIELDS: Final = {
+    "job-name", "controller-uid", "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid",
+)  # fmt: skip
+_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
+_TOOL_CONTAINERS: Final = (n.FETCH_CONTAINER, n.FOLLOW_CONTAINER)
+# Fields of a PodSpec that also matter outside of the pod, each with the field of the queue. A gang is created for one
+# scheduler and priority, and only the default scheduler can give the nodes of placeholders to workers.
+_SCHEDULING_FIELDS: Final = {
     "schedulerName": "scheduling.scheduler",
     "priorityClassName": "scheduling.priorityClassName",
     "priority": "scheduling.priorityClassName",
 }
 
 
-def check_pod_template(spec: QueueSpec, place: str = "spec", *, workspace: bool = True) -> list[str]:
-    """What is to have another name or place, a line for each field; `place` is where the template and its likes are.
+def check_pod_template(spec: QueueSpec, path: str = "spec", *, workspace: bool = True) -> list[str]:
+    """Return an error for each name, label and field of a pod template that the workers get from elsewhere.
 
-    `workspace` is whether what runs may have one, with containers of its own.
-    Told of a queue it keeps no job from beginning: one without a workspace, for instance, may have run so.
+    The status of the queue shows these errors. They do not stop its jobs, because a job without a workspace can run.
+
+    Args:
+        path: The object that contains the pod template.
+        workspace: Whether the pods may have a workspace, and so its containers.
     """
-    metadata = {
-        "labels": spec.pod_template.metadata.labels,
-        "annotations": spec.pod_template.metadata.annotations,
-    }
-    reserved = check_reserved_keys(metadata, f"{place}.podTemplate.metadata")
-    return [*reserved, *_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place, workspace)]
-
-
-def _labels(spec: QueueSpec, place: str) -> Iterator[str]:
-    labels = f"{place}.podTemplate.metadata.labels"
-    for label in spec.pod_template.metadata.labels:
-        if label in (*JOB_LABELS, INDEX_LABEL):
-            yield f"{labels}.{label} is Kubernetes' own on the pods of a Job; it must be another label, or none"
-
-
-def _scheduling(spec: QueueSpec, place: str) -> Iterator[str]:
-    for key, right in SCHEDULING_FIELDS.items():
-        value = spec.pod_template.spec.get(key)
-        if value not in (None, ""):
-            yield f"{place}.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; it must be {place}.{right}"
-
-
-def _containers(spec: QueueSpec, place: str, workspace: bool) -> Iterator[str]:
-    for index, each in enumerate(spec.pod_template.spec.get("initContainers") or []):
-        if workspace and each["name"] in TOOL_CONTAINERS:
-            yield (
-                f'{place}.podTemplate.spec.initContainers[{index}].name is "{each["name"]}", as a container of jobs '
-                "with a workspace is called; it must be another name"
-            )
-    for index, each in enumerate(spec.pod_template.spec.get("containers") or []):
-        if each["name"] != n.WORKER_CONTAINER:
-            yield (
-                f'{place}.podTemplate.spec.containers[{index}].name is "{each["name"]}", and a container beside the '
-                f"worker's, {n.WORKER_CONTAINER}, goes on when that has ended: the pod keeps its node, and the job has "
-                "no end; use initContainers with restartPolicy: Always"
-            )
+    template, place = spec.pod_template, f"{path}.podTemplate"
+    metadata = {"labels": template.metadata.labels, "annotations": template.metadata.annotations}
+    errors = check_reserved_keys(metadata, f"{place}.metadata")
+    errors += [
+        f"{place}.metadata.labels.{label}: Kubernetes sets this label on the pods of a Job. Remove it."
+        for label in template.metadata.labels
+        if label in (*JOB_LABELS, _INDEX_LABEL)
+    ]
+    errors += [
+        f"{place}.spec.{key} is {json.dumps(value, default=repr)}; it must be {path}.{field}"
+        for key, field in _SCHEDULING_FIELDS.items()
+        if (value := template.spec.get(key)) not in (None, "")
+    ]
+    errors += [
+        f'{place}.spec.initContainers[{index}].name is "{each["name"]}", the name of a container of jobs with a '
+        "workspace; it must be another name"
+        for index, each in enumerate(template.spec.get("initContainers") or [])
+        if workspace and each["name"] in _TOOL_CONTAINERS
+    ]
+    errors += [
+        f'{place}.spec.containers[{index}].name is "{each["name"]}": a container beside {n.WORKER_CONTAINER} continues '
+        "when the worker has ended, so the job never ends. Use initContainers with restartPolicy: Always."
+        for index, each in enumerate(template.spec.get("containers") or [])
+        if each["name"] != n.WORKER_CONTAINER
+    ]
+    return errors

@@ -7,26 +7,8 @@ from typing import Any, ClassVar, Final
 
 from trainyard.k8s.quantity import Amount
 from trainyard.operator import names as n
-from trainyard.operator.api.fields import (
-    ApiObject,
-    Field,
-    JsonObject,
-    Rule,
-    array,
-    boolean,
-    bucket_prefix,
-    choice,
-    directory,
-    integer,
-    kubernetes_object,
-    label_map,
-    label_value,
-    object_name,
-    pattern,
-    quantity,
-    section,
-    string,
-)
+from trainyard.operator.api import fields as f
+from trainyard.operator.api.fields import ApiObject, Field, Form, JsonObject, Rule
 
 WORKSPACE: Final = "workspace"
 DATASETS: Final = "datasets"
@@ -38,89 +20,57 @@ READ_WRITE_MANY: Final = "ReadWriteMany"
 READ_ONLY_MANY: Final = "ReadOnlyMany"
 NEVER: Final = "Never"
 ON_FAILURE: Final = "OnFailure"
-RESTART_POLICIES: Final = (NEVER, ON_FAILURE)
 MAX_RESTARTS: Final = 100
-DEFAULT_RESTARTS: Final = 3
+_DOCS: Final = "https://kubernetes.io/docs/concepts/scheduling-eviction"
 
 
-def ttl_field(absent: str) -> Any:
-    """Return ttlSecondsAfterFinished of a job or of jobDefaults."""
-    return integer(
-        "How long after its end a TorchrunJob is removed, with all it made but retained volumes.",
-        unit="seconds",
-        absent=absent,
-    )
-
-
-def deadline_field(absent: str) -> Any:
-    """Return activeDeadlineSeconds of a job or of jobDefaults."""
-    return integer(
-        "How long after its first start a job is ended as Failed, DeadlineExceeded.",
-        minimum=1,
-        unit="seconds",
-        absent=absent,
-    )
-
-
-def restart_policy_field(**more: Any) -> Any:
-    """Return restartPolicy of a job or of jobDefaults."""
-    return choice("Whether all workers are started anew after one of them failed.", RESTART_POLICIES, **more)
-
-
-def max_restarts_field(**more: Any) -> Any:
-    """Return maxRestarts of a job or of jobDefaults."""
-    about = "How often all workers are started anew, with OnFailure, before the job is Failed."
-    return integer(about, maximum=MAX_RESTARTS, **more)
-
-
-def _mount_path(example: str, **more: Any) -> Any:
-    return directory("Directory of the volume in the workers.", example, **more)
-
-
-# What this program reads of a PodSpec. The API server checks the rest in a dry run.
 def _objects(**shape: Any) -> Any:
-    return array("", kubernetes_object("", shape), maximum=0)
+    return f.array("", f.kubernetes_object("", shape), maximum=0)
 
 
-_NAME: Final = string("", minimum=1, maximum=0, required=True)
-_USER: Final = kubernetes_object("", {"runAsUser": integer("")})
-_NODE_AFFINITY: Final = {
-    "requiredDuringSchedulingIgnoredDuringExecution": kubernetes_object(
-        "", {"nodeSelectorTerms": _objects(matchExpressions=_objects())}
-    )
-}
+def _mount_path(directory: str, **more: Any) -> Any:
+    return f.string("Directory of the volume in the workers.", f.directory(directory), **more)
+
+
+# The part of a PodSpec that this program reads. The API server checks the rest in a dry run.
+_ITEM_NAME: Final = f.string("", minimum=1, required=True)
+_SECURITY_CONTEXT: Final = f.kubernetes_object("", {"runAsUser": f.integer("")})
+_NODE_SELECTOR: Final = f.kubernetes_object("", {"nodeSelectorTerms": _objects(matchExpressions=_objects())})
+_NODE_AFFINITY: Final = {"requiredDuringSchedulingIgnoredDuringExecution": _NODE_SELECTOR}
 _CONTAINERS: Final = _objects(
-    name=_NAME,
-    env=_objects(name=_NAME),
-    volumeMounts=_objects(mountPath=_NAME),
-    resources=kubernetes_object("", {"requests": kubernetes_object(""), "limits": kubernetes_object("")}),
-    securityContext=_USER,
+    name=_ITEM_NAME,
+    env=_objects(name=_ITEM_NAME),
+    volumeMounts=_objects(mountPath=_ITEM_NAME),
+    resources=f.kubernetes_object(
+        "", {"requests": f.kubernetes_object(""), "limits": f.kubernetes_object("")}
+    ),
+    securityContext=_SECURITY_CONTEXT,
 )
 _POD_SPEC: Final = {
     "containers": _CONTAINERS,
     "initContainers": _CONTAINERS,
-    "volumes": _objects(name=_NAME),
+    "volumes": _objects(name=_ITEM_NAME),
     "imagePullSecrets": _objects(),
-    "tolerations": _objects(key=string("", maximum=0)),
-    "nodeSelector": label_map(""),
-    "securityContext": _USER,
-    "affinity": kubernetes_object("", {"nodeAffinity": kubernetes_object("", _NODE_AFFINITY)}),
+    "tolerations": _objects(key=f.string("")),
+    "nodeSelector": f.label_map(""),
+    "securityContext": _SECURITY_CONTEXT,
+    "affinity": f.kubernetes_object("", {"nodeAffinity": f.kubernetes_object("", _NODE_AFFINITY)}),
 }
 
 
 class NodeResources(ApiObject):
-    """What a worker asks for of its node."""
+    """The resources that a worker requests of its node."""
 
-    gpus: int = integer("GPUs of a node; 0 for a queue of CPU jobs.", maximum=64, default=0)
-    cpus: Amount = quantity("Processors of a node, with fractions.", "96 or 7500m", required=True)
-    memory: Amount = quantity("Memory of a node.", "512Gi", unit="bytes", required=True)
-    gpu_type: str = label_value(
-        "Type of the GPUs, such as h100-80gb: only nodes with GPUs of this type are used.", absent="any"
-    )
+    gpus: int = f.integer("GPUs of a node; 0 for a queue of CPU jobs.", maximum=64, default=0)
+    cpus: Amount = f.quantity("CPU cores of a node, with fractions.", "96 or 7500m", required=True)
+    memory: Amount = f.quantity("Memory of a node.", "512Gi", unit="bytes", required=True)
+    gpu_type: str = f.string(
+        "Type of the GPUs, such as h100-80gb. The workers run only on nodes with it.", f.LABEL_VALUE, absent="any"
+    )  # fmt: skip
     rules = (
         Rule(
             cel="!has(self.gpuType) || self.gpus > 0",
-            message="gpuType is the type of GPUs: gpus must be above 0 where it is given",
+            message="gpuType is the type of GPUs: gpus must be above 0 with a gpuType",
             path=".gpuType",
             complete=True,
         ),
@@ -130,63 +80,16 @@ class NodeResources(ApiObject):
 class PodMetadata(ApiObject):
     """Labels and annotations of the pods."""
 
-    labels: dict[str, str] = label_map("Labels of the pods.", absent="none")
-    annotations: dict[str, str] = label_map("Annotations of the pods.", longest=65536, absent="none")
-
-
-class Affinity(ApiObject):
-    """Affinity of the pods (https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/)."""
-
-    node_affinity: JsonObject = kubernetes_object(
-        "Nodes that the pods are drawn to.", _NODE_AFFINITY, absent="none"
-    )
-    pod_affinity: JsonObject = kubernetes_object("Pods that the pods are drawn to.", absent="none")
-    pod_anti_affinity: JsonObject = kubernetes_object("Pods that the pods keep away from.", absent="none")
-
-
-class Toleration(ApiObject):
-    """A taint that the pods bear (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/)."""
-
-    # Types and rules: k8s.io/api v0.35.4, core/v1/types.go; kubernetes 1.35.4, pkg/apis/core/validation/validation.go,
-    # ValidateTolerations. Without these rules, the error appears only when a job starts.
-    key: str = string("Key of the taint.", maximum=317, absent="every key")
-    operator: str = choice("Whether the taint's value counts.", ("Exists", "Equal"), absent="Equal")
-    value: str = string("Value of the taint, with operator Equal.", maximum=63, absent="the empty one")
-    effect: str = choice(
-        "Effect of the taint.", ("NoSchedule", "PreferNoSchedule", "NoExecute"), absent="every effect"
-    )
-    toleration_seconds: int | None = integer(
-        "How long a pod stays on a node with this taint of effect NoExecute; negative values count as 0.",
-        minimum=-(2**31),
-        unit="seconds",
-        int64=True,
-        absent="for ever",
-    )
-    rules = (
-        Rule(
-            cel="has(self.key) && self.key != '' || has(self.operator) && self.operator == 'Exists'",
-            message="scheduling.tolerations: operator must be Exists where no key is given",
-            path=".operator",
-        ),
-        Rule(
-            cel="!(has(self.operator) && self.operator == 'Exists' && has(self.value) && self.value != '')",
-            message="scheduling.tolerations: operator Exists takes no value",
-            path=".value",
-        ),
-        Rule(
-            cel="!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",
-            message="scheduling.tolerations: tolerationSeconds needs effect NoExecute",
-            path=".tolerationSeconds",
-        ),
-    )
+    labels: dict[str, str] = f.label_map("Labels of the pods.", absent="none")
+    annotations: dict[str, str] = f.label_map("Annotations of the pods.", longest=65536, absent="none")
 
 
 class PodTemplate(ApiObject):
     """The PodTemplateSpec of the workers' pods. Its container `torchrun` is the worker. Other fields of the queue and
     the job override it."""
 
-    metadata: PodMetadata = section(PodMetadata, absent="none")
-    spec: JsonObject = kubernetes_object(
+    metadata: PodMetadata = f.section(PodMetadata, absent="none")
+    spec: JsonObject = f.kubernetes_object(
         "A PodSpec (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/). Condition "
         "PodTemplateValid has the result of a dry run.",
         _POD_SPEC,
@@ -198,23 +101,28 @@ class Volume(ApiObject):
     """A volume of the jobs."""
 
     name: ClassVar[str]
-    enabled: bool = boolean("Whether jobs have this volume.", default=False)
-    size: Amount | None = quantity("Size of the volume.", "100Gi", unit="bytes", absent="sizePerGPU says it")
-    size_per_gpu: Amount | None = quantity(
-        "Size of the volume for each GPU of the job.", "10Gi", unit="bytes", absent="size says it"
+    enabled: bool = f.boolean("Whether jobs have this volume.", default=False)
+    size: Amount | None = f.quantity(
+        "Size of the volume.", "100Gi", unit="bytes", absent="that of sizePerGPU"
     )
-    storage_class: str = object_name("Class of the volume.", absent="the cluster's default class")
-    access_mode: str = choice(
-        "Who may mount the volume: with ReadWriteOnce one node alone.",
+    size_per_gpu: Amount | None = f.quantity(
+        "Size of the volume for each GPU of the job.", "10Gi", unit="bytes", absent="that of size"
+    )
+    storage_class: str = f.string(
+        "StorageClass of the volume.", f.OBJECT_NAME, absent="the default class of the cluster"
+    )
+    access_mode: str = f.choice(
+        "The access mode of the volume. With ReadWriteOnce, only one node can mount it.",
         (READ_WRITE_ONCE, READ_WRITE_MANY, READ_ONLY_MANY),
         absent="ReadWriteMany for classes of fsx.csi.aws.com and efs.csi.aws.com, else ReadWriteOnce",
     )
-    existing_claim: str = object_name(
-        "A claim of the job's namespace that is used as it is, instead of a new one.",
-        absent="each job gets a claim of its own",
+    existing_claim: str = f.string(
+        "An existing claim in the namespace of the job, used instead of a new one.",
+        f.OBJECT_NAME,
+        absent="a new claim for each job",
     )
-    retain: bool = boolean(
-        "Whether the claim outlives its job; a change holds for claims that are made after it.", default=False
+    retain: bool = f.boolean(
+        "Whether the claim stays when its job is deleted. A change applies to new claims.", default=False
     )
     mount_path: str = _mount_path(WORKING_DIRECTORY, absent="workingDir")
     rules = (
@@ -226,11 +134,9 @@ class Volume(ApiObject):
         ),
         Rule(
             cel="!has(self.existingClaim) || !(has(self.size) || has(self.sizePerGPU) || has(self.storageClass))",
-            # A job may name a storage class for the claims of another queue.
-            check=lambda self: (
-                not (self.enabled and self.existing_claim and (self.size or self.size_per_gpu))
-            ),
-            message="{path}: existingClaim is used as it is; leave out size, sizePerGPU and storageClass",
+            # A job may override the StorageClass of a queue that has an existing claim.
+            check=lambda self: not (self.enabled and self.existing_claim and (self.size or self.size_per_gpu)),
+            message="{path}: existingClaim is used unchanged; remove size, sizePerGPU and storageClass",
             path=".existingClaim",
         ),
         Rule(
@@ -240,23 +146,24 @@ class Volume(ApiObject):
             path=".enabled",
             complete=True,
         ),
-    )
+    )  # fmt: skip
 
 
 class WorkspaceVolume(Volume):
-    """The submitted directory, unpacked in a directory of the claim that is named by the job's uid. A job without a
-    workspace mounts the whole claim, an existing one read-only."""
+    """The submitted directory, unpacked in a directory of the claim with the name of the job's uid. A job without a
+    workspace mounts the whole claim; an existing claim is then read-only."""
 
     name = WORKSPACE
-    bucket: str = bucket_prefix(
+    bucket: str = f.string(
         "Bucket and prefix of the archives, which are below workspaces/<namespace>.",
-        absent="a pod of the job holds the archive",
+        f.BUCKET_PREFIX,
+        absent="a pod of the job has the archive",
     )
 
 
 class DatasetsVolume(Volume):
-    """Data to train on, mounted read-only. Jobs share what is in the claim that existingClaim names; a claim of the
-    job's own is empty, and its workers can't write there."""
+    """Data to train on, mounted read-only. Jobs share the claim of existingClaim. Without it, each job has an empty
+    claim, and its workers can't write there."""
 
     name = DATASETS
     mount_path: str = _mount_path("/datasets", default="/datasets")
@@ -272,74 +179,134 @@ class CheckpointsVolume(Volume):
 class Storage(ApiObject):
     """Volumes of the jobs."""
 
-    workspace: WorkspaceVolume = section(WorkspaceVolume, absent="no such volume")
-    datasets: DatasetsVolume = section(DatasetsVolume, absent="no such volume")
-    checkpoints: CheckpointsVolume = section(CheckpointsVolume, absent="no such volume")
-    shm_size_per_gpu: Amount | None = quantity(
-        "Shared memory at /dev/shm for each GPU of a node; it counts as memory.",
+    workspace: WorkspaceVolume = f.section(WorkspaceVolume, absent="no such volume")
+    datasets: DatasetsVolume = f.section(DatasetsVolume, absent="no such volume")
+    checkpoints: CheckpointsVolume = f.section(CheckpointsVolume, absent="no such volume")
+    shm_size_per_gpu: Amount | None = f.quantity(
+        "Shared memory at /dev/shm for each GPU of a node. It counts as memory.",
         "8Gi",
         unit="bytes",
-        absent="the container runtime's own, mostly 64 MiB",
+        absent="that of the container runtime, mostly 64 MiB",
+    )
+
+
+class Affinity(ApiObject):
+    __doc__ = f"Affinity of the pods ({_DOCS}/assign-pod-node/)."
+
+    node_affinity: JsonObject = f.kubernetes_object("As in a PodSpec.", _NODE_AFFINITY, absent="none")
+    pod_affinity: JsonObject = f.kubernetes_object("As in a PodSpec.", absent="none")
+    pod_anti_affinity: JsonObject = f.kubernetes_object("As in a PodSpec.", absent="none")
+
+
+class Toleration(ApiObject):
+    __doc__ = f"A toleration of the pods ({_DOCS}/taint-and-toleration/)."
+
+    # Types and rules: k8s.io/api v0.35.4, core/v1/types.go; kubernetes 1.35.4, pkg/apis/core/validation/validation.go,
+    # ValidateTolerations. Without these rules, the error appears only when a job starts.
+    key: str = f.string("Key of the taint.", maximum=317, absent="all keys")
+    operator: str = f.choice("How the value of the taint is compared.", ("Exists", "Equal"), absent="Equal")
+    value: str = f.string("Value of the taint, with operator Equal.", maximum=63, absent="empty")
+    effect: str = f.choice(
+        "Effect of the taint.", ("NoSchedule", "PreferNoSchedule", "NoExecute"), absent="all effects"
+    )
+    toleration_seconds: int | None = f.integer(
+        "How long a pod stays on a node with this taint and effect NoExecute; negative values count as 0.",
+        minimum=-(2**31),
+        unit="seconds",
+        int64=True,
+        absent="forever",
+    )
+    rules = (
+        Rule(
+            cel="has(self.key) && self.key != '' || has(self.operator) && self.operator == 'Exists'",
+            message="{path}: operator must be Exists without a key",
+            path=".operator",
+        ),
+        Rule(
+            cel="!(has(self.operator) && self.operator == 'Exists' && has(self.value) && self.value != '')",
+            message="{path}: value must be empty with operator Exists",
+            path=".value",
+        ),
+        Rule(
+            cel="!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",
+            message="{path}: effect must be NoExecute with tolerationSeconds",
+            path=".tolerationSeconds",
+        ),
     )
 
 
 class Scheduling(ApiObject):
-    """Where and in which order the workers' pods are placed."""
+    """Where and in which order the pods of the workers are scheduled."""
 
-    scheduler: str = object_name(
-        f"The scheduler of the pods; with {n.KAI_SCHEDULER} all workers of a job start together or none.",
-        absent="the cluster's default scheduler",
+    scheduler: str = f.string(
+        f"The scheduler of the pods. With {n.KAI_SCHEDULER}, all workers of a job start together or none.",
+        f.OBJECT_NAME,
+        absent="the default scheduler of the cluster",
     )
-    priority_class_name: str = object_name("PriorityClass of the pods.", absent="the cluster's default")
-    node_selector: dict[str, str] = label_map("Labels that a node must have.", absent="none")
-    affinity: JsonObject = section(Affinity, parsed=False, empty={}, absent="none")
-    tolerations: tuple[JsonObject, ...] = array(
-        "Taints that the pods bear.", Toleration, maximum=32, absent="none"
+    priority_class_name: str = f.string(
+        "PriorityClass of the pods.", f.OBJECT_NAME, absent="the default of the cluster"
     )
-    pool: str = object_name(
-        "A NodePool of Karpenter: its machines are asked for and counted before the workers start.",
+    node_selector: dict[str, str] = f.label_map("Labels that a node must have.", absent="none")
+    affinity: JsonObject = f.section(Affinity, parsed=False, empty={}, absent="none")
+    tolerations: tuple[JsonObject, ...] = f.array(
+        "Tolerations of the pods.", Toleration, maximum=32, absent="none"
+    )
+    pool: str = f.string(
+        "A NodePool of Karpenter. The controller requests and counts its nodes before the workers start.",
+        f.OBJECT_NAME,
         maximum=63,
-        absent="the pods wait for whatever nodes there are",
+        absent="the pods wait for any nodes",
     )
 
 
 class Networking(ApiObject):
-    """How the workers find and reach each other."""
+    """The network between the workers."""
 
-    port: int = integer(
-        "Port of the rendezvous on the first worker.",
-        minimum=1024,
-        maximum=65535,
-        default=n.RENDEZVOUS_PORT,
+    port: int = f.integer(
+        "Port of the rendezvous on the first worker.", minimum=1024, maximum=65535, default=n.RENDEZVOUS_PORT
     )
-    interface: str = pattern(
-        "Network interfaces of NCCL and gloo as NCCL_SOCKET_IFNAME takes them: a prefix, or with = an exact name, or "
-        "with ^ those to leave out (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).",
-        r"^(\^|=|\^=)?[A-Za-z0-9._:-]+(,[A-Za-z0-9._:-]+)*$",
-        "names of interfaces as NCCL_SOCKET_IFNAME takes them, such as eth0, =eth0 or ^lo",
-        maximum=63,
-        absent="NCCL and gloo choose",
+    interface: str = f.string(
+        "Network interfaces of NCCL and gloo, in the form of NCCL_SOCKET_IFNAME: a prefix, exact names after =, or "
+        "excluded names after ^ (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).",
+        Form(
+            r"^(\^|=|\^=)?[A-Za-z0-9._:-]+(,[A-Za-z0-9._:-]+)*$",
+            "names of interfaces in the form of NCCL_SOCKET_IFNAME, such as eth0, =eth0 or ^lo",
+            63,
+        ),
+        absent="the choice of NCCL and gloo",
     )
 
 
 class JobDefaults(ApiObject):
-    """What holds for jobs that do not say it themselves."""
+    """Values for jobs that do not set them."""
 
-    ttl_seconds_after_finished: int | None = ttl_field("a finished job is never removed")
-    active_deadline_seconds: int | None = deadline_field("none")
-    restart_policy: str = restart_policy_field(default=ON_FAILURE)
-    max_restarts: int = max_restarts_field(default=DEFAULT_RESTARTS)
+    ttl_seconds_after_finished: int | None = f.integer(
+        "The time from the end of a job to its deletion with all its objects, except retained volumes.",
+        unit="seconds",
+        absent="a finished job is never deleted",
+    )
+    active_deadline_seconds: int | None = f.integer(
+        "The maximum time from the first start of a job. Then it is Failed with reason DeadlineExceeded.",
+        minimum=1,
+        unit="seconds",
+        absent="none",
+    )
+    restart_policy: str = f.choice(
+        "Whether all workers restart if one of them fails.", (NEVER, ON_FAILURE), default=ON_FAILURE
+    )
+    max_restarts: int = f.integer(
+        "How often all workers restart, with OnFailure, before the job is Failed.",
+        maximum=MAX_RESTARTS,
+        default=3,
+    )
 
 
 def _mount_paths_differ(one: str, other: str) -> Rule:
-    def path(volume: str) -> str:
-        if volume == WORKSPACE:  # it has no default of its own
-            return "self.storage.workspace.?mountPath.orValue(self.workingDir)"
-        return f"self.storage.{volume}.mountPath"
-
+    paths = {each: f"self.storage.{each}.mountPath" for each in VOLUMES}
+    paths[WORKSPACE] = "self.storage.workspace.?mountPath.orValue(self.workingDir)"
     used = " && ".join(f"has(self.storage.{each}) && self.storage.{each}.enabled" for each in (one, other))
     return Rule(
-        cel=f"!has(self.storage) || !({used}) || {path(one)} != {path(other)}",
+        cel=f"!has(self.storage) || !({used}) || {paths[one]} != {paths[other]}",
         message=f"storage.{one} and storage.{other} must have different mountPaths",
         path=f".storage.{other}.mountPath",
         complete=True,
@@ -347,42 +314,45 @@ def _mount_paths_differ(one: str, other: str) -> Rule:
 
 
 class QueueSpec(ApiObject):
-    """How the jobs of this queue are made."""
+    """How the jobs of this queue are created."""
 
-    kai_queue: str = object_name(
-        "Name of the queue of KAI Scheduler that the jobs' pods join; it is made where it is missing.",
+    kai_queue: str = f.string(
+        "The queue of KAI Scheduler for the pods of the jobs. The controller creates it if it does not exist.",
+        f.OBJECT_NAME,
         maximum=63,
-        absent="none is made or joined",
+        absent="no queue of KAI Scheduler",
     )
-    parent_kai_queue: str = object_name(
-        "The queue of KAI Scheduler above kaiQueue.", maximum=63, default=n.KAI_PARENT_QUEUE
+    parent_kai_queue: str = f.string(
+        "The parent of kaiQueue in KAI Scheduler.", f.OBJECT_NAME, maximum=63, default=n.KAI_PARENT_QUEUE
     )
-    node_resources: NodeResources = section(NodeResources, required=True)
-    image: str = pattern(
-        "Image of the workers' container.",
-        r"^[^\s]+$",
-        "an image reference without spaces, such as registry.example.com/team/pytorch:2.9",
-        maximum=1024,
+    node_resources: NodeResources = f.section(NodeResources, required=True)
+    image: str = f.string(
+        "Image of the workers.",
+        Form(
+            r"^[^\s]+$",
+            "an image reference without spaces, such as registry.example.com/team/pytorch:2.9",
+            1024,
+        ),
         required=True,
     )
-    working_dir: str = directory(
-        "Directory that the command runs in; the workspace is mounted there. If storage.workspace.mountPath is another "
-        "place, and this is /app, a job with a workspace runs there.",
-        WORKING_DIRECTORY,
+    working_dir: str = f.string(
+        "Working directory of the command, where the workspace is mounted. If it is /app, and storage.workspace has "
+        "another mountPath, a job with a workspace runs there.",
+        f.directory(WORKING_DIRECTORY),
         default=WORKING_DIRECTORY,
     )
-    pod_template: PodTemplate = section(PodTemplate, absent="none")
-    storage: Storage = section(Storage, absent="no volumes")
-    scheduling: Scheduling = section(Scheduling, absent="none of it")
-    networking: Networking = section(Networking, default={}, absent="each field's own")
-    job_defaults: JobDefaults = section(JobDefaults, default={}, absent="each field's own")
+    pod_template: PodTemplate = f.section(PodTemplate, absent="none")
+    storage: Storage = f.section(Storage, absent="no volumes")
+    scheduling: Scheduling = f.section(Scheduling, absent="the default of each field")
+    networking: Networking = f.section(Networking, default={}, absent="the default of each field")
+    job_defaults: JobDefaults = f.section(JobDefaults, default={}, absent="the default of each field")
     rules = tuple(_mount_paths_differ(one, other) for one, other in combinations(VOLUMES, 2))
 
     @property
     def volumes(self) -> dict[str, Volume]:
         """The enabled volumes by name."""
-        found: dict[str, Volume] = {name: getattr(self.storage, name) for name in VOLUMES}
-        return {name: each for name, each in found.items() if each.enabled}
+        found: list[Volume] = [getattr(self.storage, name) for name in VOLUMES]
+        return {each.name: each for each in found if each.enabled}
 
     @property
     def bucket(self) -> str:
@@ -390,7 +360,7 @@ class QueueSpec(ApiObject):
         return self.storage.workspace.bucket.rstrip("/")
 
 
-QUEUE: Final[Field] = section(QueueSpec).at("")
+QUEUE: Final[Field] = f.section(QueueSpec).at("")
 
 
 def parse_queue(spec: Any, path: str = "spec") -> tuple[QueueSpec | None, tuple[str, ...]]:
