@@ -115,7 +115,7 @@ def up(stack: str) -> int:
     pulumi_cli.unlock(stack, deployment)
     if missing := _check_pools(stack, deployment):
         # The engine creates again what is not in the state.
-        pulumi_cli.run(stack, "refresh", "--skip-preview", *refresh_targets(missing))
+        pulumi_cli.run(stack, "refresh", "--yes", "--skip-preview", *refresh_targets(missing))
     pulumi_cli.change(stack, "up", deployment=deployment)
     outputs = _outputs(stack)
     OUTPUT.say(f"outputs:    pulumi stack output --stack {stack}")
