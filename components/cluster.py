@@ -76,13 +76,13 @@ class Cluster(pulumi.ComponentResource):
     - the control plane (`pulumi_eks.Cluster`) with all its logs in an encrypted group of ours, Kubernetes secrets
       encrypted with our key, standard support, access by access entries alone, its OIDC provider, and no rights for
       its creator;
-    - an access entry with cluster administration per administrator, and one for the machines that Karpenter buys;
+    - an access entry with cluster administration per administrator, and one for the nodes of Karpenter;
     - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets, with encrypted disks and, as on the
-      workers, no way for pods to the machine's own identity;
+      workers, no access of pods to the node's identity;
     - the add-ons, CoreDNS after the nodes.
 
     The handles are those of `components.handles.ClusterHandles`; `access` has the administrators' entries among them,
-    so that whoever destroys the stack keeps its rights until nothing is left in the cluster.
+    so that the user who destroys the stack keeps access until nothing is left in the cluster.
     """
 
     kubeconfig: pulumi.Output[str]
@@ -104,7 +104,7 @@ class Cluster(pulumi.ComponentResource):
             retention_in_days=args.log_retention_days,
             kms_key_id=args.logs_key_arn,
             tags=args.tags,
-            # Between the cluster and what looks for late entries, which make the group anew.
+            # Deleted after the cluster, and before the search for late entries, which would create the group again.
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.under),
         )
         self.eks = self._control_plane(name, logs)
@@ -317,8 +317,8 @@ def short_names(principals: tuple[str, ...]) -> dict[str, str]:
     """A name for the resources of each principal -> its ARN: kind and path, such as role-platform.
 
     Where an earlier one of the list has that name (the same role of another account, or role/a/b beside role/a-b), the
-    account or, if that is not enough, a digest of the ARN makes it another one. The earlier one keeps its own: whoever
-    is added at the end renames, and so replaces, nobody's access.
+    account or, if that is not enough, a digest of the ARN makes it unique. The earlier one keeps its name: a principal
+    that is added at the end renames, and so replaces, no other one's access.
     """
     found: dict[str, str] = {}
     for arn in principals:
@@ -331,9 +331,9 @@ def short_names(principals: tuple[str, ...]) -> dict[str, str]:
 
 
 def without_creator_rights(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:
-    """A transform of the control plane: whoever creates the cluster gets no rights in it for that.
+    """Transform the control plane so that the creator of the cluster gets no permissions in it.
 
-    pulumi-eks sets them without a way to say no when an authentication mode is given (pulumi/pulumi-eks#2373).
+    pulumi-eks always grants them if an authentication mode is set (pulumi/pulumi-eks#2373).
     """
     if args.type_ != "aws:eks/cluster:Cluster":
         return None
@@ -345,9 +345,9 @@ def without_creator_rights(args: pulumi.ResourceTransformArgs) -> pulumi.Resourc
 
 
 def with_provider_tags(tags: dict[str, str]) -> pulumi.ResourceTransform:
-    """A transform of the control plane: its OIDC provider in IAM gets the stack's tags.
+    """Transform the control plane so that its OIDC provider in IAM gets the stack's tags.
 
-    pulumi-eks gives it none (seen with 4.4), so that a search for what a stack left would not know whose it is.
+    pulumi-eks sets none (seen with 4.4), and without them a search for leftovers could not find it.
     """
 
     def transform(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:

@@ -51,12 +51,12 @@ class AtDelete(ResourceProvider):
 
 
 class Drain(DynamicResource, module="drain", name="Drain"):
-    """Created last and so deleted first: launchers, trainings, placeholders, pools and machines of one cluster.
+    """Created last and deleted first: its deletion removes launchers, jobs, placeholders, pools and nodes of a cluster.
 
-    It depends on everything that must be alive for Karpenter to give machines back: its pods, role and queue, the
-    routes out, the access entries. `pools` names the stack's own pools where others use the cluster too (the drain
-    then touches these and the namespace `training` alone); None is a cluster that is all the stack's own. `torchrun`
-    says that torchrun queues and jobs are, too, in whatever namespaces.
+    It depends on everything that Karpenter needs to terminate nodes: its pods, role and queue, the routes out, the
+    access entries. `pools` names the stack's pools in an existing cluster, which others use, too: the drain then only
+    touches these pools and the namespace `training`. It is None if the stack created the cluster. `torchrun` says that
+    the torchrun queues and jobs of all namespaces belong to the stack.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Drain(DynamicResource, module="drain", name="Drain"):
 
 
 class Remains(DynamicResource, module="drain", name="Remains"):
-    """Created before the cluster, after the network, and so deleted between them: interfaces and groups left behind.
+    """Created between network and cluster, and deleted between them: it removes interfaces and groups that were left.
 
     The cluster, its node groups and its log group depend on it; it depends on the subnets and security groups. `vpc`
-    is the id of the VPC where the stack made it, so that what GuardDuty put there goes as well; None leaves a given
-    VPC alone. `late_log_seconds` is how long late entries may make the log group anew.
+    is the id of the VPC if the stack created it, so that what GuardDuty created there is removed, too; None for an
+    existing VPC. `late_log_seconds`: for this time, late entries may create the log group again.
     """
 
     def __init__(

@@ -88,12 +88,12 @@ class Encryption(pulumi.ComponentResource):
 
 
 def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
-    """The value alone: a key needs the account's number, not the role that told it, and is kept when the role goes."""
-    told = pulumi.Output.from_input(arn)
+    """Return the value without its dependencies: a key needs the account's number, and outlives the role in the ARN."""
+    output = pulumi.Output.from_input(arn)
     nothing: set[pulumi.Resource] = set()
-    # Without a value where that is not known yet.
-    value = cast(Awaitable[str], told.future())
-    return pulumi.Output(nothing, value, told.is_known(), told.is_secret())
+    # Without a value while it is not known.
+    value = cast(Awaitable[str], output.future())
+    return pulumi.Output(nothing, value, output.is_known(), output.is_secret())
 
 
 # The principal that launches an instance needs the key for its volumes. Without access, EC2 terminates the instance at

@@ -37,8 +37,8 @@ class Endpoints(pulumi.ComponentResource):
     - a security group that lets HTTPS in from the VPC and nothing out;
     - one interface endpoint per service, in every given subnet, that answers to the service's usual name.
 
-    The usual name needs both DNS attributes of the VPC. `objects` are what must outlive machines that have no other
-    way to these services.
+    The usual name needs both DNS attributes of the VPC. `objects` must outlive nodes that have no other route to these
+    services.
     """
 
     def __init__(self, name: str, args: EndpointsArgs, opts: pulumi.ResourceOptions | None = None) -> None:

@@ -12,7 +12,7 @@ from components.documents.eks import kubeconfig
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingClusterArgs:
-    """A cluster as DescribeCluster tells of it, and its OIDC provider in IAM.
+    """A cluster with the values of DescribeCluster, and its OIDC provider in IAM.
 
     `certificate_authority` is in base64; `oidc_issuer` may have its https:// in front. `security_group_id` is the group
     that EKS made for the cluster.
@@ -31,10 +31,10 @@ class ExistingClusterArgs:
 
 
 class ExistingCluster(pulumi.ComponentResource):
-    """Afterwards there is an access entry, by which the machines that Karpenter buys may join the cluster.
+    """Afterwards there is an access entry, with which Karpenter's nodes may join the cluster.
 
-    Its system nodes, its add-ons and the deployer's rights in it are its owner's; the authentication mode must be one
-    with access entries. The handles are those of `components.handles.ClusterHandles`.
+    The owner of the cluster manages its system nodes, its add-ons and the permissions of the deploying user. Its
+    authentication mode must support access entries. The handles are those of `components.handles.ClusterHandles`.
     """
 
     kubeconfig: pulumi.Output[str]

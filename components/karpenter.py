@@ -23,12 +23,11 @@ SERVICE_ACCOUNT = "karpenter"
 class KarpenterArgs:
     """`chart` and `crd_chart` are registry addresses (then with `version`) or directories (then without).
 
-    `prefix` is the name of the queue and the begin of those of the role and the rules.
-    `after` are resources that Karpenter needs alive until its last machine is gone. `image_repository` is a copy of the
-    controller's repository; the digest stays the chart's. `isolated_vpc`: the network has no way out, so that services
-    without an endpoint (IAM, prices) are not asked. `node_repair`: machines that the monitoring agent finds broken are
-    replaced. `volume_key` is the ARN of the KMS key of the nodes' disks, if one is set; `spot`: some nodes are Spot
-    Instances.
+    `prefix` is the name of the queue, and the prefix of the names of the role and the rules. `after` are resources that
+    Karpenter needs until its last node is gone. `image_repository` is a copy of the controller's repository; the digest
+    stays the chart's. `isolated_vpc`: the network has no internet access, so Karpenter calls no service without an
+    endpoint (IAM, prices). `node_repair`: nodes that the monitoring agent reports as unhealthy are replaced.
+    `volume_key` is the ARN of the KMS key of the nodes' disks, if one is set; `spot`: some nodes are Spot Instances.
     """
 
     cluster: str
@@ -58,7 +57,7 @@ class Karpenter(pulumi.ComponentResource):
     - the controller's role with its five policies, for its one service account;
     - the release of the custom resource definitions, and the controller's.
 
-    `definitions` is what pools depend on; `controller` is what makes machines of them.
+    Pools depend on `definitions`; `controller` creates nodes for them.
     """
 
     queue_name: pulumi.Output[str]
@@ -198,7 +197,7 @@ class Karpenter(pulumi.ComponentResource):
             "settings": {
                 "clusterName": self._args.cluster,
                 "interruptionQueue": self.queue_name,
-                # A launcher's placeholders arrive within a moment and are to be one batch.
+                # A launcher creates its placeholders within a moment; they should be one batch.
                 "batchIdleDuration": "2s",
                 "isolatedVPC": self._args.isolated_vpc,
                 "featureGates": {"nodeRepair": self._args.node_repair},

@@ -30,15 +30,14 @@ class LauncherJobArgs:
 
 
 class LauncherJob(pulumi.ComponentResource):
-    """Afterwards there is, if the settings name a run, the Job `launch-<runId>`. `up` does not wait for its end.
+    """Afterwards there is the Job `launch-<runId>`, if the settings name a run. `up` does not wait for its end.
 
-    A run that was started is a fact, so that later changes of the settings leave its Job as it is (an image or a
-    ceiling that changes would otherwise replace it, and with it end the training). Naming another run adds that
-    one's Job; the earlier Job stays in the cluster with its training and its logs, though no longer in the state of
-    the stack. The drain deletes all of them on `destroy`. So a name serves once: naming an earlier run again is an
-    error of the cluster, which says that the Job exists.
+    Later changes of the settings do not change the Job of a started run: another image or ceiling would otherwise
+    replace the Job and end its training. Another `runId` adds another Job. The earlier Job stays in the cluster with
+    its training and its logs, but no longer in the stack's state. The drain deletes all of them on `destroy`. Each
+    `runId` can be used once: the API server reports that the Job exists if an earlier one is used again.
 
-    `manifest` is the Job of another run, for `kubectl create -f -`.
+    `manifest` is the Job of a further run, for `kubectl create -f -`.
     """
 
     job_name: str | None

@@ -53,7 +53,7 @@ class Network(pulumi.ComponentResource):
     - the interface endpoints that were asked for;
     - the workers' security group (`components.worker_group`);
     - the VPC's flow logs, in an encrypted log group;
-    - no rules in the VPC's default security group, so that what is given none is closed.
+    - no rules in the VPC's default security group, so that a resource without a group of its own is closed.
 
     With `private` there are no public subnets, no internet gateway and no NAT gateway.
     The handles are those of `components.handles.NetworkHandles`.

@@ -30,13 +30,13 @@ class NodeRolesArgs:
 
 
 class NodeRoles(pulumi.ComponentResource):
-    """Afterwards there are two roles for EC2 machines, with the policies that a node needs and nothing of ours:
+    """Afterwards there are two roles for EC2 instances, with the policies that a node needs and no others:
 
     - `system`, of the managed node group;
-    - `worker`, of the machines that Karpenter buys, and where it was asked for its instance profile.
+    - `worker`, of Karpenter's nodes, with an instance profile if requested.
 
-    They are two, so that Karpenter can pass on the second one only. `attachments` are what a machine needs beside its
-    role to become a node.
+    They are separate so that Karpenter may only pass the second one. `attachments` are what an instance needs beside
+    its role to become a node.
     """
 
     worker_profile_name: pulumi.Output[str] | None

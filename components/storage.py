@@ -31,11 +31,10 @@ class ModelBucketArgs:
 class ModelBucket(pulumi.ComponentResource):
     """Afterwards there is a bucket: versioned, encrypted with our key, closed to the public, reached over TLS only.
 
-    Access control lists are off: whoever uploads, the account owns the object. Replaced and deleted versions, the
-    markers that deletions leave and broken uploads are removed after a while, versions of checkpoints after a day, logs
-    of torchrun jobs when they are old; what else nobody replaced or deleted, never. With
-    `protect`, neither `destroy` nor a replacement touches it or one of its settings; without, `destroy` removes it
-    with all it holds.
+    Access control lists are off: the account owns each object, whoever uploads it. Lifecycle rules delete incomplete
+    uploads after seven days, old versions after `keep_old_versions_days` (those of checkpoints after a day), and logs
+    of torchrun jobs after `keep_job_logs_days`. Other current objects are never deleted. With `protect`, neither
+    `destroy` nor a replacement touches the bucket or its settings; without, `destroy` deletes it with its objects.
     """
 
     bucket_name: pulumi.Output[str]

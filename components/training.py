@@ -37,13 +37,13 @@ class TrainingSpaceArgs:
 class TrainingSpace(pulumi.ComponentResource):
     """Afterwards there are
 
-    - the namespace `training`, in which pods keep to the restricted security standard (with MPIJobs or a Lustre file
-      system to the baseline one, and whoever submits a pod that does not keep to the restricted one is warned);
+    - the namespace `training`, which enforces the restricted pod security standard (with MPIJobs or a Lustre file
+      system the baseline one, with a warning for pods that do not meet the restricted one);
     - the service accounts of launcher and trainer, the trainer's with its IAM role; it and `default` have no API token;
-    - the launcher's rights, verb by verb, in the namespaces where it needs them;
-    - network policies: pods of jobs are reached by each other, metrics of launchers and trainings from namespaces that
-      are marked for it, everything else here by nobody;
-    - the priorities of placeholders and workers: a worker displaces placeholders and nothing else.
+    - the launcher's permissions, verb by verb, in the namespaces where it needs them;
+    - network policies: pods of jobs reach each other, labelled namespaces reach the metrics of launchers and
+      workers, and nothing reaches any other pod here;
+    - the priority classes of placeholders and workers: a worker displaces placeholders and nothing else.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ LAUNCHER_RULES: Final = (
     _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list watch"),
     _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
     _rule(None, "", "nodes pods", "list watch"),
-    # Deleted are machines that never become usable (`training.nodeStartSeconds`), which Karpenter itself keeps without
-    # end. NodeClaims have no namespace and names that Karpenter makes up, so that the right is one to all of them.
+    # The launcher deletes nodes that never become usable (`training.nodeStartSeconds`), which Karpenter keeps without
+    # end. NodeClaims have no namespace, and Karpenter generates their names, so the permission is for all of them.
     _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
     _rule(None, "karpenter.sh", "nodepools", "list watch"),
     _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),

@@ -1,4 +1,4 @@
-"""Machines that are kept without a job, so that the next one starts on machines that are there."""
+"""Warm nodes: nodes that are kept without a job, so that the next job starts at once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class WarmNodesArgs:
 class WarmNodes(pulumi.ComponentResource):
     """Afterwards there are, if a pool has `warm_nodes`,
 
-    - a priority below that of every other pod of ours, which displaces nothing;
-    - per such pool a Deployment whose pods make Karpenter keep that many machines, jobs or not.
+    - a priority class below that of all other pods of the stack, which displaces nothing;
+    - per such pool a Deployment whose pods make Karpenter keep this many nodes, with or without a job.
 
-    `up` does not wait for the machines: where EC2 lacks capacity, they come when it has some again.
+    `up` does not wait for the nodes: if EC2 lacks capacity, they start when it has some.
     """
 
     def __init__(self, name: str, args: WarmNodesArgs, opts: pulumi.ResourceOptions | None = None) -> None:

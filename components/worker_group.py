@@ -1,4 +1,4 @@
-"""The security group of the machines that Karpenter buys."""
+"""The security group of Karpenter's nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the checkpoints of a stack's runs lie. Pure: no Pulumi."""
+"""The place of a run's checkpoints. Pure: no Pulumi."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PLACES: Final = (S3, LUSTRE, NONE)
 
 
 def uri(place: str, bucket: str, shared: str | None) -> str | None:
-    """What the trainer is told; None where a run keeps no checkpoints. `lustre` needs the `shared` directory."""
+    """Return the trainer's checkpoint URI; None without checkpoints. `lustre` needs the `shared` directory."""
     if place == S3:
         return f"s3://{bucket}/{PREFIX}"
     return f"{shared}/{PREFIX}" if place == LUSTRE else None

@@ -301,10 +301,10 @@ def flow_logs_trust(*, account: str, partition: str, region: str) -> JsonObject:
 
 
 def flow_logs_writer(*, log_group_arn: str) -> JsonObject:
-    """What that role may do: write to one group.
+    """Return the policy of the flow logs' role: it writes to one log group.
 
-    It may not make the group: flow logs deliver for some minutes after they were deleted, and would make it anew,
-    outside of any stack.
+    It does not allow to create the group: flow logs deliver for some minutes after their deletion, and would create it
+    again, outside of any stack.
     """
     parts = log_group_arn.removesuffix(":*").split(":")
     groups = ":".join(parts[:6])

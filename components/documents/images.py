@@ -28,9 +28,9 @@ def full_name(image: str) -> str:
 
 
 def mirrored(image: str, mirror: str | None) -> str:
-    """Where an image is pulled from: with a mirror from there, under its whole name; tag and digest stay.
+    """Return the name under which an image is pulled: from the mirror, with its full name, tag and digest.
 
-    So registry.k8s.io/pause:3.9 is <mirror>/registry.k8s.io/pause:3.9. Without a mirror it stays as it is.
+    registry.k8s.io/pause:3.9 becomes <mirror>/registry.k8s.io/pause:3.9. Without a mirror the name is unchanged.
     """
     return image if mirror is None else f"{mirror}/{full_name(image)}"
 
@@ -39,14 +39,14 @@ DIGEST_LENGTH = 16
 
 
 def context_digest(root: Path, dockerfile: Path) -> str:
-    """A short digest of the Dockerfile and of every file that the build can see.
+    """Return a short digest of the Dockerfile and of every file in the build context.
 
-    What the build can see is everything under `root` that its .dockerignore does not hide
-    (https://docs.docker.com/build/concepts/context/#dockerignore-files; a `<Dockerfile>.dockerignore` goes before
-    the one of the root). Names, contents and modes count; times and owners do not. All of a mode counts, though git
-    keeps the executable bit alone: the plugin hashes it whole and builds anew where it differs, as it does between
-    checkouts of people with another umask (github.com/pulumi/pulumi-docker-build, provider/internal/context.go,
-    hashFile). The image then differs, too, and ECR would refuse it under a tag that is taken.
+    The context is everything under `root` that its .dockerignore does not exclude
+    (https://docs.docker.com/build/concepts/context/#dockerignore-files; a `<Dockerfile>.dockerignore` has precedence
+    over the one of the root). The digest covers names, contents and modes, not times and owners. It covers the whole
+    mode, although git only stores the executable bit: the plugin hashes the mode and rebuilds the image if it differs,
+    as in checkouts of users with another umask (github.com/pulumi/pulumi-docker-build, provider/internal/context.go,
+    hashFile). The image then differs, too, and ECR refuses it under an existing tag.
 
     Raises:
         FileNotFoundError: the Dockerfile does not exist.

@@ -227,7 +227,7 @@ def eks_integration(scope: Scope) -> JsonObject:
 
 
 def interruption(scope: Scope) -> JsonObject:
-    """Hearing of machines that are about to go."""
+    """Allow to read the interruption queue."""
     return document(
         {
             "Sid": "AllowInterruptionQueueActions",

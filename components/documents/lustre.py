@@ -57,7 +57,7 @@ def least_capacity(deployment: str, storage: str, throughput: int) -> int:
 
 
 def capacity_problem(deployment: str, storage: str, capacity_gib: int, throughput: int) -> str | None:
-    """What is wrong with a capacity in GiB without EFA, or None. An unknown throughput is not told here."""
+    """Return what is wrong with a capacity in GiB without EFA, or None. An unknown throughput is not reported here."""
     if (deployment, storage) == (PERSISTENT_1, HDD):
         step = HDD_STEP_GIB.get(throughput)
         if step is None or _is_multiple(capacity_gib, step):
@@ -151,13 +151,13 @@ OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
     for state in ("not-ready", "unreachable")
 ]
 
-# The container of the proof's pod that people enter.
+# The container of the test pod that users enter.
 SHELL: Final = "shell"
 # In a file system that is given, whose root is its owner's: <this>/<stack>.
 OWN_DIRECTORY: Final = "trainyard"
-# What is made here belongs to root, as the root of a new file system does, and the training pods are not root: anyone
-# may make files there, and remove none but their own. A directory of somebody else is left as it is, and below one it
-# is the training pods' user who makes it, if anybody.
+# What is created here belongs to root, as the root of a new file system does, and the training pods are not root: each
+# user may create files there, and delete only their own. A directory of another owner is not changed. Below one, only
+# the training pods' user may be able to create the directory.
 OPEN: Final = """[ -d "$0" ] || mkdir -p "$0" || echo "$0 is left to the training pods' user" >&2
 [ ! -d "$0" ] || [ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"
 """
@@ -174,14 +174,14 @@ echo "written and read on $1"
 
 
 def directory(mount_path: str, stack: str, *, given: bool) -> str:
-    """The directory, in pods, that training pods write to: the root, or in a file system that is given their own."""
+    """Return the directory that training pods write to: the root, or their own one on an existing file system."""
     return f"{mount_path}/{OWN_DIRECTORY}/{stack}" if given else mount_path
 
 
 def volume_spec(
     *, file_system_id: Any, dns_name: Any, mount_name: Any, capacity_gib: int, namespace: str, claim: str
 ) -> JsonObject:
-    """The `spec` of the PersistentVolume, kept for one claim and kept when that is deleted.
+    """Return the `spec` of the PersistentVolume, reserved for one claim and retained after the claim's deletion.
 
     https://github.com/kubernetes-sigs/aws-fsx-csi-driver, examples/kubernetes/static_provisioning. Kubernetes wants a
     capacity, which Lustre does not enforce. Id and names may be outputs of other resources.
@@ -191,7 +191,7 @@ def volume_spec(
         "volumeMode": "Filesystem",
         "accessModes": ["ReadWriteMany"],
         "persistentVolumeReclaimPolicy": "Retain",
-        # No class: no provisioner is to look at it.
+        # No class, so that no provisioner handles it.
         "storageClassName": "",
         "mountOptions": list(MOUNT_OPTIONS),
         "claimRef": {

@@ -36,11 +36,12 @@ PURCHASES: Final = (ON_DEMAND, SPOT, RESERVED)
 ODCR: Final = "odcr"
 CAPACITY_BLOCK: Final = "capacity-block"
 RESERVATION_TYPES: Final = (ODCR, CAPACITY_BLOCK)
-# Karpenter ends pods that must not be disrupted by so many seconds after it began to drain a machine, early enough for
-# their own grace periods (sigs.k8s.io/karpenter v1.14.1, DeleteExpiringPods in
-# pkg/controllers/node/termination/terminator/terminator.go). EC2 tells of a spot machine's end two minutes before
-# (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html), and Karpenter hears of
-# it some seconds later; machines of capacity blocks it drains ten minutes before EC2 does (trainyard/k8s/names.py).
+# The `terminationGracePeriod`: this long after the start of a drain, Karpenter deletes also pods that must not be
+# disrupted, early enough for their own grace periods (sigs.k8s.io/karpenter v1.14.1, DeleteExpiringPods in
+# pkg/controllers/node/termination/terminator/terminator.go). EC2 announces the end of a Spot Instance two minutes
+# before (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html), and Karpenter
+# reads that some seconds later. It drains nodes of capacity blocks ten minutes before EC2 ends them
+# (trainyard/k8s/names.py).
 SPOT_GRACE_SECONDS: Final = 90
 BLOCK_GRACE_SECONDS: Final = 540
 # Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
@@ -177,12 +178,12 @@ def pool_annotations(pool: Pool) -> dict[str, str]:
 def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
     """The `spec` of the NodePool (karpenter.sh/v1, https://karpenter.sh/docs/concepts/nodepools/).
 
-    `lustre`: pods mount FSx for Lustre, so that none starts before a machine can.
-    A machine at work is never consolidated, expired or replaced for drift; only an empty one is given back.
+    `lustre`: pods mount FSx for Lustre, so no pod starts before the node can mount it.
+    A node with workers is never consolidated, expired or replaced for drift; only an empty one is terminated.
 
-    A `terminationGracePeriod` is what makes Karpenter end workers in spite of their do-not-disrupt. Machines that EC2
-    takes away at a time which it tells before have one: without it a drain waits for workers until EC2 ends them, and
-    nobody tells them to save. It lets drift do the same, too, which the budgets forbid in any case. Others have none.
+    With a `terminationGracePeriod`, Karpenter ends workers despite their do-not-disrupt annotation. Spot Instances and
+    nodes of capacity blocks have one: without it, a drain would wait for the workers until EC2 ends the instance, and
+    no worker would be told to save a checkpoint. It would also allow drift to end workers, but the budgets forbid that.
     """
     requirements = [
         (names.LABEL_INSTANCE_TYPE, [pool.instance_type]),
@@ -249,7 +250,8 @@ def node_class(
             {"tags": {CLUSTER_GROUP_TAG: cluster}} if cluster_group_id is None else {"id": cluster_group_id},
         ],
         "blockDeviceMappings": _disks(pool, volume_key),
-        # Pods get their identity from their service account, so they need no way to the machine's own (hop limit 1).
+        # Pods get their identity from their service account, so they need no access to the node's identity (hop limit
+        # 1).
         "metadataOptions": {
             "httpEndpoint": "enabled",
             "httpTokens": "required",
@@ -267,14 +269,14 @@ def node_class(
         )
     if pool.placement_group:
         spec["placementGroupSelector"] = {"name": pool.placement_group}
-    told = user_data.user_data(
+    script = user_data.user_data(
         vcpus=pool.vcpus,
         local_disks=pool.nvme_gb > 0,
         images_from_snapshot=pool.data_snapshot_id is not None,
         lustre_interfaces=user_data.interfaces(pool.instance_type, pool.efa) if lustre_efa else 0,
     )
-    if told is not None:
-        spec["userData"] = told
+    if script is not None:
+        spec["userData"] = script
     return spec
 
 
@@ -298,13 +300,13 @@ def _disks(pool: Pool, volume_key: str | None) -> list[JsonObject]:
 
 
 def off_the_pools() -> JsonObject:
-    """The `affinity` of a pod that is kept off the machines of all pools."""
+    """Return the `affinity` of a pod that runs on no node of a pool."""
     term = {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def request(pool: Pool) -> JsonObject:
-    """The pool as the launcher is told of it."""
+    """Return the pool in the form of the launcher's request."""
     return {
         "name": pool.name,
         "instanceType": pool.instance_type,

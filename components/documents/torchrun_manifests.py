@@ -75,13 +75,13 @@ def _deployment(manifest: JsonObject, image: Any) -> JsonObject:
     published = {container["image"] for container in pod["containers"]}
     metadata = template.setdefault("metadata", {})
     metadata["annotations"] = {**_SCRAPED, **(metadata.get("annotations") or {})}
-    # It makes pods that wait for machines of the pools, so it stays off them.
+    # It creates pods that wait for nodes of the pools, so it does not run on these nodes.
     pod.setdefault("affinity", off_the_pools())
     pod.setdefault("priorityClassName", PRIORITY_CLASS)
     for container in pod["containers"]:
         # `up` goes on when it answers, not when it was started.
         container.setdefault("readinessProbe", {**container["livenessProbe"], "initialDelaySeconds": 1})
-    # Also where it is told its own image, which the jobs' tools are in.
+    # Also in its argument with its own image, which contains the tools of the jobs.
     manifest["spec"]["template"] = _with_image(template, published, image)
     return manifest
 

@@ -49,12 +49,12 @@ class JobDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """A queue whose jobs run on machines of one pool.
+    """A queue whose jobs run on nodes of one pool.
 
-    `gpus`, `cpus` and `memory` are what a worker may take of a machine, of NVIDIA's GPUs and as Kubernetes quantities.
-    `image` None is the stack's trainer. `service_account` None is the namespace's own. Workspaces go through the
-    stack's bucket with `own_bucket`, else through `bucket`, and where that is None through a pod of the job. `volumes`
-    are by name (`WORKSPACE`, `DATASETS`, `CHECKPOINTS`).
+    `gpus`, `cpus` and `memory` are the resources of a worker: a number of NVIDIA GPUs, and Kubernetes quantities.
+    Without an `image`, jobs use the stack's trainer; without a `service_account`, the namespace's default one.
+    Workspaces go through the stack's bucket with `own_bucket`, else through `bucket`, or without one through a pod of
+    the job. `volumes` are by name (`WORKSPACE`, `DATASETS`, `CHECKPOINTS`).
     """
 
     name: str

@@ -81,15 +81,15 @@ def full_name(service: str) -> tuple[str, str] | None:
 
 
 def short_name(service: str) -> str:
-    """The short name of a service that is given by either."""
+    """Return the short name of a service."""
     found = full_name(service)
     return found[1] if found else service
 
 
 def service_name(region: str, service: str) -> str:
-    """The name of an endpoint service, such as com.amazonaws.us-west-2.ecr.api.
+    """Return the name of an endpoint service, such as com.amazonaws.us-west-2.ecr.api.
 
-    A name that has `amazonaws` in it is taken as it is: in China some services have a prefix of their own.
+    A name that contains `amazonaws` is returned unchanged: in China some services have another prefix.
     """
     return service if "amazonaws" in service else f"com.amazonaws.{region}.{service}"
 

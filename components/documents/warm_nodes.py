@@ -26,17 +26,17 @@ def name_of(pool: Pool) -> str:
 
 
 def labels(pool: Pool) -> dict[str, str]:
-    """What tells the pool's warm pods from all others."""
+    """Return the labels of the pool's warm pods."""
     return {names.LABEL_ROLE: names.ROLE_WARM, names.LABEL_POOL: pool.name}
 
 
 def beside(pool: Pool) -> JsonObject:
-    """Where a pod runs that is to keep no machine of the pool by itself: beside a warm one, giving way as that does.
+    """Return the parts of a pod's `spec` that place it beside a warm pod, with the same priority.
 
-    Karpenter calls a machine empty when it has no pods but those of DaemonSets
-    (https://karpenter.sh/docs/concepts/disruption/). A warm pod that is made anew comes back beside that pod: the
-    scheduler likes machines whose pods ask for it (`hardPodAffinityWeight` of
-    https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/). These are parts of a pod's `spec`.
+    Such a pod keeps no node of the pool by itself. Karpenter calls a node empty if it only has pods of DaemonSets
+    (https://karpenter.sh/docs/concepts/disruption/). A warm pod that is replaced comes back beside this pod, because
+    the scheduler prefers nodes whose pods require it (`hardPodAffinityWeight` of
+    https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/).
     """
     return {
         "priorityClassName": names.WARM_PRIORITY_CLASS,
@@ -55,7 +55,7 @@ def _on_the_machine_of(pods: dict[str, str]) -> JsonObject:
 
 
 def deployment(pool: Pool, image: str) -> JsonObject:
-    """The `spec` of the Deployment: `pool.warm_nodes` pods, one per machine of the pool."""
+    """Return the `spec` of the Deployment: `pool.warm_nodes` pods, one per node of the pool."""
     mine = labels(pool)
     return {
         "replicas": pool.warm_nodes,
