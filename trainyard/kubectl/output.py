@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from trainyard.kubectl.progress import plain
 from trainyard.operator import names as n
-from trainyard.operator.command import detect_launcher
 from trainyard.workspace.selection import size_in_words
 
 JsonObject = dict[str, Any]
@@ -127,6 +126,8 @@ def _launcher(spec: JsonObject) -> str:
     """Return the job's launcher, with a note if it is detected."""
     if launcher := spec.get("launcher"):
         return str(launcher)
+    from trainyard.operator.command import detect_launcher  # only `status` needs it
+
     try:
         found = detect_launcher(str(spec["command"]), tuple(map(str, spec.get("args") or ())))
     except ValueError:  # quotes that are not closed

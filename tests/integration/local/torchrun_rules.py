@@ -111,7 +111,10 @@ def _volume(name: str) -> list[Case]:
         _queue(f"{place}.existingClaim", "used unchanged", claimed | of(size="9Gi"), claimed),
         _queue(f"{place}.existingClaim", "used unchanged", claimed | of(sizePerGPU="9Gi"), claimed),
         _queue(
-            f"{place}.existingClaim", "used unchanged", claimed | of(storageClass="fast"), of(storageClass="fast")
+            f"{place}.existingClaim",
+            "used unchanged",
+            claimed | of(storageClass="fast"),
+            of(storageClass="fast"),
         ),
         _queue(f"{place}.enabled", "enabled: give", of(enabled=True), of(enabled=True, size="9Gi")),
         _queue(f"{place}.size", "quantity", "100GB", "100G"),
