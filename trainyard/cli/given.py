@@ -40,7 +40,7 @@ class GivenError(Exception):
 def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Document:
     """The same stack with the ids of what the account of the environment's AWS variables then holds.
 
-    What the settings say wrongly stays as it is: the program refuses it with everything else that is wrong.
+    Invalid settings are not changed: the program reports them with all other errors.
 
     Raises:
         GivenError: the account refused to make something.

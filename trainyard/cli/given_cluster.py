@@ -94,7 +94,7 @@ class _Maker:
         self._tags = {GIVEN_TAG: name}
 
     def find(self) -> Document | None:
-        """The cluster as DescribeCluster tells of it."""
+        """Return the cluster in the form of DescribeCluster."""
         try:
             found: Document = self._clients.eks.describe_cluster(name=self._name)["cluster"]
         except self._clients.eks.exceptions.ResourceNotFoundException:

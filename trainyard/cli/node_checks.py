@@ -146,11 +146,11 @@ class NodeChecks:
             for node in nodes:
                 name = node["metadata"]["name"]
                 if missing := lacking(cron, node):
-                    verdicts.append(self._tell(Verdict(fit=False, lines=tuple(missing))))
+                    verdicts.append(self._report(Verdict(fit=False, lines=tuple(missing))))
                     continue
                 if node["spec"].get("unschedulable"):
                     verdicts.append(
-                        self._tell(Verdict(fit=None, lines=(f"{name} was not checked: it is cordoned",)))
+                        self._report(Verdict(fit=None, lines=(f"{name} was not checked: it is cordoned",)))
                     )
                     continue
                 body = job_for(cron, name, node["metadata"]["labels"][HOSTNAME_LABEL])
@@ -186,7 +186,7 @@ class NodeChecks:
             raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
 
     def _follow(self, jobs: dict[str, str]) -> list[Verdict]:
-        """Return the verdicts, and print each as soon as it is known."""
+        """Return the verdicts, and print each at once."""
         began, verdicts = time.monotonic(), []
         waiting = dict(jobs)
         while waiting:
@@ -195,12 +195,12 @@ class NodeChecks:
                 if verdict is None:
                     continue
                 del waiting[node]
-                verdicts.append(self._tell(verdict))
+                verdicts.append(self._report(verdict))
             if waiting:
                 time.sleep(POLL_SECONDS)
         return verdicts
 
-    def _tell(self, verdict: Verdict) -> Verdict:
+    def _report(self, verdict: Verdict) -> Verdict:
         for line in verdict.lines:
             self.say(line)
         return verdict

@@ -144,7 +144,7 @@ def _remove_profile(iam: Any, name: str, roles: list[str]) -> None:
 
 
 def _log_group(logs: Any, cluster: str) -> Iterator[Leftover]:
-    """The control plane's log group: late entries make it anew after it was deleted."""
+    """The control plane's log group: late entries create it again after it was deleted."""
     name = f"/aws/eks/{cluster}/cluster"
     for group in logs.describe_log_groups(logGroupNamePrefix=name)["logGroups"]:
         if group["logGroupName"] == name:
