@@ -53,11 +53,11 @@ class Life:
 
     def breaches(self) -> list[str]:
         """Rules of the policy pack that what was made violates, or that nothing has decided."""
-        return unsettled(previews.foreseen(self.foreseen, self.made.home), self.resources())
+        return unsettled(previews.resources(self.foreseen, self.made.home), self.resources())
 
     def resources(self) -> Resources:
         """What was made, the objects of charts among it."""
-        return previews.made(self.engine.deployment(), self.made.home)
+        return previews.resources(self.engine.deployment(), self.made.home)
 
     def get(self, *arguments: str) -> list[dict[str, Any]]:
         """`kubectl get ... -o json` as the cluster's administrator: the list's items."""

@@ -43,7 +43,7 @@ def _told(look: Callable[[Life], Iterator[str]], life: Life) -> list[str]:
 def not_waived(life: Life, folder: Path) -> Iterator[str]:
     """What checkov holds against the state."""
     verdict = checkov.check_stack(life.resources(), folder)
-    assert verdict.passed > 50, "checkov judged next to nothing"
+    assert verdict.passed > 50, "checkov checked next to nothing"
     yield from (f"checkov: {each}" for each in verdict.unwaived(waivers.load()))
 
 

@@ -1,5 +1,3 @@
-"""What every stack must keep to, whatever its stack file says: rules, each judged on resources as they will be made.
-
-The rules are pure: they need neither Pulumi nor an account. `python -m trainyard.policies.judge` judges a stored
-preview or state, `pulumi preview --policy-pack trainyard/policies` runs them inside the engine (`__main__.py`).
+"""Rules for every stack, whatever its stack file says. `evaluate.py` checks a stored preview or state; `__main__.py`
+runs the rules in the Pulumi engine as a policy pack. The rules themselves need neither Pulumi nor an AWS account.
 """

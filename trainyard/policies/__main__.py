@@ -1,6 +1,6 @@
 """Entry point of the policy pack: `pulumi up --policy-pack trainyard/policies`. Every rule is mandatory.
 
-Nothing may be printed before the pack serves: the engine reads its port from standard output.
+The engine reads the port of the pack from standard output, so nothing else may be printed before.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # The engine puts the pack's own directory first, whose modules have names of others (kubernetes).
+    # The engine puts the directory of the pack first; its modules have names of libraries (kubernetes).
     here = Path(__file__).resolve().parent
     sys.path[:] = [str(here.parents[1]), *(entry for entry in sys.path if Path(entry).resolve() != here)]
     from trainyard.policies.pack import main

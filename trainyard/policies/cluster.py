@@ -1,103 +1,167 @@
-"""Rules for the EKS cluster: who reaches it, who may use it, what it keeps."""
+"""Rules for the EKS cluster, its nodes, and Karpenter's objects and queue."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
-from infra.versions import KUBERNETES_SUPPORTED
-from trainyard.policies.model import Resource, Rules, Stack
-from trainyard.policies.network import LOG_GROUP
-from trainyard.policies.security_groups import anywhere
-
-RULES: Final = Rules()
+from trainyard.policies.iam_documents import grants, tls_denials
+from trainyard.policies.model import Resource, Stack, at, rows, rule
+from trainyard.policies.network import NODE_CLASS, NODE_GROUP, is_public
+from trainyard.policies.storage import BUCKET
 
 CLUSTER: Final = "aws:eks/cluster:Cluster"
+ADDON: Final = "aws:eks/addon:Addon"
 CONFIG_MAP: Final = "kubernetes:core/v1:ConfigMap"
-BUCKET: Final = "aws:s3/bucket:Bucket"
-LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
+LOG_GROUP: Final = "aws:cloudwatch/logGroup:LogGroup"
+TEMPLATE: Final = "aws:ec2/launchTemplate:LaunchTemplate"
+NODE_POOL: Final = "kubernetes:karpenter.sh/v1:NodePool"
+QUEUE: Final = "aws:sqs/queue:Queue"
+QUEUE_POLICY: Final = "aws:sqs/queuePolicy:QueuePolicy"
+SENDERS: Final = ("events.amazonaws.com", "sqs.amazonaws.com")
 
 
-@RULES.rule("cluster-endpoint-private", "CIS EKS 5.4.1", "CIS EKS 5.4.2", types=[CLUSTER])
-def cluster_endpoint_private(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """The API server is reached from inside the VPC."""
+@rule("cluster-endpoint", CLUSTER, why="checkov refuses 0.0.0.0/0 alone, and requires no private endpoint")
+def cluster_endpoint(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """The API server has a private endpoint, and a public one only for known ranges."""
     if not resource.at("vpcConfig", "endpointPrivateAccess", default=False):
         yield "vpcConfig.endpointPrivateAccess is not true; it must be"
-
-
-@RULES.rule(
-    "cluster-endpoint-public",
-    *("CKV_AWS_38", "CKV_AWS_39", "AVD-AWS-0040", "AVD-AWS-0041", "CIS EKS 5.4.1"),
-    types=[CLUSTER],
-)
-def cluster_endpoint_public(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """The API server is on the internet only for ranges that are given."""
-    # EKS itself takes true and everywhere where nothing is said.
+    # EKS defaults to a public endpoint for every address.
     if not resource.at("vpcConfig", "endpointPublicAccess", default=True):
         return
-    ranges = resource.known("vpcConfig", "publicAccessCidrs", default=[])
+    ranges = resource.resolved("vpcConfig", "publicAccessCidrs", default=[])
     if not ranges:
-        yield "vpcConfig.endpointPublicAccess is on without publicAccessCidrs; it must be false, or the ranges given"
+        yield "vpcConfig.endpointPublicAccess is on without publicAccessCidrs; it must be false, or have ranges"
     for block in ranges:
-        if anywhere(str(block)):
-            yield f"vpcConfig.publicAccessCidrs has {block}; it must name the ranges that deploy"
+        if is_public(str(block)):
+            yield f"vpcConfig.publicAccessCidrs has {block}; it must name ranges of one organisation"
 
 
-@RULES.rule("cluster-logs", "CKV_AWS_37", "AVD-AWS-0038", "CIS EKS 2.1.1", types=[CLUSTER])
-def cluster_logs(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """The control plane writes all five kinds of logs."""
-    missing = sorted(set(LOG_TYPES) - set(resource.known("enabledClusterLogTypes", default=[])))
-    if missing:
-        yield f"enabledClusterLogTypes lacks {', '.join(missing)}; it must have all of {', '.join(LOG_TYPES)}"
-
-
-@RULES.rule("cluster-log-group-ours", "CIS EKS 2.1.2", types=[CLUSTER], whole_stack=True)
-def cluster_log_group_ours(resource: Resource, stack: Stack) -> Iterator[str]:
-    """The log group of the control plane is a resource of ours; EKS would make one without a key and an end."""
-    wanted = f"/aws/eks/{resource.at('name', default='')}/cluster"
-    if wanted not in [group.at("name") for group in stack.of(LOG_GROUP)]:
-        yield f"no LogGroup is named {wanted}; there must be one, made before the cluster"
-
-
-@RULES.rule("cluster-secrets-encrypted", "CKV_AWS_58", "AVD-AWS-0039", "CIS EKS 5.3.1", types=[CLUSTER])
-def cluster_secrets_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Kubernetes secrets are encrypted with a key of ours."""
-    if "secrets" not in resource.known("encryptionConfig", "resources", default=[]):
-        yield "encryptionConfig.resources lacks secrets; it must have it"
-    if not resource.has("encryptionConfig", "provider", "keyArn"):
-        yield "encryptionConfig.provider.keyArn is missing; it must name a KMS key"
-
-
-@RULES.rule("cluster-version-supported", "CKV_AWS_339", types=[CLUSTER])
-def cluster_version_supported(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """The Kubernetes version is one that EKS supports."""
-    version = resource.at("version")
-    if version not in KUBERNETES_SUPPORTED:
-        yield f"version is {version or 'missing'}; it must be one of {', '.join(KUBERNETES_SUPPORTED)}"
-
-
-@RULES.rule("cluster-access-by-entries", "CIS EKS 4.1.1", "CIS EKS 5.5.1", types=[CLUSTER, CONFIG_MAP])
-def cluster_access_by_entries(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Access entries alone decide who may use the cluster."""
+@rule("cluster-access", CLUSTER, CONFIG_MAP, why="EKS makes the creator an administrator by default")
+def cluster_access(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Only access entries give access to the cluster, and its creator has none."""
     if resource.type == CLUSTER:
         mode = resource.at("accessConfig", "authenticationMode")
         if mode != "API":
             yield f"accessConfig.authenticationMode is {mode or 'missing'}; it must be API"
+        if resource.at("accessConfig", "bootstrapClusterCreatorAdminPermissions", default=True):
+            yield "accessConfig.bootstrapClusterCreatorAdminPermissions is not false; it must be"
     elif resource.at("metadata", "name") == "aws-auth":
-        yield "metadata.name is aws-auth, which grants access beside the access entries; it must not exist"
+        yield "metadata.name is aws-auth, which gives access beside the access entries; it must not exist"
 
 
-@RULES.rule("cluster-creator-no-admin", "CIS EKS 4.1.1", "CIS EKS 4.1.7", types=[CLUSTER])
-def cluster_creator_no_admin(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Whoever creates the cluster gets no rights in it for that."""
-    # EKS takes true where nothing is said.
-    if resource.at("accessConfig", "bootstrapClusterCreatorAdminPermissions", default=True):
-        yield "accessConfig.bootstrapClusterCreatorAdminPermissions is not false; it must be"
+@rule(
+    "cluster-log-group",
+    CLUSTER,
+    why="EKS would create it without key and retention; `destroy` would leave it",
+)
+def cluster_log_group(resource: Resource, stack: Stack) -> Iterator[str]:
+    """The log group of the control plane is a resource of the stack."""
+    name = f"/aws/eks/{resource.at('name', default='')}/cluster"
+    if name not in [group.at("name") for group in stack.of(LOG_GROUP)]:
+        yield f"no LogGroup has the name {name}; there must be one"
 
 
-@RULES.rule("cluster-deletion-protected", types=[CLUSTER], whole_stack=True)
+@rule("cluster-deletion-protected", CLUSTER, why="checkov does not read deletionProtection")
 def cluster_deletion_protected(resource: Resource, stack: Stack) -> Iterator[str]:
-    """A stack whose data is protected has a cluster that is protected, too."""
+    """A stack that keeps its data also protects its cluster from deletion."""
     kept = [bucket.name for bucket in stack.of(BUCKET) if not bucket.at("forceDestroy", default=False)]
     if kept and not resource.at("deletionProtection", default=False):
-        yield f"deletionProtection is not true though bucket {kept[0]} is kept; it must be"
+        yield f"deletionProtection is not true although bucket {kept[0]} is kept; it must be"
+
+
+@rule("network-policies-enforced", ADDON, why="the VPC CNI ignores NetworkPolicies by default")
+def network_policies_enforced(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """The VPC CNI enforces NetworkPolicies."""
+    if resource.at("addonName") != "vpc-cni":
+        return
+    values = json.loads(resource.at("configurationValues", default="{}"))
+    # The add-on's schema has a string here: https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html
+    if str(at(values, "enableNetworkPolicy")).lower() != "true":
+        yield 'configurationValues.enableNetworkPolicy is not "true"; it must be'
+
+
+@rule(
+    "node-access-closed",
+    NODE_GROUP,
+    TEMPLATE,
+    NODE_CLASS,
+    why="checkov reads no EC2NodeClass, and no key of a template",
+)
+def node_access_closed(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Nodes have no SSH key or public address, and pods can't reach their metadata service."""
+    for name in ("remoteAccess", "keyName"):
+        if resource.has(name):
+            yield f"{name} is set; it must not be"
+    if resource.type == NODE_GROUP and not resource.has("launchTemplate"):
+        yield "launchTemplate is missing, and EKS's own lets pods reach the metadata service; it must name one"
+    if resource.type == NODE_CLASS:
+        if resource.at("spec", "associatePublicIPAddress", default=False):
+            yield "spec.associatePublicIPAddress is true; it must be false"
+        for name, value in (("httpTokens", "required"), ("httpPutResponseHopLimit", 1)):
+            found = resource.at("spec", "metadataOptions", name)
+            if found != value:
+                yield f"spec.metadataOptions.{name} is {found or 'missing'}; it must be {value}"
+
+
+@rule("node-disks-encrypted", TEMPLATE, NODE_CLASS, why="CKV_AWS_8 reads neither of these types")
+def node_disks_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """The disks of nodes are encrypted."""
+    name = "spec.blockDeviceMappings" if resource.type == NODE_CLASS else "blockDeviceMappings"
+    mappings = rows(resource.at(*name.split(".")))
+    if not mappings:
+        yield f"{name} is missing, which leaves it to the image; it must set ebs.encrypted"
+    for index, mapping in enumerate(mappings):
+        # A launch template of the AWS provider has a string here, and mappings without a disk.
+        if at(mapping, "ebs") is not None and str(at(mapping, "ebs", "encrypted")).lower() != "true":
+            yield f"{name}[{index}].ebs.encrypted is not true; it must be"
+
+
+@rule("node-image-pinned", NODE_CLASS, why="with `@latest`, Karpenter replaces nodes that run jobs")
+def node_image_pinned(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """The image of Karpenter's nodes is one version."""
+    terms = rows(resource.at("spec", "amiSelectorTerms"))
+    if not terms:
+        yield "spec.amiSelectorTerms is missing; it must name an alias with a version, or an id"
+    for index, term in enumerate(terms):
+        alias = at(term, "alias")
+        if at(term, "id") is None and "@v" not in str(alias):
+            yield f"spec.amiSelectorTerms[{index}] is {alias or 'no alias'}; it must be like al2023@v20260724, or an id"
+
+
+@rule("pool-limited", NODE_POOL, why="the CRD accepts no limits, and Karpenter was seen to exceed `nodes`")
+def pool_limited(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """A NodePool has a limit of devices or CPUs."""
+    if not set(resource.resolved("spec", "limits", default={})) - {"nodes"}:
+        yield "spec.limits has no devices and no cpu; it must have one of them"
+
+
+@rule("pool-keeps-busy-nodes", NODE_POOL, why="by default, Karpenter replaces nodes that run jobs")
+def pool_keeps_busy_nodes(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Karpenter removes only empty nodes, and none because of its age."""
+    for path, value in (
+        ("spec.disruption.consolidationPolicy", "WhenEmpty"),
+        ("spec.template.spec.expireAfter", "Never"),
+    ):
+        found = resource.at(*path.split("."))
+        if found != value:
+            yield f"{path} is {found or 'missing'}; it must be {value}"
+
+
+@rule("queue-closed", QUEUE, why="checkov refuses `*` alone; a false message drains a node")
+def queue_closed(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Only named EventBridge rules can send to the interruption queue, over TLS."""
+    found = stack.pointing(resource, QUEUE_POLICY, "queueUrl")
+    if not found:
+        yield "it has no QueuePolicy; there must be one"
+    for policy in found:
+        for statement in grants(policy):
+            where = f"{policy.name} {statement}"
+            for who in (*statement.principals("Service"), *statement.principals("AWS")):
+                if who not in SENDERS:
+                    yield f"{where} allows {who}; it must be {' or '.join(SENDERS)}"
+            if not any(key.lower() == "aws:sourcearn" for _, key, _ in statement.conditions):
+                yield f"{where} allows every rule; it must name rules by aws:SourceArn"
+        if not any(tls_denials(policy)):
+            yield f"{policy.name} allows requests without TLS; it must deny aws:SecureTransport false"

@@ -1,41 +1,33 @@
-"""Rules for what is around pods in the cluster: namespaces, rights, volumes, charts."""
+"""Rules for what surrounds pods in the cluster: namespaces, RBAC, network access, storage classes, charts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from trainyard.policies.model import Resource, Rules, Stack, Undecided, at, known, rows
-from trainyard.policies.pods import BINDINGS, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PATCH, TEMPLATES
-
-RULES: Final = Rules()
+from trainyard.policies.model import Resource, Stack, at, rows, rule
+from trainyard.policies.network import is_public
+from trainyard.policies.pods import BINDINGS, SERVICE_ACCOUNT_PATCH
 
 NAMESPACE: Final = "kubernetes:core/v1:Namespace"
-ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:Role"
-CLUSTER_ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
-STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
-PERSISTENT_VOLUME: Final = "kubernetes:core/v1:PersistentVolume"
-# What else a persistent volume can be on a machine, or on a server that no rule knows; those of other clouds need none.
-OTHER_VOLUMES: Final = frozenset({"hostPath", "local", "nfs", "iscsi", "fc", "flexVolume"})
-RELEASE: Final = "kubernetes:helm.sh/v3:Release"
-# What runs or holds something. A Role is where the objects are that it grants: the cluster's Events are in `default`.
-HELD_IN_NAMESPACES: Final = (
-    *TEMPLATES,
-    SERVICE_ACCOUNT,
-    "kubernetes:core/v1:ConfigMap",
-    "kubernetes:core/v1:PersistentVolumeClaim",
-    "kubernetes:core/v1:Secret",
-    "kubernetes:core/v1:Service",
+SERVICE: Final = "kubernetes:core/v1:Service"
+NETWORK_POLICY: Final = "kubernetes:networking.k8s.io/v1:NetworkPolicy"
+ROLES: Final = (
+    "kubernetes:rbac.authorization.k8s.io/v1:Role",
+    "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole",
 )
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
+RELEASE: Final = "kubernetes:helm.sh/v3:Release"
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-# Subresources by which one gets into a pod, or past the API server (`*/exec` means that of every resource).
-WAYS_IN: Final = ("attach", "ephemeralcontainers", "exec", "portforward", "proxy")
-WIDENING_VERBS: Final = ("bind", "escalate", "impersonate")
-# Kubernetes' own roles that read secrets and change what they like, in the cluster or in a namespace
+# Every namespace has this label (https://kubernetes.io/docs/reference/labels-annotations-taints/).
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+# Subresources that give access to a pod, or to a node past the API server's own checks.
+ACCESS_SUBRESOURCES: Final = ("attach", "ephemeralcontainers", "exec", "portforward", "proxy")
+ESCALATION_VERBS: Final = ("bind", "escalate", "impersonate")
+# Roles of Kubernetes that read secrets and change most objects
 # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#user-facing-roles).
 WIDE_ROLES: Final = ("cluster-admin", "admin", "edit")
-# Groups and a user that everybody is, and the group that no role bounds.
+# Groups and a user that are everybody, and the group of administrators.
 EVERYBODY: Final = (
     "system:anonymous",
     "system:authenticated",
@@ -43,183 +35,178 @@ EVERYBODY: Final = (
     "system:serviceaccounts",
     "system:unauthenticated",
 )
-# Every service account of one namespace, also those that come later.
-ACCOUNTS_OF_A_NAMESPACE: Final = "system:serviceaccounts:"
-# As what user a service account is known, followed by its namespace and name.
-ACCOUNT_AS_A_USER: Final = "system:serviceaccount:"
-# The second one is that of EKS Auto Mode. `kubernetes.io/aws-ebs` was part of Kubernetes until 1.27
-# (https://kubernetes.io/docs/concepts/storage/volumes/#awselasticblockstore).
+NAMESPACE_ACCOUNTS: Final = "system:serviceaccounts:"  # + a namespace: the group of its service accounts
+ACCOUNT_USER: Final = "system:serviceaccount:"  # + a namespace and a name: the user of a service account
+MAXIMUM_PORT: Final = 65536
+# What one component serves to everybody, such as a webhook and its metrics.
+FEW_PORTS: Final = 8
+# EKS's own controller reads the first annotation alone, and creates a public load balancer without it. The AWS Load
+# Balancer Controller reads the second one; it handles Services with a class or with the type `external`
+# (https://kubernetes-sigs.github.io/aws-load-balancer-controller/latest/guide/service/nlb/).
+INTERNAL: Final = "service.beta.kubernetes.io/aws-load-balancer-internal"
+SCHEME: Final = "service.beta.kubernetes.io/aws-load-balancer-scheme"
+TYPE: Final = "service.beta.kubernetes.io/aws-load-balancer-type"
+# The second one is that of EKS Auto Mode.
 EBS_DRIVERS: Final = ("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com")
-# FSx encrypts all that it stores, and what is made of EFS is a directory of a file system that is there
+# FSx encrypts all data, and a volume of EFS is a directory of an existing file system
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/encryption-at-rest.html).
-FILE_DRIVERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
+DRIVERS: Final = (*EBS_DRIVERS, "fsx.csi.aws.com", "efs.csi.aws.com")
 
 
-@RULES.rule("namespace-of-its-own", "CKV_K8S_21", "CIS EKS 4.5.1", "CIS EKS 4.5.2", types=HELD_IN_NAMESPACES)
-def namespace_of_its_own(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Nothing lies in the namespace `default`."""
-    namespace = resource.at("metadata", "namespace", default="default")
-    if namespace == "default":
-        yield "metadata.namespace is default; it must be a namespace of its own"
-
-
-@RULES.rule("namespace-restricted", "CIS EKS 4.2.1", "CIS EKS 4.2.5", types=[NAMESPACE])
+@rule("namespace-restricted", NAMESPACE, why="the API server checks pods only in namespaces with this label")
 def namespace_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Namespaces refuse pods that do not keep to the restricted standard."""
+    """Namespaces enforce the Pod Security Standard `restricted`."""
     level = resource.at("metadata", "labels", ENFORCE)
     if level != "restricted":
         yield f"metadata.labels.{ENFORCE} is {level or 'missing'}; it must be restricted"
 
 
-@RULES.rule("namespace-not-privileged", "CIS EKS 4.2.1", "CIS EKS 4.2.2", types=[NAMESPACE])
+@rule("namespace-not-privileged", NAMESPACE, why="a waiver of `restricted` must not allow `privileged`")
 def namespace_not_privileged(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """No namespace lets pods onto the machine; a waiver of the restricted standard is none of this one."""
+    """Namespaces enforce at least the Pod Security Standard `baseline`."""
     level = resource.at("metadata", "labels", ENFORCE)
     if level not in ("baseline", "restricted"):
-        yield f"metadata.labels.{ENFORCE} is {level or 'missing'}; it must be restricted, or baseline with a reason"
+        yield f"metadata.labels.{ENFORCE} is {level or 'missing'}; it must be restricted, or baseline with a waiver"
 
 
-@RULES.rule(
-    "namespace-default-account",
-    "CKV_K8S_41",
-    "CKV_K8S_42",
-    "CIS EKS 4.1.5",
-    types=[NAMESPACE],
-    whole_stack=True,
-)
+@rule("namespace-default-account", NAMESPACE, why="CKV_K8S_41 does not see it, because Kubernetes creates it")
 def namespace_default_account(resource: Resource, stack: Stack) -> Iterator[str]:
-    """Pods that name no service account get no token for the cluster's API."""
+    """The service account `default` of a namespace gives pods no token."""
     name = resource.at("metadata", "name")
     for account in stack.of(SERVICE_ACCOUNT_PATCH):
-        named = (account.at("metadata", "namespace"), account.at("metadata", "name"))
-        if named == (name, "default") and account.at("automountServiceAccountToken", default=True) is False:
+        place = (account.at("metadata", "namespace"), account.at("metadata", "name"))
+        if place == (name, "default") and account.at("automountServiceAccountToken", default=True) is False:
             return
-    yield "its service account default has a token for pods; automountServiceAccountToken must be false there"
+    yield "its service account default gives pods a token; automountServiceAccountToken must be false there"
 
 
-@RULES.rule(
-    "rights-listed",
-    *(
-        "CKV_K8S_49",
-        "CKV_K8S_155",
-        "CKV_K8S_156",
-        "CKV_K8S_157",
-        "CKV_K8S_158",
-        "CIS EKS 4.1.3",
-        "CIS EKS 4.1.8",
-    ),
-    types=[ROLE, CLUSTER_ROLE],
-)
-def rights_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles name each verb and resource, and none that widens somebody's rights."""
+@rule("namespace-closed", NAMESPACE, why="checkov checks the pods of the stack, not those of users")
+def namespace_closed(resource: Resource, stack: Stack) -> Iterator[str]:
+    """A NetworkPolicy denies all inbound traffic to a namespace by default."""
+    name = resource.at("metadata", "name")
+    for policy in stack.of(NETWORK_POLICY):
+        if policy.at("metadata", "namespace") != name or not policy.has("spec"):
+            continue
+        is_inbound = "Ingress" in (policy.at("spec", "policyTypes") or ["Ingress"])
+        if (
+            is_inbound
+            and not policy.at("spec", "podSelector", default={})
+            and not policy.at("spec", "ingress")
+        ):
+            return
+    yield "no NetworkPolicy denies inbound traffic to its pods by default; there must be one"
+
+
+@rule("network-policy-peers", NETWORK_POLICY, why="policies add up; checkov only counts them")
+def network_policy_peers(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """A NetworkPolicy names its peers, or allows everybody to a few ports.
+
+    Pods of every namespace are everybody, whatever their labels: any user can label pods.
+    """
+    if "Ingress" not in (resource.resolved("spec", "policyTypes") or ["Ingress"]):
+        return
+    for index, each in enumerate(rows(resource.resolved("spec", "ingress"))):
+        peers = rows(at(each, "from"))
+        if (not peers or any(map(_is_everybody, peers))) and _count_ports(each) > FEW_PORTS:
+            yield (
+                f"spec.ingress[{index}] allows everybody; it must name namespaces by labels, pods of its own namespace,"
+                f" or ranges, or at most {FEW_PORTS} ports"
+            )
+
+
+def _is_everybody(peer: Any) -> bool:
+    """Return whether a peer is every pod of the cluster, or the internet."""
+    if at(peer, "ipBlock") is not None:
+        return is_public(str(at(peer, "ipBlock", "cidr")))
+    if not peer:
+        return True
+    namespaces = at(peer, "namespaceSelector")  # without it, podSelector is about the policy's own namespace
+    if namespaces is None or at(namespaces, "matchLabels"):
+        return False
+    return all(
+        at(each, "operator") in ("NotIn", "DoesNotExist")
+        or (at(each, "operator") == "Exists" and at(each, "key") == NAME_LABEL)
+        for each in rows(at(namespaces, "matchExpressions"))
+    )
+
+
+def _count_ports(ingress: Any) -> int:
+    """Return how many ports an ingress rule allows, at most. A named port is one."""
+    count = 0
+    for each in rows(at(ingress, "ports")) or [{}]:
+        first, last = at(each, "port"), at(each, "endPort")
+        count += MAXIMUM_PORT if first is None else 1 if last is None else last - first + 1
+    return count
+
+
+@rule("service-not-public", SERVICE, why="checkov does not read annotations of load balancers")
+def service_not_public(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """No Service is on the internet, or takes the traffic of addresses that it does not own."""
+    if resource.at("spec", "externalIPs"):
+        yield "spec.externalIPs is set, and takes the traffic of these addresses; it must not be"
+    if resource.at("spec", "type") != "LoadBalancer":
+        return
+    notes = {name: resource.at("metadata", "annotations", name) for name in (INTERNAL, SCHEME, TYPE)}
+    is_external = resource.has("spec", "loadBalancerClass") or notes[TYPE] == "external"
+    needed = INTERNAL if notes[SCHEME] is None or not is_external else SCHEME
+    for name, value in ((INTERNAL, "true"), (SCHEME, "internal")):
+        if notes[name] != value and (notes[name] is not None or name == needed):
+            yield f"metadata.annotations.{name} is {notes[name] or 'missing'}; it must be {value}, or type ClusterIP"
+
+
+@rule("rights-no-escalation", *ROLES, why="CKV_K8S_49 refuses wildcards, not these")
+def rights_no_escalation(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Roles list their rights, and none that gives its holder more of them."""
     if resource.has("aggregationRule"):
-        yield "aggregationRule takes the rules of other roles, which may be any; it must list its rules"
-    for index, rule in enumerate(rows(resource.known("rules"))):
-        for name in ("verbs", "resources", "apiGroups", "nonResourceURLs"):
-            for each in rows(at(rule, name)):
-                if "*" in str(each):
-                    yield f"rules[{index}].{name} has {each}; it must name each"
-        for verb in WIDENING_VERBS:
-            if verb in rows(at(rule, "verbs")):
-                yield f"rules[{index}].verbs has {verb}; it must not"
+        yield "aggregationRule adds the rules of other roles; it must list its rules"
+    for index, each in enumerate(rows(resource.resolved("rules"))):
+        for path in rows(at(each, "nonResourceURLs")):
+            if "*" in str(path):
+                yield f"rules[{index}].nonResourceURLs has {path}; it must name each path"
+        for verb in sorted(set(ESCALATION_VERBS) & set(rows(at(each, "verbs")))):
+            yield f"rules[{index}].verbs has {verb}; it must not"
 
 
-@RULES.rule("rights-no-secrets", "CKV2_K8S_5", "CIS EKS 4.1.2", types=[ROLE, CLUSTER_ROLE])
+@rule("rights-no-secrets", *ROLES, why="CKV2_K8S_5 needs a binding in the same stack")
 def rights_no_secrets(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles read no Secret that they do not name, and make no tokens of service accounts."""
-    for index, rule in enumerate(rows(resource.known("rules"))):
-        reads = {"get", "list", "watch", "*"} & set(rows(at(rule, "verbs")))
-        if "secrets" in rows(at(rule, "resources")) and reads and not rows(at(rule, "resourceNames")):
-            yield f"rules[{index}] reads all secrets; it must have resourceNames"
-        for each in rows(at(rule, "resources")):
-            if str(each).endswith("/token"):
-                yield f"rules[{index}].resources has {each}, which makes tokens; it must not"
+    """Roles read no Secrets except by name, and create no tokens of service accounts."""
+    for index, each in enumerate(rows(resource.resolved("rules"))):
+        reads = {"get", "list", "watch", "*"} & set(rows(at(each, "verbs")))
+        if "secrets" in rows(at(each, "resources")) and reads and not rows(at(each, "resourceNames")):
+            yield f"rules[{index}] reads all Secrets; it must have resourceNames"
+        for name in rows(at(each, "resources")):
+            if str(name).endswith("/token"):
+                yield f"rules[{index}].resources has {name}, which creates tokens; it must not"
 
 
-@RULES.rule("rights-no-exec", "CKV2_K8S_2", "CKV2_K8S_3", "CIS EKS 4.1.4", types=[ROLE, CLUSTER_ROLE])
+@rule("rights-no-exec", *ROLES, why="CKV2_K8S_2 and CKV2_K8S_3 need a binding in the same stack")
 def rights_no_exec(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles start no commands in pods, put no containers into them, and make no way to them or to nodes."""
-    for index, rule in enumerate(rows(resource.known("rules"))):
-        for each in rows(at(rule, "resources")):
-            if str(each).rpartition("/")[2] in WAYS_IN:
-                yield f"rules[{index}].resources has {each}; it must not"
+    """Roles give no access to the inside of pods, or to nodes."""
+    for index, each in enumerate(rows(resource.resolved("rules"))):
+        for name in rows(at(each, "resources")):
+            if str(name).rpartition("/")[2] in ACCESS_SUBRESOURCES:
+                yield f"rules[{index}].resources has {name}; it must not"
 
 
-@RULES.rule("binding-narrow", "CKV_K8S_42", "CIS EKS 4.1.1", "CIS EKS 4.1.5", types=BINDINGS)
+@rule("binding-narrow", *BINDINGS, why="checkov refuses service accounts `default` alone (CKV_K8S_42)")
 def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Rights are bound by roles whose rules are listed, and to somebody in particular."""
+    """Bindings give a role whose rights are listed to subjects that are not everybody."""
     role = resource.at("roleRef", "name")
     if role in WIDE_ROLES:
-        yield f"roleRef.name is {role}; it must be a role of the verbs and resources that are needed"
+        yield f"roleRef.name is {role}; it must be a role with the needed rights"
     for index, subject in enumerate(rows(resource.at("subjects"))):
-        name = at(subject, "name")
-        everybody = name in EVERYBODY or str(name).startswith(ACCOUNTS_OF_A_NAMESPACE)
-        if everybody and at(subject, "kind") != "ServiceAccount":
-            yield f"subjects[{index}].name is {name}; it must be a service account, or a group of one's own"
-        if _is_default_account(at(subject, "kind"), str(name)):
-            yield f"subjects[{index}].name is {name}, which pods have that name none; it must be one of their own"
+        kind, name = at(subject, "kind"), str(at(subject, "name"))
+        if kind != "ServiceAccount" and (name in EVERYBODY or name.startswith(NAMESPACE_ACCOUNTS)):
+            yield f"subjects[{index}].name is {name}; it must be a service account, or a group of your own"
+        if kind == "User" and name.startswith(ACCOUNT_USER) and name.endswith(":default"):
+            yield f"subjects[{index}].name is {name}, the account of pods that name none; it must be another one"
 
 
-def _is_default_account(kind: str, name: str) -> bool:
-    """Whether a subject is the account `default` of a namespace, by itself or by the user's name that it has."""
-    if kind == "ServiceAccount":
-        return name == "default"
-    return kind == "User" and name.startswith(ACCOUNT_AS_A_USER) and name.endswith(":default")
-
-
-@RULES.rule("volumes-encrypted", "CKV_AWS_3", types=[STORAGE_CLASS])
-def volumes_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Volumes are made by AWS's drivers, and those of EBS are encrypted."""
+@rule("storage-class-encrypted", STORAGE_CLASS, why="checkov checks volumes, not classes that create them")
+def storage_class_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Storage classes create encrypted volumes of AWS services."""
     provisioner = resource.at("provisioner")
-    if provisioner not in (*EBS_DRIVERS, *FILE_DRIVERS):
-        drivers = ", ".join((*EBS_DRIVERS, *FILE_DRIVERS))
-        yield f"provisioner is {provisioner or 'missing'}; it must be one of {drivers}"
-    if provisioner in FILE_DRIVERS:
-        return
-    if str(resource.at("parameters", "encrypted")).lower() != "true":
+    if provisioner not in DRIVERS:
+        yield f"provisioner is {provisioner or 'missing'}; it must be one of {', '.join(DRIVERS)}"
+    elif provisioner in EBS_DRIVERS and str(resource.at("parameters", "encrypted")).lower() != "true":
         yield 'parameters.encrypted is not "true"; it must be'
-
-
-@RULES.rule("volume-off-the-host", "CIS EKS 4.2.2", types=[PERSISTENT_VOLUME])
-def volume_off_the_host(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """A persistent volume is what a driver makes of a service of AWS, and no directory of a machine or a server."""
-    for kind in sorted((resource.at("spec", default={})).keys() & OTHER_VOLUMES):
-        yield f"spec.{kind} is set; it must be csi"
-    if not resource.has("spec", "csi"):
-        yield "spec.csi is missing; it must name the driver"
-
-
-@RULES.rule("chart-pinned", "CIS EKS 5.1.4", types=[RELEASE])
-def chart_pinned(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Charts of a registry have one version."""
-    chart = str(resource.at("chart", default=""))
-    if "://" not in chart and not resource.has("repositoryOpts", "repo"):
-        return
-    version = str(resource.at("version", default=""))
-    if not version[:1].isdigit() or version.count(".") != 2:
-        yield f"version is {version or 'missing'}; it must be one version such as 1.14.1"
-
-
-@RULES.rule("chart-images-by-digest", "CKV_K8S_43", "CIS EKS 5.1.4", types=[RELEASE])
-def chart_images_by_digest(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """An image that the program gives to a chart is named by its digest; the chart's own come with its version.
-
-    Where only the repository is given, a mirror's, tag and digest stay the chart's.
-    """
-    for path, image in _images(resource.properties.get("values"), "values"):
-        own = {"tag", "digest"} & image.keys()
-        if own and not image.get("digest") and "@sha256:" not in str(image.get("tag", "")):
-            yield f"{path} has no digest; it must have one"
-
-
-def _images(value: object, path: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """Every mapping under a key `image` that says which one."""
-    if not isinstance(value, dict):
-        if value is not None and not isinstance(value, str | bool | int | float | list):
-            raise Undecided(path)
-        return
-    for key, entry in value.items():
-        if key == "image" and isinstance(entry, dict) and ("repository" in entry or "tag" in entry):
-            yield f"{path}.{key}", known(entry, f"{path}.{key}")
-        elif isinstance(entry, dict):
-            yield from _images(entry, f"{path}.{key}")

@@ -1,9 +1,10 @@
-"""What a rule is and what it looks at. Pure."""
+"""The resources that rules read, and what a rule is. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Final
 
 
@@ -18,35 +19,35 @@ UNKNOWN: Final = Unknown()
 
 
 class Undecided(Exception):
-    """A rule met a value that is not known yet; it has to run again on the state after an update."""
+    """A rule needs a value that is unknown in a preview. The rule must run again on the state after an update."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(f"{path} is not known before an update")
 
 
-def known(value: Any, path: str) -> Any:
-    """The value, which holds nothing unknown.
+def resolved(value: Any, path: str) -> Any:
+    """Return the value if nothing in it is unknown.
 
     Raises:
-        Undecided: it does.
+        Undecided: a part of it is unknown.
     """
     if value is UNKNOWN:
         raise Undecided(path)
     if isinstance(value, Mapping):
         for key, entry in value.items():
-            known(entry, f"{path}.{key}")
+            resolved(entry, f"{path}.{key}")
     elif isinstance(value, list):
         for index, entry in enumerate(value):
-            known(entry, f"{path}[{index}]")
+            resolved(entry, f"{path}[{index}]")
     return value
 
 
 def at(value: Any, *path: str, default: Any = None) -> Any:
-    """What lies at a path of keys; `default` where it, or anything on the way, is missing.
+    """Return the value at a path of keys, or `default` if a key on the way is missing.
 
     Raises:
-        Undecided: it, or something on the way, is not known.
+        Undecided: a value on the way is unknown.
     """
     for position, key in enumerate(path, 1):
         if not isinstance(value, Mapping) or value.get(key) is None:
@@ -57,12 +58,23 @@ def at(value: Any, *path: str, default: Any = None) -> Any:
     return value
 
 
+def rows(value: Any) -> list[Any]:
+    """Return a list of blocks. Some types have one block or none in place of a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """A resource as it will be, or is: its type token, logical name and inputs.
+    """A resource of a preview or of a state.
 
-    `references` maps a property to the URNs of the resources that its value comes from, which also a preview knows.
-    `identity` is the provider's id, None in a preview.
+    Attributes:
+        type: Pulumi's type token.
+        name: The logical name.
+        properties: The inputs.
+        references: For each property, the URNs of the resources that its value comes from. A preview knows them.
+        identity: The provider's id; None in a preview.
     """
 
     type: str
@@ -73,43 +85,43 @@ class Resource:
     identity: str | None = None
 
     def at(self, *path: str, default: Any = None) -> Any:
-        """As `at`, of the properties."""
+        """Return the property at a path; see `at`."""
         return at(self.properties, *path, default=default)
 
-    def known(self, *path: str, default: Any = None) -> Any:
-        """As `at`, with nothing unknown anywhere in it."""
-        return known(self.at(*path, default=default), ".".join(path))
+    def resolved(self, *path: str, default: Any = None) -> Any:
+        """Return the property at a path, with no unknown value in it; see `resolved`."""
+        return resolved(self.at(*path, default=default), ".".join(path))
 
     def has(self, *path: str) -> bool:
-        """Whether the property is set, be its value known or not."""
+        """Return whether the property is set. Its value may be unknown."""
         try:
             return self.at(*path) is not None
         except Undecided:
             return True
 
     def refers(self, name: str) -> frozenset[str]:
-        """URNs of the resources that the property's value comes from."""
+        """Return the URNs of the resources that a property's value comes from."""
         return self.references.get(name, frozenset())
 
 
 class Stack:
-    """All resources of one stack."""
+    """All resources of a stack."""
 
     def __init__(self, resources: Iterable[Resource]) -> None:
         self.resources = list(resources)
         self._by_urn = {each.urn: each for each in self.resources}
 
     def of(self, *types: str) -> list[Resource]:
-        """The resources of these types."""
+        """Return the resources of these types."""
         return [each for each in self.resources if each.type in types]
 
     def sources(self, resource: Resource, name: str, type_: str) -> list[Resource]:
-        """The resources of a type that a property's value comes from."""
+        """Return the resources of a type that a property's value comes from."""
         found = (self._by_urn.get(urn) for urn in sorted(resource.refers(name)))
         return [each for each in found if each is not None and each.type == type_]
 
     def pointing(self, target: Resource, type_: str, name: str) -> list[Resource]:
-        """The resources of a type whose property comes from `target`, or says its id."""
+        """Return the resources of a type whose property refers to `target` or equals its id."""
         result = []
         for each in self.of(type_):
             value = each.properties.get(name)
@@ -123,61 +135,44 @@ Check = Callable[[Resource, Stack], Iterator[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule. `check` yields a line per violation: the property, what is wrong, and what would be right.
+    """One rule.
 
-    `standards` are its names elsewhere (checkov, trivy, the CIS benchmark of EKS). A rule with `whole_stack` looks
-    at other resources, too. One of `every_type` names no `types`.
+    Attributes:
+        id: What waivers and messages call it.
+        text: What must hold: the first line of the docstring of `check`.
+        why: Why the rule is ours: what checkov, the Kubernetes API server and AWS leave open.
+        types: The type tokens of the resources that it checks; empty for every resource.
+        check: Yields a line for each violation: the property, its value, what it must be.
+        whole_stack: `check` reads other resources of the stack.
     """
 
-    name: str
-    standards: tuple[str, ...]
-    says: str
+    id: str
+    text: str
+    why: str
     types: frozenset[str]
     check: Check
-    whole_stack: bool = False
-    every_type: bool = False
+    whole_stack: bool
 
-    def is_about(self, type_: str) -> bool:
-        """Whether it judges resources of a type."""
-        return self.every_type or type_ in self.types
-
-
-class Rules:
-    """The rules of one area, in the order in which they are written."""
-
-    def __init__(self) -> None:
-        self.all: list[Rule] = []
-
-    def rule(
-        self,
-        name: str,
-        *standards: str,
-        types: Iterable[str] = (),
-        whole_stack: bool = False,
-        every_type: bool = False,
-    ) -> Callable[[Check], Check]:
-        """Make a function a rule; its docstring's first line is what the rule says."""
-
-        def add(check: Check) -> Check:
-            says = (check.__doc__ or "").strip().splitlines()[0]
-            self.all.append(
-                Rule(
-                    name=name,
-                    standards=standards,
-                    says=says,
-                    types=frozenset(types),
-                    check=check,
-                    whole_stack=whole_stack,
-                    every_type=every_type,
-                )
-            )
-            return check
-
-        return add
+    def applies_to(self, type_: str) -> bool:
+        """Return whether the rule checks resources of a type."""
+        return not self.types or type_ in self.types
 
 
-def rows(value: Any) -> list[Any]:
-    """A list of blocks; a single block, which some types have instead, counts as a list of one."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]
+def rule(id_: str, *types: str, why: str) -> Callable[[Check], Rule]:
+    """Make a function a `Rule`, for every resource if `types` is empty. `rules.py` finds it in its module.
+
+    A function that reads other resources names its second parameter `stack`; the others name it `_stack`.
+    """
+
+    def make(check: Check) -> Rule:
+        text = (check.__doc__ or "").strip().splitlines()[0]
+        return Rule(
+            id=id_,
+            text=text,
+            why=why,
+            types=frozenset(types),
+            check=check,
+            whole_stack="stack" in signature(check).parameters,
+        )
+
+    return make

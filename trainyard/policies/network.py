@@ -1,160 +1,176 @@
-"""Rules for the VPC: subnets, ways in and out, records of traffic."""
+"""Rules for the network: private subnets and security groups."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from trainyard.policies.model import Resource, Rules, Stack
+from trainyard.policies.model import Resource, Stack, Undecided, rule
 
-RULES: Final = Rules()
-
-VPC: Final = "aws:ec2/vpc:Vpc"
 SUBNET: Final = "aws:ec2/subnet:Subnet"
 ROUTE: Final = "aws:ec2/route:Route"
 ROUTE_TABLE: Final = "aws:ec2/routeTable:RouteTable"
-TABLE_OF_SUBNET: Final = "aws:ec2/routeTableAssociation:RouteTableAssociation"
-GATEWAY: Final = "aws:ec2/internetGateway:InternetGateway"
-ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
-FLOW_LOG: Final = "aws:ec2/flowLog:FlowLog"
-DEFAULT_GROUP: Final = "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"
-LOG_GROUP: Final = "aws:cloudwatch/logGroup:LogGroup"
-
+TABLE_ASSOCIATION: Final = "aws:ec2/routeTableAssociation:RouteTableAssociation"
+INTERNET_GATEWAY: Final = "aws:ec2/internetGateway:InternetGateway"
 NODE_GROUP: Final = "aws:eks/nodeGroup:NodeGroup"
 NODE_CLASS: Final = "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"
 LUSTRE: Final = "aws:fsx/lustreFileSystem:LustreFileSystem"
-# What has machines or data in subnets, and the property that names these.
+# What has nodes or data in subnets, and the property that names the subnets.
 IN_SUBNETS: Final = {NODE_GROUP: "subnetIds", NODE_CLASS: "spec", LUSTRE: "subnetIds"}
 
-# What a node can't do without where there is no NAT: https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html
-NEEDED_ENDPOINTS: Final = ("ec2", "ecr.api", "ecr.dkr", "eks", "logs", "sqs", "sts")
-LEAST_RETENTION_DAYS: Final = 365
-
-
-@RULES.rule("subnet-without-public-addresses", "CKV_AWS_130", "AVD-AWS-0164", "CIS EKS 5.4.3", types=[SUBNET])
-def subnet_without_public_addresses(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """No subnet gives its machines public addresses."""
-    if resource.at("mapPublicIpOnLaunch", default=False):
-        yield "mapPublicIpOnLaunch is true; it must be false"
-    if resource.at("assignIpv6AddressOnCreation", default=False):
-        yield "assignIpv6AddressOnCreation is true, and IPv6 addresses are public; it must be false"
-
-
-@RULES.rule("nodes-in-private-subnets", "CIS EKS 5.4.3", types=IN_SUBNETS, whole_stack=True)
-def nodes_in_private_subnets(resource: Resource, stack: Stack) -> Iterator[str]:
-    """Machines and file systems lie in subnets without a route to an internet gateway."""
-    name = IN_SUBNETS[resource.type]
-    for subnet in stack.sources(resource, name, SUBNET):
-        for table in _tables(subnet, stack):
-            for route in _public_routes(table, stack):
-                yield (
-                    f"{name} names {subnet.name}, whose route {route.name} goes to an internet gateway;"
-                    " it must name subnets behind NAT or endpoints"
-                )
-
-
-@RULES.rule("private-subnets-reach-aws", "CIS EKS 5.4.3", types=[NODE_GROUP, NODE_CLASS], whole_stack=True)
-def private_subnets_reach_aws(resource: Resource, stack: Stack) -> Iterator[str]:
-    """The subnets of nodes have a NAT route, or their VPC has the endpoints that nodes need."""
-    name = IN_SUBNETS[resource.type]
-    for subnet in stack.sources(resource, name, SUBNET):
-        if any(
-            route.has("natGatewayId") for table in _tables(subnet, stack) for route in _routes(table, stack)
-        ):
-            continue
-        for vpc in stack.sources(subnet, "vpcId", VPC):
-            services = {
-                str(each.at("serviceName", default=""))
-                for each in stack.pointing(vpc, ENDPOINT, "vpcId")
-                if each.at("vpcEndpointType") == "Interface"
-            }
-            missing = [
-                short for short in NEEDED_ENDPOINTS if not any(s.endswith(f".{short}") for s in services)
-            ]
-            if missing:
-                yield (
-                    f"{name} names {subnet.name}, which has no NAT route, in a VPC without interface endpoints for"
-                    f" {', '.join(missing)}; it must have either"
-                )
-
-
-@RULES.rule("vpc-has-s3-gateway", "CIS EKS 5.4.3", types=[VPC], whole_stack=True)
-def vpc_has_s3_gateway(resource: Resource, stack: Stack) -> Iterator[str]:
-    """A VPC reaches S3 by a gateway endpoint, so that data does not cross NAT."""
-    endpoints = stack.pointing(resource, ENDPOINT, "vpcId")
-    if not any(
-        str(each.at("serviceName", default="")).endswith(".s3")
-        and each.at("vpcEndpointType", default="Gateway") == "Gateway"
-        for each in endpoints
-    ):
-        yield "no VpcEndpoint of type Gateway serves S3 in it; there must be one"
-
-
-@RULES.rule("vpc-traffic-recorded", "CKV2_AWS_11", "AVD-AWS-0178", types=[VPC], whole_stack=True)
-def vpc_traffic_recorded(resource: Resource, stack: Stack) -> Iterator[str]:
-    """A VPC has a flow log of all its traffic, kept in an encrypted log group."""
-    logs = stack.pointing(resource, FLOW_LOG, "vpcId")
-    if not logs:
-        yield "no FlowLog records its traffic; there must be one with trafficType ALL"
-    for log in logs:
-        kind = log.at("trafficType", default="ALL")
-        if kind != "ALL":
-            yield f"trafficType of FlowLog {log.name} is {kind}; it must be ALL"
-        for group in stack.sources(log, "logDestination", LOG_GROUP):
-            if not group.has("kmsKeyId"):
-                yield f"FlowLog {log.name} writes to {group.name}, which has no kmsKeyId; it must name a key"
-
-
-@RULES.rule(
-    "default-group-closed", "CKV2_AWS_12", "AVD-AWS-0173", types=[VPC, DEFAULT_GROUP], whole_stack=True
+GROUP: Final = "aws:ec2/securityGroup:SecurityGroup"
+GROUP_RULE: Final = "aws:ec2/securityGroupRule:SecurityGroupRule"
+INGRESS: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
+EGRESS: Final = "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule"
+GROUP_RULES: Final = (GROUP_RULE, INGRESS, EGRESS)
+# A range with a shorter prefix can't be one organisation's. The largest private range is 10.0.0.0/8. An office or a
+# provider's gateway has at most a /16 of public addresses, and a VPC a /44 of IPv6
+# (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
+SHORTEST_PREFIX: Final = {4: 16, 6: 32}
+# RFC 1918, RFC 6598 and loopback.
+PRIVATE: Final = tuple(
+    ipaddress.IPv4Network(block)
+    for block in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 )
-def default_group_closed(resource: Resource, stack: Stack) -> Iterator[str]:
-    """The default security group of a VPC has no rules, that of a given VPC neither."""
-    if resource.type == DEFAULT_GROUP:
-        for name in ("ingress", "egress"):
-            if resource.at(name):
-                yield f"{name} is not empty; it must have no rules"
-    elif not stack.pointing(resource, DEFAULT_GROUP, "vpcId"):
-        yield "no DefaultSecurityGroup takes the rules from its default group; there must be one without rules"
+# SSH and remote desktop.
+SHELL_PORTS: Final = (22, 3389)
+ALL_PROTOCOLS: Final = ("-1", "all")
+TCP: Final = ("tcp", "6")
+WITH_PORTS: Final = (*TCP, "udp", "17")
+# Any other protocol has no ports and most carry others, such as ESP, GRE and IP in IP
+# (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_IpPermission.html).
+ICMP: Final = ("icmp", "1", "icmpv6", "58")
+# A rule with more ports than this counts as all ports.
+MAXIMUM_PORTS: Final = 32768
 
 
-@RULES.rule("route-table-without-inline-routes", "CIS EKS 5.4.3", types=[ROUTE_TABLE])
-def route_table_without_inline_routes(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Route tables have their routes as resources, which other rules follow and with which inline ones fight."""
-    if resource.has("routes") and resource.properties["routes"] != []:
-        yield "routes are inline; they must be Route resources"
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What a security group rule allows, whichever of the three resource types it is.
+
+    Attributes:
+        ranges: CIDR blocks and prefix lists.
+        is_own_group: The peer is the rule's own group.
+    """
+
+    is_inbound: bool
+    protocol: str
+    first: int
+    last: int
+    ranges: tuple[str, ...]
+    is_own_group: bool
+
+    @property
+    def is_unrestricted(self) -> bool:
+        """Whether it allows every protocol, nearly all ports, or a protocol without ports."""
+        if self.protocol in WITH_PORTS:
+            return self.last - self.first + 1 > MAXIMUM_PORTS
+        return self.protocol not in ICMP
+
+    def passes(self, port: int) -> bool:
+        """Return whether it allows TCP to a port."""
+        return self.protocol in ALL_PROTOCOLS or (self.protocol in TCP and self.first <= port <= self.last)
+
+    def __str__(self) -> str:
+        if self.protocol in ALL_PROTOCOLS:
+            return "every protocol"
+        return self.protocol + (f" {self.first} to {self.last}" if self.protocol in WITH_PORTS else "")
 
 
-@RULES.rule("log-group-encrypted", "CKV_AWS_158", "AVD-AWS-0017", "CIS EKS 2.1.1", types=[LOG_GROUP])
-def log_group_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Log groups are encrypted with a key of ours."""
-    if not resource.has("kmsKeyId"):
-        yield "kmsKeyId is missing; it must name a KMS key"
+def is_public(block: str) -> bool:
+    """Return whether a CIDR block is the internet, or too large a part of it to be one organisation's."""
+    try:
+        network = ipaddress.ip_network(block, strict=False)
+    except ValueError:
+        return False  # a prefix list
+    if isinstance(network, ipaddress.IPv4Network) and any(network.subnet_of(each) for each in PRIVATE):
+        return False
+    return network.prefixlen < SHORTEST_PREFIX[network.version]
 
 
-@RULES.rule("log-group-retention", "CKV_AWS_66", "CKV_AWS_338", "CIS EKS 2.1.2", types=[LOG_GROUP])
-def log_group_retention(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Log groups keep their entries for a year at least, and not for ever."""
-    days = resource.at("retentionInDays", default=0)
-    if days < LEAST_RETENTION_DAYS:
-        yield f"retentionInDays is {days or 'missing'}; it must be at least {LEAST_RETENTION_DAYS}"
+def traffic(resource: Resource) -> Traffic:
+    """Return what a security group rule allows.
+
+    Raises:
+        Undecided: addresses, ports or the direction are unknown.
+    """
+    if resource.type == GROUP_RULE:
+        lists = ("cidrBlocks", "ipv6CidrBlocks", "prefixListIds")
+        ranges = [str(each) for name in lists for each in resource.resolved(name, default=[])]
+        is_inbound, protocol = resource.at("type") == "ingress", resource.at("protocol", default="-1")
+        peer = "sourceSecurityGroupId"
+    else:
+        ranges = [
+            str(resource.at(name)) for name in ("cidrIpv4", "cidrIpv6", "prefixListId") if resource.at(name)
+        ]
+        is_inbound, protocol = resource.type == INGRESS, resource.at("ipProtocol", default="-1")
+        peer = "referencedSecurityGroupId"
+    return Traffic(
+        is_inbound=is_inbound,
+        protocol=str(protocol).lower(),
+        first=int(resource.at("fromPort", default=0)),
+        last=int(resource.at("toPort", default=65535)),
+        ranges=tuple(ranges),
+        is_own_group=bool(resource.at("self", default=False)) or _is_same(resource, "securityGroupId", peer),
+    )
 
 
-def _tables(subnet: Resource, stack: Stack) -> list[Resource]:
-    return [
-        table
-        for association in stack.pointing(subnet, TABLE_OF_SUBNET, "subnetId")
-        for table in stack.sources(association, "routeTableId", ROUTE_TABLE)
-    ]
+def _is_same(resource: Resource, one: str, other: str) -> bool:
+    """Return whether two properties are the same group, by their references or else by their values."""
+    left, right = resource.refers(one), resource.refers(other)
+    if left and right:
+        return left == right
+    try:
+        return resource.at(one) is not None and resource.at(one) == resource.at(other)
+    except Undecided:
+        return False  # one group exists already and the stack creates the other
 
 
-def _routes(table: Resource, stack: Stack) -> list[Resource]:
-    return stack.pointing(table, ROUTE, "routeTableId")
+@rule("private-subnets", *IN_SUBNETS, why="checkov does not follow the routes of a subnet")
+def private_subnets(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Nodes and file systems are in subnets without a route to an internet gateway."""
+    name = IN_SUBNETS[resource.type]
+    for subnet in stack.sources(resource, name, SUBNET):
+        for association in stack.pointing(subnet, TABLE_ASSOCIATION, "subnetId"):
+            for table in stack.sources(association, "routeTableId", ROUTE_TABLE):
+                for route in stack.pointing(table, ROUTE, "routeTableId"):
+                    gateway = route.properties.get("gatewayId")
+                    is_given = isinstance(gateway, str) and gateway.startswith("igw-")
+                    if is_given or stack.sources(route, "gatewayId", INTERNET_GATEWAY):
+                        yield (
+                            f"{name} has subnet {subnet.name}, whose route {route.name} goes to an internet gateway;"
+                            " it must have subnets behind NAT or endpoints"
+                        )
 
 
-def _public_routes(table: Resource, stack: Stack) -> Iterator[Resource]:
-    for route in _routes(table, stack):
-        value = route.properties.get("gatewayId")
-        given = isinstance(value, str) and value.startswith("igw-")
-        if given or stack.sources(route, "gatewayId", GATEWAY):
-            yield route
+@rule(
+    "ingress-restricted",
+    *GROUP_RULES,
+    why="checkov refuses 0.0.0.0/0 for ports 22, 80, 3389 and all, nothing else",
+)
+def ingress_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Inbound traffic is from known ranges and groups, never to SSH, and unrestricted only within a group (EFA)."""
+    found = traffic(resource)
+    if not found.is_inbound:
+        return
+    for block in found.ranges:
+        if is_public(block):
+            yield f"it allows {block}; it must name a range of one organisation, or a security group"
+        elif block.startswith("pl-"):
+            yield f"it allows prefix list {block}, whose ranges can change; it must name ranges, or a security group"
+    if found.is_unrestricted:
+        if not found.is_own_group:
+            yield f"it allows {found} from elsewhere; it must name its own group, or protocol and ports"
+        return
+    for port in filter(found.passes, SHELL_PORTS):
+        yield f"it allows port {port}; nodes have no remote shell, so it must leave the port out"
+
+
+@rule("egress-restricted", *GROUP_RULES, why="CKV_AWS_382 does not read rules that are resources")
+def egress_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Outbound traffic to the internet names its protocol and ports."""
+    found = traffic(resource)
+    if not found.is_inbound and found.is_unrestricted and any(map(is_public, found.ranges)):
+        yield f"it allows {found} to everywhere; it must name protocol and ports, such as tcp 443"

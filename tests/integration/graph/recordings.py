@@ -34,7 +34,7 @@ from tests.integration.graph import api_server
 from tests.integration.graph.model import UNKNOWN
 from tests.integration.graph.paths import without
 from trainyard.policies.model import UNKNOWN as NOT_KNOWN
-from trainyard.policies.reading import plain
+from trainyard.policies.snapshot import plain
 
 STATES: Final = Path(__file__).parent / "states"
 UNRELEASED: Final = "unreleased"

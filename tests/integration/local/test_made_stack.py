@@ -15,7 +15,7 @@ from tests.integration.local.conftest import Stack
 from tests.integration.policy import previews
 from tests.integration.policy.settled import unsettled
 from tests.previews import preview_of
-from trainyard.policies.judge import judge
+from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Stack as Resources
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 @pytest.fixture(scope="module")
 def made(stack: Stack) -> Resources:
     """The resources in the state after `up`, and the objects of its charts."""
-    return previews.made(stack.pulumi_state(), stack.home)
+    return previews.resources(stack.pulumi_state(), stack.home)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def foreseen(stack: Stack) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def previewed(stack: Stack, foreseen: dict[str, Any]) -> Resources:
     """The resources of that preview."""
-    return previews.foreseen(foreseen, stack.home)
+    return previews.resources(foreseen, stack.home)
 
 
 def test_what_was_made_is_what_the_preview_said(stack: Stack, foreseen: dict[str, Any]) -> None:
@@ -46,5 +46,5 @@ def test_what_was_made_is_what_the_preview_said(stack: Stack, foreseen: dict[str
 def test_what_was_made_violates_no_rule_and_no_rule_is_left_undecided(
     previewed: Resources, made: Resources
 ) -> None:
-    assert judge(previewed).undecided, "the preview knows everything: then this test is about nothing"
+    assert evaluate(previewed).undecided, "the preview knows everything: then this test is about nothing"
     assert unsettled(previewed, made) == []

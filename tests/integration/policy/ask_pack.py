@@ -15,9 +15,9 @@ from google.protobuf import empty_pb2, struct_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 
-def properties(given: dict[str, Any]) -> Any:
+def properties(values: dict[str, Any]) -> Any:
     result = struct_pb2.Struct()
-    result.update(given)
+    result.update(values)
     return result
 
 
@@ -35,9 +35,9 @@ def resource(each: dict[str, Any]) -> Any:
 
 
 def ask(port: str, resources: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the pack says of itself, of the first resource, and of a stack of all."""
+    """Return the policies of the pack, and its findings for the first resource and for a stack of all."""
     stub = analyzer_pb2_grpc.AnalyzerStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
-    told = stub.GetAnalyzerInfo(empty_pb2.Empty())
+    info = stub.GetAnalyzerInfo(empty_pb2.Empty())
     first = resources[0]
     alone = stub.Analyze(
         analyzer_pb2.AnalyzeRequest(
@@ -46,7 +46,7 @@ def ask(port: str, resources: list[dict[str, Any]]) -> dict[str, Any]:
     )
     whole = stub.AnalyzeStack(analyzer_pb2.AnalyzeStackRequest(resources=[resource(r) for r in resources]))
     return {
-        "policies": [[p.name, analyzer_pb2.EnforcementLevel.Name(p.enforcementLevel)] for p in told.policies],
+        "policies": [[p.name, analyzer_pb2.EnforcementLevel.Name(p.enforcementLevel)] for p in info.policies],
         "alone": [[d.policyName, d.message] for d in alone.diagnostics],
         "whole": [[d.policyName, d.urn] for d in whole.diagnostics],
     }

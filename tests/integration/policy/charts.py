@@ -1,4 +1,4 @@
-"""The objects of a stack's Helm charts, as resources that rules and checkov judge like the program's own. Pure.
+"""The objects of a stack's Helm charts, as resources that rules and checkov check like the program's own. Pure.
 
 A release's values may hold what a preview can't know, such as the name of a role. Helm is given a text in its place; an
 object's property that holds this text is not known either.

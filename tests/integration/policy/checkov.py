@@ -18,6 +18,7 @@ from tests.integration.policy.environments import environment
 from tests.integration.policy.terraform_plan import by_address, plan
 from trainyard.cli.engine import ROOT
 from trainyard.policies.model import UNKNOWN, Resource, Stack, Undecided
+from trainyard.policies.pods import TORCHRUN_QUEUE, pods
 from trainyard.policies.waivers import Waiver, namespace_of
 
 DOCKERFILES: Final = ("launcher/Dockerfile", "trainer/Dockerfile")
@@ -27,9 +28,15 @@ KUBERNETES: Final = "kubernetes:"
 NO_MANIFESTS: Final = ("kubernetes:helm.sh/",)
 # An object with an unknown value of one of these is skipped.
 REQUIRED_KEYS: Final = ("spec", "rules")
-# A placeholder for an unknown image, so that checkov checks the rest of the pod. Our own rules ask for digests of
-# images, and checkov checks the state again.
+# A placeholder for an unknown image, so that checkov checks the rest of the pod; it checks the state again.
 IMAGE: Final = f"unknown.invalid/image@sha256:{'0' * 64}"
+
+# Kinds of others that have pod templates.
+AS_JOBS: Final = (
+    "kubernetes:kubeflow.org/v1:PyTorchJob",
+    "kubernetes:kubeflow.org/v1:MPIJob",
+    TORCHRUN_QUEUE,
+)
 
 PLAN: Final = "plan.json"
 # Type, name and namespace of the checked resource.
@@ -137,33 +144,45 @@ def check_dockerfiles(folder: Path) -> Verdict:
 
 
 def manifests(stack: Stack) -> Iterator[tuple[Resource, dict[str, Any]]]:
-    """The Kubernetes objects of a stack as `kubectl` takes them, but those whose spec is not known yet."""
+    """Return the Kubernetes objects of a stack as manifests, except those whose spec is unknown.
+
+    checkov does not know the kinds in `AS_JOBS`; it gets a Job for each of their pod templates.
+    """
     for resource in stack.resources:
         if not resource.type.startswith(KUBERNETES) or resource.type.startswith(NO_MANIFESTS):
             continue
         group, _, kind = resource.type.removeprefix(KUBERNETES).rpartition(":")
+        head = {"apiVersion": group.removeprefix("core/"), "kind": kind}
         try:
-            properties = _known_part(resource.properties)
+            if resource.type in AS_JOBS:
+                metadata = _without_unknown(resource.properties.get("metadata") or {})
+                for _, pod in pods(resource):
+                    spec = {"template": {"spec": _without_unknown(pod)}}
+                    yield (
+                        resource,
+                        {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec},
+                    )
+            else:
+                yield resource, {**head, **_without_unknown(resource.properties)}
         except Undecided:
             continue
-        yield resource, {"apiVersion": group.removeprefix("core/"), "kind": kind, **properties}
 
 
-def _known_part(value: Any) -> Any:
-    """The value without what is not known: arguments, variables and annotations may lack one.
+def _without_unknown(value: Any) -> Any:
+    """Return the value without its unknown parts, such as arguments, variables and annotations.
 
     Raises:
-        Undecided: what is not known decides what the object is.
+        Undecided: a part that the object can't be without is unknown.
     """
     if isinstance(value, list):
-        return [_known_part(each) for each in value if each is not UNKNOWN]
+        return [_without_unknown(each) for each in value if each is not UNKNOWN]
     if not isinstance(value, Mapping):
         return value
     for key in REQUIRED_KEYS:
         if value.get(key) is UNKNOWN:
             raise Undecided(key)
     stated = {**value, "image": IMAGE} if value.get("image") is UNKNOWN else value
-    return {key: _known_part(each) for key, each in stated.items() if each is not UNKNOWN}
+    return {key: _without_unknown(each) for key, each in stated.items() if each is not UNKNOWN}
 
 
 def _reports(inputs: Mapping[str, list[str]], folder: Path) -> dict[str, list[Any]]:

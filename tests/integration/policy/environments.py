@@ -1,6 +1,6 @@
-"""Python environments of judges, apart from the project's own: installed once, into the cache of tools.
+"""Python environments of checkov and of the policy pack, apart from the project's own, in the cache of tools.
 
-What they need is exactly what a lock says, with hashes; its second line says how it was made.
+A lock file names their packages with hashes; its second line is the command that wrote it.
 `python -m tests.integration.policy.environments` installs them all: the live tests of an ordinary user run in a
 network of their own, from which no package index is reached.
 """
@@ -44,7 +44,7 @@ def environment(name: str) -> Path:
             if not complete.exists():
                 progress.start(f"installing what {lock.name} names")
                 _install(name, directory, lock)
-                # The last thing that is written, so that a killed installation begins anew.
+                # Written last, so that an interrupted installation starts again.
                 complete.touch()
                 progress.finish("installed")
     return directory

@@ -1,4 +1,4 @@
-"""The resources that stack files will have, or have, as the rules judge them; objects of charts are among them."""
+"""The resources of stack files and of states, with the objects of charts, as the rules read them."""
 
 from __future__ import annotations
 
@@ -11,46 +11,36 @@ from local.tools import ensure
 from tests import previews
 from tests.integration.policy.rendering import with_charts
 from trainyard.policies.model import Stack
-from trainyard.policies.reading import of_preview, of_state
+from trainyard.policies.snapshot import stack_of
 
 
 @cache
 def preview(stack: str) -> Stack:
-    """What a stack file's first `up` would make.
+    """Return what the first `up` of a stack file would create.
 
     Raises:
         ChartError: a chart can't be rendered.
         EngineError, StackFileError: as `previews.preview`.
     """
-    return _with_charts(of_preview(previews.preview(stack)), Home(previews.HOME))
+    return resources(previews.preview(stack), Home(previews.HOME))
 
 
-def foreseen(preview_document: Mapping[str, Any], home: Home) -> Stack:
-    """What a preview, as the engine writes it down, would make.
-
-    Raises:
-        ChartError: a chart can't be rendered.
-        ReadingError: this is no preview.
-    """
-    return _with_charts(of_preview(preview_document), home)
-
-
-def made(state: Mapping[str, Any], home: Home) -> Stack:
-    """What a stack has, from its state (`pulumi stack export`).
+def resources(document: Mapping[str, Any], home: Home) -> Stack:
+    """Return what a preview would create, or what a state (`pulumi stack export`) has.
 
     Raises:
         ChartError: a chart can't be rendered.
-        ReadingError: this is no state.
+        SnapshotError: the document is neither.
     """
-    return _with_charts(of_state(state), home)
+    return _with_charts(stack_of(document), home)
 
 
 def charted(stack: Stack) -> Stack:
-    """A stack with the objects of its charts, which are fetched where they are not on this machine.
+    """Return a stack with the objects of its charts; charts that are not on this machine are downloaded.
 
     Raises:
         ChartError: a chart can't be rendered.
-        ToolError: there is no Helm.
+        ToolError: Helm can't be installed.
     """
     home = Home(previews.HOME)
     ensure(("helm",), home, quiet=True)

@@ -1,4 +1,4 @@
-"""Our resources as a Terraform plan, so that judges who know only those can read them. Pure.
+"""Our resources as a Terraform plan, so that checkov can read them. Pure.
 
 The form is Terraform's (https://developer.hashicorp.com/terraform/internals/json-format): planned values, the change
 per resource, and a configuration whose expressions say which resource a value comes from. The AWS provider of Pulumi
@@ -148,10 +148,10 @@ def _configuration(where: str, resource: Resource, addresses: Mapping[str, str])
         attribute = renamed.get(snake(name), snake(name))
         sources = [addresses[urn] for urn in sorted(resource.refers(name)) if urn in addresses]
         if sources:
-            # The judge looks for the resource; which of its attributes it is, Pulumi does not record.
+            # checkov needs the resource; Pulumi does not record which of its attributes it is.
             expressions[attribute] = {"references": [x for each in sources for x in (f"{each}.id", each)]}
         elif value is UNKNOWN:
-            # A plan has an expression for whatever is not known yet; without one the judge takes it for not set.
+            # A plan has an expression for an unknown value; without one, checkov treats it as not set.
             expressions[attribute] = {"references": [f"{ELSEWHERE}.output", ELSEWHERE]}
         else:
             expressions[attribute] = {"constant_value": _value(name, value)}

@@ -23,7 +23,7 @@ ASK = Path(__file__).with_name("ask_pack.py")
 
 
 def served(*resources: dict[str, Any]) -> dict[str, Any]:
-    """What the pack says of itself, of the first resource, and of a stack of all."""
+    """Return the policies of the pack, and its findings for the first resource and for a stack of all."""
     python = environment("policy-pack") / "bin" / "python"
     answer = subprocess.run(
         [str(python), str(ASK)],
@@ -38,48 +38,47 @@ def served(*resources: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def analyzed(type_: str, urn: str, properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": type_, "urn": urn, "properties": properties, "from": {}, **more}
+
+
 def test_every_rule_is_a_mandatory_policy_that_stops_what_violates_it() -> None:
-    bucket = {"type": "aws:s3/bucket:Bucket", "urn": "urn:bucket", "properties": {}, "from": {}}
-    subnet = {
-        "type": "aws:ec2/subnet:Subnet",
-        "urn": "urn:subnet",
-        "properties": {"mapPublicIpOnLaunch": True},
-        "from": {},
+    template = analyzed(
+        "aws:ec2/launchTemplate:LaunchTemplate",
+        "urn:template",
+        {"keyName": "k", "blockDeviceMappings": [{"ebs": {"encrypted": "true"}}]},
+    )
+    buckets = [analyzed("aws:s3/bucket:Bucket", f"urn:{name}", {}) for name in ("closed", "open")]
+    tls = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": "arn:aws:s3:::b/*",
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
     }
-    versioned = {
-        "type": "aws:s3/bucketVersioning:BucketVersioning",
-        "urn": "urn:versioned",
-        # The bucket's name is not known in a preview; where it comes from is.
-        "properties": {
-            "bucket": "04da6b54-80e4-46f7-96ec-b56ff0331ba9",
-            "versioningConfiguration": {"status": "Enabled"},
-        },
-        "from": {"bucket": ["urn:bucket"]},
-    }
-    # Its waiver counts beside the definition of MPIJobs alone, which the rule sees only in the whole stack.
-    namespace = {
-        "type": "kubernetes:core/v1:Namespace",
-        "name": "training",
-        "urn": "urn:namespace",
-        "properties": {
-            "metadata": {"name": "training", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}
-        },
-        "from": {},
-    }
-    definition = {
-        "type": "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition",
-        "name": "training-operator:mpijobs.kubeflow.org",
-        "urn": "urn:definition",
-        "properties": {},
-        "from": {},
-    }
-    assert ["namespace-restricted", "urn:namespace"] in served(subnet, namespace)["whole"]
-    answer = served(subnet, bucket, versioned, namespace, definition)
+    # The bucket's name is unknown in a preview; the resource that it comes from is known.
+    unknown = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+    policy = analyzed(
+        "aws:s3/bucketPolicy:BucketPolicy",
+        "urn:policy",
+        {"bucket": unknown, "policy": json.dumps({"Statement": [tls]})},
+        **{"from": {"bucket": ["urn:closed"]}},
+    )
+    # Its waiver counts only beside the definition of MPIJobs, which the rule sees only in the whole stack.
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+    metadata = {"metadata": {"name": "training", "labels": labels}}
+    namespace = analyzed("kubernetes:core/v1:Namespace", "urn:namespace", metadata, name="training")
+    definition = analyzed(
+        "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition",
+        "urn:definition",
+        {},
+        name="training-operator:mpijobs.kubeflow.org",
+    )
+    assert ["namespace-restricted", "urn:namespace"] in served(template, namespace)["whole"]
+    answer = served(template, *buckets, policy, namespace, definition)
     assert ["namespace-restricted", "urn:namespace"] not in answer["whole"]
-    assert answer["policies"] == [[rule.name, "MANDATORY"] for rule in ALL]
+    assert answer["policies"] == [[rule.id, "MANDATORY"] for rule in ALL]
     ((name, message),) = answer["alone"]
-    assert name == "subnet-without-public-addresses"
-    assert "mapPublicIpOnLaunch is true; it must be false" in message
-    violated = {policy for policy, urn in answer["whole"] if urn == "urn:bucket"}
-    assert "bucket-encrypted" in violated
-    assert "bucket-versioned" not in violated
+    assert name == "node-access-closed"
+    assert "keyName is set; it must not be" in message
+    assert [urn for rule, urn in answer["whole"] if rule == "bucket-tls-only"] == ["urn:open"]

@@ -16,9 +16,9 @@ from tests.unit.infra.changing import settings, with_, with_pool
 from tests.unit.policies.building import made
 from trainer.node_check import Expected, expected
 from trainyard.k8s.names import PLACEHOLDER_PRIORITY_CLASS
-from trainyard.policies.judge import judge
+from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Stack
-from trainyard.policies.pods import RULES
+from trainyard.policies.rules import ALL
 
 pytestmark = pytest.mark.unit
 
@@ -95,13 +95,13 @@ def test_a_shared_file_system_is_mounted_for_reading() -> None:
 
 
 @pytest.mark.parametrize("of", [P4D, CPU, TRAINIUM], ids=lambda of: of.name)
-def test_it_keeps_to_every_rule_of_pods(of: Pool) -> None:
+def test_it_violates_no_rule(of: Pool) -> None:
     job = made(
         "kubernetes:batch/v1:CronJob",
         metadata={"name": name_of(of), "namespace": "training"},
         spec=cron_spec(of, IMAGE, {"lustre": "/fsx"}),
     )
-    assert [str(each) for each in judge(Stack([job]), rules=RULES.all).violations] == []
+    assert [str(each) for each in evaluate(Stack([job]), rules=ALL).violations] == []
 
 
 def test_the_setting_is_off_unless_it_is_asked_for() -> None:

@@ -25,7 +25,7 @@ from tests.unit.graph.invented import (
     state,
     urn,
 )
-from trainyard.policies.reading import HIDDEN_VALUE, SIGNATURE
+from trainyard.policies.snapshot import HIDDEN_VALUE, SIGNATURE
 
 pytestmark = pytest.mark.unit
 

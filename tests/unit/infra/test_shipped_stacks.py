@@ -24,7 +24,7 @@ from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT,
 from tests.unit.infra.whole import images, in_a_small_checkout, whole
 from tests.unit.infra.whole import shipped as recorded
 from trainyard.policies import waivers
-from trainyard.policies.judge import judge
+from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Resource, Stack
 
 pytestmark = [
@@ -125,7 +125,7 @@ def test_stacks_that_differ_in_values_break_the_same_rules(alike: tuple[str, ...
                 for r in recorded(name).resources
             ]
         )
-        return {(each.rule.name, each.resource.type) for each in judge(stack, WAIVERS).violations}
+        return {(each.rule.id, each.resource.type) for each in evaluate(stack, WAIVERS).violations}
 
     first, *others = map(broken, alike)
     assert others == [first] * len(others)

@@ -1,4 +1,4 @@
-"""Resources for the cases of rules."""
+"""Resources for the fixtures of rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Case = Resource | tuple[Resource, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Cases:
-    """What a rule must reject, and what it must accept. The first resource of a case is judged, in a stack of all."""
+    """The fixtures that a rule must reject and accept. The first resource of each is checked, in a stack of all."""
 
     rejects: Sequence[Case]
     accepts: Sequence[Case]
@@ -27,7 +27,7 @@ def urn(type_: str, name: str) -> str:
 def made(
     type_: str, name: str = "it", /, *, of: dict[str, Resource] | None = None, **properties: Any
 ) -> Resource:
-    """A resource with properties; `of` names, per property, the resource that its value comes from."""
+    """Return a resource; `of` has, for each property, the resource that its value comes from."""
     return Resource(
         type=type_,
         name=name,
@@ -38,12 +38,12 @@ def made(
 
 
 def document(*statements: dict[str, Any]) -> str:
-    """A policy document; what does not say its effect allows."""
+    """Return a policy document; Allow is the default effect."""
     return json.dumps(
         {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **each} for each in statements]}
     )
 
 
 def stack_of(case: Case) -> tuple[Resource, list[Resource]]:
-    """The resource that is judged, and all of its stack."""
+    """Return the resource that is checked, and all of its stack."""
     return (case, [case]) if isinstance(case, Resource) else (case[0], list(case))

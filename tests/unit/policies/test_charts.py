@@ -1,4 +1,4 @@
-"""The objects of charts: read from what Helm renders, judged like those of the program."""
+"""Objects of charts, from what Helm renders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.policy.charts import MARK, ChartError, arguments, objects
 from tests.integration.policy.checkov import manifests
 from tests.integration.policy.rendering import with_charts
 from tests.unit.policies.building import made
-from trainyard.policies.judge import judge
+from trainyard.policies.evaluate import evaluate
 from trainyard.policies.kubernetes import RELEASE
 from trainyard.policies.model import UNKNOWN, Resource, Stack
 
@@ -79,13 +79,13 @@ def test_an_object_without_a_namespace_lies_in_its_releases() -> None:
     assert not found["kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"].has("metadata", "namespace")
 
 
-def test_the_rules_judge_them_and_call_them_by_their_names() -> None:
+def test_rules_check_the_objects_of_a_chart() -> None:
     violated = {
-        (each.resource.name, each.rule.name) for each in judge(Stack(objects(release(), RENDERED))).violations
+        (each.resource.name, each.rule.id)
+        for each in evaluate(Stack(objects(release(), RENDERED))).violations
     }
-    assert ("shop:buying/buyer", "pod-image-by-digest") in violated
-    assert ("shop:buying/buyer", "pod-not-root") in violated
-    assert ("shop:buyer", "rights-listed") in violated
+    assert ("shop:buying/buyer", "pod-groups") in violated
+    assert ("shop:buyer", "rights-no-secrets") in violated
 
 
 def test_checkov_gets_them_as_manifests() -> None:
@@ -108,12 +108,6 @@ def test_what_is_not_known_goes_to_helm_as_a_mark_and_comes_back_as_unknown() ->
     assert container["env"][0]["value"] is UNKNOWN
 
 
-def test_an_object_whose_image_is_not_known_is_undecided() -> None:
-    text = RENDERED.replace("registry.example/buyer:v1", f"{MARK}/buyer:v1")
-    undecided = judge(Stack(objects(release(), text))).undecided
-    assert ("shop:buying/buyer", "pod-image-by-digest") in {(e.resource.name, e.rule.name) for e in undecided}
-
-
 def test_helm_is_asked_for_what_the_release_installs() -> None:
     assert arguments(release(skipCrds=True, version="1.2.3")) == [
         *("buyer", "/charts/buyer", "--namespace", "buying"),
@@ -123,21 +117,21 @@ def test_helm_is_asked_for_what_the_release_installs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"chart": UNKNOWN}, "release shop can't be rendered: chart is not known before an update"),
         ({"valueYamlFiles": ["a"]}, "release shop has valueYamlFiles"),
         ({"repositoryOpts": {"repo": "https://charts.example"}}, "release shop has repositoryOpts"),
     ],
 )
-def test_a_release_that_cannot_be_rendered_is_told(change: dict[str, Any], told: str) -> None:
+def test_a_release_that_cannot_be_rendered_is_an_error(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ChartError) as refused:
         arguments(release(**change))
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize("text", ["a: [", "just a text", "apiVersion: v1\nkind: Pod", "metadata: {name: a}"])
-def test_what_is_no_object_is_told_in_one_line(text: str) -> None:
+def test_output_that_is_no_object_is_an_error_of_one_line(text: str) -> None:
     with pytest.raises(ChartError) as refused:
         objects(release(), text)
     assert str(refused.value).startswith("the chart of release shop gives ")
@@ -170,12 +164,12 @@ def test_a_stack_has_the_objects_that_helm_renders(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "values").read_text()) == {"queue": MARK}
 
 
-def test_what_helm_refuses_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_error_of_helm_is_one_line(tmp_path: Path) -> None:
     program = helm(tmp_path, "printf 'Error: no such\\nchart\\n' >&2; exit 1")
     with pytest.raises(ChartError, match=r"^release shop can't be rendered: Error: no such chart$"):
         with_charts(Stack([release()]), program)
 
 
-def test_without_helm_it_is_told_which_program_is_missing(tmp_path: Path) -> None:
+def test_a_missing_helm_is_named(tmp_path: Path) -> None:
     with pytest.raises(ChartError, match=r"^release shop can't be rendered: .*/nowhere: No such file"):
         with_charts(Stack([release()]), tmp_path / "nowhere")

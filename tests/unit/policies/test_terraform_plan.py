@@ -69,7 +69,7 @@ def test_lists_have_terraforms_number() -> None:
     assert repository == {"encryption_configuration": [{"encryption_type": "KMS"}]}
 
 
-def test_unknown_values_are_told_as_unknown_and_have_no_value() -> None:
+def test_unknown_values_are_marked_and_have_no_value() -> None:
     log = made(
         "aws:ec2/launchTemplate:LaunchTemplate", imageId=UNKNOWN, names=["a", UNKNOWN], a={"b": UNKNOWN}
     )

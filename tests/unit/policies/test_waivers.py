@@ -1,4 +1,4 @@
-"""What a waiver is about: its rule, its resources, the namespace that it names, the stacks that its reason is about."""
+"""Waivers: the rule, the resources, the namespace and the stacks that each is about."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.integration.policy.checkov import Failure, Verdict
 from tests.unit.policies.building import made
 from trainyard.policies import waivers
-from trainyard.policies.judge import judge
+from trainyard.policies.evaluate import evaluate
 from trainyard.policies.kubernetes import ENFORCE, NAMESPACE
 from trainyard.policies.model import UNKNOWN, Resource, Stack
 from trainyard.policies.waivers import WaiverError
@@ -17,33 +17,39 @@ from trainyard.policies.waivers import WaiverError
 pytestmark = pytest.mark.unit
 
 DAEMON_SET = "kubernetes:apps/v1:DaemonSet"
-WAIVER = {"rule": "pod-off-the-host", "type": DAEMON_SET, "name": "a", "reason": "r", "since": "2026-11-21"}
-PRIVILEGED = {"name": "c", "securityContext": {"privileged": True}}
+WAIVER = {"rule": "pod-groups", "type": DAEMON_SET, "name": "dmz-*", "reason": "r", "since": "2026-11-21"}
 MPI = made(
     "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition", "training-operator:mpijobs.kubeflow.org"
 )
 CLAIM = made("kubernetes:core/v1:PersistentVolumeClaim", "lustre")
+ON_THE_HOST = {"pod-groups", "volumes-off-the-host"}
 
 
-def plugin(namespace: Any) -> Resource:
-    """A device plugin by its name, which may do on its machine what it likes."""
-    pod = {
-        "hostPID": True,
-        "containers": [PRIVILEGED],
-        "volumes": [{"name": "root", "hostPath": {"path": "/"}}],
-    }
-    metadata = {"namespace": namespace}
-    return made(DAEMON_SET, "any-device-plugin", metadata=metadata, spec={"template": {"spec": pod}})
+def text_of(**change: Any) -> str:
+    return "- " + "\n  ".join(
+        f"{key}: {value}" for key, value in {**WAIVER, **change}.items() if value is not None
+    )
+
+
+def plugin(namespace: Any, name: str = "any-device-plugin") -> Resource:
+    pod = {"containers": [{"name": "c"}], "volumes": [{"name": "root", "hostPath": {"path": "/"}}]}
+    return made(DAEMON_SET, name, metadata={"namespace": namespace}, spec={"template": {"spec": pod}})
 
 
 def violated(*resources: Resource) -> set[str]:
-    return {each.rule.name for each in judge(Stack(resources), waivers.load()).violations}
+    return {each.rule.id for each in evaluate(Stack(resources), waivers.load()).violations}
 
 
-ON_THE_HOST = {"pod-not-root", "pod-no-escalation", "pod-no-capabilities", "pod-seccomp", "pod-off-the-host"}
+def test_a_waiver_is_about_one_rule_and_the_resources_it_names() -> None:
+    stack = Stack([plugin("a", "dmz-a"), plugin("a", "nodes-a")])
+    result = evaluate(stack, waivers.read(text_of()))
+    assert [(each.rule.id, each.resource.name) for each, _ in result.waived] == [("pod-groups", "dmz-a")]
+    found = {(each.rule.id, each.resource.name) for each in result.violations}
+    assert ("pod-groups", "nodes-a") in found
+    assert ("volumes-off-the-host", "dmz-a") in found
 
 
-def test_device_plugins_have_their_waivers_in_their_own_namespace_alone() -> None:
+def test_device_plugins_have_waivers_only_in_their_namespace() -> None:
     assert violated(plugin("device-plugins")) & ON_THE_HOST == set()
     for namespace in ("kube-system", "training", None, UNKNOWN):
         assert violated(plugin(namespace)) >= ON_THE_HOST
@@ -52,14 +58,14 @@ def test_device_plugins_have_their_waivers_in_their_own_namespace_alone() -> Non
 @pytest.mark.parametrize(
     ("others", "is_waived"), [([], False), ([MPI], True), ([CLAIM], True), ([plugin("training")], False)]
 )
-def test_the_training_namespace_is_less_than_restricted_only_beside_what_asks_for_it(
+def test_the_training_namespace_is_baseline_only_beside_what_needs_it(
     others: list[Resource], is_waived: bool
 ) -> None:
     namespace = made(NAMESPACE, "training", metadata={"name": "training", "labels": {ENFORCE: "baseline"}})
     assert ("namespace-restricted" not in violated(namespace, *others)) is is_waived
 
 
-def test_the_operator_may_make_rights_to_enter_pods_only_with_mpi_jobs() -> None:
+def test_the_operator_has_the_right_to_exec_only_with_mpi_jobs() -> None:
     rules = [{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}]
     operator = made(
         "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole",
@@ -70,8 +76,8 @@ def test_the_operator_may_make_rights_to_enter_pods_only_with_mpi_jobs() -> None
     assert violated(operator, MPI) == set()
 
 
-def test_what_checkov_says_is_waived_in_the_namespace_and_beside_the_resources_too() -> None:
-    given = waivers.read(
+def test_waivers_of_checkov_have_the_same_bounds() -> None:
+    accepted = waivers.read(
         """
 - {rule: CKV_K8S_16, type: "kubernetes:*", name: "*-plugin", namespace: plugins, reason: r, since: 2026-11-21}
 - {rule: CKV_K8S_20, type: "*", name: "*", reason: r, since: 2026-11-21, beside: [{type: "*", name: lustre}]}
@@ -85,35 +91,33 @@ def test_what_checkov_says_is_waived_in_the_namespace_and_beside_the_resources_t
     nowhere, conditional = failure("CKV_K8S_16", None), failure("CKV_K8S_20", "training")
     failures = (inside, outside, nowhere, conditional)
     with_claim = Verdict(failures=failures, passed=0, stack=Stack([CLAIM]))
-    assert with_claim.unwaived(given) == [outside, nowhere]
-    assert with_claim.used(given) == set(given)
+    assert with_claim.unwaived(accepted) == [outside, nowhere]
+    assert with_claim.used(accepted) == set(accepted)
     without = Verdict(failures=failures, passed=0, stack=Stack([]))
-    assert without.unwaived(given) == [outside, nowhere, conditional]
-    assert without.used(given) == {given[0]}
+    assert without.unwaived(accepted) == [outside, nowhere, conditional]
+    assert without.used(accepted) == {accepted[0]}
 
 
 @pytest.mark.parametrize(
-    ("bound", "told"),
+    ("change", "message"),
     [
-        ("namespace: 3", "waivers[0].namespace is 3; it must be a text"),
-        ("beside: lustre", "waivers[0].beside is 'lustre'; it must be a list of mappings of name and type"),
-        ("beside: [lustre]", "waivers[0].beside[0] is 'lustre'; it must be a mapping of name and type"),
-        (
-            "beside: [{name: a}]",
-            "waivers[0].beside[0] is {'name': 'a'}; it must be a mapping of name and type",
-        ),
-        ("beside: [{name: a, type: 1}]", "waivers[0].beside[0].type is 1; it must be a text"),
-        ("scope: a", "waivers[0] lacks or should not have scope"),
+        ({"reason": None}, "waivers[0] has no reason"),
+        ({"until": "2027-01-01"}, "waivers[0] has until"),
+        ({"reason": '" "'}, "waivers[0].reason is ' '"),
+        ({"since": "soon"}, "waivers[0].since is 'soon'; it must be a date"),
+        ({"namespace": 3}, "waivers[0].namespace is 3"),
+        ({"beside": "lustre"}, "waivers[0].beside is 'lustre'"),
+        ({"beside": "[lustre]"}, "waivers[0].beside[0] is 'lustre'"),
+        ({"beside": "[{name: a}]"}, "waivers[0].beside[0] has no type"),
+        ({"beside": "[{name: a, type: 1}]"}, "waivers[0].beside[0].type is 1"),
     ],
 )
-def test_a_bound_that_says_nothing_is_refused(bound: str, told: str) -> None:
-    text = "- " + "\n  ".join([*(f"{key}: {value}" for key, value in WAIVER.items()), bound])
+def test_a_wrong_waiver_is_an_error_with_its_place(change: dict[str, Any], message: str) -> None:
     with pytest.raises(WaiverError) as refused:
-        waivers.read(text)
-    assert told in str(refused.value)
+        waivers.read(text_of(**change))
+    assert str(refused.value).startswith(message)
 
 
-def test_a_waiver_is_told_with_its_namespace() -> None:
-    text = "- " + "\n  ".join([*(f"{key}: {value}" for key, value in WAIVER.items()), "namespace: b"])
-    (waiver,) = waivers.read(text)
-    assert str(waiver) == f"pod-off-the-host on {DAEMON_SET} a in b (since 2026-11-21)"
+def test_a_waiver_is_printed_with_its_namespace_and_date() -> None:
+    (waiver,) = waivers.read(text_of(namespace="b"))
+    assert str(waiver) == f"pod-groups on {DAEMON_SET} dmz-* in b (since 2026-11-21)"
