@@ -1,50 +1,66 @@
-"""`kubectl torchrun`, the executable `kubectl-torchrun`: torchrun jobs from the current directory.
+"""`kubectl torchrun`, the executable `kubectl-torchrun`: TorchrunJobs from the current directory.
 
-Exit codes: trainyard/kubectl/errors.py.
+The entry point is `entry`. Each verb has a module, which is imported when it is used. Exit codes: errors.py.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 from trainyard.kubectl.errors import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs one verb and returns the exit code; what is wrong is one line on standard error."""
+    """Run one verb and return the exit code. Print an error as one line on standard error."""
     follows = False
     try:
-        # They take as long as many a verb does, and may be interrupted as well.
         from trainyard.kubectl.cli import parser
-        from trainyard.kubectl.packing import packing
 
         options = parser().parse_args(arguments)
         follows = getattr(options, "follow", False)
-        with packing(options) as packed:
-            from trainyard.kubectl.list import run  # this import takes as long as packing does
-
-            code = run(options, packed, environment)
-            sys.stdout.flush()
-            return code
+        code = _run(options, environment)
+        sys.stdout.flush()
+        return code
     except PluginError as error:
-        return _told(str(error), error.code)
+        return _report(str(error), error.code)
     except KeyboardInterrupt:
-        return _told("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # who reads us has enough
+        return _report("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of the output has ended
         _close_output()
-        if follows:  # 0 would say that the job succeeded
-            return _told("standard output: nobody reads it any more; how the job ends is not known", OUTPUT)
+        if follows:  # 0 would mean that the job succeeded
+            return _report("standard output: was closed; the end of the job is unknown", OUTPUT)
         return DONE
     except OSError as error:
-        if error.filename is None:  # what has a name was no output
+        if error.filename is None:  # an error of the output has no file name
             _close_output()
-        return _told(f"{error.filename or 'standard output'}: {error.strerror or error}", OUTPUT)
+        return _report(f"{error.filename or 'standard output'}: {error.strerror or error}", OUTPUT)
 
 
-def _told(line: str, code: int) -> int:
+def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    if not hasattr(options, "workspace"):
+        from trainyard.kubectl.cluster import connect
+
+        code: int = import_module(f"trainyard.kubectl.{options.module}").run(options, connect(options))
+        return code
+    # A second process packs the workspace while this one imports the clients of Kubernetes and S3.
+    from trainyard.kubectl.packing import packing
+
+    with packing(options) as packed:
+        if options.verb == "sync":
+            from trainyard.kubectl import sync
+
+            return sync.run(options, packed)
+        from trainyard.kubectl import submit
+
+        return submit.run(options, packed, environment)
+
+
+def _report(line: str, code: int) -> int:
     from trainyard.kubectl.progress import say
 
     say(f"{PROGRAM}: {line}")
@@ -52,32 +68,32 @@ def _told(line: str, code: int) -> int:
 
 
 def _close_output() -> None:
-    """What is not written yet is not tried again at the end."""
+    """Redirect the output, so that Python does not write the rest of it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _listen() -> None:
+def _handle_signals() -> None:
     import signal
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
 
 
 def entry() -> None:
-    """The executable `kubectl-torchrun`."""
-    # What is imported stays: to look through it again and again for what could go is a fourth of the time.
+    """Run the executable `kubectl-torchrun`."""
+    # Imported objects stay until the end. Collections during the imports take a fourth of the time.
     gc.set_threshold(100_000)
     if sys.stderr is None:  # closed
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
     try:
-        _listen()
+        _handle_signals()
         if sys.stdout is None:
-            sys.exit(_told("standard output: is closed; nothing is done", OUTPUT))
+            sys.exit(_report("standard output: is closed. Nothing was done", OUTPUT))
         code = main(sys.argv[1:], os.environ)
-    except KeyboardInterrupt:  # before `main` listens to it, or once more while it ends
-        code = _told("interrupted", INTERRUPTED)
-    gc.freeze()  # at the end, too: what is there goes with the process
+    except KeyboardInterrupt:  # outside of `main`, or a second one
+        code = _report("interrupted", INTERRUPTED)
+    gc.freeze()  # no collection at exit
     sys.exit(code)
 
 

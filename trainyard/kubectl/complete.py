@@ -1,7 +1,7 @@
-"""`kubectl_complete-torchrun`: what kubectl asks when Tab is pressed after `kubectl torchrun`.
+"""`kubectl_complete-torchrun`: shell completion for `kubectl torchrun`. The entry point is `entry`.
 
-One suggestion per line, at last a line with what the shell should do besides (kubectl, pkg/cmd/plugin_completion.go;
-cobra's ShellCompDirective: 0 files if nothing was suggested, 4 no files).
+One suggestion per line, then a directive for the shell (kubectl, pkg/cmd/plugin_completion.go; ShellCompDirective of
+cobra: 0 complete files if there is no suggestion, 4 no files).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from trainyard.kubectl.errors import PluginError
 _QUICK: Final = RetryPolicy(timeout=1.0, initial_delay=0.1, max_delay=0.2)
 _FILES, _NO_FILES = 0, 4
 _WITH_JOB: Final = frozenset({"logs", "status", "cancel", "suspend", "resume", "sync", "cp"})
-# What the values of these flags are the names of.
-_NAMED: Final = {"queue": "queues", "namespace": "namespaces", "context": "contexts"}
-_ASKED: Final = ("-n", "--namespace", "--context")
+# The objects that the values of these flags name.
+_OBJECT_FLAGS: Final = {"queue": "queues", "namespace": "namespaces", "context": "contexts"}
+_VALUE_FLAGS: Final = ("-n", "--namespace", "--context")
 Names = Callable[[str, Sequence[str]], list[str]]
 
 
 def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
-    """What may come in place of the last word, and the directive; `names` looks up what is called so in the cluster.
+    """Return the words that may replace the last one, and the directive. `names` lists names in the cluster.
 
-    Of `--queue=v`, what may come behind the equals sign: the shells' scripts of cobra keep what is before it.
+    For `--queue=v`, return the values alone: the shell scripts of cobra keep the flag.
     """
     *before, last = words or [""]
     line = _Line(before)
@@ -41,8 +41,8 @@ def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
             return [], _NO_FILES
     if line.waits is not None:
         found = [str(choice) for choice in line.waits.choices or ()]
-        if line.waits.dest in _NAMED:
-            found = names(_NAMED[line.waits.dest], before)
+        if line.waits.dest in _OBJECT_FLAGS:
+            found = names(_OBJECT_FLAGS[line.waits.dest], before)
         if not found:
             return [], _FILES if line.waits.dest in ("workspace", "kubeconfig") else _NO_FILES
     elif last.startswith("-"):
@@ -58,7 +58,7 @@ def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
 
 
 class _Line:
-    """What the words so far are: the verb, the flags that may come, the one that waits for its value."""
+    """The words so far: the verb, the flags that may follow, and the flag that waits for its value."""
 
     def __init__(self, words: Sequence[str]) -> None:
         whole = parser()
@@ -68,7 +68,7 @@ class _Line:
         self.verb = ""
         self.flags = _flags(whole)
         self.waits: argparse.Action | None = None
-        self.of_command = False  # what stands behind "--"
+        self.of_command = False  # after "--"
         for word in words:
             if self.waits is not None:
                 self.waits = None
@@ -85,18 +85,18 @@ def _flags(of: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return {flag: action for action in of._actions for flag in action.option_strings}
 
 
-def look_up(kind: str, words: Sequence[str]) -> list[str]:
-    """Names of jobs, queues, namespaces or contexts, none where the cluster does not answer at once."""
-    # As argparse reads them of the whole line: "-n x", "-nx", "--namespace=x".
+def list_names(kind: str, words: Sequence[str]) -> list[str]:
+    """Return names of jobs, queues, namespaces or contexts, none if the cluster does not answer at once."""
+    # As on the whole line: "-n x", "-nx", "--namespace=x".
     flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for names in (("-n", "--namespace"), ("--context",), ("--kubeconfig",)):
         flags.add_argument(*names, type=value_or_none)
     try:
-        # One that waits for its value has none yet.
-        given, _ = flags.parse_known_args(words[:-1] if words and words[-1] in _ASKED else words)
+        # The last flag may have no value yet.
+        options, _ = flags.parse_known_args(words[:-1] if words and words[-1] in _VALUE_FLAGS else words)
         if kind == "contexts":
-            return contexts_of(given.kubeconfig)
-        cluster = Cluster.connect(given.kubeconfig, given.context, given.namespace, _QUICK)
+            return contexts_of(options.kubeconfig)
+        cluster = Cluster.connect(options.kubeconfig, options.context, options.namespace, _QUICK)
         if kind == "namespaces":
             return cluster.namespaces()
         items = cluster.queues() if kind == "queues" else cluster.jobs()
@@ -105,15 +105,15 @@ def look_up(kind: str, words: Sequence[str]) -> list[str]:
     return [item["metadata"]["name"] for item in items]
 
 
-def main(words: Sequence[str], names: Names = look_up) -> int:
-    """Prints the suggestions."""
+def main(words: Sequence[str], names: Names = list_names) -> int:
+    """Print the suggestions."""
     found, directive = suggestions(words, names)
     print("".join(f"{each}\n" for each in found) + f":{directive}")
     return 0
 
 
 def entry() -> None:
-    """The executable `kubectl_complete-torchrun`."""
+    """Run the executable `kubectl_complete-torchrun`."""
     sys.exit(main(sys.argv[1:]))
 
 

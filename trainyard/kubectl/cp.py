@@ -1,7 +1,7 @@
-"""`cp`: a file or a directory from or to a worker, as a tar over exec; what broke in between is an error.
+"""`cp`: copy a file or directory from or to a worker, as a tar over exec. An incomplete copy is an error.
 
-`kubectl cp` takes a stream that ends early for its end (kubernetes/kubernetes#60140): here the archive's own end
-and the exit code of the command in the pod have to be seen.
+`kubectl cp` takes a broken connection for the end of the copy (kubernetes/kubernetes#60140). Here, the end of the
+archive and the exit code of the command in the pod are checked.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from typing import IO, Final
 from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.errors import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
-from trainyard.kubectl.follow import worker
-from trainyard.kubectl.names import object_name, sendable
-from trainyard.kubectl.pod_state import beyond, has_ended
+from trainyard.kubectl.names import object_name, utf8
+from trainyard.kubectl.pod_state import has_ended, newest_pods, node_rank_problem
 from trainyard.kubectl.progress import Bar, say
 from trainyard.kubectl.untar import Tree
 from trainyard.operator import names as n
 from trainyard.workspace.archive import Member
-from trainyard.workspace.selection import size_in_words
+from trainyard.workspace.errors import format_size
 
 _CHUNK: Final = 2**16
 _DONE: Final = "done"
 _DIRECTORY: Final = "a directory"
 _NO_FILE: Final = "no file"
-# In the worker, with a directory, a name in it, how many bytes come (a WebSocket's one direction can't be closed in
-# every version) and the name of the last file in them, without which something is missing. What comes takes its place
-# when all is there; what was there stays until then. A directory that can't be written can't be moved, nor emptied.
-_OF_FILE: Final = f"""
-not() {{ head -c "$3" >/dev/null; echo "$1"; exit; }}
-if [ -d "$1/$2" ]; then not "{_DIRECTORY}" "$2" "$3"; fi
-if [ -e "$1/$2" ] && [ ! -f "$1/$2" ]; then not "{_NO_FILE}" "$2" "$3"; fi
+# The arguments of this script: a directory, a name in it, the size of the tar (not every version of the protocol can
+# close one direction), and the name of the tar's last file, without which it is incomplete. The copy replaces the old
+# file when it is complete. A directory without write permission can't be moved.
+_CHECK_FILE: Final = f"""
+refuse() {{ head -c "$3" >/dev/null; echo "$1"; exit; }}
+if [ -d "$1/$2" ]; then refuse "{_DIRECTORY}" "$2" "$3"; fi
+if [ -e "$1/$2" ] && [ ! -f "$1/$2" ]; then refuse "{_NO_FILE}" "$2" "$3"; fi
 """
 _UNPACK: Final = f"""
 scratch=$(mktemp -d "$1/.kubectl-torchrun-XXXXXX") || {{ head -c "$3" >/dev/null; exit 1; }}
@@ -57,52 +56,59 @@ else
 fi
 echo {_DONE}
 """
+# GNU tar reads `\\n` in a name as a line feed. Other tars do not have this option.
+_LITERAL_NAMES: Final = "raw=; tar --help 2>&1 | grep -q -e --no-unquote && raw=--no-unquote; "
+# Linux follows this number of links.
+_MAX_LINKS: Final = 40
+_MAX_REPORTED: Final = 10
+_ABSENT: Final = "No such file or directory"
+# A higher exit code means a signal: the pod was stopped.
+_MAX_EXIT_CODE: Final = 128
+_BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
 
 
-def copy(options: argparse.Namespace, cluster: Cluster) -> int:
-    """Copies in the direction that the words say. Raises PluginError."""
+def run(options: argparse.Namespace, cluster: Cluster) -> int:
+    """Copy in the direction of the arguments. Return the exit code."""
     source, target = _split(options.source), _split(options.target)
     if bool(source) == bool(target) or not (options.source and options.target):
-        raise PluginError(USAGE, "cp: one of FROM and TO should be JOB:PATH, and the other a path here")
+        raise PluginError(USAGE, "cp: one of FROM and TO must be JOB:PATH, and the other a local path")
     job, path = source or target or ("", "")
-    found = cluster.job(job)
-    pod = worker(cluster, found, options.node_rank)
-    if pod is None:
-        if wrong := beyond(found, options.node_rank):
-            raise PluginError(NOT_FOUND, wrong)
-        phase = found.get("status", {}).get("phase") or "not known yet"
-        raise PluginError(
-            NOT_FOUND, f"job {job}: has no worker {options.node_rank} now; its phase is {phase}"
-        )
-    if has_ended(pod):
-        raise PluginError(
-            NOT_FOUND,
-            f"job {job}: its worker {options.node_rank} has ended, and cp needs one that runs; what a claim has is "
-            "read by a pod of yours that mounts it",
-        )
-    name = pod["metadata"]["name"]
+    pod = _worker(cluster, job, options.node_rank)
     with explained("get and create pods/exec", cluster.namespace):
         if source:
-            return download(cluster, name, path, Path(options.target))
-        _upload(cluster, name, Path(options.source), path)
+            return _download(cluster, pod, path, Path(options.target))
+        _upload(cluster, pod, Path(options.source), path)
     return DONE
 
 
 def _split(word: str) -> tuple[str, str] | None:
-    """Job and path; None for a path here, which has a slash before any colon."""
+    """Return the job and the path, None for a local path, which has a slash before any colon."""
     job, colon, path = word.partition(":")
     if not colon or "/" in job or not job:
         return None
     if not path:
-        raise PluginError(USAGE, f"cp: {word}: a path should follow the colon")
+        raise PluginError(USAGE, f"cp: {word}: a path must follow the colon")
+    place = f"cp: {word}: job"
     try:
         name = object_name(job)
+        place = f"cp: {job}: path"
+        return name, utf8(path)
     except ValueError as error:
-        raise PluginError(USAGE, f"cp: {word}: job {error}") from None
-    try:
-        return name, sendable(path)
-    except ValueError as error:
-        raise PluginError(USAGE, f"cp: {job}: path {error}") from None
+        raise PluginError(USAGE, f"{place} {error}") from None
+
+
+def _worker(cluster: Cluster, name: str, node_rank: int) -> str:
+    """Return the name of the running worker's pod. Raise PluginError."""
+    job = cluster.job(name)
+    pod = newest_pods(cluster.workers(job)).get(node_rank)
+    if pod is None:
+        phase = job.get("status", {}).get("phase") or "not known yet"
+        missing = f"job {name}: has no worker {node_rank} now; its phase is {phase}"
+        raise PluginError(NOT_FOUND, node_rank_problem(job, node_rank) or missing)
+    if has_ended(pod):
+        advice = "cp needs a running worker. To read a claim, mount it in a pod of your own"
+        raise PluginError(NOT_FOUND, f"job {name}: its worker {node_rank} has ended; {advice}")
+    return str(pod["metadata"]["name"])
 
 
 def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
@@ -110,7 +116,7 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
     into, base = (path, "") if posixpath.basename(path) in (".", "..") else posixpath.split(path)
     name = base or os.path.basename(os.path.abspath(source))
     if not name:
-        raise PluginError(USAGE, f"cp: {source}: should end with the name of a file or a directory")
+        raise PluginError(USAGE, f"cp: {source}: must end with the name of a file or a directory")
     try:
         try:
             mode = source.stat().st_mode
@@ -120,40 +126,39 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
             raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
         with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
-                members.add(source.resolve(), name)  # what a link names
-                contents = sum(each.size for each in members.getmembers() if each.isreg())
-                members.addfile(tarfile.TarInfo(_last(name)))
-            size = file.tell()
-            file.seek(0)
-            is_file = stat.S_ISREG(mode)
-            if there := _send(cluster, pod, file, size, into or ".", name, is_file=is_file):
-                where = posixpath.join(into, name)
-                right = (
-                    f"{where}/, to copy into it"
-                    if there == _DIRECTORY
-                    else "the name of a file, or of a new one"
-                )
-                raise PluginError(WORKSPACE, f"cp: {where} of {pod} is {there}; it must be {right}")
+                members.add(source.resolve(), name)  # the target of a link
+                size = sum(each.size for each in members.getmembers() if each.isreg())
+                members.addfile(tarfile.TarInfo(_last_name(name)))
+            existing = _send(cluster, pod, file, into or ".", name, is_file=stat.S_ISREG(mode))
+        if existing:
+            where = posixpath.join(into, name)
+            new = (
+                f"{where}/, to copy into it"
+                if existing == _DIRECTORY
+                else "the name of a file, or of a new one"
+            )
+            raise PluginError(WORKSPACE, f"cp: {where} of {pod} is {existing}; it must be {new}")
     except OSError as error:
         what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
         raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None
-    say(f"{size_in_words(contents)} of {source} are at {path} of {pod}")
+    say(f"copied {format_size(size)} of {source} to {path} of {pod}")
 
 
-def _last(name: str) -> str:
-    """Another name than this."""
+def _last_name(name: str) -> str:
     return ".last" if name != ".last" else ".last-of-all"
 
 
-def _send(
-    cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, name: str, *, is_file: bool
-) -> str:
-    """ "" when it is there, else what is at its place, which stays: tar would put a file where a device is."""
+def _send(cluster: Cluster, pod: str, file: IO[bytes], into: str, name: str, *, is_file: bool) -> str:
+    """Send the tar. Return "", or what exists at its place and stays: tar would replace a device by a file."""
+    size = file.tell()
+    file.seek(0)
     directory = into if into.startswith("/") else f"./{into}"
-    script = (AS_IT_IS if "\\" in into + name else "raw=; ") + (_OF_FILE if is_file else "") + _UNPACK
-    command = ["sh", "-c", script, "sh", directory, name, str(size), _last(name)]
+    script = (
+        (_LITERAL_NAMES if "\\" in into + name else "raw=; ") + (_CHECK_FILE if is_file else "") + _UNPACK
+    )
+    command = ["sh", "-c", script, "sh", directory, name, str(size), _last_name(name)]
     with (
-        Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
+        Execution(cluster.client, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
         Bar("sending") as bar,
     ):
         done = 0
@@ -162,133 +167,117 @@ def _send(
             done += len(data)
             bar(done, size)
         answer = running.line()
-        code, said = running.result()
+        code, stderr = running.result()
     if code:
-        raise failed(pod, into, code, said)
+        raise _tar_error(pod, into, code, stderr)
     if answer not in (_DONE, _DIRECTORY, _NO_FILE):
-        raise PluginError(UNAVAILABLE, f"pod {pod}: did not say that it has all")
+        raise PluginError(UNAVAILABLE, f"pod {pod}: did not confirm the copy")
     return "" if answer == _DONE else answer
 
 
-# As many links in a row as Linux follows.
-_MOST_LINKS: Final = 40
-_NAMED: Final = 10
-# GNU's tar reads `\\n` in a name as a line's end, and others know no option against it.
-AS_IT_IS: Final = "raw=; tar --help 2>&1 | grep -q -e --no-unquote && raw=--no-unquote; "
-_ABSENT: Final = "No such file or directory"
-# Above it, a signal ended it: the pod was stopped.
-_MOST_OF_ITS_OWN: Final = 128
-_NAMELESS: Final = frozenset({"", ".", ".."})
-_BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
-
-
-def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
-    """The exit code; WORKSPACE where something of a directory is left out. Raises PluginError, and nothing is here."""
+def _download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
+    """Copy from a worker. Return the exit code: WORKSPACE if some members of a directory were skipped."""
     at = posixpath.normpath(path)
-    with _writing(target):
+    with _explain_write(target):
         final = _final(target, posixpath.basename(at))
-    left_out: list[str] = []
+    skipped: list[str] = []
     with (
-        _writing(final),
+        _explain_write(final),
         tempfile.TemporaryDirectory(prefix=".kubectl-torchrun-", dir=final.parent) as scratch,
     ):
-        for _ in range(_MOST_LINKS):
-            unpacked = Path(scratch)
+        unpacked = Path(scratch)
+        for _ in range(_MAX_LINKS):
             directory, base = posixpath.split(at)
-            if base in _NAMELESS:
+            if base in ("", ".", ".."):
                 raise PluginError(
-                    USAGE, f"cp: {at} of {pod}: should end with the name of a file or a directory"
+                    USAGE, f"cp: {at} of {pod}: must end with the name of a file or a directory"
                 )
-            link = _take(cluster, pod, at, unpacked, final, left_out)
+            link = _receive(cluster, pod, at, unpacked, final, skipped)
             if not link:
                 break
-            at = posixpath.join(directory, _target(link, path, pod)).rstrip("/")
+            try:
+                at = posixpath.join(directory, utf8(link)).rstrip("/")
+            except ValueError as error:
+                raise PluginError(
+                    WORKSPACE, f"cp: {path} of {pod}: is a link, whose target {error}"
+                ) from None
         else:
             raise PluginError(
-                WORKSPACE, f"cp: {path} of {pod}: is a link, as are the {_MOST_LINKS} that follow"
+                WORKSPACE, f"cp: {path} of {pod}: is a link, as are the {_MAX_LINKS} that follow"
             )
-        for line in left_out[:_NAMED]:
-            say(f"cp: left out: {line}")
-        if more := left_out[_NAMED:]:
-            say(f"cp: left out: {len(more)} more")
+        for line in skipped[:_MAX_REPORTED]:
+            say(f"cp: skipped: {line}")
+        if more := skipped[_MAX_REPORTED:]:
+            say(f"cp: skipped: {len(more)} more")
         if not os.path.lexists(unpacked / base):
             raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is neither a file nor a directory")
         os.replace(unpacked / base, final)
-    say(f"{path} of {pod} is at {final}" + (f", but for {len(left_out)} in it" if left_out else ""))
-    return WORKSPACE if left_out else DONE
+    say(f"copied {path} of {pod} to {final}" + (f", except {len(skipped)} of its members" if skipped else ""))
+    return WORKSPACE if skipped else DONE
 
 
 def _final(target: Path, base: str) -> Path:
+    """Return the path of the copy. Raise PluginError if it can't be there."""
     final = target / base if target.is_dir() else target
     if not final.parent.is_dir():
-        raise PluginError(WORKSPACE, f"cp: {final.parent} is not a directory here; make it first")
+        raise PluginError(WORKSPACE, f"cp: {final.parent} is not a directory here; create it first")
     if final.is_dir() and not final.is_symlink():
-        raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
-    # What comes takes its place: /dev/full would be a file then, for everybody.
+        raise PluginError(WORKSPACE, f"cp: {final} exists; use another path")
+    # The copy replaces it: /dev/full would become a file, for all users.
     if final.exists() and not final.is_file():
         raise PluginError(WORKSPACE, f"cp: {final} is no file; it must be the name of one, or of a new one")
     return final
 
 
-def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_out: list[str]) -> str:
-    """Unpacks what is at this path of the pod; where that is a link, its target, and nothing is unpacked."""
+def _receive(cluster: Cluster, pod: str, path: str, into: Path, final: Path, skipped: list[str]) -> str:
+    """Unpack what is at this path of the pod. If that is a link, return its target and unpack nothing."""
     directory, base = posixpath.split(path)
     command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
     if "\\" in path:
-        command = ["sh", "-c", f'{AS_IT_IS}exec tar cf - $raw -C "$1" -- "$2"', "sh", directory or ".", base]
+        script = f'{_LITERAL_NAMES}exec tar cf - $raw -C "$1" -- "$2"'
+        command = ["sh", "-c", script, "sh", directory or ".", base]
     broken: Exception | None = None
-    came = False
-    with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
+    has_member = False
+    with Execution(cluster.client, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
         try:
-            with tarfile.open(fileobj=_Coming(running), mode="r|", tarinfo=Member) as members:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=_Reader(running), mode="r|", tarinfo=Member) as members:  # type: ignore[call-overload]
                 tree = Tree(base, into)
-                for number, member in enumerate(members):
-                    came = True
-                    if number == 0 and member.issym() and "\0" not in member.linkname:
+                for member in members:
+                    if not has_member and member.issym() and "\0" not in member.linkname:
                         return str(member.linkname)
-                    if number == 0 and member.isdir() and os.path.lexists(final):
-                        raise PluginError(
-                            WORKSPACE,
-                            f"cp: {final} is a file here, and {path} of {pod} a directory; name another place",
-                        )
+                    if not has_member and member.isdir() and os.path.lexists(final):
+                        why = f"is a file here, and {path} of {pod} a directory; use another path"
+                        raise PluginError(WORKSPACE, f"cp: {final} {why}")
+                    has_member = True
                     tree.add(members, member)
                 tree.end()
-                left_out += tree.left_out
+                skipped += tree.skipped
         except _BROKEN as error:
             broken = error
-        while running.read():  # what fills its last block
+        while running.read():  # the padding of the last block
             continue
-        code, said = running.result()
+        code, stderr = running.result()
     if code:
-        raise failed(pod, path, code, said, came)
+        raise _tar_error(pod, path, code, stderr, has_member)
     if broken is not None:
-        raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {broken}")
+        raise PluginError(UNAVAILABLE, f"pod {pod}: the tar of {path} is broken: {broken}")
     return ""
 
 
-def _target(link: str, path: str, pod: str) -> str:
-    try:
-        return sendable(link)
-    except ValueError as error:
-        raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is a link, whose target {error}") from None
-
-
-def failed(pod: str, path: str, code: int, said: str, came: bool = False) -> PluginError:
-    """What is told of a tar in the pod that ended so: of what it said, the first line names the file.
-
-    `came`: something was at the path, of which a part may have gone meanwhile.
-    """
-    if code > _MOST_OF_ITS_OWN:
-        return PluginError(UNAVAILABLE, f"pod {pod}: tar was ended with {code}")
-    lines = said.splitlines()
-    if lines and lines[0].endswith(_ABSENT) and not came:
+def _tar_error(pod: str, path: str, code: int, stderr: str, has_member: bool = False) -> PluginError:
+    """Return the error for a failed tar in the pod. With `has_member`, a part of the path may have been deleted."""
+    if code > _MAX_EXIT_CODE:
+        return PluginError(UNAVAILABLE, f"pod {pod}: tar was killed, exit code {code}")
+    lines = stderr.splitlines()
+    if lines and lines[0].endswith(_ABSENT) and not has_member:
         return PluginError(WORKSPACE, f"cp: {path} is not in worker {pod}")
-    why = "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else f"tar ended with {code}"
+    # The first line names the file.
+    why = "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else f"tar ended with exit code {code}"
     return PluginError(WORKSPACE, f"cp: {path} of {pod}: {why}")
 
 
-class _Coming:
-    """What a command writes, as a file that tarfile reads."""
+class _Reader:
+    """The output of a command, as a file for tarfile."""
 
     def __init__(self, running: Execution) -> None:
         self._running = running
@@ -302,8 +291,8 @@ class _Coming:
 
 
 @contextmanager
-def _writing(final: Path) -> Iterator[None]:
+def _explain_write(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise PluginError(WORKSPACE, f"cp: can't write {final}: {error.strerror or error}") from None
+        raise PluginError(WORKSPACE, f"cp: can't write {path}: {error.strerror or error}") from None

@@ -138,12 +138,12 @@ def _size(spec: JobSpec, settings: Settings | None) -> Size | None:
         except InvalidJob:
             return None
     if spec.elastic is not None:
-        nodes, least = spec.elastic.max_nodes, spec.elastic.min_nodes
+        nodes, minimum = spec.elastic.max_nodes, spec.elastic.min_nodes
     elif spec.num_nodes is not None or spec.num_gpus < 2:
-        nodes = least = spec.num_nodes or 1
+        nodes = minimum = spec.num_nodes or 1
     else:
         return None
-    return Size(nodes=nodes, gpus=spec.num_gpus // nodes, least=least)
+    return Size(nodes=nodes, gpus=spec.num_gpus // nodes, least=minimum)
 
 
 def _script_and_line(scripts: Scripts, place: str, wrong: str) -> str:

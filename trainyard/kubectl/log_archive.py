@@ -55,19 +55,19 @@ def read_logs(cluster: Cluster, job: JsonObject, node: int | None, attempt: str 
     Raises:
         PluginError: The logs can't be read, or there are none.
     """
-    words = ["logs", "--url", logs_url(job), "--attempt", attempt]
-    words += [] if node is None else ["--node", str(node)]
-    pod = _pod(cluster, job, words)
+    arguments = ["logs", "--url", logs_url(job), "--attempt", attempt]
+    arguments += [] if node is None else ["--node", str(node)]
+    pod = _pod(cluster, job, arguments)
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
     say(f"reading the log from {logs_url(job)}")
     name = pod["metadata"]["name"]
     try:
         with explained("create pods", cluster.namespace):
-            cluster.rest.request("POST", path, None, pod)
+            cluster.client.request("POST", path, None, pod)
         phase = _wait(cluster, name)
         with (
             explained("get pods/log", cluster.namespace),
-            cluster.rest.open(f"{path}/{name}/log", {"container": LOG_READER_CONTAINER}) as answer,
+            cluster.client.open(f"{path}/{name}/log", {"container": LOG_READER_CONTAINER}) as answer,
         ):
             data = b"".join(answer.chunks())
     except PluginError as error:
@@ -76,7 +76,7 @@ def read_logs(cluster: Cluster, job: JsonObject, node: int | None, attempt: str 
         ) from None
     finally:
         with suppress(ApiError, ApiUnavailable):
-            cluster.rest.request("DELETE", f"{path}/{name}")
+            cluster.client.request("DELETE", f"{path}/{name}")
     if phase != "Succeeded":
         lines = data.decode(errors="replace").strip().splitlines()
         raise PluginError(NOT_FOUND, lines[-1] if lines else f"pod {name}: is {phase}, and printed nothing")
@@ -90,7 +90,7 @@ def aws_command(job: JsonObject, node: int | None, attempt: str) -> str:
     return f"aws s3 cp {logs_url(job)}/attempt-{attempt}/node-{node}.log -"
 
 
-def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
+def _pod(cluster: Cluster, job: JsonObject, arguments: list[str]) -> JsonObject:
     name = job["spec"]["jobQueue"]
     queue, (spec, _) = cluster.queue(name), parse_job(job["spec"])
     settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
@@ -102,7 +102,7 @@ def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
             f"queue {name}: {problem}, but the log can only be read with its service account. With permissions in AWS: "
             f"aws s3 ls --recursive {logs_url(job)}/",
         )
-    return build_log_reader(job, settings.queue, image, words, secrets.token_hex(3))
+    return build_log_reader(job, settings.queue, image, arguments, secrets.token_hex(3))
 
 
 def _wait(cluster: Cluster, name: str) -> str:

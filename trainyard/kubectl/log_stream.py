@@ -35,7 +35,7 @@ def read_lines(cluster: Cluster, pod: JsonObject, query: dict[str, str]) -> Iter
     with (
         explained("get pods/log", cluster.namespace),
         _explain_missing_log(pod),
-        cluster.rest.open(path, query) as answer,
+        cluster.client.open(path, query) as answer,
     ):
         yield from split(answer.chunks())
 
@@ -152,7 +152,7 @@ class Stream(threading.Thread):
         path = f"/api/v1/namespaces/{cluster.namespace}/pods/{self._name}/log"
         is_new = self.position.resume()
         try:
-            with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
+            with cluster.client.open(path, query, silence=_SILENCE_SECONDS) as answer:
                 for line in split(answer.chunks()):
                     stamp, _, text = line.partition(b" ")
                     # The kubelet's own messages, such as that it can't follow the log, have no timestamp.

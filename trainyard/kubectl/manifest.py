@@ -1,4 +1,4 @@
-"""A TorchrunJob of the words that were given. Pure, but for the random ending of a name that nobody gave."""
+"""Build a TorchrunJob from the arguments of `submit`. Pure, except for the random suffix of a default name."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import argparse
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from trainyard.kubectl import secret_variables
 from trainyard.kubectl.errors import USAGE, PluginError
-from trainyard.kubectl.names import sendable
+from trainyard.kubectl.names import utf8
 from trainyard.operator import names as n
 from trainyard.operator.command import literally, unclosed
 from trainyard.workspace.archive import Archive
 
 JsonObject = dict[str, Any]
-# RFC 1035's label, as Kubernetes wants of a Service's name.
+# A label of RFC 1035, as the name of a Service must be.
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-# What the API server takes for a variable's name (trainyard/operator/api/environment.py) ...
+# The names of variables that the API server accepts (trainyard/operator/api/job.py).
 VARIABLE: Final = re.compile(r"[A-Za-z_][-._A-Za-z0-9]*")
 VARIABLE_MAX_LENGTH: Final = 253
-# ... and what every shell passes on of it: dash, which is many images' sh, leaves out all other names.
+# The names that every shell passes on. dash, which is sh in many images, drops all others.
 _OF_A_SHELL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Of a command, and of a variable's value (trainyard/operator/api).
+# The limit of a command and of a variable's value (trainyard/operator/api).
 TEXT_MAX_LENGTH: Final = 32768
 _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
 _ENDING_LENGTH: Final = 5
@@ -34,7 +34,7 @@ _SHOWN: Final = 60
 def job(
     options: argparse.Namespace, namespace: str, directory: str, environment: Mapping[str, str]
 ) -> JsonObject:
-    """The job without its workspace. Raises PluginError that names the flag."""
+    """Return the job without its workspace. Raise PluginError with the name of the flag."""
     spec: JsonObject = {
         "jobQueue": options.queue,
         "numGPUs": options.gpus,
@@ -58,7 +58,7 @@ def job(
 
 
 def workspace(archive: Archive, url: str) -> JsonObject:
-    """`spec.workspace` for this archive."""
+    """Return `spec.workspace` for this archive."""
     found: JsonObject = {"digest": archive.digest, "sizeBytes": archive.size}
     if url:
         found["url"] = url
@@ -66,27 +66,24 @@ def workspace(archive: Archive, url: str) -> JsonObject:
 
 
 def checked_name(flag: str, name: str) -> str:
-    """The name, if a job can have it."""
+    """Return the name if a job can have it. Raise PluginError."""
     if len(name) > n.JOB_NAME_MAX_LENGTH:
-        raise PluginError(
-            USAGE,
-            f"{flag}: {name[:_SHOWN]}... has {len(name)} characters; a job's name has at most {n.JOB_NAME_MAX_LENGTH}",
-        )
+        limit = f"a job's name must have at most {n.JOB_NAME_MAX_LENGTH}"
+        raise PluginError(USAGE, f"{flag}: {name[:_SHOWN]}... has {len(name)} characters; {limit}")
     if not _NAME.fullmatch(name):
         raise PluginError(
-            USAGE, f"{flag}: {name!r} should have a-z, 0-9 and -, begin with a letter and not end with -"
+            USAGE, f"{flag}: {name!r} must be a-z, 0-9 and -, start with a letter and not end with -"
         )
     return name
 
 
-def left_out(job: JsonObject) -> list[str]:
-    """The variables of the job that not every shell passes on to the command."""
-    names = [str(each["name"]) for each in job["spec"].get("env", ())]
-    return [name for name in names if not _OF_A_SHELL.fullmatch(name)]
+def dropped_by_shells(variables: Iterable[JsonObject]) -> list[str]:
+    """Return the names of variables that some shells do not pass on to the command."""
+    return [name for name in (str(each["name"]) for each in variables) if not _OF_A_SHELL.fullmatch(name)]
 
 
 def new_name(directory: str) -> str:
-    """A name after this directory, which nobody else has."""
+    """Return a unique name from the name of the directory."""
     stem = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")
     stem = stem if stem[:1].isalpha() else f"job-{stem}".rstrip("-")
     stem = stem[: n.JOB_NAME_MAX_LENGTH - _ENDING_LENGTH - 1].rstrip("-")
@@ -94,42 +91,38 @@ def new_name(directory: str) -> str:
 
 
 def _command(words: list[str]) -> str:
-    """One word is a command line as it is; several are those that the shell made of one."""
+    """Return the command line: one word is a whole line, several were split by the shell."""
     command = words[0] if len(words) == 1 else shlex.join(words)
     if not command.strip():
         raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
     _check_length("command", "a command", command)
     if why := unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
-    return _sendable("command", command)
+    return _check_utf8("command", command)
 
 
 def _elastic(options: argparse.Namespace) -> JsonObject:
     if options.min is None and options.max is None:
         if options.nodes and options.gpus % options.nodes:
-            raise PluginError(
-                USAGE,
-                f"--nodes: {options.nodes} does not divide --gpus {options.gpus}; each node has the same number",
-            )
+            why = f"does not divide --gpus {options.gpus}; each node has the same number"
+            raise PluginError(USAGE, f"--nodes: {options.nodes} {why}")
         return {}
     if options.min is None or options.max is None:
-        missing, given = ("--min", "--max") if options.min is None else ("--max", "--min")
-        raise PluginError(USAGE, f"{missing}: is missing beside {given}; an elastic job needs both")
+        missing = "--min" if options.min is None else "--max"
+        raise PluginError(USAGE, f"{missing}: is missing; an elastic job needs --min and --max")
     if options.nodes is not None:
         raise PluginError(USAGE, "--nodes: excludes --min and --max; give a fixed size or a range")
     if options.min > options.max:
         raise PluginError(USAGE, f"--min: {options.min} is above --max {options.max}")
     if options.gpus % options.max:
-        raise PluginError(
-            USAGE,
-            f"--max: {options.max} does not divide --gpus {options.gpus}, which are those of --max nodes",
-        )
+        why = f"does not divide --gpus {options.gpus}, the GPUs of --max nodes"
+        raise PluginError(USAGE, f"--max: {options.max} {why}")
     return {"minNodes": options.min, "maxNodes": options.max}
 
 
-def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObject]:
+def _variables(arguments: list[str], environment: Mapping[str, str]) -> list[JsonObject]:
     values: dict[str, str] = {}
-    for each in given:
+    for each in arguments:
         name, equals, value = each.partition("=")
         _check_variable(name)
         if not equals:
@@ -137,7 +130,7 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
             value = literally(environment[name])
         _check_length(f"--env: {name}", "a value", value)
-        values[name] = _sendable(f"--env: {name}", value)
+        values[name] = _check_utf8(f"--env: {name}", value)
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
@@ -148,36 +141,35 @@ def _secrets(options: argparse.Namespace) -> list[JsonObject]:
         name, secret, key = secret_variables.parse_reference(each)
         _check_variable(name, "--secret")
         if name in names:
-            raise PluginError(USAGE, f"--secret: {name} is given by --env, too; give one of them")
+            raise PluginError(USAGE, f"--secret: {name} is also set by --env; use one of them")
         found[name] = secret_variables.env_variable(name, secret, key)
     return list(found.values())
 
 
 def _check_length(what: str, kind: str, word: str) -> None:
     if len(word) > TEXT_MAX_LENGTH:
-        raise PluginError(USAGE, f"{what}: has {len(word)} characters; {kind} has at most {TEXT_MAX_LENGTH}")
+        raise PluginError(
+            USAGE, f"{what}: has {len(word)} characters; {kind} must have at most {TEXT_MAX_LENGTH}"
+        )
 
 
 def _check_variable(name: str, flag: str = "--env") -> None:
+    problem = ""
     if not name:
         value = "VALUE" if flag == "--env" else "SECRET/KEY"
-        raise PluginError(USAGE, f"{flag}: a name should stand before the equals sign: NAME={value}, or NAME")
-    if len(name) > VARIABLE_MAX_LENGTH:
-        raise PluginError(
-            USAGE,
-            f"{flag}: the name {name[:_SHOWN]}... has {len(name)} characters; a variable's has at most "
-            f"{VARIABLE_MAX_LENGTH}",
-        )
-    if not VARIABLE.fullmatch(name):
-        raise PluginError(
-            USAGE,
-            f"{flag}: the name {name[:_SHOWN]!r} should have letters (A-Z, a-z), digits, '_', '-' and '.', and no "
-            "digit, '-' or '.' first",
-        )
+        problem = f"a name must precede the equals sign: NAME={value}, or NAME"
+    elif len(name) > VARIABLE_MAX_LENGTH:
+        limit = f"the name of a variable must have at most {VARIABLE_MAX_LENGTH}"
+        problem = f"the name {name[:_SHOWN]}... has {len(name)} characters; {limit}"
+    elif not VARIABLE.fullmatch(name):
+        rule = "letters (A-Z, a-z), digits, '_', '-' and '.', and not start with a digit, '-' or '.'"
+        problem = f"the name {name[:_SHOWN]!r} must have {rule}"
+    if problem:
+        raise PluginError(USAGE, f"{flag}: {problem}")
 
 
-def _sendable(what: str, word: str) -> str:
+def _check_utf8(place: str, word: str) -> str:
     try:
-        return sendable(word)
+        return utf8(word)
     except ValueError as error:
-        raise PluginError(USAGE, f"{what}: {error}") from None
+        raise PluginError(USAGE, f"{place}: {error}") from None

@@ -1,80 +1,86 @@
-"""What a person sees of jobs and queues. Pure: the clock is passed in."""
+"""Tables of jobs and queues, the status of a job, and objects as JSON or YAML. Pure: the clock is passed in."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from trainyard.kubectl.progress import plain
+from trainyard.kubectl.progress import sanitize
 from trainyard.operator import names as n
-from trainyard.workspace.selection import size_in_words
+from trainyard.workspace.errors import format_size
 
 JsonObject = dict[str, Any]
-_WIDE: Final = ("THROUGHPUT", "CHECKPOINT", "REASON")
+_JOBS: Final = ("NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE")
+_WIDE_JOBS: Final = ("THROUGHPUT", "CHECKPOINT", "REASON")
+_QUEUES: Final = ("NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE")
+_WIDE_QUEUES: Final = ("IMAGE", "REASON")
+
+
+def serialize(item: JsonObject, output: str) -> str:
+    """Return an object, or a List, as JSON, YAML or a name, without the `managedFields` of the API server."""
+    if output == "name":
+        return f"{job_reference(item['metadata']['name'])}\n"
+    for each in (item, *item.get("items", ())):
+        each.get("metadata", {}).pop("managedFields", None)
+    if output == "json":
+        return json.dumps(item, indent=2) + "\n"
+    import yaml
+
+    return str(yaml.safe_dump(item, sort_keys=False, allow_unicode=True))
+
+
+def job_reference(name: str) -> str:
+    """Return the job as `kubectl get -o name` prints it."""
+    return f"{n.JOB_SINGULAR}.{n.GROUP}/{name}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as they must be, three spaces between, as kubectl has them."""
-    lines = [tuple(header), *(tuple(plain(cell) for cell in row) for row in rows)]
+    """Return aligned columns with three spaces between them, as kubectl prints them."""
+    lines = [tuple(header), *(tuple(sanitize(cell) for cell in row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "".join(
-        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
-        for line in lines
+    padded = (
+        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
     )
+    return "".join(f"{line.rstrip()}\n" for line in padded)
 
 
 def jobs(items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False) -> str:
-    """One line for each job."""
-    header = ["NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE"]
-    header = [*(["NAMESPACE"] if namespaces else []), *header, *(_WIDE if wide else [])]
+    """Return a table with one line for each job."""
     rows = []
     for item in items:
         meta, spec, status = item["metadata"], item["spec"], item.get("status", {})
         progress = status.get("progress", {})
         row = [
-            meta["name"],
-            spec["jobQueue"],
-            status.get("phase") or "-",
-            _text(status.get("nodes")),
-            _text(status.get("gpus", spec["numGPUs"])),
-            _text(progress.get("step")),
-            _number(progress.get("loss")),
-            _text(status.get("restarts", 0)),
-            age(meta.get("creationTimestamp"), now),
+            *([meta["namespace"]] if namespaces else []),
+            *(meta["name"], spec["jobQueue"], status.get("phase") or "-", _text(status.get("nodes"))),
+            *(_text(status.get("gpus", spec["numGPUs"])), _text(progress.get("step"))),
+            *(_number(progress.get("loss")), _text(status.get("restarts", 0)), age(meta, now)),
         ]
-        checkpoint = _text(progress.get("checkpointStep"))
-        more = [_throughput(progress), checkpoint, status.get("reason") or "-"] if wide else []
-        rows.append([*([meta["namespace"]] if namespaces else []), *row, *more])
-    return table(header, rows)
+        more = [_throughput(progress), _text(progress.get("checkpointStep")), status.get("reason") or "-"]
+        rows.append([*row, *(more if wide else [])])
+    return table([*(["NAMESPACE"] if namespaces else []), *_JOBS, *(_WIDE_JOBS if wide else [])], rows)
 
 
 def queues(
     items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False
 ) -> str:
-    """One line for each queue; GPUs, CPUs and memory are those of a node."""
-    header = ["NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE"]
-    header = [*(["NAMESPACE"] if namespaces else []), *header, *(["IMAGE", "REASON"] if wide else [])]
+    """Return a table with one line for each queue. GPUs, CPUs and memory are those of a node."""
     rows = []
     for item in items:
-        meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
-        node, counted = spec.get("nodeResources", {}), status.get("jobs", {})
-        ready = condition(item, "Ready")
+        meta, spec, counts = item["metadata"], item.get("spec", {}), item.get("status", {}).get("jobs", {})
+        node, ready = spec.get("nodeResources", {}), condition(item, "Ready")
         row = [
-            meta["name"],
-            ready.get("status", "-"),
-            _text(node.get("gpus", 0)),
-            _text(node.get("cpus")),
-            _text(node.get("memory")),
-            _text(node.get("gpuType")),
-            _text(counted.get("active", 0)),
-            _text(counted.get("pending", 0)),
-            age(meta.get("creationTimestamp"), now),
+            *([meta["namespace"]] if namespaces else []),
+            *(meta["name"], ready.get("status", "-"), _text(node.get("gpus", 0))),
+            *(_text(node.get(each)) for each in ("cpus", "memory", "gpuType")),
+            *(_text(counts.get(each, 0)) for each in ("active", "pending")),
+            age(meta, now),
         ]
-        more = [_text(spec.get("image")), ready.get("reason") or "-"] if wide else []
-        rows.append([*([meta["namespace"]] if namespaces else []), *row, *more])
-    return table(header, rows)
+        rows.append([*row, *([_text(spec.get("image")), ready.get("reason") or "-"] if wide else [])])
+    return table([*(["NAMESPACE"] if namespaces else []), *_QUEUES, *(_WIDE_QUEUES if wide else [])], rows)
 
 
 def status(item: JsonObject, now: datetime) -> str:
@@ -95,8 +101,8 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Phase", seen.get("phase") or "not seen by the controller yet"),
         ("Reason", _joined(seen.get("reason"), message)),
         ("Size", _size(spec, seen)),
-        ("Workers", ", ".join(f"{count} {word}" for word, count in workers.items() if count)),
-        ("Attempt", _attempt(seen)),
+        ("Workers", ", ".join(f"{count} {state}" for state, count in workers.items() if count)),
+        ("Attempt", f"{seen['attempt']} (restarts: {seen.get('restarts', 0)})" if "attempt" in seen else ""),
         ("Restarted", _joined(last.get("time"), restart if restart != message else "")),
         *_first_failure(failure, f"{message}\n{restart}"),
         ("Log", log),
@@ -106,45 +112,30 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Started", seen.get("startTime")),
         ("Ended", seen.get("completionTime")),
         ("Exit code", _text(seen.get("exitCode"))),
-        ("Age", age(meta.get("creationTimestamp"), now)),
+        ("Age", age(meta, now)),
     ]
     width = max(len(name) for name, _ in lines) + 2
-    text = "".join(
-        f"{name + ':':<{width}}{plain(str(value))}\n" for name, value in lines if value and value != "-"
-    )
-    conditions, told = [], {seen.get("message")}
+    shown = ((name, sanitize(str(value))) for name, value in lines if value and value != "-")
+    text = "".join(f"{name + ':':<{width}}{value}\n" for name, value in shown)
+    conditions, messages = [], {seen.get("message")}
     for each in seen.get("conditions", ()):
-        said = "" if each.get("message") in told else each.get("message") or ""
-        conditions.append((each["type"], each["status"], each.get("reason") or "-", said))
-        told.add(said)
+        new = "" if each.get("message") in messages else each.get("message") or ""
+        conditions.append((each["type"], each["status"], each.get("reason") or "-", new))
+        messages.add(new)
     return text + (
         "\n" + table(("CONDITION", "STATUS", "REASON", "MESSAGE"), conditions) if conditions else ""
     )
 
 
-def _launcher(spec: JsonObject) -> str:
-    """Return the job's launcher, with a note if it is detected."""
-    if launcher := spec.get("launcher"):
-        return str(launcher)
-    from trainyard.operator.command import detect_launcher  # only `status` needs it
-
-    try:
-        found = detect_launcher(str(spec["command"]), tuple(map(str, spec.get("args") or ())))
-    except ValueError:  # quotes that are not closed
-        return "-"
-    why = found.own_launcher or found.unknown
-    return found.launcher + (f" ({why} runs once on each node)" if why else "")
-
-
 def condition(item: JsonObject, kind: str) -> JsonObject:
-    """The condition of this type, {} where there is none."""
+    """Return the condition of this type, {} if there is none."""
     found = item.get("status", {}).get("conditions", ())
     return next((each for each in found if each.get("type") == kind), {})
 
 
-def age(since: str | None, now: datetime) -> str:
-    """How long ago, in the words of kubectl: 45s, 12m, 5h, 3d."""
-    if not since:
+def age(meta: JsonObject, now: datetime) -> str:
+    """Return the age of an object as kubectl prints it: 45s, 12m, 5h, 3d."""
+    if not (since := meta.get("creationTimestamp")):
         return "-"
     seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
@@ -153,9 +144,22 @@ def age(since: str | None, now: datetime) -> str:
     return f"{seconds}s"
 
 
+def _launcher(spec: JsonObject) -> str:
+    """Return the job's launcher, with a note if it is detected."""
+    from trainyard.operator.command import detect_launcher  # a fifth of the time of `list`
+
+    if launcher := spec.get("launcher"):
+        return str(launcher)
+    try:
+        found = detect_launcher(str(spec["command"]), tuple(map(str, spec.get("args") or ())))
+    except ValueError:  # an open quotation
+        return "-"
+    why = found.own_launcher or found.unknown
+    return found.launcher + (f" ({why} runs once on each node)" if why else "")
+
+
 def _size(spec: JsonObject, seen: JsonObject) -> str:
-    gpus = seen.get("gpus", spec["numGPUs"])
-    nodes, each = seen.get("nodes"), seen.get("gpusPerNode")
+    gpus, nodes, each = seen.get("gpus", spec["numGPUs"]), seen.get("nodes"), seen.get("gpusPerNode")
     if nodes is None:
         return _counted(gpus, "GPU") if gpus else "on CPUs"
     several = f" ({each} on each)" if each and nodes > 1 else ""
@@ -163,57 +167,43 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
 
 
 def _workspace(item: JsonObject) -> str | None:
-    """The archive that the workers have or get; the size is known of the one that the job names."""
+    """Return the archive that the workers use, with its size if it is the one in the spec."""
     spec, seen = item["spec"], item.get("status", {})
     named, followed = spec.get("workspace", {}), seen.get("workspaceDigest")
     digest = followed or named.get("digest")
     size = named.get("sizeBytes") if digest == named.get("digest") else None
-    shown = digest if size is None else f"{digest}, {size_in_words(size)}"
-    # The queue was looked for, and never a job made of it: so there was no pod that could have taken the archive.
+    shown = digest if size is None else f"{digest}, {format_size(size)}"
+    # The controller has looked for the queue and not accepted the job, so no pod could receive the archive.
     found = condition(item, n.QUEUE_FOUND).get("status")
     if digest and found and not (named.get("url") or followed or condition(item, n.ACCEPTED)):
-        is_right = "is there" if found == "False" else "is right"
-        return f"{shown}; not sent yet: sync sends it when queue {spec['jobQueue']} {is_right}"
+        state = "exists" if found == "False" else "is valid"
+        return f"{shown}; not sent yet: run sync when queue {spec['jobQueue']} {state}"
     return shown
 
 
-def _counted(count: Any, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _attempt(seen: JsonObject) -> str:
-    if "attempt" not in seen:
-        return ""
-    return f"{seen['attempt']} (restarts: {seen.get('restarts', 0)})"
-
-
 def _log_command(meta: JsonObject, failure: JsonObject) -> str:
-    """Return the command that shows the log of the first failure, as the controller's messages have it."""
+    """Return the command that shows the log of the first failure, as in the controller's messages."""
     if failure.get("nodeRank") is None:
         return ""
     which = f"--node-rank {failure['nodeRank']} --attempt {failure['attempt']}"
     return f"kubectl torchrun logs {meta['name']} -n {meta.get('namespace', '')} {which}"
 
 
-def _first_failure(failure: JsonObject, told: str) -> list[tuple[str, str]]:
-    """Return the rows about the first failure of the last failed attempt, without those whose facts are in `told`."""
+def _first_failure(failure: JsonObject, shown: str) -> list[tuple[str, str]]:
+    """Return the rows about the first failure of the last failed attempt, without facts that are `shown`."""
     if not failure:
         return []
-    code, means = failure.get("exitCode"), failure.get("meaning")
-    ranks = [
-        ("rank", failure.get("rank")),
-        ("node rank", failure.get("nodeRank")),
-        ("attempt", failure["attempt"]),
-    ]
-    which = ", ".join(f"{name} {number}" for name, number in ranks if number is not None)
-    ended = "" if code is None else f"exit code {code}"
-    where = f"pod {failure['pod']} on node {failure.get('node') or 'unknown'}"
-    end = f"{ended} ({means})" if means else ended
+    code, meaning = failure.get("exitCode"), failure.get("meaning")
+    names = {"rank": "rank", "node rank": "nodeRank", "attempt": "attempt"}
+    parts = [f"{name} {failure[key]}" for name, key in names.items() if failure.get(key) is not None]
+    exited = "" if code is None else f"exit code {code}"
+    parts += [f"pod {failure['pod']} on node {failure.get('node') or 'unknown'}"]
+    parts += [f"{exited} ({meaning})" if meaning else exited]
     rows = []
-    if failure["pod"] not in told or not re.search(rf"{ended}\b", told):
-        rows.append(("First failure", ", ".join(each for each in (which, where, end) if each)))
+    if failure["pod"] not in shown or not re.search(rf"{exited}\b", shown):
+        rows.append(("First failure", ", ".join(filter(None, parts))))
     name, line = _error(failure)
-    return rows if line in told else [*rows, (name, line)]
+    return rows if line in shown else [*rows, (name, line)]
 
 
 def _error(failure: JsonObject) -> tuple[str, str]:
@@ -241,6 +231,10 @@ def _number(value: object) -> str:
         return f"{float(str(value)):.4g}" if value is not None else "-"
     except ValueError:
         return str(value)
+
+
+def _counted(count: Any, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _text(value: object) -> str:

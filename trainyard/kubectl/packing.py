@@ -1,7 +1,7 @@
-"""The workspace of `submit` and `sync`, packed beside everything else.
+"""Pack the workspace of `submit` and `sync` in a second process. The entry point is `packing`.
 
-Half of a submit of code that has not changed is the import of the clients of Kubernetes and S3. A process of its own
-packs meanwhile; a thread would have to share the interpreter's lock with the imports.
+Half of the time of an unchanged submit is the import of the clients of Kubernetes and S3. A thread would share the
+interpreter's lock with the imports.
 """
 
 from __future__ import annotations
@@ -21,43 +21,42 @@ from typing import Any, Final
 from trainyard.kubectl.errors import USAGE, WORKSPACE, PluginError
 from trainyard.kubectl.progress import Bar, say
 from trainyard.workspace.archive import Archive
-from trainyard.workspace.cache import packed
-from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.selection import size_in_words
+from trainyard.workspace.cache import pack_cached
+from trainyard.workspace.errors import WorkspaceError, format_size
 
 _MEBIBYTE: Final = 2**20
 _SEARCH_SECONDS: Final = 1.0
 _SEARCH_EVERY_SECONDS: Final = 5.0
-# A copy of this process begins at once. Where there is none, a new interpreter does.
-_WAYS: Final = multiprocessing.get_all_start_methods()
-_WAY: Final = "fork" if "fork" in _WAYS else _WAYS[0]
+# A forked process starts at once. Systems without fork start a new interpreter.
+_METHODS: Final = multiprocessing.get_all_start_methods()
+_METHOD: Final = "fork" if "fork" in _METHODS else _METHODS[0]
 _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Packed = Callable[[], Archive | None]
 
 
 @contextmanager
 def packing(options: argparse.Namespace) -> Iterator[Packed]:
-    """Begins to pack what the verb sends; its archive can be asked for inside, None where nothing is sent.
+    """Start to pack the workspace, and yield a function that waits for the archive, None without a workspace.
 
-    The file is removed afterwards. What is asked raises PluginError for a directory that can't be sent.
+    The function raises PluginError for an invalid directory. The archive is removed afterwards.
     """
-    if not hasattr(options, "workspace") or getattr(options, "no_workspace", False):
+    if getattr(options, "no_workspace", False):
         yield lambda: None
         return
     if not options.workspace:
         raise PluginError(USAGE, "--workspace: is empty; name the directory with your code")
     if options.workspace == "." and not getattr(options, "workspace_is_given", False):
         _check_current_directory()
-    context: Any = multiprocessing.get_context(_WAY)
+    context: Any = multiprocessing.get_context(_METHOD)
     with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
         answers, end = context.Pipe(duplex=False)
         root, limit = Path(os.path.expanduser(options.workspace)), options.max_size * _MEBIBYTE
-        words = (root, limit, Path(scratch), _memory(Path(scratch)), end)
-        process = context.Process(target=_pack, args=words, daemon=True)
+        arguments = (root, limit, Path(scratch), _cache_directory(Path(scratch)), end)
+        process = context.Process(target=_pack, args=arguments, daemon=True)
         try:
-            _begin(process)
+            _start_without_signals(process)
             end.close()
-            yield lambda: _answer(answers)
+            yield lambda: _receive(answers)
         finally:
             if process.pid is not None:
                 process.kill()
@@ -92,12 +91,12 @@ class _Search:
     def __call__(self, files: int, size: int) -> None:
         now = time.monotonic()
         if now >= self._next:
-            say(f"workspace: {self._root.resolve()}: {files} files, {size_in_words(size)} so far")
+            say(f"workspace: {self._root.resolve()}: {files} files, {format_size(size)} so far")
             self._next = now + _SEARCH_EVERY_SECONDS
 
 
-def _begin(process: Any) -> None:
-    """Begins it without what interrupts: a terminal interrupts both, and the one that waits ends the other."""
+def _start_without_signals(process: Any) -> None:
+    """Start a process that ignores interrupts. A terminal interrupts both processes, and the parent ends the child."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         process.start()
@@ -105,29 +104,29 @@ def _begin(process: Any) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _memory(scratch: Path) -> Path:
-    """In the person's caches, else where it is forgotten.
+def _cache_directory(scratch: Path) -> Path:
+    """Return the directory for digests of unchanged workspaces, in `scratch` if the user has no home.
 
-    https://specifications.freedesktop.org/basedir-spec/latest/: a relative XDG_CACHE_HOME does not count.
+    https://specifications.freedesktop.org/basedir-spec/latest/: a relative XDG_CACHE_HOME is ignored.
     """
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    caches = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.cache"))
+    variable = os.environ.get("XDG_CACHE_HOME", "")
+    caches = Path(variable) if os.path.isabs(variable) else Path(os.path.expanduser("~/.cache"))
     return (caches if caches.is_absolute() else scratch) / "kubectl-torchrun-workspaces"
 
 
-def _answer(answers: Connection) -> Archive:
+def _receive(answers: Connection) -> Archive:
     try:
         answer = answers.recv()
     except EOFError:
-        raise PluginError(WORKSPACE, "workspace: the process that packs it was ended") from None
+        raise PluginError(WORKSPACE, "workspace: the process that packs it was killed") from None
     if not isinstance(answer, Archive):
         raise PluginError(WORKSPACE, str(answer))
     return answer
 
 
-def _pack(root: Path, limit: int, directory: Path, memory: Path, end: Connection) -> None:
+def _pack(root: Path, limit: int, directory: Path, cache: Path, end: Connection) -> None:
     try:
         with Bar("packing") as bar:
-            end.send(packed(root, limit, directory, memory, bar, _Search(root)))
+            end.send(pack_cached(root, limit, directory, cache, bar, _Search(root)))
     except WorkspaceError as error:
         end.send(str(error))

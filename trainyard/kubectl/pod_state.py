@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +16,17 @@ JsonObject = dict[str, Any]
 class FailedStart:
     """A container that failed, so that the worker did not start.
 
-    It is an init container, or the worker itself if it could not be started: `said` is the runtime's message then.
+    It is an init container, or the worker itself if the runtime could not start it, with the runtime's `message`.
     """
 
     container: str
     code: int
-    said: str = ""
+    message: str = ""
 
     def __str__(self) -> str:
-        if self.said:
-            return f"worker did not start: {self.said}, exit code {self.code}"
-        return f"worker did not begin: init container {self.container} failed with exit code {self.code}"
+        if self.message:
+            return f"worker did not start: {self.message}, exit code {self.code}"
+        return f"worker did not start: init container {self.container} failed with exit code {self.code}"
 
 
 def failed_start(pod: JsonObject) -> FailedStart | None:
@@ -37,7 +38,7 @@ def failed_start(pod: JsonObject) -> FailedStart | None:
         return None
     for each in pod.get("status", {}).get("initContainerStatuses", ()):
         state = each.get("state", {})
-        # A container waits between its restarts.
+        # Between restarts, a container is waiting.
         ended = state.get("terminated") or (
             "waiting" in state and each.get("lastState", {}).get("terminated")
         )
@@ -69,14 +70,30 @@ def _worker_state(pod: JsonObject) -> JsonObject:
     return {}
 
 
-def beyond(job: JsonObject, rank: int) -> str:
-    """What is wrong with the node of this number, "" where the job has or may yet have it."""
+def newest_pods(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int, JsonObject]:
+    """Return the newest pod of each node by node rank, of any attempt or of this one."""
+    found: dict[int, JsonObject] = {}
+    for pod in sorted(pods, key=lambda pod: (attempt_of(pod), pod["metadata"]["creationTimestamp"])):
+        labels = pod["metadata"]["labels"]
+        node = str(labels.get(n.LABEL_NODE, labels.get(n.LABEL_INDEX)))
+        if node.isdecimal() and attempt in (None, attempt_of(pod)):
+            found[int(node)] = pod
+    return dict(sorted(found.items()))
+
+
+def attempt_of(pod: JsonObject) -> int:
+    """Return the attempt that the pod belongs to."""
+    return int(pod["metadata"]["labels"].get(n.LABEL_ATTEMPT, 0))
+
+
+def node_rank_problem(job: JsonObject, node_rank: int) -> str:
+    """Return why `--node-rank` is too high for the job, "" if it is not, or if the job's size is unknown."""
     spec, status = job.get("spec", {}), job.get("status", {})
     elastic = spec.get("elastic") or {}
-    # A job that is to get another size has the former one still.
-    known = [each for each in (elastic.get("maxNodes"), spec.get("numNodes"), status.get("nodes")) if each]
-    if not known or rank < max(known):
+    # A resized job still has its former size.
+    sizes = [each for each in (elastic.get("maxNodes"), spec.get("numNodes"), status.get("nodes")) if each]
+    if not sizes or node_rank < max(sizes):
         return ""
-    most, name = max(known), job["metadata"]["name"]
-    nodes = "1 node, number 0" if most == 1 else f"{most} nodes, number 0 to {most - 1}"
-    return f"--node-rank: {rank} should be a node of job {name}, which has {'at most ' if elastic else ''}{nodes}"
+    size, name = max(sizes), job["metadata"]["name"]
+    nodes = "1 node, number 0" if size == 1 else f"{size} nodes, number 0 to {size - 1}"
+    return f"--node-rank: {node_rank} is not a node of job {name}, which has {'at most ' if elastic else ''}{nodes}"

@@ -1,11 +1,11 @@
-"""An archive to where a job's workers get it: the queue's bucket, or the job's sync pod."""
+"""Send an archive to where a job's workers fetch it: the queue's bucket (`to_bucket`) or the job's sync pod."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 
 from launcher.observe import PATIENCE_SECONDS, held_up
 from trainyard.k8s.client import ApiUnavailable
@@ -17,16 +17,19 @@ from trainyard.operator import names as n
 from trainyard.operator.names import sync_pod_url
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import Bucket, archive_url
-from trainyard.workspace.errors import NotThere, WorkspaceError
-from trainyard.workspace.selection import size_in_words
+from trainyard.workspace.errors import NotThere, WorkspaceError, format_size
 
 JsonObject = dict[str, Any]
+WAIT_SECONDS: Final = 300.0
 _CHUNK: Final = 2**16
 _TRIES: Final = 3
-# How `python -m trainyard.workspace` ends on words that it does not know.
-_UNKNOWN_WORD: Final = 2
-WAIT_SECONDS: Final = 300.0
-_ASK_SECONDS: Final = 0.5
+_POLL_SECONDS: Final = 0.5
+# The exit code of `python -m trainyard.workspace` for unknown arguments.
+_UNKNOWN_ARGUMENT: Final = 2
+# Other sync pods to copy from. Each one that does not answer costs seconds.
+_MAX_NEARBY: Final = 3
+# Requests for such pods. Of a hundred jobs that wait together, none may have a pod.
+_MAX_NEARBY_REQUESTS: Final = 12
 
 
 class Ended(PluginError):
@@ -51,18 +54,18 @@ Execute = Callable[[Cluster, str, str, list[str]], Running]
 
 
 def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> Running:
-    """Runs a command with its standard input."""
-    return Execution(cluster.rest, cluster.namespace, pod, container, command, stdin=True)
+    """Run a command with standard input."""
+    return Execution(cluster.client, cluster.namespace, pod, container, command, stdin=True)
 
 
 def bucket_of(queue: JsonObject | None) -> str:
-    """The queue's s3://bucket/prefix for workspaces, "" for none."""
+    """Return the queue's s3://bucket/prefix for workspaces, "" for none."""
     storage = (queue or {}).get("spec", {}).get("storage", {})
     return str(storage.get("workspace", {}).get("bucket") or "")
 
 
 def bucket() -> Bucket:
-    """S3 as this person. Raises PluginError."""
+    """Return the client of S3. Raise PluginError."""
     try:
         return Bucket()
     except WorkspaceError as error:
@@ -70,16 +73,16 @@ def bucket() -> Bucket:
 
 
 def to_bucket(archive: Archive, where: str, namespace: str, bucket: Bucket) -> str:
-    """Sends it if it is not there; its address. Raises PluginError."""
+    """Send the archive unless the bucket has it, and return its URL. Raise PluginError."""
     try:
         url = archive_url(where, namespace, archive.digest)
         with Bar("sending") as bar:
-            sent = bucket.send(archive, url, bar)
+            is_sent = bucket.send(archive, url, bar)
     except WorkspaceError as error:
         raise PluginError(WORKSPACE, str(error)) from None
     except NotThere as error:
         raise PluginError(UNAVAILABLE, str(error)) from None
-    _told(archive, sent)
+    _report(archive, is_sent)
     return url
 
 
@@ -88,49 +91,64 @@ def wait_for_sync_pod(
     job: str,
     seconds: float = WAIT_SECONDS,
     check: Callable[[Cluster, JsonObject, float], None] = lambda _cluster, _job, _waited: None,
-) -> bool:
-    """Whether the job's sync pod takes archives within this time.
+) -> None:
+    """Wait until the job's sync pod receives archives.
 
-    Raises PluginError where no such pod comes, also what `check` raises of a job that has none.
+    Raises:
+        PluginError: The pod is not ready in time, or it will not come, also as `check` finds.
     """
-    name, began, told, held = n.sync_pod(job), time.monotonic(), False, ""
+    name, began, last = n.sync_pod(job), time.monotonic(), ""
     while True:
         pod = cluster.pod(name)
-        if pod is not None and takes_archives(pod):
-            return True
+        if pod is not None and is_running(pod):
+            return
         found = cluster.job(job)
-        if found.get("status", {}).get("phase") in n.FINAL_PHASES:
-            status = found["status"]
+        status = found.get("status", {})
+        if status.get("phase") in n.FINAL_PHASES:
             raise Ended(job, status["phase"], status.get("message") or status.get("reason") or "")
         if pod is None and found["spec"].get("suspend"):
+            resume = cluster.command("torchrun resume", job)
             raise PluginError(
-                USAGE,
-                f"job {job}: is suspended, and has no pod that takes the workspace; "
-                f"{cluster.command('torchrun resume', job)} first",
+                USAGE, f"job {job}: is suspended, and has no pod that receives the workspace; {resume} first"
             )
         waited = time.monotonic() - began
         if pod is None:
             check(cluster, found, waited)
         if waited >= seconds:
-            return False
-        if not told:
-            say(f"waiting for pod {name}, which takes the workspace")
-            told = True
-        if waited >= PATIENCE_SECONDS and (why := _held(found, pod)) and why != held:
+            raise _no_pod(cluster, name, found, pod, seconds)
+        if not last:
+            last = f"waiting for pod {name}, which receives the workspace"
+            say(last)
+        if waited >= PATIENCE_SECONDS and (why := _pending_reason(found, pod)) and why != last:
             say(why)
-            held = why
-        time.sleep(_ASK_SECONDS)
+            last = why
+        time.sleep(_POLL_SECONDS)
 
 
-def _held(job: JsonObject, pod: JsonObject | None) -> str:
-    """What keeps the pod from being there, "" where nothing is known of that."""
+def _no_pod(
+    cluster: Cluster, name: str, job: JsonObject, pod: JsonObject | None, seconds: float
+) -> PluginError:
+    if pod is not None:
+        details = f"is not ready after {seconds:.0f} s; {cluster.command('describe pod', name)} shows why"
+    else:
+        status = job.get("status", {})
+        why = (
+            status.get("message") or status.get("reason") or "the controller of TorchrunJobs has not seen it"
+        )
+        phase = status.get("phase") or n.PHASE_PENDING
+        details = f"does not exist after {seconds:.0f} s; job {job['metadata']['name']}: {phase}: {why}"
+    return PluginError(UNAVAILABLE, f"pod {name}: receives the workspace, and {details}")
+
+
+def _pending_reason(job: JsonObject, pod: JsonObject | None) -> str:
+    """Return why the pod is not ready, "" if that is unknown."""
     if pod is not None:
         why = held_up(pod)
         return f"pod {pod['metadata']['name']} {why}" if why else ""
     status = job.get("status", {})
-    said = status.get("message") or status.get("reason")
-    waits = status.get("phase") == n.PHASE_PENDING and said
-    return f"{job['metadata']['name']}: {n.PHASE_PENDING}: {said}" if waits else ""
+    message = status.get("message") or status.get("reason")
+    is_pending = status.get("phase") == n.PHASE_PENDING and message
+    return f"{job['metadata']['name']}: {n.PHASE_PENDING}: {message}" if is_pending else ""
 
 
 def to_sync_pod(
@@ -141,23 +159,23 @@ def to_sync_pod(
     run: Execute = execute,
     keep: str = "",
 ) -> None:
-    """Send the missing bytes of the archive to the sync pod. Raises PluginError.
+    """Send the missing bytes of the archive to the sync pod. Raise PluginError.
 
-    First the pod itself asks the pods at the addresses `nearby` for the archive. The pod also keeps the archive with
-    the digest `keep`, because workers that start before the job's change fetch that one.
+    First the pod itself asks the pods at the URLs `nearby` for the archive. The pod also keeps the archive with the
+    digest `keep`, because workers that start before the job's change fetch that one.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
             with explained("get and create pods/exec", cluster.namespace):
-                sent = _send(cluster, job, archive, nearby, run, keep)
+                is_sent = _send(cluster, job, archive, nearby, run, keep)
         except PluginError as error:
             if not tries_left or not isinstance(error.__context__, ApiUnavailable):
                 raise
-            say(f"{error}; going on where it broke")
-            nearby = ()  # one of them may be what it waited for
-            time.sleep(_ASK_SECONDS)
+            say(f"{error}; continuing")
+            nearby = ()  # one of them may be the reason
+            time.sleep(_POLL_SECONDS)
         else:
-            _told(archive, sent)
+            _report(archive, is_sent)
             return
 
 
@@ -167,7 +185,7 @@ def _send(
     command = ["python", "-m", "trainyard.workspace", "receive"]
     command += ["--digest", archive.digest, "--size", str(archive.size)]
     command += ["--keep", keep] if keep else []
-    command += [word for address in nearby for word in ("--nearby", address)]
+    command += [word for url in nearby for word in ("--nearby", url)]
     pod = n.sync_pod(job)
     with run(cluster, pod, n.SYNC_CONTAINER, command) as running:
         word, _, number = running.line().partition(" ")
@@ -177,41 +195,57 @@ def _send(
                 _stream(archive, offset, running)
             if running.line() == f"done {archive.digest}":
                 return offset < archive.size
-        code, said = running.result()
-    if nearby and code == _UNKNOWN_WORD:  # of an earlier release, which can be sent it all the same
+        code, stderr = running.result()
+    if nearby and code == _UNKNOWN_ARGUMENT:  # the pod of an earlier release
         return _send(cluster, job, archive, (), run, keep)
-    reason = said.splitlines()[-1] if said else f"the command ended with {code}"
+    reason = stderr.splitlines()[-1] if stderr else f"the command ended with exit code {code}"
     raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
 
 
 def _stream(archive: Archive, offset: int, running: Running) -> None:
-    with _opened(archive) as file, Bar("sending") as bar:
-        file.seek(offset)
-        done = offset
-        while data := file.read(_CHUNK):
-            running.write(data)
-            done += len(data)
-            bar(done, archive.size)
-
-
-def _opened(archive: Archive) -> BinaryIO:
     try:
-        return archive.open()
+        opened = archive.open()
     except WorkspaceError as error:
         raise PluginError(WORKSPACE, str(error)) from None
+    with opened as file, Bar("sending") as bar:
+        file.seek(offset)
+        while data := file.read(_CHUNK):
+            running.write(data)
+            offset += len(data)
+            bar(offset, archive.size)
 
 
-def takes_archives(pod: JsonObject) -> bool:
-    """Whether this sync pod runs."""
-    return "running" in _sync_container(pod).get("state", {})
+def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
+    """Return the URLs of sync pods of other jobs that have this archive, those of running jobs first.
+
+    Jobs that the user may not list are left out.
+    """
+    try:
+        phases = {
+            each["metadata"]["name"]: each.get("status", {}).get("phase", "")
+            for each in cluster.jobs()
+            if each["metadata"]["name"] != job and _uses(each, digest)
+        }
+        names = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES]
+        names.sort(key=lambda name: phases[name] != n.PHASE_RUNNING)
+        pods = ((name, cluster.pod(n.sync_pod(name))) for name in names[:_MAX_NEARBY_REQUESTS])
+        having = (name for name, pod in pods if pod is not None and _container(pod).get("ready") is True)
+        return [sync_pod_url(name, cluster.namespace) for name in islice(having, _MAX_NEARBY)]
+    except PluginError:
+        return []
 
 
-def has_archive(pod: JsonObject) -> bool:
-    """Return whether this sync pod has an archive. Then it is ready."""
-    return _sync_container(pod).get("ready") is True
+def _uses(job: JsonObject, digest: str) -> bool:
+    workspace = job["spec"].get("workspace", {})
+    return bool(workspace.get("digest") == digest and not workspace.get("url"))
 
 
-def _sync_container(pod: JsonObject) -> JsonObject:
+def is_running(pod: JsonObject) -> bool:
+    """Return whether this sync pod runs. With an archive, it is ready, too."""
+    return "running" in _container(pod).get("state", {})
+
+
+def _container(pod: JsonObject) -> JsonObject:
     """Return the status of the pod's container, {} if the pod is being deleted."""
     if pod["metadata"].get("deletionTimestamp"):
         return {}
@@ -219,44 +253,9 @@ def _sync_container(pod: JsonObject) -> JsonObject:
     return next((each for each in statuses if each.get("name") == n.SYNC_CONTAINER), {})
 
 
-def _told(archive: Archive, sent: bool) -> None:
-    size = size_in_words(archive.size)
+def _report(archive: Archive, is_sent: bool) -> None:
+    size = format_size(archive.size)
     say(
         f"workspace {archive.digest[:19]}: "
-        + (f"{size} sent" if sent else f"unchanged, its {size} are there")
+        + (f"{size} sent" if is_sent else f"unchanged, its {size} are already there")
     )
-
-
-# Each one that does not answer costs seconds.
-_MOST: Final = 3
-# Each is a question to the API server; of a hundred jobs that wait together no pod may be there.
-_ASKED: Final = 12
-
-
-def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
-    """Their addresses, for a pod of `job`, as far as this person may see the jobs; those of running jobs first.
-
-    A job that names this archive has it in its sync pod from when it was submitted, or found room, to its end.
-    """
-    try:
-        phases = {
-            each["metadata"]["name"]: each.get("status", {}).get("phase", "")
-            for each in cluster.jobs()
-            if each["metadata"]["name"] != job and _names(each, digest)
-        }
-        there = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES]
-        there.sort(key=lambda name: phases[name] != n.PHASE_RUNNING)
-        having = (name for name in there[:_ASKED] if _has_pod(cluster, name))
-        return [sync_pod_url(name, cluster.namespace) for name in islice(having, _MOST)]
-    except PluginError:
-        return []
-
-
-def _has_pod(cluster: Cluster, job: str) -> bool:
-    pod = cluster.pod(n.sync_pod(job))
-    return pod is not None and has_archive(pod)
-
-
-def _names(job: JsonObject, digest: str) -> bool:
-    workspace = job["spec"].get("workspace", {})
-    return bool(workspace.get("digest") == digest and not workspace.get("url"))

@@ -29,9 +29,9 @@ from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.logs import archive_log, print_logs
 from trainyard.workspace.place import placed
-from trainyard.workspace.sidecar import EVERY_SECONDS, LOG, fetch, follow, tell
+from trainyard.workspace.sidecar import EVERY_SECONDS, LOG, fetch, follow, log_applied
 from trainyard.workspace.store import Pointer, Store
-from trainyard.workspace.transfer import PodSource, copied, server
+from trainyard.workspace.transfer import PodSource, copy_from_nearby, server
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -41,7 +41,7 @@ _NEARBY_SECONDS: Final = 5.0
 
 
 def parser() -> argparse.ArgumentParser:
-    """All words of the command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="python -m trainyard.workspace", description=(__doc__ or "").splitlines()[0]
     )
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     reading.add_argument("--node", type=int, help="default: all nodes of the attempt")
     serving = verbs.add_parser("serve", help="serve the archives that were received")
     serving.add_argument("--port", type=int, default=names.SYNC_PORT)
-    serving.add_argument("--address", default=_ALL_ADDRESSES, help="default: each one of the pod")
+    serving.add_argument("--address", default=_ALL_ADDRESSES, help="default: all addresses of the pod")
     serving.add_argument("--expect", default="", help="digest of the archive to request from other pods")
     serving.add_argument("--size", type=int, default=0, help="bytes of that archive")
     serving.add_argument(
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         help="exit with code 3 if there is no archive and no byte arrived for this time",
     )
-    receiving = verbs.add_parser("receive", help="take an archive from standard input")
+    receiving = verbs.add_parser("receive", help="receive an archive from standard input")
     receiving.add_argument("--digest", required=True)
     receiving.add_argument("--size", required=True, type=int, help="bytes of the whole archive")
     receiving.add_argument("--keep", default="", help="digest of the archive that the job names at present")
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one verb and returns its exit code."""
+    """Run one verb and return its exit code."""
     options = parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("botocore").setLevel(logging.WARNING)
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> None:
     if options.verb == "fetch":
         applied = fetch(PodSource(options.archive, options.sync), options.into, wait=options.wait_seconds)
-        tell(placed(options.into).digest, applied)
+        log_applied(placed(options.into).digest, applied)
     elif options.verb == "follow":
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -132,8 +132,8 @@ def _follow(options: argparse.Namespace, stopping: threading.Event) -> None:
     """Keep the workspace up to date, and archive the worker's log, until `stopping`."""
     archiving = None
     if options.log and options.log_url:
-        words = (options.log, options.log_url, Bucket(), stopping)
-        archiving = threading.Thread(target=archive_log, args=words)
+        arguments = (options.log, options.log_url, Bucket(), stopping)
+        archiving = threading.Thread(target=archive_log, args=arguments)
         archiving.start()
     if options.archive:
         source = PodSource(options.archive, options.sync)
@@ -178,7 +178,11 @@ def _wait_for_archive(
     """
     began = clock()
     while store.current() is None and not stopping.is_set():
-        if expected is not None and nearby and copied(store, expected.digest, expected.size, nearby):
+        if (
+            expected is not None
+            and nearby
+            and copy_from_nearby(store, expected.digest, expected.size, nearby)
+        ):
             if store.current() is None:
                 store.point(expected)
             return
@@ -189,12 +193,12 @@ def _wait_for_archive(
 
 
 def receive(options: argparse.Namespace, archive: BinaryIO, answers: TextIO) -> None:
-    """Write to `answers` from which byte on the archive is wanted, and at last "done"."""
+    """Receive an archive. Write the offset of the first missing byte to `answers`, and "done" at the end."""
     check_digest(options.digest)
     most = os.environ.get(names.ENV_SYNC_MOST)
     store = Store(options.root, int(most) if most else None)
     with store.receiving(options.digest, options.keep):
-        copied(store, options.digest, options.size, options.nearby)
+        copy_from_nearby(store, options.digest, options.size, options.nearby)
         store.receive(
             options.digest,
             options.size,

@@ -1,7 +1,7 @@
-"""Archives in S3, by their digest: sent once, found right by S3 itself before they are there.
+"""Archives in S3, by digest (`Bucket`). Each is sent once, and verified by S3.
 
-https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html: S3 refuses an object whose
-SHA-256 is another one than the request says, keeps it, and tells it to who asks with `ChecksumMode`.
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html: S3 refuses an object with
+another SHA-256 than that of the request, stores the SHA-256, and returns it with `ChecksumMode`.
 """
 
 from __future__ import annotations
@@ -25,37 +25,42 @@ _REFUSED: Final = frozenset(
     {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}
 )
 _ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 
 def parse_url(url: str) -> tuple[str, str]:
-    """Bucket and key or prefix, without slashes around it. Raises WorkspaceError."""
+    """Return the bucket, and the key or prefix without outer slashes. Raise WorkspaceError."""
     found = _URL.fullmatch(url)
     if not found:
-        raise WorkspaceError(f"bucket: {url[:200]!r} should be s3://bucket/prefix")
+        raise WorkspaceError(f"bucket: {url[:200]!r} must be s3://bucket/prefix")
     return found.group(1), (found.group(2) or "").strip("/")
 
 
 def archive_url(where: str, namespace: str, digest: str) -> str:
-    """Return where a namespace's archive of this digest lies below this bucket and prefix. Raises WorkspaceError."""
+    """Return the URL of a namespace's archive below this bucket and prefix. Raise WorkspaceError."""
     bucket, prefix = parse_url(where)
     below = "/".join(part for part in (f"s3://{bucket}", prefix) if part)
     return f"{workspaces_prefix(below, namespace)}/{check_digest(digest)}.tar.zst"
 
 
 class Bucket:
-    """S3 with the credentials that botocore finds: a person's, or in a pod those of its service account (IRSA)."""
+    """S3 with the credentials that botocore finds: the user's, or in a pod those of its service account (IRSA)."""
 
     def __init__(self, client: Any = None) -> None:
         self._client = client or _client()
 
-    def send(self, archive: Archive, url: str, told: Told = lambda _done, _total: None) -> bool:
-        """Puts the archive here; False if it is here already, undamaged. Raises WorkspaceError and NotThere."""
+    def send(self, archive: Archive, url: str, progress: Progress = lambda _done, _total: None) -> bool:
+        """Upload the archive. Return False if S3 has it already. Raise WorkspaceError and NotThere."""
         bucket, key = parse_url(url)
         checksum = base64.b64encode(bytes.fromhex(check_digest(archive.digest))).decode()
         if self._has(bucket, key, archive.size, checksum):
             return False
-        with archive.open() as file, self._sending(_Told(file, archive.size, told)) as body, _explained(url):
+        reader = _ProgressReader
+        with (
+            archive.open() as file,
+            self._sending(reader(file, archive.size, progress)) as body,
+            _explained(url),
+        ):
             self._client.put_object(
                 Bucket=bucket,
                 Key=key,
@@ -64,7 +69,7 @@ class Bucket:
                 ChecksumAlgorithm="SHA256",
                 ChecksumSHA256=checksum,
             )
-        told(archive.size, archive.size)
+        progress(archive.size, archive.size)
         return True
 
     def read(self, url: str, into: Path, size: int) -> None:
@@ -110,17 +115,17 @@ class Bucket:
             ]
 
     @contextmanager
-    def _sending(self, body: _Told) -> Iterator[_Told]:
-        """Lets it tell only while it is sent: without TLS it is read once before each try, to be signed."""
-        events, words = self._client.meta.events, (("before-sign", False), ("before-send", True))
+    def _sending(self, body: _ProgressReader) -> Iterator[_ProgressReader]:
+        """Report progress only during the upload. Without TLS, botocore reads the body before each try to sign it."""
+        events, states = self._client.meta.events, (("before-sign", False), ("before-send", True))
 
-        def turn(tells: bool) -> Callable[..., None]:
-            def turned(**_: Any) -> None:
-                body.tells = tells
+        def switch(is_sending: bool) -> Callable[..., None]:
+            def handler(**_: Any) -> None:
+                body.is_sending = is_sending
 
-            return turned
+            return handler
 
-        handlers = [(f"{word}.s3.PutObject", turn(tells)) for word, tells in words]
+        handlers = [(f"{event}.s3.PutObject", switch(is_sending)) for event, is_sending in states]
         for name, handler in handlers:
             events.register(name, handler)
         try:
@@ -136,27 +141,27 @@ class Bucket:
         except NotThere:
             return False
         except _Refused:
-            # Who may not list the bucket is told so of an object that is not there, too; the put says what holds.
+            # Without s3:ListBucket, S3 gives this answer for a missing object, too. The upload finds out.
             return False
-        # One that was put by other means and has no such checksum is not believed.
+        # An object from another tool has no checksum.
         return bool(head["ContentLength"] == size and head.get("ChecksumSHA256") == checksum)
 
 
 class _Refused(WorkspaceError):
-    """The credentials don't allow it."""
+    """The credentials do not allow the request."""
 
 
-class _Told:
-    """A file that tells how far it was read, while it `tells`."""
+class _ProgressReader:
+    """A file that reports its position while it `is_sending`."""
 
-    def __init__(self, file: IO[bytes], size: int, told: Told) -> None:
-        self._file, self._size, self._told = file, size, told
-        self.tells = False
+    def __init__(self, file: IO[bytes], size: int, progress: Progress) -> None:
+        self._file, self._size, self._progress = file, size, progress
+        self.is_sending = False
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
-        if self.tells:
-            self._told(self._file.tell(), self._size)
+        if self.is_sending:
+            self._progress(self._file.tell(), self._size)
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -167,7 +172,7 @@ class _Told:
 
 
 def _client() -> Any:
-    # boto3 is a layer above it that would take a tenth of an unchanged submit to import.
+    # Not boto3, whose import takes a tenth of an unchanged submit.
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
     from botocore.session import Session
@@ -185,7 +190,7 @@ def _client() -> Any:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """What S3 and its client say, as one line."""
+    """Convert errors of S3 and its client to one line."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
@@ -196,7 +201,7 @@ def _explained(url: str) -> Iterator[None]:
         bucket = parse_url(url)[0]
         if code == "NoSuchBucket":
             raise WorkspaceError(
-                f"bucket: {bucket} does not exist; name one that does in the queue's storage.workspace.bucket"
+                f"bucket: {bucket} does not exist; name an existing one in the queue's storage.workspace.bucket"
             ) from None
         if code in _REFUSED:
             raise _Refused(
@@ -204,13 +209,13 @@ def _explained(url: str) -> Iterator[None]:
                 "s3:PutObject and s3:ListBucket there"
             ) from None
         if code in _ABSENT:
-            raise NotThere(f"{url} is not there yet") from None
+            raise NotThere(f"{url} does not exist yet") from None
         if code in ("SlowDown", "InternalError", "ServiceUnavailable", "500", "503"):
             raise NotThere(f"bucket: {url}: {code}: {message}") from None
         raise WorkspaceError(f"bucket: {url}: {error.operation_name}: {code}: {message}") from None
     except NoCredentialsError:
         raise WorkspaceError(
-            f"bucket: {url}: no AWS credentials are found; log in (aws sso login), or set AWS_PROFILE"
+            f"bucket: {url}: no AWS credentials were found; log in (aws sso login), or set AWS_PROFILE"
         ) from None
     except BotoCoreError as error:
         raise NotThere(f"bucket: {url}: {error}") from None

@@ -1,9 +1,8 @@
-"""What a directory was packed to: while nothing in it changes, its digest is known without reading it again.
+"""Remember the digest of a directory, so that an unchanged one is not packed again. The entry point is `pack_cached`.
 
-As Git's index does it: a file whose size, inode and times of change are those of before is the file of before. The time
-of the last change of the inode (ctime) can't be set by hand. One that changed as late as the packing itself might
-change again in the same tick of the file system's clock, so that such a directory is not remembered.
-https://git-scm.com/docs/racy-git
+As in git's index, a file is unchanged if its size, inode and times are. The ctime can't be set by a user. A file that
+changed during the packing might change again within the resolution of the file system's clock; such a directory is not
+remembered. https://git-scm.com/docs/racy-git
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from typing import Any, BinaryIO, Final
 
 import zstandard
 
-from trainyard.workspace import archive as packing
+from trainyard.workspace import archive as archives
 from trainyard.workspace.archive import Archive, check_digest, pack
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.selection import Entry, select
 
-# File systems count in ticks of up to 2 s (FAT).
+# The coarsest resolution of a file system's times is 2 s (FAT).
 TICK_NANOSECONDS: Final = 2_000_000_000
-_NAMES: Final = ("digest", "size", "content", "files")
+_FIELDS: Final = ("digest", "size", "content", "files")
 
 
 @dataclass(frozen=True)
-class Remembered(Archive):
-    """An archive that is not there: what was packed of this directory before. It is packed when it is opened."""
+class CachedArchive(Archive):
+    """An archive whose digest is known. It is packed again when it is opened."""
 
     root: Path
     limit: int
 
     def open(self) -> BinaryIO:
-        """Packs the directory again. Raises WorkspaceError as `pack` does, and where it is another one by now."""
+        """Pack the directory again. Raise WorkspaceError as `pack` does, and if the directory has changed."""
         again = pack(self.root, self.limit, self.file.parent)
         if again.digest != self.digest:
             again.file.unlink()
@@ -49,37 +48,39 @@ class Remembered(Archive):
         return super().open()
 
 
-def packed(
+def pack_cached(
     root: Path,
     limit: int,
     directory: Path,
-    memory: Path,
+    cache: Path,
     progress: Callable[[int, int], None],
     searched: Callable[[int, int], None] = lambda _files, _bytes: None,
 ) -> Archive:
-    """The archive of this directory, a `Remembered` one if it is in the directory `memory`.
+    """Return the archive of this directory, a CachedArchive if the directory `cache` has its digest.
 
     `searched` receives the number and the bytes of the files so far.
 
-    Raises WorkspaceError as `pack` does.
+    Raises:
+        WorkspaceError: As `pack`.
     """
     began = time.time_ns()
     entries = select(root, limit, searched)
-    mark, record = _mark(root, entries), memory / f"{_digest(os.fsencode(root.resolve()))}.json"
+    mark, record = _mark(root, entries), cache / f"{_digest(os.fsencode(root.resolve()))}.json"
     if known := _read(record, mark):
-        return Remembered(directory / "workspace.tar.zst", *known, root=root, limit=limit)
+        return CachedArchive(directory / "workspace.tar.zst", *known, root=root, limit=limit)
     archive = pack(root, limit, directory, progress, entries)
-    old = all(entry.changed < began - TICK_NANOSECONDS for entry in entries)
-    # A record in the workspace itself would change it. A directory that is a circle of links is no memory.
-    if old and not Path(os.path.realpath(memory)).is_relative_to(root.resolve()):
+    is_old = all(entry.changed < began - TICK_NANOSECONDS for entry in entries)
+    # A record in the workspace itself would change it.
+    if is_old and not Path(os.path.realpath(cache)).is_relative_to(root.resolve()):
         _write(record, mark, archive)
     return archive
 
 
 def _mark(root: Path, entries: Sequence[Entry]) -> str:
-    """What decides the archive's bytes, and all that changes with a file."""
-    made = (zstandard.__version__, packing.FORMAT, os.fspath(root.resolve()))
-    return _digest(repr((made, entries)).encode("utf-8", "surrogateescape"))
+    """Return a digest of everything that determines the archive, and of the files' inodes and times."""
+    return _digest(
+        json.dumps((zstandard.__version__, archives.FORMAT, os.fspath(root.resolve()), entries)).encode()
+    )
 
 
 def _digest(data: bytes) -> str:
@@ -87,20 +88,20 @@ def _digest(data: bytes) -> str:
 
 
 def _read(record: Path, mark: str) -> tuple[str, int, int, int] | None:
-    """What is remembered, None for nothing, something else, or something broken."""
+    """Return the recorded fields, None for no, another or a damaged record."""
     try:
         found: Any = json.loads(record.read_bytes())
         if found["mark"] != mark:
             return None
         check_digest(found["digest"])
-        return (str(found["digest"]), *(int(found[name]) for name in _NAMES[1:]))  # type: ignore[return-value]
+        return (str(found["digest"]), *(int(found[name]) for name in _FIELDS[1:]))  # type: ignore[return-value]
     except (OSError, ValueError, KeyError, TypeError, WorkspaceError):
         return None
 
 
 def _write(record: Path, mark: str, archive: Archive) -> None:
-    """Whole or not at all; where nothing can be written, nothing is remembered."""
-    known = {"mark": mark, **{name: getattr(archive, name) for name in _NAMES}}
+    """Write the record completely or not at all. Ignore errors."""
+    known = {"mark": mark, **{name: getattr(archive, name) for name in _FIELDS}}
     try:
         record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=record.parent)

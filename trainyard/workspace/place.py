@@ -1,8 +1,8 @@
-"""An archive's files at the place where the workers have them: all of it at first, later what has changed.
+"""Put an archive's files where the workers have them: all of it at first, later what has changed. Entry point: `apply`.
 
-A directory of its own inside of that place, on the same file system, holds what is not ready: a file comes in by one
-rename, and so nobody sees half of it. Whoever is killed in between, the next one ends that work. What the job itself
-made or changed stays, or is moved aside where the workspace now has something else.
+A directory inside of that place, on the same file system, holds unfinished files. Each file is put in place by one
+rename, so no one sees a part of it. If a process is killed, the next one finishes its work. Files that the job created
+or changed stay, or are moved aside if the workspace has something else at their path (`Kept`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ from trainyard.workspace.selection import name_problem
 _STATE: Final = "state.json"
 _LOCK: Final = "lock"
 _INCOMING: Final = "incoming-"
-# What is being downloaded; another worker's on the same volume, too.
+# Downloads, also of other workers on the same volume.
 DOWNLOAD: Final = "download-"
+_KEPT: Final = "kept-"
 _ABANDONED_SECONDS: Final = 3600
+# A separator that can't be in a name or the target of a link.
+_OR: Final = "\0"
 
 
 @dataclass(frozen=True)
 class Applied:
-    """How many files and links were put in place, how many removed, and where is now what the job had there."""
+    """How many files and links were put in place and removed, and where files of the job were moved to."""
 
     put: int
     removed: int
@@ -51,9 +54,9 @@ class Applied:
 
 @dataclass(frozen=True)
 class State:
-    """What is in place: the archive's digest, "" while one is being applied, and what is at each path of it.
+    """What is in place: the archive's digest, "" while one is being applied, and the contents of its paths.
 
-    Of a path that may or may not have been brought up to date, it is `either` of its contents.
+    A path that may or may not be updated has `either` of its contents.
     """
 
     digest: str
@@ -61,7 +64,7 @@ class State:
 
 
 def placed(into: Path) -> State:
-    """What is in place here now. The job can write what says so: a path that no archive has is not believed."""
+    """Return what is in place. The job can write this record: paths that no archive has make it invalid."""
     try:
         found = json.loads((into / CONTROL_DIRECTORY / _STATE).read_text())
         contents = {str(path): str(what) for path, what in found["contents"].items()}
@@ -72,37 +75,39 @@ def placed(into: Path) -> State:
 
 
 def is_whole(into: Path, digest: str) -> bool:
-    """Whether this archive is in place here, and nothing of it is gone since."""
+    """Return whether this archive is in place, and none of its files was removed."""
     now = placed(into)
     return now.digest == digest and not _missing(into, now.contents)
 
 
 def apply(archive: Path, digest: str, into: Path) -> Applied:
-    """Brings the files of this archive here. Raises WorkspaceError; before anything in place was touched, unless the
-    file system is at fault.
+    """Put the files of this archive in place.
 
-    Of several that do this at once on one volume, one works and the others wait, where the file system has locks;
-    where it has none, each does the same.
+    If several processes do this on one volume, one works and the others wait. On a file system without locks, each
+    does the same work.
+
+    Raises:
+        WorkspaceError: The archive is invalid, and nothing was changed; or the file system failed.
     """
     try:
-        with _working(into) as control:
+        with _locked(into) as control:
             if is_whole(into, digest):
                 return Applied(0, 0)
             before = placed(into)
             incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=control))
             try:
                 contents = unpack(archive, digest, incoming)
-                return _bring(incoming, into, control, before, State(digest, contents))
+                return _update(incoming, into, control, before, State(digest, contents))
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
     except OSError as error:
-        # Names in the directory for what is not ready are others at each try.
+        # Names of unfinished files differ at each try.
         where = Path(os.fsdecode(error.filename or into))
         where = into if CONTROL_DIRECTORY in where.parts else where
         raise WorkspaceError(f"workspace: can't write in {where}: {error.strerror or error}") from None
 
 
-def _bring(incoming: Path, into: Path, control: Path, before: State, after: State) -> Applied:
+def _update(incoming: Path, into: Path, control: Path, before: State, after: State) -> Applied:
     old, new = before.contents, after.contents
     missing = _missing(into, new)
     changed = [path for path, what in new.items() if old.get(path) != what or path in missing]
@@ -123,20 +128,20 @@ def _missing(into: Path, contents: Contents) -> set[str]:
 
 
 @contextmanager
-def _working(into: Path) -> Iterator[Path]:
-    """The directory for what is not ready, alone where the file system has locks."""
+def _locked(into: Path) -> Iterator[Path]:
+    """Yield the directory for unfinished files, with a lock if the file system has locks."""
     control = into / CONTROL_DIRECTORY
     control.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # another worker's user has made it
+    with suppress(PermissionError):  # the user of another worker created it
         control.chmod(DIRECTORY_MODE)
     handle = os.open(control / _LOCK, os.O_RDWR | os.O_CREAT, 0o664)
     try:
-        alone = True
+        has_lock = True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # such as Lustre that was mounted without flock
-            alone = False
-        if alone:
+        except OSError:  # for example Lustre, mounted without flock
+            has_lock = False
+        if has_lock:
             for left in control.glob(f"{_INCOMING}*"):
                 shutil.rmtree(left, ignore_errors=True)
         for left in control.glob(f"{DOWNLOAD}*"):
@@ -156,22 +161,19 @@ def _save(control: Path, state: State) -> None:
 
 
 def _remove(into: Path, path: str, known: str, kept: Kept) -> None:
-    """Removes a file of the workspace, and its directories that are empty then. What is a directory now, stays.
-
-    An empty directory of the workspace goes if it is empty still.
-    """
-    if not _within_directories(into, path):
+    """Remove a file of the workspace and directories that become empty. A directory with files of the job stays."""
+    if not _has_real_parents(into, path):
         return
     if _is_directory(into / path):
         if known != EMPTY_DIRECTORY:
             return
-        with suppress(OSError):  # the job has something in it
+        with suppress(OSError):  # not empty
             os.rmdir(into / path)
     elif is_own(into / path, known):
         with suppress(FileNotFoundError):
             os.unlink(into / path)
     elif os.path.lexists(into / path):
-        kept.take(path)
+        kept.move(path)
     for parent in (into / path).parents:
         if parent == into:
             return
@@ -181,8 +183,8 @@ def _remove(into: Path, path: str, known: str, kept: Kept) -> None:
             return
 
 
-def _within_directories(into: Path, path: str) -> bool:
-    """Whether what leads to this path are directories: a link there might lead anywhere."""
+def _has_real_parents(into: Path, path: str) -> bool:
+    """Return whether the parents of this path are directories. A link could lead anywhere."""
     directories = path.split("/")[:-1]
     ends = range(1, len(directories) + 1)
     return all(_is_directory(into / "/".join(directories[:end])) for end in ends)
@@ -202,35 +204,30 @@ def _put(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
         directory = "/".join(directories[:end])
         if _is_directory(into / directory):
             continue
-        if os.path.lexists(into / directory):  # the job's: a file of the workspace is removed by now
-            kept.take(directory)
-        with suppress(FileExistsError):  # another worker's, on the same volume
+        if os.path.lexists(into / directory):  # a file of the job: the workspace's was removed
+            kept.move(directory)
+        with suppress(FileExistsError):  # from another worker, on the same volume
             os.mkdir(into / directory)
             os.chmod(into / directory, DIRECTORY_MODE)
     if is_directory:
         return
     if EMPTY_DIRECTORY in known and _is_directory(into / path):
-        with suppress(OSError):  # the job has something in it
+        with suppress(OSError):  # not empty
             os.rmdir(into / path)
     if os.path.lexists(into / path) and not is_own(into / path, known):
-        kept.take(path)
+        kept.move(path)
     os.replace(incoming / path, into / path)
 
 
-_PREFIX: Final = "kept-"
-# Stands in no name and no target of a link.
-_OR: Final = "\0"
-
-
 def either(*contents: str) -> str:
-    """What may be at a path while an archive is being applied: one of these. It is never equal to one of them."""
+    """Return a value for one of several contents, which equals none of them."""
     return _OR + _OR.join(dict.fromkeys(each for one in contents for each in one.split(_OR) if each))
 
 
 def is_own(place: Path, known: str) -> bool:
-    """Whether what is here is still what an archive put here: `known`, or one of several (`either`).
+    """Return whether an archive put this file or link here, with the contents `known` or one of `either`.
 
-    What can't be read is another one: an archive's files can be.
+    A file that can't be read is not from an archive.
     """
     found = [each.split(" ", 1) for each in known.split(_OR) if each]
     try:
@@ -238,34 +235,34 @@ def is_own(place: Path, known: str) -> bool:
         if stat.S_ISLNK(mode):
             return ["link", os.readlink(place)] in found
         digests = {rest.rpartition(" ")[2] for kind, rest in found if kind == "file"}
-        # A pipe would be waited for.
+        # Reading a pipe would block.
         return stat.S_ISREG(mode) and digest_of(place).removeprefix(DIGEST_PREFIX) in digests
     except OSError:
         return False
 
 
 class Kept:
-    """What one archive's application moves aside, each at its own path in a directory in `control`."""
+    """Move files of the job aside, each at its own path in a directory in `control`, so that none is lost."""
 
     def __init__(self, into: Path, control: Path) -> None:
         self._into, self._control = into, control
         self._directory: Path | None = None
         self.places: list[str] = []
 
-    def take(self, path: str) -> None:
-        """Moves what is at this path aside, a directory with all that is in it."""
-        place = self._room(path)
+    def move(self, path: str) -> None:
+        """Move the file or directory at this path aside."""
+        place = self._free_place(path)
         try:
             os.rename(self._into / path, place)
-        except FileNotFoundError:  # another worker of the same volume has
+        except FileNotFoundError:  # another worker on the same volume moved it
             return
         self.places.append(str(place.relative_to(self._into)))
 
-    def _room(self, path: str) -> Path:
-        """A place where nothing is yet: of `a` and `a/b`, both of which may be taken, the second gets another one."""
+    def _free_place(self, path: str) -> Path:
+        """Return a free place. If both `a` and `a/b` are moved, the second gets another directory."""
         for _ in range(2):
             if self._directory is None:
-                self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._control))
+                self._directory = Path(tempfile.mkdtemp(prefix=_KEPT, dir=self._control))
                 self._directory.chmod(DIRECTORY_MODE)
             place = self._directory / path
             try:

@@ -1,4 +1,4 @@
-"""The entries of a directory that are its workspace, in the order in which they are packed."""
+"""Select the entries of a directory that belong to its workspace (`select`), and check names in archives."""
 
 from __future__ import annotations
 
@@ -7,35 +7,40 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.ignore import CONTROL_DIRECTORY, GIT_IGNORE, OWN_IGNORE, Rules, in_force, rules_of
+from trainyard.workspace.errors import WorkspaceError, format_size
+from trainyard.workspace.ignore import (
+    CONTROL_DIRECTORY,
+    GIT_IGNORE,
+    OWN_IGNORE,
+    Rules,
+    effective_file,
+    rules_of,
+)
 
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
-_OFFENDERS: Final = 10
+_MAX_LARGEST: Final = 10
 _SHOWN: Final = 200
-# A file is large by itself that has a twentieth of all bytes.
+# A file with at least a twentieth of all bytes is named by itself.
 _SHARE: Final = 20
-_LINKS_NAMED: Final = 5
+_MAX_LINKS_NAMED: Final = 5
 # The number of entries between two progress reports, and the time to search further in a directory that is too large.
-_COUNTED: Final = 1000
+_REPORT_EVERY: Final = 1000
 _CUT_SECONDS: Final = 3.0
-# What removes a tree calls itself once for each directory.
-MOST_PARTS: Final = 500
-# Code and data pack to a third or a tenth; a file of zeros to less than a thousandth.
-_LEAST_BOUND: Final = 4 * 2**30
-_MOST_TIMES: Final = 1000
-_LEAST_MEMBER: Final = 512
+# Functions that delete a tree call themselves once for each directory.
+MAX_DEPTH: Final = 500
+# Code and data compress to a third or a tenth; zeros to less than a thousandth.
+_MIN_UNPACKED: Final = 4 * 2**30
+_MAX_RATIO: Final = 1000
+_MIN_MEMBER: Final = 512
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A file with its size in bytes, a link with its target, or an empty directory; `path` is in the workspace.
 
-    `inode` and `changed`, its ctime in nanoseconds, are others when its content may be another.
+    `inode` and `changed`, the ctime in nanoseconds, change with the content.
     """
 
     path: str
@@ -49,16 +54,16 @@ class Entry:
 
 
 class Unfit(WorkspaceError):
-    """An entry that can't be sent as it is; what is said of it ends before the name of a file that leaves it out."""
+    """An entry that can't be sent. The message ends before the name of the ignore file."""
 
 
 @contextmanager
 def naming_ignore_file(root: Path) -> Iterator[None]:
-    """Ends what is said of an unfit entry of this workspace."""
+    """Complete the message of `Unfit` with the name of the ignore file."""
     try:
         yield
     except Unfit as error:
-        raise WorkspaceError(f"{error} {in_force(root)}") from None
+        raise WorkspaceError(f"{error} {effective_file(root)}") from None
 
 
 def select(
@@ -75,48 +80,49 @@ def select(
         WorkspaceError: The directory does not exist, is empty, has more than `limit` bytes, an unreadable entry, or a
             link that leads out of it.
     """
-    root = _found(root)
+    root = _resolve(root)
     walk = _Walk(root, limit, progress)
     with naming_ignore_file(root):
-        found = sorted(walk.entries(rules_of(root)), key=lambda entry: os.fsencode(entry.path))
-    if all(entry.is_directory for entry in found):
+        found = [entry for _, entry in sorted(walk.entries(rules_of(root)))]
+    files = [entry.path.rpartition("/")[2] for entry in found if not entry.is_directory]
+    if not files:
         raise WorkspaceError(
-            f"workspace: {root} has no files to send; put your code there, or look at what {OWN_IGNORE} "
-            f"or {GIT_IGNORE} leave out"
+            f"workspace: {root} has no files to send; put your code there, or check {OWN_IGNORE} and {GIT_IGNORE}"
         )
-    if all(_ignore_file(entry.path) for entry in found if not entry.is_directory):
-        raise WorkspaceError(f"workspace: {root} has no files to send but what says which are left out")
-    out = [entry for entry in found if entry.target and not link_stays_inside(entry.path, entry.target)]
-    if out:
-        named = ", ".join(f"{entry.path} -> {entry.target}" for entry in out[:_LINKS_NAMED])
-        more = f" and {len(out) - _LINKS_NAMED} more" if len(out) > _LINKS_NAMED else ""
-        missed = next((entry for entry in out if entry.path in walk.matched_as_directories), None)
-        name = missed.path.rpartition("/")[2] if missed else ""
-        raise WorkspaceError(
-            f"workspace: links lead out of {root}: {named}{more}; copy what they point to, or name them "
-            f"in {in_force(root)}"
-            + (
-                f": a pattern with a slash at its end, such as {name}/, matches no link: write {name}"
-                if name
-                else ""
-            )
-        )
+    if all(name in (OWN_IGNORE, GIT_IGNORE) for name in files):
+        raise WorkspaceError(f"workspace: {root} has no files to send except ignore files")
+    _check_links(root, found, walk)
     total = sum(entry.size for entry in found)
     if total > limit:
-        named = ", ".join(f"{path} {size_in_words(size)}" for path, size in _largest(found, total))
+        named = ", ".join(f"{path} {format_size(size)}" for path, size in _largest(found, total))
         more = "more than " if walk.is_cut else ""
         raise WorkspaceError(
-            f"workspace: {more}{size_in_words(total)} in {len(found)} files, and at most {size_in_words(limit)} are "
-            f"sent; name in {in_force(root)} what is not needed; the largest: {named}"
+            f"workspace: {more}{format_size(total)} in {len(found)} files, and the limit is {format_size(limit)}; "
+            f"name unneeded files in {effective_file(root)}; the largest: {named}"
         )
     return found
 
 
-def _largest(entries: Sequence[Entry], total: int) -> list[tuple[str, int]]:
-    """What takes the most room: files that are large by themselves, and directories at the top with all that is small.
+def _check_links(root: Path, entries: Sequence[Entry], walk: _Walk) -> None:
+    out = [entry for entry in entries if entry.target and not link_stays_inside(entry.path, entry.target)]
+    if not out:
+        return
+    named = ", ".join(f"{entry.path} -> {entry.target}" for entry in out[:_MAX_LINKS_NAMED])
+    more = f" and {len(out) - _MAX_LINKS_NAMED} more" if len(out) > _MAX_LINKS_NAMED else ""
+    name = next(
+        (entry.path.rpartition("/")[2] for entry in out if entry.path in walk.matched_as_directories), ""
+    )
+    hint = (
+        f": a pattern that ends with a slash, such as {name}/, matches no link: write {name}" if name else ""
+    )
+    raise WorkspaceError(
+        f"workspace: links lead out of {root}: {named}{more}; copy their targets, or name the links in "
+        f"{effective_file(root)}{hint}"
+    )
 
-    A virtual environment is thousands of files, none of which is worth a word.
-    """
+
+def _largest(entries: Sequence[Entry], total: int) -> list[tuple[str, int]]:
+    """Return the largest files, and the top directories with their small files, such as a virtual environment."""
     sizes: dict[str, int] = {}
     for entry in entries:
         top, slash, _ = entry.path.partition("/")
@@ -124,34 +130,21 @@ def _largest(entries: Sequence[Entry], total: int) -> list[tuple[str, int]]:
         name = entry.path if is_large or not slash else f"{top}/"
         sizes[name] = sizes.get(name, 0) + entry.size
     by_size = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))
-    return [each for each in by_size if each[1]][:_OFFENDERS]
+    return [each for each in by_size if each[1]][:_MAX_LARGEST]
 
 
-def _found(root: Path) -> Path:
+def _resolve(root: Path) -> Path:
     try:
         if stat.S_ISDIR(root.stat().st_mode):
             return root.resolve()
-        what = "is not a directory"
+        problem = "is not a directory"
     except FileNotFoundError:
         # A removed current directory still exists for stat(); only resolve() fails.
-        what = "is below the current directory, which was removed" if root.exists() else "does not exist"
-    except OSError as error:  # also a symbolic link to itself, of which exists() says that it is not there
-        what = f"can't be read: {error.strerror}"
+        problem = "is below the current directory, which was removed" if root.exists() else "does not exist"
+    except OSError as error:  # for example a symbolic link to itself
+        problem = f"can't be read: {error.strerror}"
     shown = str(root) if len(str(root)) <= _SHOWN else f"{str(root)[:_SHOWN]}..."
-    raise WorkspaceError(f"workspace: {shown} {what}; name the directory with your code")
-
-
-def size_in_words(size: float) -> str:
-    """Bytes as a person reads them, in powers of 1024."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
-
-
-def _ignore_file(path: str) -> bool:
-    return path.rpartition("/")[2] in (OWN_IGNORE, GIT_IGNORE)
+    raise WorkspaceError(f"workspace: {shown} {problem}; name the directory with your code")
 
 
 class _Walk:
@@ -163,47 +156,47 @@ class _Walk:
         self._stop_at: float | None = None
         # Whether the walk stopped early, because there are too many bytes.
         self.is_cut = False
-        # Links that a pattern for directories would leave out.
+        # Links that a pattern for directories would ignore.
         self.matched_as_directories: set[str] = set()
 
-    def entries(self, at_top: Rules) -> Iterator[Entry]:
-        """Yield every entry that is not ignored."""
-        to_do = [(self._root, b"", at_top)]
+    def entries(self, at_top: Rules) -> Iterator[tuple[bytes, Entry]]:
+        """Yield every entry that is not ignored, with the bytes of its path."""
+        to_do = [(os.fsencode(self._root), b"", at_top)]
         while to_do:
             directory, path, rules = to_do.pop()
-            is_empty, entries = True, _listed(directory, path)
-            rules = rules.inside(directory, path)
+            is_empty, entries = True, _scan(directory, path)
+            rules = rules.with_file(Path(os.fsdecode(directory)), path)
             for entry in entries:
-                name = os.fsencode(entry.name)
-                inner = path + b"/" + name if path else name
+                inner = path + b"/" + entry.name if path else entry.name
                 is_directory = entry.is_dir(follow_symlinks=False)
-                if rules.ignores(inner, name, is_directory):
+                if rules.ignores(inner, entry.name, is_directory):
                     continue
-                if is_directory and inner.count(b"/") + 1 >= MOST_PARTS:
-                    raise Unfit(
-                        f"workspace: {os.fsdecode(inner)[:40]}... is {MOST_PARTS} directories or more in one another; "
-                        f"name it in"
-                    )
                 if is_directory:
+                    if inner.count(b"/") + 1 >= MAX_DEPTH:
+                        shown = os.fsdecode(inner)[:40]
+                        raise Unfit(
+                            f"workspace: {shown}... has {MAX_DEPTH} nested directories or more; name it in"
+                        )
                     is_empty = False
-                    to_do.append((Path(entry.path), inner, rules.within(inner, name)))
+                    to_do.append((entry.path, inner, rules.within(inner, entry.name)))
                     continue
-                for found in _one(entry, os.fsdecode(inner)):
+                found = _entry(entry, os.fsdecode(inner))
+                if found is not None:
                     is_empty = False
                     self._count(found)
-                    if found.target and rules.ignores(inner, name, True):
+                    if found.target and rules.ignores(inner, entry.name, True):
                         self.matched_as_directories.add(found.path)
-                    yield found
+                    yield inner, found
                 if self.is_cut:
                     return
             if is_empty and path:
-                yield Entry(os.fsdecode(path), is_directory=True)
+                yield path, Entry(os.fsdecode(path), is_directory=True)
 
     def _count(self, entry: Entry) -> None:
         """Count an entry. Beyond the limit, go on for a short time to find the largest directories."""
         self._files += 1
         self._bytes += entry.size
-        if self._files % _COUNTED == 0:
+        if self._files % _REPORT_EVERY == 0:
             self._progress(self._files, self._bytes)
             if self._bytes > self._limit:
                 now = time.monotonic()
@@ -211,80 +204,74 @@ class _Walk:
                 self.is_cut = now >= self._stop_at
 
 
-def _listed(directory: Path, path: bytes) -> list[os.DirEntry[str]]:
+def _scan(directory: bytes, path: bytes) -> list[os.DirEntry[bytes]]:
     try:
-        with os.scandir(directory) as listed:
-            return list(listed)
+        with os.scandir(directory) as entries:
+            return list(entries)
     except OSError as error:
-        raise unreadable(os.fsdecode(path) or str(directory), error) from None
+        raise unreadable(os.fsdecode(path or directory), error) from None
 
 
-def _one(entry: os.DirEntry[str], path: str) -> Iterator[Entry]:
+def _entry(entry: os.DirEntry[bytes], path: str) -> Entry | None:
+    """Return the entry for a file or link, None for a socket, pipe or device."""
     try:
         if entry.is_symlink():
-            yield Entry(path, target=os.readlink(entry.path))
-            return
+            return Entry(path, target=os.fsdecode(os.readlink(entry.path)))
         known = entry.stat(follow_symlinks=False)
     except OSError as error:
         raise unreadable(path, error) from None
-    if stat.S_ISREG(known.st_mode):
-        executable = bool(known.st_mode & 0o100)
-        yield Entry(path, known.st_size, executable, "", known.st_ino, known.st_ctime_ns, known.st_mtime_ns)
+    if not stat.S_ISREG(known.st_mode):
+        return None
+    executable = bool(known.st_mode & 0o100)
+    return Entry(path, known.st_size, executable, "", known.st_ino, known.st_ctime_ns, known.st_mtime_ns)
 
 
 def unreadable(path: str, error: OSError) -> Unfit:
-    """What is said of an entry that can't be read."""
+    """Return the error for an entry that can't be read."""
     if isinstance(error, FileNotFoundError):
-        return Unfit(
-            f"workspace: {path} was removed while it was read; try again when nothing changes the directory, or name "
-            f"it in"
-        )
+        why = "was removed while it was read; try again when nothing changes the directory, or name it in"
+        return Unfit(f"workspace: {path} {why}")
     return Unfit(f"workspace: can't read {path}: {error.strerror}; make it readable or name it in")
 
 
-def unpacked_bound(size: int) -> int:
-    """How many bytes an archive of `size` bytes may make, so that a small one can't fill a disk."""
-    return max(_LEAST_BOUND, _MOST_TIMES * size)
+def max_unpacked_size(size: int) -> int:
+    """Return the limit of the unpacked size of an archive of `size` bytes, so that a small one can't fill a disk."""
+    return max(_MIN_UNPACKED, _MAX_RATIO * size)
 
 
-def counted(size: int) -> int:
-    """What a member of `size` bytes counts of that bound: an empty one is not for nothing."""
-    return max(size, _LEAST_MEMBER)
+def counted_size(size: int) -> int:
+    """Return how many bytes of that limit a member of `size` bytes uses. An empty one uses some, too."""
+    return max(size, _MIN_MEMBER)
 
 
 def name_problem(name: str) -> str:
-    """What is wrong with the name of a workspace's member, "" where nothing is."""
+    """Return what is wrong with the name of a workspace's member, "" for a valid one."""
     if problem := path_problem(name):
         return problem
     if name.split("/")[0] == CONTROL_DIRECTORY:
-        return f"{CONTROL_DIRECTORY} is where a worker keeps what it knows of the workspace"
+        return f"{CONTROL_DIRECTORY} is reserved for the worker's record of the workspace"
     return ""
 
 
 def path_problem(name: str) -> str:
-    """What is wrong with the name of any archive's member, "" where it stays where the archive is unpacked."""
+    """Return what is wrong with the name of an archive's member, "" if it stays in the target directory."""
     parts = name.split("/")
     if not name or "\0" in name:
-        return "an empty name" if not name else "a NUL in its name"
+        return "a NUL in its name" if name else "an empty name"
     if name.startswith("/"):
         return "an absolute path"
     if any(part in ("", ".", "..") for part in parts):
         return 'a ".", ".." or empty part in its path'
-    if len(parts) > MOST_PARTS:
-        return f"{MOST_PARTS} directories or more in one another"
-    return ""
+    return f"{MAX_DEPTH} nested directories or more" if len(parts) > MAX_DEPTH else ""
 
 
 def link_stays_inside(name: str, target: str) -> bool:
-    """Whether a symbolic link of this name with this target stays in the tree, wherever the tree's other links lead.
+    """Return whether a symbolic link stays in the tree, wherever other links of the tree lead.
 
-    Only its first parts may be "..": what comes after a name may follow another link before it goes up.
+    Only the first parts of its target may be "..": after a name, another link could be followed before going up.
     """
     if not target or target.startswith("/") or "\0" in target:
         return False
-    ups = 0
-    rest = [part for part in target.split("/") if part not in ("", ".")]
-    while rest and rest[0] == "..":
-        rest.pop(0)
-        ups += 1
-    return ".." not in rest and ups <= name.count("/")
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
+    return ".." not in parts[ups:] and ups <= name.count("/")

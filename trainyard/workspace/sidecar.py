@@ -32,13 +32,13 @@ EVERY_SECONDS: Final = 2.0
 WAIT_SECONDS: Final = 240.0
 WAIT_FOR_S3_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 1.0
-# An archive that could not be put in place is as large at the next try.
-_LONGEST_PAUSE_SECONDS: Final = 60.0
+# The maximum interval of tries for an archive that could not be put in place.
+_MAX_PAUSE_SECONDS: Final = 60.0
 # The maximum interval of the requests whether the sync pod needs the archive again.
 _MAX_RESTORE_PAUSE_SECONDS: Final = 10.0
-_KEPT_NAMED: Final = 10
+_MAX_KEPT_REPORTED: Final = 10
 _KEPT_ARCHIVE: Final = "archive"
-# A connection that broke in the middle is not seen as such by everyone in between.
+# A proxy may pass on an incomplete answer.
 _DAMAGED_TRIES: Final = 3
 
 
@@ -60,7 +60,7 @@ def fetch(
     """
     if wait is None:
         wait = WAIT_FOR_S3_SECONDS if source.pod is None else WAIT_SECONDS
-    end, damaged, said = clock() + wait, 0, ""
+    end, damaged, last = clock() + wait, 0, ""
     while True:
         pointer = source.current()
         if is_whole(into, pointer.digest):
@@ -70,16 +70,16 @@ def fetch(
         except NotThere as error:
             if clock() >= end:
                 raise WorkspaceError(
-                    f"workspace: {pointer.digest} did not come within {wait:.0f} s: {error}"
+                    f"workspace: {pointer.digest} did not arrive within {wait:.0f} s: {error}"
                 ) from None
-            if str(error) != said:
-                said = str(error)
-                LOG.info("waiting for the workspace: %s", said)
+            if str(error) != last:
+                last = str(error)
+                LOG.info("waiting for the workspace: %s", last)
         except _Damaged as error:
             damaged += 1
             if damaged == _DAMAGED_TRIES:
                 raise WorkspaceError(f"{error} (at each of {damaged} tries)") from None
-            LOG.warning("%s; getting it again", error)
+            LOG.warning("%s; downloading it again", error)
         sleep(_RETRY_SECONDS)
 
 
@@ -89,9 +89,9 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
     After an error the workspace stays as it is, and the error is logged once. A refused archive is not fetched again.
     A damaged one, or one without enough space, is retried later.
     """
-    said, tries, restoring = "", _Tries(every), _Tries(every, _MAX_RESTORE_PAUSE_SECONDS)
+    last, tries, restoring = "", _Tries(every), _Tries(every, _MAX_RESTORE_PAUSE_SECONDS)
     while not stopping.wait(every):
-        problem = said
+        problem = last
         try:
             pointer = source.current()
             if source.pod is not None and restoring.has_time(placed(into).digest):
@@ -101,53 +101,53 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
                 problem = ""
             elif tries.has_time(pointer.digest):
                 try:
-                    tell(pointer.digest, _get(source, pointer, into))
+                    log_applied(pointer.digest, _get(source, pointer, into))
                 except (NotThere, WorkspaceError, _Damaged) as error:
                     tries.failed(error)
                     raise
                 problem = ""
         except (NotThere, WorkspaceError, _Damaged) as error:
             problem = str(error)
-        if problem and problem != said:
+        if problem and problem != last:
             LOG.warning("%s; the workspace stays as it is", problem)
-        said = problem
+        last = problem
 
 
-def tell(digest: str, applied: Applied) -> None:
-    """What was done, and where is now what the job had in its way."""
+def log_applied(digest: str, applied: Applied) -> None:
+    """Log what was done, and where files of the job were moved to."""
     LOG.info("the workspace is now %s: %d put, %d removed", digest, applied.put, applied.removed)
-    for place in applied.kept[:_KEPT_NAMED]:
-        LOG.warning("%s has what the job had there; the workspace has something else now", place)
-    if more := applied.kept[_KEPT_NAMED:]:
-        LOG.warning("%d more of the job are beside that", len(more))
+    for place in applied.kept[:_MAX_KEPT_REPORTED]:
+        LOG.warning("%s: the job's file was moved here, because the workspace has another one", place)
+    if more := applied.kept[_MAX_KEPT_REPORTED:]:
+        LOG.warning("%d more files of the job were moved there", len(more))
 
 
 class _Tries:
-    """When an archive is tried again."""
+    """The times of the tries of an archive."""
 
     def __init__(
         self,
-        first: float,
-        longest: float = _LONGEST_PAUSE_SECONDS,
+        initial: float,
+        maximum: float = _MAX_PAUSE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._first, self._longest, self._clock = first, longest, clock
-        self._digest, self._pause, self._next = "", first, 0.0
+        self._initial, self._maximum, self._clock = initial, maximum, clock
+        self._digest, self._pause, self._next = "", initial, 0.0
 
     def has_time(self, digest: str) -> bool:
-        """Whether the archive of this digest is to be tried now."""
+        """Return whether it is time to try the archive with this digest."""
         if digest != self._digest:
-            self._digest, self._pause, self._next = digest, self._first, 0.0
+            self._digest, self._pause, self._next = digest, self._initial, 0.0
         return self._clock() >= self._next
 
     def failed(self, error: Exception) -> None:
-        """The try that had time failed with this."""
+        """Record the error of a try."""
         self._next = math.inf if isinstance(error, Refused) else self._clock() + self._pause
-        self._pause = min(2 * self._pause, self._longest)
+        self._pause = min(2 * self._pause, self._maximum)
 
 
 class _Damaged(Exception):
-    """What came is not what the digest says."""
+    """The download has another digest."""
 
 
 def _get(source: Source, pointer: Pointer, into: Path) -> Applied:
@@ -193,7 +193,7 @@ def _restore_sync_pod(source: SyncPod, into: Path) -> None:
 
 @contextmanager
 def _scratch(into: Path) -> Iterator[Path]:
-    """A directory on the volume of the workspace: a pod's own file system may be small, or read-only."""
+    """Yield a directory on the volume of the workspace. The pod's own file system may be small or read-only."""
     control = into / CONTROL_DIRECTORY
     try:
         control.mkdir(parents=True, exist_ok=True)

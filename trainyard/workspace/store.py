@@ -1,7 +1,7 @@
-"""The archives that a sync pod holds, by digest, and which one is the job's present one: the others go.
+"""The archives of a sync pod, by digest, and which of them is the job's current one (`Store`).
 
-What comes in is written beside its place, and is there only when its digest was found right; what a broken connection
-left is gone on with.
+An upload is written to a partial file, which becomes the archive when its digest is verified. A later upload continues
+a partial file. Archives that are not needed are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainyard.workspace.errors import WorkspaceError
 _CHUNK: Final = 2**18
 _SUFFIX: Final = ".tar.zst"
 _PART: Final = ".part"
-_APART: Final = "apart-"
+_SEPARATE: Final = "apart-"
 _CURRENT: Final = "current"
 _LOCK: Final = "lock"
 _URL: Final = re.compile(r"s3://[^/]+/.+")
@@ -43,12 +43,12 @@ class Pointer:
     url: str = ""
 
     def to_json(self) -> bytes:
-        """As it stands in S3 and in a sync pod."""
+        """Return the JSON for an annotation or a sync pod."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Pointer:
-        """Raises WorkspaceError for what is no pointer."""
+        """Parse a pointer. Raise WorkspaceError for an invalid one."""
         try:
             found = json.loads(data)
             pointer = cls(str(found["digest"]), int(found["size"]), str(found["url"]))
@@ -57,30 +57,30 @@ class Pointer:
         check_digest(pointer.digest)
         if pointer.url and not _URL.fullmatch(pointer.url):
             raise WorkspaceError(
-                f"pointer to the workspace: url {pointer.url[:100]!r} should be s3://bucket/key"
+                f"pointer to the workspace: url {pointer.url[:100]!r} must be s3://bucket/key"
             )
         return pointer
 
 
 class Readable(Protocol):
-    """Where an archive comes from."""
+    """The stream of an archive."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes, none at its end."""
+        """Return at most `size` bytes, none at the end."""
 
 
 class Store:
-    """One directory, for archives of at most `most` bytes. A second one that receives an archive gets the same file."""
+    """A directory for archives of at most `maximum` bytes. Concurrent uploads of an archive give the same file."""
 
-    def __init__(self, root: Path, most: int | None = None) -> None:
-        self._root, self._most = root, most
+    def __init__(self, root: Path, maximum: int | None = None) -> None:
+        self._root, self._maximum = root, maximum
 
     def archive(self, digest: str) -> Path:
-        """Where this archive is, or will be."""
+        """Return the path of this archive, which may not exist yet."""
         return self._root / f"{check_digest(digest)}{_SUFFIX}"
 
     def offset(self, digest: str, size: int) -> int:
-        """How many bytes of this archive are here already; all of them if it is here."""
+        """Return the number of existing bytes of this archive."""
         if self.archive(digest).exists():
             return size
         try:
@@ -94,52 +94,52 @@ class Store:
         digest: str,
         size: int,
         stream: Readable,
-        told: Callable[[int], None] = lambda _o: None,
+        on_offset: Callable[[int], None] = lambda _o: None,
         *,
-        apart: bool = False,
+        untrusted: bool = False,
     ) -> None:
-        """Receive the missing bytes of an archive. `told` is called with the offset of the first missing byte.
+        """Receive the missing bytes of an archive. `on_offset` receives the offset of the first missing byte.
 
-        `apart` is for an untrusted stream: it is received from its first byte on, in a file of its own.
+        `untrusted` streams are received from their first byte on, in a separate file.
 
         Raises:
             WorkspaceError: The stream ended early, and a later call continues; or it has another digest.
         """
         if size < 1:
-            raise WorkspaceError(f"size: {size} should be the archive's bytes, at least 1")
-        if self._most is not None and size > self._most:
+            raise WorkspaceError(f"size: {size} must be the archive's bytes, at least 1")
+        if self._maximum is not None and size > self._maximum:
             raise WorkspaceError(
-                f"size: {size} bytes, and the sync pod of this job takes at most {self._most}; submit another job"
+                f"size: {size} bytes, and the limit of this job's sync pod is {self._maximum}; submit another job"
             )
         place = self.archive(digest)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             if place.exists():
-                told(size)
+                on_offset(size)
                 return
-            with self._alone(digest, apart) as (part, file):
+            with self._partial_file(digest, untrusted) as (part, file):
                 offset = os.fstat(file.fileno()).st_size
                 offset = offset if offset < size else 0
-                told(offset)
-                _take(file, offset, size, stream)
+                on_offset(offset)
+                _copy(file, offset, size, stream)
                 found = digest_of(part)
                 if found != digest:
                     part.unlink()
-                    raise WorkspaceError(f"upload: digest is {found} and should be {digest}; send it again")
+                    raise WorkspaceError(f"upload: digest is {found} and must be {digest}; send it again")
                 os.replace(part, place)
         except OSError as error:
             raise WorkspaceError(f"upload: can't write {place}: {error.strerror}") from None
 
     @contextmanager
-    def _alone(self, digest: str, apart: bool) -> Iterator[tuple[Path, IO[bytes]]]:
-        """Open the partial file of the archive. Untrusted and concurrent uploads get a file of their own."""
+    def _partial_file(self, digest: str, untrusted: bool) -> Iterator[tuple[Path, IO[bytes]]]:
+        """Open the partial file of the archive. Untrusted and concurrent uploads get a separate file."""
         part = self._part(digest)
-        if not apart:
+        if not untrusted:
             with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
                 if _is_locked(file, part):
                     yield part, file
                     return
-        handle, name = tempfile.mkstemp(_PART, _APART, self._root)
+        handle, name = tempfile.mkstemp(_PART, _SEPARATE, self._root)
         try:
             with os.fdopen(handle, "r+b") as file:
                 yield Path(name), file
@@ -186,21 +186,21 @@ class Store:
         Uploads by PUT do not count, because any pod could send them and keep an abandoned job alive.
         """
         with suppress(OSError):  # the upload was completed meanwhile
-            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_APART))
+            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_SEPARATE))
             return max((each.stat().st_mtime for each in parts), default=0.0)
         return time.time()
 
     def current(self) -> Pointer | None:
-        """The job's present archive."""
+        """Return the job's current archive, None if there is none."""
         try:
             return Pointer.from_json((self._root / _CURRENT).read_bytes())
         except FileNotFoundError:
             return None
 
     def point(self, pointer: Pointer) -> None:
-        """Makes this archive, which is here, the job's present one."""
+        """Make this existing archive the job's current one."""
         if not self.archive(pointer.digest).exists():
-            raise WorkspaceError(f"digest: {pointer.digest} is not here yet; send the archive first")
+            raise WorkspaceError(f"digest: {pointer.digest} does not exist; send the archive first")
         draft = self._root / f"{_CURRENT}{_PART}"
         try:
             draft.write_bytes(pointer.to_json())
@@ -214,7 +214,7 @@ class Store:
         return self._root / f"{check_digest(digest)}{_PART}"
 
 
-def _take(file: IO[bytes], offset: int, size: int, stream: Readable) -> None:
+def _copy(file: IO[bytes], offset: int, size: int, stream: Readable) -> None:
     file.seek(offset)
     file.truncate()
     while offset < size:
@@ -228,7 +228,7 @@ def _take(file: IO[bytes], offset: int, size: int, stream: Readable) -> None:
 
 
 def _is_locked(file: IO[bytes], part: Path) -> bool:
-    """Whether this file is ours alone now, and still the one at its place: it may have become the archive meanwhile."""
+    """Lock this file. Return False if another process has the lock, or if the file became the archive meanwhile."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.fstat(file.fileno()).st_ino == os.stat(part).st_ino

@@ -1,4 +1,9 @@
-"""Where a worker gets its workspace from: the job's sync pod, or S3."""
+"""Transfer archives in a cluster: the HTTP server of a sync pod (`server`), and its clients.
+
+Users send archives by exec, which needs its own permission. The job's spec selects the archive that runs; `/current`
+only tells the kubelet that the pod has one. After an earlier sync pod was lost, a worker sends the expected archive
+back with PUT. Archives are verified by their digest, so the sender does not matter.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ from trainyard.workspace.store import Pointer, Store
 
 _SECONDS: Final = 30.0
 _CHUNK: Final = 2**18
-_MOST_ANSWER_BYTES: Final = 256
+_MAX_ANSWER_BYTES: Final = 256
 
 
 class Source(Protocol):
@@ -80,13 +85,13 @@ class PodSource:
 
 
 class SyncPod:
-    """The server of trainyard/workspace/transfer.py at this address, such as http://train-sync-0.train:8080."""
+    """A client of the server of a sync pod, at an address such as http://train-sync-0.train:8080."""
 
     def __init__(self, address: str, seconds: float = _SECONDS) -> None:
-        """`seconds` is for how long it may say nothing."""
+        """Create the client. `seconds` is the timeout of each read."""
         parts = urlsplit(address)
         if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
-            raise WorkspaceError(f"--sync: {address[:200]!r} should be http://host:port")
+            raise WorkspaceError(f"--sync: {address[:200]!r} must be http://host:port")
         self._address = address.rstrip("/")
         self._seconds = seconds
 
@@ -103,7 +108,7 @@ class SyncPod:
                 file.write(data)
 
     def opened(self, digest: str) -> http.client.HTTPResponse:
-        """The archive of this digest, to be read to its end. Raises NotThere, WorkspaceError."""
+        """Open the archive with this digest for reading. Raise NotThere, WorkspaceError."""
         try:
             return self._open(ARCHIVES + check_digest(digest))
         except (OSError, http.client.HTTPException) as error:
@@ -119,7 +124,7 @@ class SyncPod:
         """Return whether the pod has no archive and expects this one. Raises NotThere."""
         try:
             with self._open(WANTED) as answer:
-                return bool(answer.read(_MOST_ANSWER_BYTES) == digest.encode())
+                return bool(answer.read(_MAX_ANSWER_BYTES) == digest.encode())
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 
@@ -149,7 +154,7 @@ class SyncPod:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == http.client.NOT_FOUND:
-                    raise _NotFound(f"{self._address}{path} is not there yet") from None
+                    raise _NotFound(f"{self._address}{path} does not exist yet") from None
                 said = error.read(300).decode(errors="replace")
                 raise WorkspaceError(f"sync pod: {self._address}{path}: {error.code} {said}") from None
         return answer
@@ -160,7 +165,7 @@ class SyncPod:
 
 
 class _NotFound(NotThere):
-    """It answers, and has it not."""
+    """The pod answers and does not have it."""
 
 
 LOG: Final = logging.getLogger("workspace")
@@ -168,7 +173,7 @@ ARCHIVES: Final = "/archives/"
 CURRENT: Final = "/current"
 WANTED: Final = "/wanted"
 HEALTH: Final = "/healthz"
-# A worker that is gone keeps no thread for longer than this.
+# The timeout for a worker that is gone.
 _SILENCE_SECONDS: Final = 60.0
 # The time limit for a worker's upload. A slower upload would block those of the other workers.
 RECEIVE_SECONDS: Final = 300.0
@@ -193,7 +198,7 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
                 self._answer()
             except WorkspaceError as error:
                 self._say(HTTPStatus.BAD_REQUEST, str(error).encode())
-            except OSError:  # the worker is gone, or the disk is
+            except OSError:  # the worker is gone, or the disk failed
                 self.close_connection = True
 
         do_HEAD = do_GET
@@ -208,23 +213,23 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
             elif not receiving.acquire(blocking=False):
                 self._say(HTTPStatus.CONFLICT, b"another worker sends it")
             else:
-                late = threading.Timer(RECEIVE_SECONDS, self._hang_up)
+                late = threading.Timer(RECEIVE_SECONDS, self._close_connection)
                 late.start()
                 try:
-                    store.receive(expected.digest, expected.size, self.rfile, apart=True)
+                    store.receive(expected.digest, expected.size, self.rfile, untrusted=True)
                     store.point(expected)
                     LOG.info("%s: received from %s", digest, self.client_address[0])
                     self._say(HTTPStatus.CREATED, b"")
                 except WorkspaceError as error:
                     self._say(HTTPStatus.BAD_REQUEST, str(error).encode())
                 except OSError:  # the worker is gone
-                    LOG.warning("%s: the upload from %s broke off", digest, self.client_address[0])
+                    LOG.warning("%s: the upload from %s was interrupted", digest, self.client_address[0])
                 finally:
                     late.cancel()
                     receiving.release()
 
-        def _hang_up(self) -> None:
-            with suppress(OSError):  # the worker did
+        def _close_connection(self) -> None:
+            with suppress(OSError):  # closed by the worker
                 self.connection.shutdown(socket.SHUT_RDWR)
 
         def _answer(self) -> None:
@@ -242,7 +247,7 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
             elif self.path.startswith(ARCHIVES):
                 self._archive(DIGEST_PREFIX + self.path.removeprefix(ARCHIVES))
             else:
-                self._say(HTTPStatus.NOT_FOUND, f"{CURRENT} and {ARCHIVES}<digest> are here".encode())
+                self._say(HTTPStatus.NOT_FOUND, f"the paths are {CURRENT} and {ARCHIVES}<digest>".encode())
 
         def _has_no_archive(self) -> bool:
             return store.current() is None and not receiving.locked()
@@ -273,13 +278,13 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """A probe each few seconds would fill the log."""
+            """Log nothing: probes would fill the log."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         # In an IPv6 cluster, pods have IPv6 addresses only.
         address_family = socket.AF_INET6 if _has_ipv6(address) else socket.AF_INET
-        request_queue_size = 128  # all workers of a job ask at once
+        request_queue_size = 128  # all workers of a job connect at once
 
         def server_bind(self) -> None:
             """Bind. The IPv6 wildcard address also accepts IPv4."""
@@ -291,36 +296,35 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
         return Server((address, port), Handler)
     except OSError as error:
         raise WorkspaceError(
-            f"port: can't serve on {address or '*'}:{port}: {error.strerror}; give a free one"
+            f"port: can't serve on {address or '*'}:{port}: {error.strerror}; use a free one"
         ) from None
     except OverflowError:
-        raise WorkspaceError(f"port: {port} should be 0 to 65535") from None
+        raise WorkspaceError(f"port: {port} must be 0 to 65535") from None
 
 
 def _has_ipv6(address: str) -> bool:
     return ":" in address or (not address and socket.has_dualstack_ipv6())
 
 
-# A pod that was there a moment ago answers at once; who sends it all waits meanwhile.
+# The timeout of another job's sync pod. The sender of the archive waits meanwhile.
 _NEARBY_SECONDS: Final = 3.0
-# Then a person's line is likely the faster way; whoever sends takes a minute's silence for a broken connection
-# (trainyard/k8s/exec.py).
-_MOST_SECONDS: Final = 30.0
+# Then the user's upload is probably faster. The plugin's timeout is a minute (trainyard/k8s/exec.py).
+_MAX_COPY_SECONDS: Final = 30.0
 
 
-def copied(store: Store, digest: str, size: int, addresses: Sequence[str]) -> bool:
-    """Whether the archive is here now: it was already, or one of these sync pods, asked in turn, had it whole.
+def copy_from_nearby(store: Store, digest: str, size: int, addresses: Sequence[str]) -> bool:
+    """Copy the archive from the sync pod of another job, unless it exists. Return whether it exists now.
 
-    What a pod sends is believed only as far as its digest. What went wrong is logged: the archive can still be sent.
-    All together they have half a minute.
+    The pods are asked one after another, within half a minute, and their archives verified by the digest. Errors are
+    logged: the user can still send the archive.
     """
     if store.archive(digest).exists():
         return True
-    until = time.monotonic() + _MOST_SECONDS
+    until = time.monotonic() + _MAX_COPY_SECONDS
     for address in addresses:
         try:
-            with SyncPod(address, _NEARBY_SECONDS).opened(digest) as answer:
-                store.receive(digest, size, _Until(answer, until), apart=True)
+            with SyncPod(address, _NEARBY_SECONDS).opened(digest) as response:
+                store.receive(digest, size, _TimedReader(response, until), untrusted=True)
         except (NotThere, WorkspaceError, http.client.HTTPException) as error:
             LOG.info("%s is not copied from %s: %s", digest, address, error)
         else:
@@ -329,17 +333,17 @@ def copied(store: Store, digest: str, size: int, addresses: Sequence[str]) -> bo
     return False
 
 
-class _Until:
-    """An answer that is read no longer than to this time (time.monotonic)."""
+class _TimedReader:
+    """A response that is read until this time (time.monotonic)."""
 
-    def __init__(self, answer: http.client.HTTPResponse, until: float) -> None:
-        self._answer, self._until = answer, until
+    def __init__(self, response: http.client.HTTPResponse, until: float) -> None:
+        self._response, self._until = response, until
 
     def read(self, size: int) -> bytes:
-        """What has come, at most `size` bytes. Raises NotThere when the time is over."""
+        """Return at most `size` bytes. Raise NotThere when the time is over."""
         if time.monotonic() > self._until:
             raise NotThere("it is too slow")
         try:
-            return self._answer.read1(size)
+            return self._response.read1(size)
         except OSError as error:
-            raise NotThere(f"it broke off: {error}") from None
+            raise NotThere(f"the connection broke: {error}") from None

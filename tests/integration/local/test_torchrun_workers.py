@@ -13,8 +13,9 @@ from tests.integration.local.torchrun_controller import Team, controller, until
 from tests.integration.local.torchrun_machine import VOLUMES, Machine, cluster
 from tests.torchrun_manifests import manifest
 from trainyard.k8s import kubeconfig
-from trainyard.kubectl.cluster import PATIENCE, Cluster
-from trainyard.kubectl.follow import LastSeen, worker
+from trainyard.kubectl.cluster import RETRY, Cluster
+from trainyard.kubectl.follow import JobReader
+from trainyard.kubectl.pod_state import newest_pods
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.local
@@ -48,13 +49,13 @@ def begins(team: Team, machine: Machine, nodes: int, **changes: object) -> None:
 
 
 def person(team: Team) -> Cluster:
-    rest, _ = kubeconfig.connect(str(team.server.kubeconfig), None, PATIENCE)
+    rest, _ = kubeconfig.connect(str(team.server.kubeconfig), None, RETRY)
     return Cluster(rest, team.name)
 
 
 def seen(team: Team, rank: int) -> dict[str, Any] | None:
     found = person(team)
-    return worker(found, found.job(JOB), rank)
+    return newest_pods(found.workers(found.job(JOB))).get(rank)
 
 
 @pytest.mark.parametrize("volumes", [OWN, VOLUMES], ids=["a Job for each node", "one Job"])
@@ -100,10 +101,10 @@ def test_how_a_job_ended_is_known_that_is_removed_at_once(team: Team, code: int,
     machine = Machine(team)
     begins(team, machine, nodes=1, ttlSecondsAfterFinished=0, restartPolicy="Never")
     follower = person(team)
-    last = LastSeen(follower, follower.job(JOB))
+    last = JobReader(follower, follower.job(JOB))
     with last.watching():
-        assert last.look()["status"]["phase"] == n.PHASE_RUNNING
+        assert last.read()["status"]["phase"] == n.PHASE_RUNNING
         (pod,) = machine.pods()
         machine.end(pod, code=code)
         until(lambda: not team.get(team.path(n.JOB_KIND, JOB)), "the job is gone", 40.0)
-        assert last.look()["status"]["phase"] == phase
+        assert last.read()["status"]["phase"] == phase

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import FakeApi, status
-from trainyard.kubectl.cluster import LABEL_INDEX
 from trainyard.operator import names as n
+from trainyard.operator.names import LABEL_INDEX
 
 ROOT = f"/apis/{n.API_VERSION}"
 JOBS = f"{ROOT}/namespaces/team/{n.JOB_PLURAL}"

@@ -12,8 +12,8 @@ from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import follow
-from trainyard.kubectl.cluster import LABEL_INDEX
 from trainyard.operator import names as n
+from trainyard.operator.names import LABEL_INDEX
 
 pytestmark = pytest.mark.unit
 KEPT = {
@@ -31,7 +31,7 @@ KEPT = {
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(follow, "_DRAIN_SECONDS", 0.1)
 
 

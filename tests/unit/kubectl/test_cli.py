@@ -38,7 +38,7 @@ def test_a_job_may_have_its_kind_before_it(word: str) -> None:
 )
 def test_what_is_no_name(word: str) -> None:
     for check in (job_name, object_name):
-        with pytest.raises(ValueError, match="should be a name: a-z"):
+        with pytest.raises(ValueError, match="must be a name: a-z"):
             check(word)
 
 
@@ -46,7 +46,7 @@ def test_names_of_namespaces_have_no_dots() -> None:
     assert object_name("a.b-c.9") == "a.b-c.9"
     assert namespace_name("a-9") == "a-9"
     for word in ("a.b", "a" * 64, "", "../.."):
-        with pytest.raises(ValueError, match="should be a namespace: a-z"):
+        with pytest.raises(ValueError, match="must be a namespace: a-z"):
             namespace_name(word)
 
 

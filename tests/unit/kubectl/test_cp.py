@@ -26,13 +26,15 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def cluster(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     pod = {"metadata": {"name": "pod"}}
-    monkeypatch.setattr(cp_verb, "worker", lambda _cluster, _job, rank: pod if rank == 0 else None)
-    monkeypatch.setattr(Cluster, "job", lambda _self, _name: {"status": {"phase": "Pending"}})
+    monkeypatch.setattr(cp_verb, "newest_pods", lambda _pods: {0: pod})
+    meta = {"name": "job", "uid": "1"}
+    monkeypatch.setattr(Cluster, "job", lambda *_: {"metadata": meta, "status": {"phase": "Pending"}})
+    monkeypatch.setattr(Cluster, "workers", lambda _self, _job: [])
     return Cluster(rest(pods), "team")
 
 
 def cp(cluster: Cluster, source: object, target: object, *more: str) -> int:
-    return cp_verb.copy(parser().parse_args(["cp", str(source), str(target), *more]), cluster)
+    return cp_verb.run(parser().parse_args(["cp", str(source), str(target), *more]), cluster)
 
 
 def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
@@ -168,9 +170,9 @@ def test_the_size_of_what_was_copied_is_that_of_its_files(
     (here / "note.txt").write_text("five\n")
     (here / "in" / "more").write_bytes(bytes(2048 - 5))
     assert cp(cluster, here / "note.txt", "job:./") == 0
-    assert capfd.readouterr().err == f"5 B of {here}/note.txt are at ./ of pod\n"
+    assert capfd.readouterr().err == f"copied 5 B of {here}/note.txt to ./ of pod\n"
     assert cp(cluster, here, "job:all") == 0
-    assert capfd.readouterr().err == f"2.0 KiB of {here} are at all of pod\n"
+    assert capfd.readouterr().err == f"copied 2.0 KiB of {here} to all of pod\n"
 
 
 @pytest.mark.parametrize("is_gnu", [True, False])
@@ -235,9 +237,9 @@ def test_what_is_no_file_of_a_directory_is_left_out_and_named(
         "deep",
     ]
     said = capfd.readouterr().err
-    assert "cp: left out: in/deep/out is a link that may lead out of it, to /etc/passwd\n" in said
-    assert "cp: left out: in/deep/pipe is neither a file, a directory nor a link\n" in said
-    assert said.endswith("got, but for 2 in it\n")
+    assert "cp: skipped: in/deep/out is a link that may lead out of it, to /etc/passwd\n" in said
+    assert "cp: skipped: in/deep/pipe is neither a file, a directory nor a link\n" in said
+    assert said.endswith("got, except 2 of its members\n")
     with pytest.raises(PluginError, match="cp: in/deep/pipe of pod: is neither a file nor a directory"):
         cp(cluster, "job:in/deep/pipe", tmp_path / "x")
 
@@ -251,7 +253,7 @@ def test_a_pod_whose_tar_is_not_its_own_writes_nothing_elsewhere(
     (tmp_path / "bin" / "tar").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     (tmp_path / "to").mkdir()
-    with pytest.raises(PluginError, match=r"what came of in is broken: member '\.\./victim': ") as told:
+    with pytest.raises(PluginError, match=r"the tar of in is broken: member '\.\./victim': ") as told:
         cp(cluster, "job:in", tmp_path / "to")
     assert told.value.code == 69
     assert not list((tmp_path / "to").iterdir())
@@ -276,10 +278,10 @@ def test_the_place_here_is_looked_at_first(
     real = cp_verb.Execution
     monkeypatch.setattr(cp_verb, "Execution", lambda *words: asked.append(words) or real(*words))
     for source, target, code, said in (
-        ("job:in", tmp_path / "to", 65, "to/in is there already; name another place"),
-        ("job:..", tmp_path / "x", 64, r"cp: \.\. of pod: should end with the name"),
-        ("job:in/..", tmp_path / "x", 64, r"cp: \. of pod: should end with the name"),
-        ("job:/", tmp_path / "x", 64, "cp: / of pod: should end with the name"),
+        ("job:in", tmp_path / "to", 65, "to/in exists; use another path"),
+        ("job:..", tmp_path / "x", 64, r"cp: \.\. of pod: must end with the name"),
+        ("job:in/..", tmp_path / "x", 64, r"cp: \. of pod: must end with the name"),
+        ("job:/", tmp_path / "x", 64, "cp: / of pod: must end with the name"),
         ("job:in", "/proc/x", 65, "cp: can't write /proc/x: "),
         ("job:in", tmp_path / "file", 65, "file is a file here, and in of pod a directory"),
     ):
@@ -314,8 +316,8 @@ def test_a_full_disk_and_a_broken_tar_are_told(
     gone = f'#!/bin/sh\n{shutil.which("tar")} "$@"; {gone}\n'
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     for tar, said, code in (
-        (bad, "pod pod: what came of data is broken: ", 69),
-        (stopped, "pod pod: tar was ended with 137", 69),
+        (bad, "pod pod: the tar of data is broken: ", 69),
+        (stopped, "pod pod: tar was killed, exit code 137", 69),
         (gone, "cp: data of pod: tar: data/x: No such file or directory$", 65),
     ):
         (tmp_path / "bin" / "tar").write_text(tar)
@@ -343,8 +345,10 @@ def test_a_worker_that_has_ended_has_nothing_to_copy_from(
     over = {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
     for status in ({"phase": "Succeeded"}, {"phase": "Running", "containerStatuses": [over]}):
         pod = {"metadata": {"name": "pod"}, "status": status}
-        monkeypatch.setattr(cp_verb, "worker", lambda _cluster, _job, _rank, pod=pod: pod)
-        with pytest.raises(PluginError, match=r"^job one: its worker 0 has ended, and cp needs one") as told:
+        monkeypatch.setattr(cp_verb, "newest_pods", lambda _pods, pod=pod: {0: pod})
+        with pytest.raises(
+            PluginError, match=r"^job one: its worker 0 has ended; cp needs a running worker"
+        ) as told:
             cp(cluster, "one:/checkpoints/last.pt", tmp_path / "x")
         assert told.value.code == 66
 
@@ -376,11 +380,11 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
         assert re.search(said, str(told.value)), told.value
     assert not (tmp_path / "x").exists()
     (pods.root / "bytes").symlink_to("\udcff")
-    with pytest.raises(PluginError, match=r"is a link, whose target '\\udcff' should be UTF-8") as told:
+    with pytest.raises(PluginError, match=r"is a link, whose target '\\udcff' must be UTF-8") as told:
         cp(cluster, "job:bytes", tmp_path / "x")
     assert told.value.code == 65
     for source, target in (("job:\udcff", tmp_path / "x"), (tmp_path / "pod", "job:\udcff")):
-        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' should be UTF-8") as told:
+        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' must be UTF-8") as told:
             cp(cluster, source, target)
         assert told.value.code == 64
     (pods.root / "data").write_bytes(bytes(10_000))

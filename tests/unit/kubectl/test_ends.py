@@ -89,7 +89,7 @@ def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("module", ["trainyard.kubectl.cli", "zstandard", "trainyard.kubectl.list"])
+@pytest.mark.parametrize("module", ["trainyard.kubectl.cli", "zstandard", "trainyard.kubectl.submit"])
 def test_an_interrupt_is_one_line_from_the_first_import_on(code: Path, module: str) -> None:
     interrupting = f"""
 import os, signal, sys
@@ -126,7 +126,9 @@ def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
     *_, left, cause = capfd.readouterr().err.splitlines()
     assert left.startswith("job one is left, without its workspace: namespace team: you may not delete ")
     assert left.endswith("; remove it: kubectl torchrun cancel one")
-    assert cause.startswith(f"kubectl torchrun: pod {n.sync_pod('one')}: is not there after 0 s")
+    assert cause.startswith(
+        f"kubectl torchrun: pod {n.sync_pod('one')}: receives the workspace, and does not"
+    )
 
 
 def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
@@ -142,7 +144,7 @@ def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
     api.queue("q")
     monkeypatch.setattr(Cluster, "create", interrupted)
     assert main(SUBMIT, {}) == 130
-    assert "job one may be there by now: kubectl torchrun cancel one\n" in capfd.readouterr().err
+    assert "job one may still be created: kubectl torchrun cancel one\n" in capfd.readouterr().err
 
 
 NO_SPACE = "kubectl torchrun: standard output: No space left on device\n"
@@ -198,8 +200,7 @@ def long_log(api: TorchrunApi) -> list[str]:
         (
             ("logs", "-f", "one"),
             74,
-            "one: Running\n"
-            "kubectl torchrun: standard output: nobody reads it any more; how the job ends is not known\n",
+            "one: Running\nkubectl torchrun: standard output: was closed; the end of the job is unknown\n",
         ),
     ],
 )

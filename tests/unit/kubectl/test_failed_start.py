@@ -15,7 +15,7 @@ from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 NAME = "one-0-0-abcde"
-SAID = f"pod {NAME}: worker did not begin: init container workspace failed with exit code 3"
+SAID = f"pod {NAME}: worker did not start: init container workspace failed with exit code 3"
 
 
 def worker(api: TorchrunApi, phase: str, **init: Any) -> Object:
@@ -42,7 +42,7 @@ def test_logs_shows_what_the_init_container_printed(api: TorchrunApi, run: Run, 
 def test_follow_shows_it_once_and_ends_with_the_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     api.job("one", phase="Failed")["status"]["message"] = "worker 0 failed"
     worker(api, "Failed", state=ENDED)
     line = b"2026-01-01T00:00:00.1Z no such archive\n"
@@ -55,7 +55,7 @@ def test_follow_shows_it_once_and_ends_with_the_job(
 def test_follow_goes_on_with_a_worker_that_begins_after_all(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     api.job("one", phase="Provisioning")
     worker(api, "Pending", **AGAIN)
     first = b"2026-01-01T00:00:00.1Z not yet\n"

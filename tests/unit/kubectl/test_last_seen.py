@@ -73,7 +73,7 @@ def test_another_job_that_takes_its_name_is_not_followed(
 def test_who_may_not_watch_it_does_not_ask_without_end(
     api: TorchrunApi, run: Run, ends: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "_WATCH_DELAY_SECONDS", 0.1)
     api.refused.add(("GET", JOBS))
     ends({"phase": "Succeeded"}, watched=False)
     remove = api.on_log

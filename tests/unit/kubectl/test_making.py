@@ -58,7 +58,7 @@ def test_a_job_that_nobody_said_was_made_is_not_left(
     result, out, err = run(*NO_WORKSPACE)
     assert (result, out) == (69, "")
     said, cause = err.splitlines()
-    assert said == "job one is deleted again: the answer that it was made never came"
+    assert said == "job one is deleted again: the answer to its creation was lost"
     assert cause.startswith("kubectl torchrun: API server: no answer: POST ")
     assert f"{JOBS}/one" not in api.objects
 
@@ -70,7 +70,7 @@ def test_a_job_that_may_be_there_is_named_where_nothing_answers_any_more(
     lose(api, monkeypatch, 10_000, ("POST", "GET"))
     result, _, err = run(*NO_WORKSPACE, "-n", "team")
     assert result == 69
-    assert err.startswith("job one may be there by now: kubectl torchrun cancel -n team --kubeconfig ")
+    assert err.startswith("job one may still be created: kubectl torchrun cancel -n team --kubeconfig ")
 
 
 def test_an_interrupt_before_the_answer_leaves_no_job(
@@ -89,7 +89,7 @@ def test_an_interrupt_before_the_answer_leaves_no_job(
     result, _, err = run(*NO_WORKSPACE)
     assert (result, err.splitlines()[0]) == (
         130,
-        "job one is deleted again: the answer that it was made never came",
+        "job one is deleted again: the answer to its creation was lost",
     )
     assert f"{JOBS}/one" not in api.objects
 
@@ -105,7 +105,7 @@ def test_a_job_of_somebody_else_is_neither_taken_nor_deleted(
     result, out, err = run(*NO_WORKSPACE)
     assert (result, out) == (69 if lost > 1 else 64, "")
     if lost < 2:
-        assert only_line(err).endswith("--name: there is a job one in namespace team; give another name")
+        assert only_line(err).endswith("--name: job one exists in namespace team; use another name")
     assert sent(api, "DELETE") == []
     assert api.objects[f"{JOBS}/one"]["metadata"]["annotations"] == {MARK: "theirs"}
 

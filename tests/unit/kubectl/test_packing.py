@@ -48,10 +48,9 @@ def test_a_directory_that_cant_be_sent_is_told_where_it_is_asked_for(tmp_path: P
 
 def test_nothing_is_packed_where_nothing_is_sent(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
-    for given in (options(tmp_path / "none", no_workspace=True), argparse.Namespace(verb="list")):
-        with packing(given) as packed:
-            assert set(multiprocessing.active_children()) == before
-            assert packed() is None
+    with packing(options(tmp_path / "none", no_workspace=True)) as packed:
+        assert set(multiprocessing.active_children()) == before
+        assert packed() is None
 
 
 def test_a_packing_process_that_is_killed_is_told(tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_a_packing_process_that_is_killed_is_told(tmp_path: Path) -> None:
         (process,) = set(multiprocessing.active_children()) - before
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(PluginError, match="workspace: the process that packs it was ended"):
+        with pytest.raises(PluginError, match="workspace: the process that packs it was killed"):
             packed()
 
 
@@ -122,7 +121,7 @@ def test_a_root_directory_is_not_sent_by_mistake(monkeypatch: pytest.MonkeyPatch
 def test_a_long_search_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(selection, "_COUNTED", 2)
+    monkeypatch.setattr(selection, "_REPORT_EVERY", 2)
     monkeypatch.setattr(packing_module, "_SEARCH_SECONDS", 0.0)
     for each in range(5):
         (tmp_path / str(each)).write_text("1")

@@ -14,6 +14,7 @@ from tests.unit.kubectl.conftest import Receiving
 from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
+from trainyard.kubectl.errors import PluginError
 from trainyard.operator import names as n
 from trainyard.workspace.bucket import parse_url
 from trainyard.workspace.store import Store
@@ -58,7 +59,7 @@ def test_submit_with_a_broken_upload_resumes_it(
     )
     result, _, err = run(*SUBMIT, "x")
     assert result == 0, err
-    assert "going on where it broke" in err
+    assert "continuing" in err
     assert not cuts
     digest = api.objects[f"{JOBS}/one"]["spec"]["workspace"]["digest"]
     assert Store(tmp_path / "store").archive(digest).exists()
@@ -72,7 +73,7 @@ def test_a_job_whose_workspace_cant_be_sent_is_not_left(
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (69, "")
     assert (
-        "pod one-sync-0: is not there after 0 s, and takes the workspace; job one: Pending: the controller "
+        "pod one-sync-0: receives the workspace, and does not exist after 0 s; job one: Pending: the controller "
         in err
     )
     assert "deleted again" in err
@@ -86,12 +87,14 @@ def test_waiting_for_a_sync_pod_prints_the_reason_once(
     monkeypatch.setattr(upload, "PATIENCE_SECONDS", 0.0)
     cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
     api.job("one", phase="Pending")["status"]["message"] = "queue q: spec.image: is empty"
-    assert not upload.wait_for_sync_pod(cluster, "one", 2.0)
-    waits = "waiting for pod one-sync-0, which takes the workspace\n"
+    with pytest.raises(PluginError):
+        upload.wait_for_sync_pod(cluster, "one", 2.0)
+    waits = "waiting for pod one-sync-0, which receives the workspace\n"
     assert capfd.readouterr().err == waits + "one: Pending: queue q: spec.image: is empty\n"
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 no. more"}
     api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {"conditions": [condition]}
-    assert not upload.wait_for_sync_pod(cluster, "one", 2.0)
+    with pytest.raises(PluginError):
+        upload.wait_for_sync_pod(cluster, "one", 2.0)
     said = "pod one-sync-0 waits for a node: 0/1 nodes are available: 1 no\n"
     assert capfd.readouterr().err == waits + said
 
@@ -231,7 +234,7 @@ def test_suspend_resume_and_cancel(api: TorchrunApi, run: Run) -> None:
     api.job("b", phase="Succeeded")
     result, out, err = run("suspend", "a", "b")
     assert (result, out) == (64, "torchrunjob.torchrun.ai/a suspended\n")
-    assert "job b: has succeeded and stays so" in only_line(err)
+    assert "job b: has already succeeded" in only_line(err)
     assert api.objects[f"{JOBS}/a"]["spec"]["suspend"] is True
     assert run("suspend", "a")[1].endswith("suspended already\n")
     assert run("resume", "a")[:2] == (0, "torchrunjob.torchrun.ai/a resumed\n")
@@ -265,7 +268,7 @@ def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Stor
     there = api.job("one", phase="Suspended", suspend=True, workspace=sent)
     result, out, err = run("sync", "one")
     assert (result, out) == (64, "")
-    said = "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume "
+    said = "job one: is suspended, and has no pod that receives the workspace; kubectl torchrun resume "
     assert said in only_line(err)
     assert err.endswith("/kubeconfig one first\n")
     # Its pod stays while it is suspended; or it was resumed, and its phase is old.

@@ -15,14 +15,14 @@ from trainyard.kubectl.errors import UNAVAILABLE
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
-WAITING = "waiting for pod one-sync-0, which takes the workspace"
+WAITING = "waiting for pod one-sync-0, which receives the workspace"
 
 
 @pytest.fixture(autouse=True)
 def _no_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as a pod is waited for, no reason was seen."""
     monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(sync_pod_check, "_NAME_SECONDS", 0.2)
 
 
@@ -48,13 +48,13 @@ def says(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("reason", "until"),
     [
-        (n.REASON_QUEUE_INVALID, "the queue is right"),
+        (n.REASON_QUEUE_INVALID, "the queue is valid"),
         (n.REASON_SCHEDULER_NOT_INSTALLED, "it is installed"),
-        (n.REASON_CLAIM_NOT_FOUND, "the claim is there"),
-        (n.REASON_STORAGE_CLASS_NOT_FOUND, "the class is there"),
-        (n.REASON_KAI_QUEUE_NOT_FOUND, "KAI's queue is there"),
+        (n.REASON_CLAIM_NOT_FOUND, "the claim exists"),
+        (n.REASON_STORAGE_CLASS_NOT_FOUND, "the class exists"),
+        (n.REASON_KAI_QUEUE_NOT_FOUND, "KAI's queue exists"),
         (n.REASON_KAI_QUEUE_LIMIT, "the limit is higher"),
-        (n.REASON_REFUSED, "the API server takes it"),
+        (n.REASON_REFUSED, "the API server accepts it"),
         (n.REASON_NAME_TAKEN, "the name is free"),
     ],
 )
@@ -89,7 +89,8 @@ def test_so_does_a_queue_that_goes_meanwhile(api: TorchrunApi, run: Run, says: A
     result, _, err = run(*SUBMIT, "x")
     assert result == 0
     assert (
-        "job one: waits: queue q: is not in namespace team, which has none; send the workspace when it" in err
+        "job one: waits: queue q: is not in namespace team, which has none; send the workspace when the"
+        in err
     )
     assert f"{JOBS}/one" in api.objects
 

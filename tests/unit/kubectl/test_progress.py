@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.kubectl.plugin_api import SUBMIT, Run, TorchrunApi
 from trainyard.kubectl import progress
-from trainyard.kubectl.progress import Bar, drawn
+from trainyard.kubectl.progress import Bar, render_bar
 from trainyard.operator import names as n
 from trainyard.workspace.store import Store
 
@@ -72,13 +72,13 @@ def test_an_upload_is_drawn_to_its_end_on_a_terminal(
     result, out, _ = run(*SUBMIT, "x")
     text = terminal.seen()
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n"), text
-    drawn = DRAWN.findall(text)
-    shares = [bar.count("#") / len(bar) for bar, _, _ in drawn]
-    assert len(drawn) > 10
+    render_bar = DRAWN.findall(text)
+    shares = [bar.count("#") / len(bar) for bar, _, _ in render_bar]
+    assert len(render_bar) > 10
     assert shares == sorted(shares)
     assert shares[0] < 0.2
     assert shares[-1] == 1
-    assert drawn[-1][1] == drawn[-1][2] == "2.0 MiB"
+    assert render_bar[-1][1] == render_bar[-1][2] == "2.0 MiB"
     # Its line is empty again when the next one comes.
     assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
 
@@ -96,13 +96,13 @@ def test_so_is_one_to_a_bucket(
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "us-west-2")
     place = {"LocationConstraint": "us-west-2"}
-    cloud.client("s3").create_bucket(Bucket="drawn", CreateBucketConfiguration=place)
+    cloud.client("s3").create_bucket(Bucket="bar", CreateBucketConfiguration=place)
     (code / "data").write_bytes(os.urandom(MEBIBYTES * 2**20))
-    api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://drawn"}})
+    api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://bar"}})
     monkeypatch.setattr(sys, "stderr", terminal.stream)
     assert run(*SUBMIT, "x")[0] == 0
     text = terminal.seen()
-    # Without TLS, as here, what is sent is read once before, to be signed: that is not drawn.
+    # Without TLS, as here, what is sent is read once before, to be signed: that is not render_bar.
     sent = [bar.count("#") / len(bar) for bar, _, _ in DRAWN.findall(text)]
     assert len(sent) > 10
     assert sent == sorted(sent)
@@ -173,7 +173,7 @@ def test_how_wide_it_is_is_asked_each_time(terminal: Terminal, monkeypatch: pyte
     ],
 )
 def test_what_there_is_room_for(columns: int, line: str) -> None:
-    assert drawn("sending", 2**29, 2**30, columns) == line
+    assert render_bar("sending", 2**29, 2**30, columns) == line
 
 
 def test_nothing_is_drawn_on_a_terminal_that_takes_nothing_back(

@@ -1,4 +1,4 @@
-"""`--node-rank`: a node that the job does not have is refused, and one that is not there yet is waited for aloud."""
+"""`--node-rank`: a node that the job does not have is refused, and one that does not exist yet is waited for aloud."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from launcher.manifests import stamp
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
 from trainyard.kubectl import follow
-from trainyard.kubectl.cluster import LABEL_INDEX
-from trainyard.kubectl.pod_state import beyond
+from trainyard.kubectl.pod_state import node_rank_problem
+from trainyard.operator.names import LABEL_INDEX
 
 pytestmark = pytest.mark.unit
 WORDS = [
@@ -23,7 +23,7 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
@@ -36,7 +36,7 @@ def test_a_node_that_the_job_does_not_have_is_refused(
     result, out, err = run(*words)
     assert (result, out) == (66, "")
     assert err.splitlines()[-1] == (
-        "kubectl torchrun: --node-rank: 9 should be a node of job one, which has 3 nodes, number 0 to 2"
+        "kubectl torchrun: --node-rank: 9 is not a node of job one, which has 3 nodes, number 0 to 2"
     )
 
 
@@ -65,10 +65,10 @@ def test_how_many_nodes_a_job_has(
 ) -> None:
     job = {"metadata": {"name": "one"}, "spec": spec, "status": status}
     if least is None:
-        assert beyond(job, 9999) == ""
+        assert node_rank_problem(job, 9999) == ""
         return
-    assert beyond(job, least - 1) == ""
-    assert beyond(job, least) == f"--node-rank: {least} should be a node of job one, which has {said}"
+    assert node_rank_problem(job, least - 1) == ""
+    assert node_rank_problem(job, least) == f"--node-rank: {least} is not a node of job one, which has {said}"
 
 
 def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_once(
@@ -101,7 +101,7 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
         "one: waits for a pod of node 3",
         "one: waits for node 3: pod one-0-3 waits for a node: 0/3 nodes are available",
         "one: waits for node 3: pod one-0-3 waits for a node: scheduler gpus has said nothing of it",
-        "one: waits for node 3: pod one-0-3 has not begun",
+        "one: waits for node 3: pod one-0-3 has not started",
         "one: Succeeded",
     ]
 

@@ -62,8 +62,8 @@ def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, ru
         (("--secret", "A=x/a b"), "'a b' is not a key of a Secret"),
         (("--secret", "A=hub"), "'' is not a key of a Secret"),
         (("--secret", "A="), "is not the name of a Secret"),
-        (("--secret", "1A=x/y"), "--secret: the name '1A' should"),
-        (("--secret", "A=x/y", "--env", "A=1"), "--secret: A is given by --env, too"),
+        (("--secret", "1A=x/y"), "--secret: the name '1A' must"),
+        (("--secret", "A=x/y", "--env", "A=1"), "--secret: A is also set by --env"),
     ],
 )
 def test_invalid_secret_is_refused_before_the_job_is_created(

@@ -162,7 +162,7 @@ def test_a_worker_that_has_not_begun_has_no_log(
 def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     api.queue("q")
     first = "one-0-0-abcde"
     api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
@@ -198,7 +198,7 @@ def test_lines_are_whole_however_they_come() -> None:
 def test_what_the_kubelet_says_itself_does_not_end_the_log(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
     said = b"failed to create fsnotify watcher: too many open files"
@@ -218,7 +218,7 @@ def test_what_the_kubelet_says_itself_does_not_end_the_log(
 def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
     # Lines that come in one piece have one time.

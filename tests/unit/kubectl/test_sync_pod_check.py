@@ -41,10 +41,11 @@ def test_a_queue_that_is_not_there_is_named_with_those_that_are(
     assert (result, out) == (69, "")
     told = only_line(err)
     assert told.startswith(
-        "kubectl torchrun: job one: has no pod that takes the workspace: queue q: is not in namespace team, which has "
-        "quick; run sync again when it is there; if it was mistyped: kubectl torchrun cancel --kubeconfig "
+        "kubectl torchrun: job one: has no pod that receives the workspace: queue q: is not in namespace team, "
+        "which has quick; run sync again when the queue exists; if its name is wrong: kubectl torchrun cancel "
+        "--kubeconfig "
     )
-    assert told.endswith(" one, and submit another one")
+    assert told.endswith(" one, and submit another job")
 
 
 def test_so_is_one_that_is_being_deleted(api: TorchrunApi, run: Run) -> None:
@@ -58,7 +59,7 @@ def test_who_may_not_see_queues_is_told_what_the_job_says(api: TorchrunApi, run:
     job["status"] |= UNKNOWN_TO_ALL
     for path in (f"{QUEUES}/q", QUEUES, QUEUES.replace("/namespaces/team", "")):
         api.refused.add(("GET", path))
-    assert "queue q: is not in namespace team; run sync again when it" in only_line(run("sync", "one")[2])
+    assert "queue q: is not in namespace team; run sync again when the" in only_line(run("sync", "one")[2])
 
 
 def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run, pod: Store) -> None:
@@ -73,20 +74,20 @@ def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run
     api.on_request = comes
     result, out, err = run("sync", "one")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one synced\n")
-    assert err.startswith("waiting for pod one-sync-0, which takes the workspace\n")
+    assert err.startswith("waiting for pod one-sync-0, which receives the workspace\n")
 
 
 @pytest.mark.parametrize(
     ("reason", "first"),
     [
-        (n.REASON_QUEUE_INVALID, "run sync again when the queue is right"),
+        (n.REASON_QUEUE_INVALID, "run sync again when the queue is valid"),
         (n.REASON_SCHEDULER_NOT_INSTALLED, "run sync again when it is installed, or submit to a queue"),
-        (n.REASON_CLAIM_NOT_FOUND, "run sync again when the claim is there"),
-        (n.REASON_STORAGE_CLASS_NOT_FOUND, "run sync again when the class is there"),
-        (n.REASON_KAI_QUEUE_NOT_FOUND, "run sync again when KAI's queue is there"),
+        (n.REASON_CLAIM_NOT_FOUND, "run sync again when the claim exists"),
+        (n.REASON_STORAGE_CLASS_NOT_FOUND, "run sync again when the class exists"),
+        (n.REASON_KAI_QUEUE_NOT_FOUND, "run sync again when KAI's queue exists"),
         (n.REASON_KAI_QUEUE_LIMIT, "run sync again when the limit is higher, or submit a job of fewer"),
-        (n.REASON_INVALID_SPEC, "put that right, then run sync again"),
-        (n.REASON_REFUSED, "run sync again when the API server takes it"),
+        (n.REASON_INVALID_SPEC, "correct the spec, then run sync again"),
+        (n.REASON_REFUSED, "run sync again when the API server accepts it"),
     ],
 )
 def test_what_else_keeps_the_pod_away_is_told_with_what_to_do(
@@ -97,7 +98,7 @@ def test_what_else_keeps_the_pod_away_is_told_with_what_to_do(
     job["status"] |= {"reason": reason, "message": "its own words"}
     result, out, err = run("sync", "one")
     assert (result, out) == (69, "")
-    said = f"job one: has no pod that takes the workspace: {reason}: its own words; {first}"
+    said = f"job one: has no pod that receives the workspace: {reason}: its own words; {first}"
     assert said in only_line(err)
     assert "PATCH" not in {method for method, *_ in api.requests}
 
@@ -116,7 +117,7 @@ def test_what_does_not_keep_it_away_is_waited_for_and_then_told(
     job["status"] |= {"reason": reason, "message": "its own words", "observedGeneration": 1}
     result, _, err = run("sync", "one")
     assert result == 69
-    said = "pod one-sync-0: is not there after 0 s, and takes the workspace; job one: Pending: its own words"
+    said = "pod one-sync-0: receives the workspace, and does not exist after 0 s; job one: Pending: its own words"
     assert err.splitlines()[-1] == f"kubectl torchrun: {said}"
 
 
@@ -139,8 +140,8 @@ def test_what_comes_up_while_it_is_waited_for_ends_the_wait(api: TorchrunApi, ru
 
     api.on_request = refused
     result, _, err = run("sync", "one")
-    assert (result, err.splitlines()[0]) == (69, "waiting for pod one-sync-0, which takes the workspace")
-    assert "has no pod that takes the workspace: Refused: quota; run sync again" in err
+    assert (result, err.splitlines()[0]) == (69, "waiting for pod one-sync-0, which receives the workspace")
+    assert "has no pod that receives the workspace: Refused: quota; run sync again" in err
 
 
 @pytest.mark.parametrize("url", ["s3://code/mine.tar.zst", "s3://code/workspaces/", "s3://workspaces/a"])
@@ -148,9 +149,7 @@ def test_an_address_that_somebody_wrote_is_refused(api: TorchrunApi, run: Run, u
     api.job("one", phase="Running", workspace={**WORKSPACE, "url": url})
     result, out, err = run("sync", "one")
     assert (result, out) == (64, "")
-    said = (
-        f"job one: spec.workspace.url is {url!r}, which neither submit nor sync has sent; submit another job"
-    )
+    said = f"job one: spec.workspace.url is {url!r}, which was not sent by submit or sync; submit another job"
     assert said in only_line(err)
 
 
@@ -160,7 +159,7 @@ def test_sync_to_a_pod_that_is_never_ready_ends_in_time(
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.1)
     api.job("one", phase="Running", workspace=WORKSPACE)
     api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {}
-    said = "pod one-sync-0: is not ready after 0 s, and takes the workspace; kubectl describe pod "
+    said = "pod one-sync-0: receives the workspace, and is not ready after 0 s; kubectl describe pod "
     assert said in run("sync", "one")[2]
     assert clock.now < 1
 
@@ -168,11 +167,11 @@ def test_sync_to_a_pod_that_is_never_ready_ends_in_time(
 @pytest.mark.parametrize(
     ("more", "status", "shown"),
     [
-        ({}, UNKNOWN_TO_ALL, "; not sent yet: sync sends it when queue q is there"),
+        ({}, UNKNOWN_TO_ALL, "; not sent yet: run sync when queue q exists"),
         (
             {},
             {"conditions": [{"type": n.QUEUE_FOUND, "status": "True"}]},
-            "; not sent yet: sync sends it when queue q is right",
+            "; not sent yet: run sync when queue q is valid",
         ),
         ({"url": "s3://code/workspaces/0.tar.zst"}, UNKNOWN_TO_ALL, ""),
         ({}, {"conditions": [*ABSENT, {"type": n.ACCEPTED, "status": "True"}]}, ""),

@@ -47,7 +47,7 @@ def taken(data: bytes, into: Path, base: str = "d") -> list[str]:
         for member in members:
             tree.add(members, member)
     tree.end()
-    return tree.left_out
+    return tree.skipped
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def taken(data: bytes, into: Path, base: str = "d") -> list[str]:
         (("/d/x", FILE, "x"), "an absolute path"),
         (("d/../x", FILE, "x"), r'"\.\."'),
         (("..", DIRECTORY, ""), r'"\.\."'),
-        (("other", FILE, "x"), "not asked for"),
-        (("do/x", FILE, "x"), "not asked for"),
+        (("other", FILE, "x"), "not requested"),
+        (("do/x", FILE, "x"), "not requested"),
         (("d/a", FILE, "x"), "second member"),
         (("d/a", LINK, "b"), "second member"),
         (("d", LINK, "/etc"), "second member"),
         (("d/a/x", FILE, "x"), "inside of a file"),
         (("d/l/x", FILE, "x"), "inside of a file"),
         (("d/l/e/x", DIRECTORY, ""), "inside of a file"),
-        (("d/" + "d/" * 500 + "x", FILE, "x"), "500 directories or more"),
+        (("d/" + "d/" * 500 + "x", FILE, "x"), "500 nested directories or more"),
     ],
 )
 def test_a_member_that_no_tar_of_it_has_ends_the_copy(tmp_path: Path, sent: Sent, said: str) -> None:
@@ -84,9 +84,9 @@ def test_a_member_that_no_tar_of_it_has_ends_the_copy(tmp_path: Path, sent: Sent
         (("d/x", LINK, "../secret"), "a link that may lead out of it, to ../secret"),
         (("d/x", LINK, "../d/a"), "a link that may lead out of it, to ../d/a"),
         (("d/x", LINK, "l/.."), "a link that may lead out of it, to l/.."),
-        (("d/x", HARD, "d/none"), "a hard link to d/none, which is not here"),
-        (("d/x", HARD, "../mine"), "a hard link to ../mine, which is not here"),
-        (("d/x", HARD, "/etc/passwd"), "a hard link to /etc/passwd, which is not here"),
+        (("d/x", HARD, "d/none"), "a hard link to d/none, which was not copied"),
+        (("d/x", HARD, "../mine"), "a hard link to ../mine, which was not copied"),
+        (("d/x", HARD, "/etc/passwd"), "a hard link to /etc/passwd, which was not copied"),
         (("d/x", PIPE, ""), "neither a file, a directory nor a link"),
         (("d/x", DEVICE, ""), "neither a file, a directory nor a link"),
     ],
@@ -134,7 +134,7 @@ def test_what_a_worker_knows_of_its_workspace_comes_only_where_it_is_asked_for(t
 
 
 def test_a_tree_of_links_that_tarfiles_own_filter_follows_out(tmp_path: Path) -> None:
-    """CVE-2025-4517: beyond the longest path that can be resolved, a link's end is not known."""
+    """CVE-2025-4517: node_rank_problem the longest path that can be resolved, a link's end is not known."""
     into, long = tmp_path / "into", "d" * 247
     into.mkdir()
     (tmp_path / "victim").write_text("mine")
@@ -158,10 +158,10 @@ def test_a_tree_of_links_that_tarfiles_own_filter_follows_out(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("kind", "size", "said"),
     [
-        (tarfile.XHDTYPE, 2**40, "a head of 1099511627776 bytes"),
-        (tarfile.GNUTYPE_LONGNAME, 2**21, "a head of 2097152 bytes"),
-        (tarfile.GNUTYPE_LONGLINK, 2**21, "a head of 2097152 bytes"),
-        (tarfile.XGLTYPE, 0, "a head that is for all members"),
+        (tarfile.XHDTYPE, 2**40, "a header of 1099511627776 bytes"),
+        (tarfile.GNUTYPE_LONGNAME, 2**21, "a header of 2097152 bytes"),
+        (tarfile.GNUTYPE_LONGLINK, 2**21, "a header of 2097152 bytes"),
+        (tarfile.XGLTYPE, 0, "a header for all members"),
     ],
 )
 def test_a_head_that_fills_the_memory_is_not_read(tmp_path: Path, kind: bytes, size: int, said: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.workspace import cache
 from trainyard.workspace.archive import Archive, pack
-from trainyard.workspace.cache import Remembered, packed
+from trainyard.workspace.cache import CachedArchive, pack_cached
 from trainyard.workspace.errors import WorkspaceError
 
 pytestmark = pytest.mark.unit
@@ -37,7 +37,7 @@ class Place:
         self._count += 1
         directory = self._scratch / str(self._count)
         directory.mkdir()
-        return packed(self.code, LIMIT, directory, self.memory, lambda _done, _total: None)
+        return pack_cached(self.code, LIMIT, directory, self.memory, lambda _done, _total: None)
 
     def truth(self) -> str:
         archive = pack(self.code, LIMIT)
@@ -55,8 +55,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def test_an_unchanged_directory_is_remembered_and_packed_when_it_is_opened(place: Place) -> None:
     first = place.packed()
     again = place.packed()
-    assert not isinstance(first, Remembered)
-    assert isinstance(again, Remembered)
+    assert not isinstance(first, CachedArchive)
+    assert isinstance(again, CachedArchive)
     assert (again.digest, again.size, again.content, again.files) == (
         first.digest, first.size, first.content, first.files,
     )  # fmt: skip
@@ -92,16 +92,16 @@ def test_whatever_changes_is_packed_anew(place: Place, change: Callable[[Place],
     before = place.packed()
     change(place)
     after = place.packed()
-    assert not isinstance(after, Remembered)
+    assert not isinstance(after, CachedArchive)
     assert after.digest == place.truth()
     assert after.digest != before.digest
-    assert isinstance(place.packed(), Remembered)
+    assert isinstance(place.packed(), CachedArchive)
 
 
 def test_what_changed_a_moment_ago_is_not_believed(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.packed()
-    assert not isinstance(place.packed(), Remembered)
+    assert not isinstance(place.packed(), CachedArchive)
     assert not place.memory.exists()
 
 
@@ -121,8 +121,8 @@ def test_a_broken_record_is_none(place: Place, record: str) -> None:
     place.packed()
     (file,) = place.memory.iterdir()
     file.write_text(record)
-    assert not isinstance(place.packed(), Remembered)
-    assert isinstance(place.packed(), Remembered)
+    assert not isinstance(place.packed(), CachedArchive)
+    assert isinstance(place.packed(), CachedArchive)
 
 
 def test_where_nothing_can_be_written_nothing_is_remembered(place: Place) -> None:

@@ -18,7 +18,7 @@ from tests.unit.workspace.archives import packed, pointing, received, serving, s
 from trainyard.workspace import transfer
 from trainyard.workspace.archive import Archive, digest_of
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.sidecar import fetch, follow, tell
+from trainyard.workspace.sidecar import fetch, follow, log_applied
 from trainyard.workspace.store import Pointer, Store
 from trainyard.workspace.transfer import PodSource
 
@@ -96,8 +96,8 @@ def test_what_was_the_jobs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
     into.mkdir()
     (into / "a").write_text("the job's")
     source = Counting(packed(tmp_path / "in", a="1"))
-    tell(source.packed.digest, fetch(source, into))
-    assert re.search(r"\.torchrun-workspace/kept-\w+/a has what the job had there", caplog.text)
+    log_applied(source.packed.digest, fetch(source, into))
+    assert re.search(r"\.torchrun-workspace/kept-\w+/a: the job's file was moved here", caplog.text)
 
 
 def test_at_a_workers_start_what_is_gone_of_the_workspace_is_put_again(tmp_path: Path) -> None:

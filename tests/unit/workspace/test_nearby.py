@@ -39,7 +39,7 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
         for address in (a, b, c, "http://none.invalid:8080", nobody, "x"):
             told: list[int] = []
             store = Store(root)
-            assert not transfer.copied(store, archive.digest, archive.size, [address]), address
+            assert not transfer.copy_from_nearby(store, archive.digest, archive.size, [address]), address
             assert not list(root.glob("*")), "nothing is left that a sender would go on from"
             with pytest.raises(WorkspaceError, match="ended after 0"):
                 store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
@@ -57,7 +57,9 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
     assert Store(root).archive(archive.digest).read_bytes() == data
 
 
-@pytest.mark.parametrize(("drips", "told"), [(True, "it is too slow"), (False, "it broke off: timed out")])
+@pytest.mark.parametrize(
+    ("drips", "told"), [(True, "it is too slow"), (False, "the connection broke: timed out")]
+)
 @pytest.mark.long
 def test_copied_from_a_slow_pod_gives_up_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, drips: bool, told: str
@@ -66,7 +68,7 @@ def test_copied_from_a_slow_pod_gives_up_in_time(
     caplog.set_level(logging.INFO)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data, going = archive.file.read_bytes(), threading.Event()
-    monkeypatch.setattr(transfer, "_MOST_SECONDS", 0.3)
+    monkeypatch.setattr(transfer, "_MAX_COPY_SECONDS", 0.3)
     monkeypatch.setattr(transfer, "_SECONDS", 0.3)
     slow = socket.create_server(("127.0.0.1", 0))
 
@@ -86,7 +88,7 @@ def test_copied_from_a_slow_pod_gives_up_in_time(
     began, root = time.monotonic(), tmp_path / "store"
     try:
         address = f"http://127.0.0.1:{slow.getsockname()[1]}"
-        assert not transfer.copied(Store(root), archive.digest, archive.size, [address])
+        assert not transfer.copy_from_nearby(Store(root), archive.digest, archive.size, [address])
         assert 0.3 <= time.monotonic() - began < 10
         assert caplog.messages == [f"{archive.digest} is not copied from {address}: {told}"]
     finally:

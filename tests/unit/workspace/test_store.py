@@ -126,7 +126,7 @@ def test_more_than_the_pod_has_room_for_is_refused_at_once(tmp_path: Path) -> No
     code, said = receive(tmp_path / "store", archive, most)
     assert (code, said) == (
         1,
-        f"size: {archive.size} bytes, and the sync pod of this job takes at most 10; submit another job\n",
+        f"size: {archive.size} bytes, and the limit of this job's sync pod is 10; submit another job\n",
     )
     assert receive(tmp_path / "store", archive, {names.ENV_SYNC_MOST: str(archive.size)}) == (0, "")
 
@@ -140,12 +140,12 @@ def test_worker_that_waits_for_an_archive_that_is_gone_takes_the_one_that_the_jo
     pointing(named, one)
     with serving(store) as address:
         source = PodSource(named, address)
-        with pytest.raises(WorkspaceError, match=r"did not come within 0 s"):
+        with pytest.raises(WorkspaceError, match=r"did not arrive within 0 s"):
             fetch(source, into, wait=0)
         assert fetch(source, into, sleep=lambda _: str(pointing(named, two))).put == 1
         assert placed(into).digest == two.digest
         assert fetch(source, into).put == 0
-    with pytest.raises(WorkspaceError, match=r"did not come within 0 s: .*can't be reached"):
+    with pytest.raises(WorkspaceError, match=r"did not arrive within 0 s: .*can't be reached"):
         fetch(source, tmp_path / "other", wait=0)
 
 
@@ -158,7 +158,7 @@ def test_a_place_that_cant_be_written_is_named(tmp_path: Path) -> None:
 
 def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    with pytest.raises(WorkspaceError, match=r"digest is sha256:.* and should be"):
+    with pytest.raises(WorkspaceError, match=r"digest is sha256:.* and must be"):
         store.receive(NONE, 3, io.BytesIO(b"abc"))
     assert list((tmp_path / "store").iterdir()) == []
     for digest in ("", "sha256:../../x", "md5:00"):
@@ -178,7 +178,7 @@ def test_a_worker_gets_what_was_sent(tmp_path: Path) -> None:
     archive, store, into = packed(tmp_path / "in", a="1"), Store(tmp_path / "store"), tmp_path / "app"
     named = pointing(tmp_path / "archive", archive)
     with serving(store) as address:
-        with pytest.raises(WorkspaceError, match=r"did not come within 0 s: .* is not there yet"):
+        with pytest.raises(WorkspaceError, match=r"did not arrive within 0 s: .* does not exist yet"):
             fetch(PodSource(named, address), into, wait=0)
         received(store, archive)
         assert fetch(PodSource(named, address), into).put == 1
@@ -322,10 +322,10 @@ def test_main_with_impossible_arguments_says_why(capsys: pytest.CaptureFixture[s
         (
             ("follow", "--archive", "/x", "--sync", "h:1", "--into", "/x"),
             1,
-            "--sync: 'h:1' should be http://host:port",
+            "--sync: 'h:1' must be http://host:port",
         ),
         (("serve", "--address", "203.0.113.1"), 1, "port: can't serve on 203.0.113.1:8080"),
-        (("serve", "--port", "99999"), 1, "port: 99999 should be 0 to 65535"),
+        (("serve", "--port", "99999"), 1, "port: 99999 must be 0 to 65535"),
     ):
         try:
             ended: object = main(words)
@@ -427,7 +427,7 @@ def test_what_s3_refuses_is_one_clear_line(
     bucket: Any, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = packed(tmp_path / "in", a="1")
-    with pytest.raises(WorkspaceError, match="bucket: nobodys does not exist; name one that does") as told:
+    with pytest.raises(WorkspaceError, match="bucket: nobodys does not exist; name an existing one") as told:
         Bucket().send(archive, archive_url("s3://nobodys", "research", archive.digest))
     assert "\n" not in str(told.value)
     key = cloud.session("guest", {"Effect": "Allow", "Action": "s3:GetBucketLocation", "Resource": "*"})
@@ -441,5 +441,5 @@ def test_what_s3_refuses_is_one_clear_line(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(WorkspaceError, match="no AWS credentials are found"):
         Bucket().send(archive, archive_url("s3://code", "research", archive.digest))
-    with pytest.raises(WorkspaceError, match="should be s3://bucket/prefix"):
+    with pytest.raises(WorkspaceError, match="must be s3://bucket/prefix"):
         archive_url("https://code", "research", archive.digest)

@@ -58,8 +58,8 @@ def made(file: Path, *members: Member) -> tuple[Path, str]:
         (("../x", tarfile.REGTYPE, "x"), r'"\.\."'),
         (("a/../../x", tarfile.REGTYPE, "x"), r'"\.\."'),
         (("a//x", tarfile.REGTYPE, "x"), "empty part"),
-        (("d/" * 500 + "x", tarfile.REGTYPE, "x"), "500 directories or more"),
-        ((".torchrun-workspace/state.json", tarfile.REGTYPE, "x"), "where a worker keeps"),
+        (("d/" * 500 + "x", tarfile.REGTYPE, "x"), "500 nested directories or more"),
+        ((".torchrun-workspace/state.json", tarfile.REGTYPE, "x"), "is reserved for the worker"),
         (("a", tarfile.REGTYPE, "x"), "second member"),
         (("a/b", tarfile.REGTYPE, "x"), "inside of a file"),
         (("l", tarfile.SYMTYPE, "/etc"), "link out of the workspace"),
@@ -84,7 +84,7 @@ def test_a_malicious_member_is_refused(tmp_path: Path, member: Member, said: str
 
 def test_a_file_below_a_link_is_refused(tmp_path: Path) -> None:
     archive, digest = made(tmp_path / "archive", ("d", tarfile.SYMTYPE, "e"), ("d/x", tarfile.REGTYPE, "1"))
-    with pytest.raises(WorkspaceError, match="directory of this name"):
+    with pytest.raises(WorkspaceError, match="directory has this name"):
         apply(archive, digest, tmp_path / "into")
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_archive_is_found_before_it_is_read(tmp_path: Path, damage: st
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 1
     archive.write_bytes({"flip": bytes(data), "cut": bytes(data[:-3]), "empty": b""}[damage])
-    with pytest.raises(WorkspaceError, match=r"digest is sha256:\w+ and should be " + digest):
+    with pytest.raises(WorkspaceError, match=r"digest is sha256:\w+ and must be " + digest):
         apply(archive, digest, tmp_path / "into")
     assert placed(tmp_path / "into").digest == ""
 
@@ -171,8 +171,8 @@ def test_heads_that_follow_one_another_are_refused(tmp_path: Path, kind: bytes) 
 @pytest.mark.parametrize(
     ("kind", "size", "said"),
     [
-        (tarfile.XHDTYPE, 2**40, "a head of 1099511627776 bytes, and at most 1048576 are read"),
-        (tarfile.XGLTYPE, 0, "a head that is for all members"),
+        (tarfile.XHDTYPE, 2**40, "a header of 1099511627776 bytes; the limit is 1048576"),
+        (tarfile.XGLTYPE, 0, "a header for all members"),
     ],
 )
 def test_a_head_that_fills_the_memory_is_refused(tmp_path: Path, kind: bytes, size: int, said: str) -> None:
@@ -191,8 +191,8 @@ def test_a_small_archive_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pyt
     archive.write_bytes(zstandard.ZstdCompressor().compress(holes.tobuf(tarfile.PAX_FORMAT) + bytes(1024)))
     with pytest.raises(WorkspaceError, match="refused member 'x': a file with holes"):
         apply(archive, digest_of(archive), tmp_path / "into")
-    monkeypatch.setattr(selection, "_LEAST_BOUND", 2**20)
-    monkeypatch.setattr(selection, "_MOST_TIMES", 10)
+    monkeypatch.setattr(selection, "_MIN_UNPACKED", 2**20)
+    monkeypatch.setattr(selection, "_MAX_RATIO", 10)
     for name, count, size in (("one", 1, 2**21), ("many", 2**12, 0)):
         zeros = made(tmp_path / name, *((str(each), tarfile.REGTYPE, "\0" * size) for each in range(count)))
         with pytest.raises(WorkspaceError, match="unpacks to more than 1048576 bytes"):
@@ -200,7 +200,9 @@ def test_a_small_archive_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pyt
     root = tmp_path / "root"
     root.mkdir()
     (root / "zeros").write_bytes(bytes(2**21))
-    with pytest.raises(WorkspaceError, match=r"2.0 MiB pack to .*, and workers make at most 1.0 MiB of that"):
+    with pytest.raises(
+        WorkspaceError, match=r"2.0 MiB compress to .*, which workers unpack to at most 1.0 MiB"
+    ):
         pack(root, directory=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "into", "many", "one", "root"]
     (root / "zeros").write_bytes(os.urandom(2**21))

@@ -1,0 +1,67 @@
+"""`sync`: send a directory to an existing job. Its running workers take what has changed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+from trainyard.kubectl import launcher_choice, manifest, sync_pod_check, upload
+from trainyard.kubectl.cluster import Cluster, connect
+from trainyard.kubectl.errors import DONE, USAGE, PluginError
+from trainyard.kubectl.output import job_reference
+from trainyard.kubectl.packing import Packed
+from trainyard.operator import names as n
+from trainyard.operator.names import archive_prefix
+
+_SHOWN: Final = 200
+
+
+def run(options: argparse.Namespace, packed: Packed) -> int:
+    """Send the workspace and change the job's spec. Return the exit code."""
+    return sync(options, connect(options), packed)
+
+
+def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
+    """Send the workspace to a job in this cluster."""
+    job, name = cluster.job(options.name), options.name
+    spec, phase = job["spec"], job.get("status", {}).get("phase")
+    if phase in n.FINAL_PHASES:
+        raise PluginError(USAGE, f"job {name}: has {phase.lower()}; submit another job")
+    if "workspace" not in spec:
+        raise PluginError(
+            USAGE, f"job {name}: was submitted without a workspace; submit another job with one"
+        )
+    before = spec["workspace"]
+    old_url, old_digest = str(before.get("url") or ""), str(before.get("digest") or "")
+    where = archive_prefix(old_url)
+    if old_url and not where:
+        raise PluginError(
+            USAGE,
+            f"job {name}: spec.workspace.url is {old_url[:_SHOWN]!r}, which was not sent by submit or sync; submit "
+            "another job with the workspace from here",
+        )
+    try:
+        queue = cluster.queue(str(spec["jobQueue"]))
+    except PluginError:  # sync does not need permission to read it
+        queue = None
+    launcher_choice.check_synced_scripts(job, Path(os.path.expanduser(options.workspace)), queue)
+    bucket = upload.bucket() if where else None
+    if not bucket:
+        sync_pod_check.check(cluster, job)
+    archive = packed()
+    assert archive is not None  # noqa: S101 (sync always has a workspace)
+    if bucket:
+        url = upload.to_bucket(archive, where, cluster.namespace, bucket)
+    else:
+        url = ""
+        upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, sync_pod_check.check)
+        is_same = old_digest == archive.digest
+        nearby = [] if is_same else upload.pods_that_have(cluster, archive.digest, name)
+        upload.to_sync_pod(cluster, name, archive, nearby, keep=old_digest)
+    # Always set: a patch without restartOnSync would leave the value of an earlier sync.
+    workspace = {**manifest.workspace(archive, url), "restartOnSync": options.restart}
+    cluster.change(name, {"workspace": workspace}, job["metadata"]["uid"])
+    print(f"{job_reference(name)} synced", flush=True)
+    return DONE
