@@ -13,9 +13,9 @@ from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.errors import DONE, JOB_FAILED, REMOVED, PluginError
+from trainyard.kubectl.log_archive import line_prefix, report_errors, show_archived, show_log_tail
 from trainyard.kubectl.log_stream import LogPosition, Stream
-from trainyard.kubectl.logs import check_node_rank, line_prefix, report_errors, show_archived, show_log_tail
-from trainyard.kubectl.pod_state import failed_start, has_started, is_over, newest_pods
+from trainyard.kubectl.pod_state import check_node_rank, failed_start, has_started, is_over, newest_pods
 from trainyard.kubectl.progress import say
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import parse_time

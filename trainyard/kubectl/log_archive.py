@@ -1,6 +1,6 @@
-"""Read logs of workers whose pods are gone, with a pod in the cluster that reads the bucket of the job's queue.
+"""Print logs of workers whose pods are gone: from the bucket of the job's queue, or from the job's status.
 
-The entry point is `read_logs`. The user needs permissions in the namespace, and none in AWS.
+A pod in the cluster reads the bucket (`read_logs`). The user needs permissions in the namespace, and none in AWS.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from launcher.observe import held_up
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.errors import NOT_FOUND, UNAVAILABLE, PluginError
+from trainyard.kubectl.log_stream import print_line
+from trainyard.kubectl.pod_state import node_rank_problem
 from trainyard.kubectl.progress import say
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
@@ -41,6 +43,69 @@ class ArchivedLog:
 def logs_url(job: JsonObject) -> str:
     """Return the URL of the job's archived logs, "" if they are not archived."""
     return str((job.get("status", {}).get("logs") or {}).get("url") or "")
+
+
+def show_archived(
+    cluster: Cluster,
+    job: JsonObject,
+    node_rank: int | None,
+    attempt: int | None,
+    tail: int | None,
+    *,
+    prefixed: bool | None = None,
+    excluded: frozenset[int] = frozenset(),
+) -> bool:
+    """Print the archived log of a worker, or of all workers that are not `excluded`. Return whether there was one.
+
+    Without `attempt`, print the last attempt with a log.
+
+    Raises:
+        PluginError: The log can't be read.
+    """
+    if not logs_url(job) or (node_rank is not None and node_rank_problem(job, node_rank)):
+        return False
+    which = LAST if attempt is None else str(attempt)
+    logs = [log for log in read_logs(cluster, job, node_rank, which) if log.node not in excluded]
+    for log in logs:
+        prefix = line_prefix(log.node) if (node_rank is None if prefixed is None else prefixed) else b""
+        _print_tail(log.text.split(b"\n")[:-1], tail, prefix)
+    return bool(logs)
+
+
+def show_log_tail(
+    job: JsonObject, node_rank: int | None, attempt: int | None, tail: int | None, prefix: bytes = b""
+) -> bool:
+    """Print the end of the log in the status if it is of this node and attempt. Return whether it is."""
+    failure = job.get("status", {}).get("firstFailure") or {}
+    lines = str(failure.get("logTail") or "").splitlines()
+    is_other_node = node_rank not in (None, failure.get("nodeRank"))
+    if not lines or is_other_node or attempt not in (None, failure["attempt"]):
+        return False
+    say(
+        f"pod {failure['pod']}: is gone, or its node is gone. These are its last lines, from the job's status "
+        f"(node rank {failure.get('nodeRank', '-')}, attempt {failure['attempt']}, the first failure)"
+    )
+    _print_tail([line.encode(errors="replace") for line in lines], tail, prefix)
+    return True
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Print an error of the archived log and go on."""
+    try:
+        yield
+    except PluginError as error:
+        say(str(error))
+
+
+def _print_tail(lines: list[bytes], tail: int | None, prefix: bytes) -> None:
+    for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
+        print_line(prefix + line)
+
+
+def line_prefix(node_rank: int) -> bytes:
+    """Return the prefix of each line of a node's log."""
+    return f"[node {node_rank}] ".encode()
 
 
 def read_logs(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAST) -> list[ArchivedLog]:

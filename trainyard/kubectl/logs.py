@@ -6,15 +6,13 @@ The log of a worker comes from its pod, else from the bucket of its queue, else 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from trainyard.kubectl import log_archive
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.errors import DONE, NOT_FOUND, USAGE, PluginError
+from trainyard.kubectl.log_archive import line_prefix, logs_url, report_errors, show_archived, show_log_tail
 from trainyard.kubectl.log_stream import print_line, read_lines
-from trainyard.kubectl.pod_state import attempt_of, failed_start, newest_pods, node_rank_problem
+from trainyard.kubectl.pod_state import attempt_of, check_node_rank, failed_start, newest_pods
 from trainyard.kubectl.progress import say
 from trainyard.operator import names as n
 
@@ -112,64 +110,6 @@ def _show_missing(cluster: Cluster, job: JsonObject, shown: dict[int, JsonObject
         say(f"job {name}: the pods of these node ranks are gone, and their logs with them: {missing}")
 
 
-@contextmanager
-def report_errors() -> Iterator[None]:
-    """Print an error of the archived log and go on."""
-    try:
-        yield
-    except PluginError as error:
-        say(str(error))
-
-
-def show_archived(
-    cluster: Cluster,
-    job: JsonObject,
-    node_rank: int | None,
-    attempt: int | None,
-    tail: int | None,
-    *,
-    prefixed: bool | None = None,
-    excluded: frozenset[int] = frozenset(),
-) -> bool:
-    """Print the archived log of a worker, or of all workers that are not `excluded`. Return whether there was one.
-
-    Without `attempt`, print the last attempt with a log.
-
-    Raises:
-        PluginError: The log can't be read.
-    """
-    if not log_archive.logs_url(job) or (node_rank is not None and node_rank_problem(job, node_rank)):
-        return False
-    which = log_archive.LAST if attempt is None else str(attempt)
-    logs = [log for log in log_archive.read_logs(cluster, job, node_rank, which) if log.node not in excluded]
-    for log in logs:
-        prefix = line_prefix(log.node) if (node_rank is None if prefixed is None else prefixed) else b""
-        _print_tail(log.text.split(b"\n")[:-1], tail, prefix)
-    return bool(logs)
-
-
-def show_log_tail(
-    job: JsonObject, node_rank: int | None, attempt: int | None, tail: int | None, prefix: bytes = b""
-) -> bool:
-    """Print the end of the log in the status if it is of this node and attempt. Return whether it is."""
-    failure = job.get("status", {}).get("firstFailure") or {}
-    lines = str(failure.get("logTail") or "").splitlines()
-    is_other_node = node_rank not in (None, failure.get("nodeRank"))
-    if not lines or is_other_node or attempt not in (None, failure["attempt"]):
-        return False
-    say(
-        f"pod {failure['pod']}: is gone, or its node is gone. These are its last lines, from the job's status "
-        f"(node rank {failure.get('nodeRank', '-')}, attempt {failure['attempt']}, the first failure)"
-    )
-    _print_tail([line.encode(errors="replace") for line in lines], tail, prefix)
-    return True
-
-
-def _print_tail(lines: list[bytes], tail: int | None, prefix: bytes) -> None:
-    for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
-        print_line(prefix + line)
-
-
 def _first_failed(job: JsonObject, pods: dict[int, JsonObject]) -> dict[int, JsonObject]:
     """Return the pod of the worker that failed first, if it still exists, and say that node 0 has none."""
     failed = job.get("status", {}).get("firstFailure") or {}
@@ -188,19 +128,8 @@ def _describe_missing(job: JsonObject, node_rank: int | None, attempt: int | Non
     summary = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
     summary = f"{summary}: {message}" if message else summary
     ended = phase in n.FINAL_PHASES or (attempt or 0) < len(status.get("attempts") or ())
-    if not ended or log_archive.logs_url(job):
+    if not ended or logs_url(job):
         return summary
     return (
         f"{summary}. Its log was deleted with its pod: queue {job['spec']['jobQueue']} has no bucket for logs"
     )
-
-
-def check_node_rank(job: JsonObject, node_rank: int) -> None:
-    """Raise PluginError if the job has no node with this rank."""
-    if problem := node_rank_problem(job, node_rank):
-        raise PluginError(NOT_FOUND, problem)
-
-
-def line_prefix(node_rank: int) -> bytes:
-    """Return the prefix of each line of a node's log."""
-    return f"[node {node_rank}] ".encode()

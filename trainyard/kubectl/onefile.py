@@ -1,8 +1,8 @@
-"""`python -m trainyard.kubectl.onefile dist`: the plugin and all that it needs as one executable file, a zipapp.
+"""`python -m trainyard.kubectl.onefile dist`: build the plugin and its dependencies as one executable file, a zipapp.
 
-What it needs is taken from this environment, and so nothing is downloaded. Compiled parts (zstandard) make it one for
-this kind of machine and this version of Python. As Python can't load those out of a zip, the file unpacks itself once
-into a cache directory named by its contents.
+The dependencies are copied from this environment; nothing is downloaded. The file works on one kind of machine and one
+version of Python, because zstandard has compiled modules. Python can't load those from a zip, so the file unpacks
+itself once into a cache directory that is named by its contents.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _PACKAGES: Final = (
     "trainyard/workspace",
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-# A zip's own oldest time: two builds of the same contents are the same file.
+# The earliest time of a zip. Builds of the same contents are identical.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 _FILES: Final = ("kubectl-torchrun", "kubectl_complete-torchrun")
 _UNUSED_SECONDS: Final = 30 * 24 * 3600
-_START: Final = '''"""Unpacks what stands beside it once, and runs the plugin from there."""
+_START: Final = '''"""Unpack the plugin once, and run it."""
 import os, shutil, sys, time, zipfile
 
 if sys.version_info[:2] != {version!r}:
     sys.exit("kubectl torchrun: this file was built for Python {version[0]}.{version[1]}, and this is "
-             + sys.version.split()[0] + "; build it anew (make plugin) or install it by pip")
+             + sys.version.split()[0] + "; build it again (make plugin) or install it with pip")
 cache = os.environ.get("XDG_CACHE_HOME", "")
 if not os.path.isabs(cache):  # as its specification says
     cache = os.path.join(os.path.expanduser("~"), ".cache")
-rooms = os.path.join(cache, "kubectl-torchrun")
-home = os.path.join(rooms, "{digest}")
+builds = os.path.join(cache, "kubectl-torchrun")
+home = os.path.join(builds, "{digest}")
 if not os.path.isdir(home):
-    # Named before it is there: an interrupt may come as soon as it is.
-    draft = os.path.join(rooms, "draft-" + os.urandom(8).hex())
+    # An interrupt may come as soon as the directory exists.
+    draft = os.path.join(builds, "draft-" + os.urandom(8).hex())
     try:
-        os.makedirs(rooms, mode=0o700, exist_ok=True)
+        os.makedirs(builds, mode=0o700, exist_ok=True)
         os.mkdir(draft, 0o700)
         with zipfile.ZipFile(sys.argv[0]) as file:
             file.extractall(draft)
         try:
             os.rename(draft, home)
-        except OSError:  # another one was first
+        except OSError:  # another process was first
             if not os.path.isdir(home):
                 raise
     except OSError as error:
@@ -63,16 +63,16 @@ if not os.path.isdir(home):
         sys.exit(130)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    for other in os.listdir(rooms):  # builds that nobody has begun for long, and what was not unpacked to its end
-        place = os.path.join(rooms, other)
+    for other in os.listdir(builds):  # unused builds, and incomplete ones
+        place = os.path.join(builds, other)
         try:
             if time.time() - os.stat(place).st_mtime > {unused_seconds}:
                 shutil.rmtree(place, ignore_errors=True)
-        except OSError:  # another one was first
+        except OSError:  # another process was first
             pass
 try:
     os.utime(home)
-except OSError:  # somebody else's
+except OSError:  # of another user
     pass
 sys.path.insert(0, home)
 from trainyard.kubectl.{module} import entry
@@ -81,7 +81,7 @@ entry()
 
 
 def closure(names: tuple[str, ...]) -> dict[str, Distribution]:
-    """These distributions and all that they need here, by normal name. PackageNotFoundError for one of `names`."""
+    """Return these distributions and their dependencies, by normalized name. Raise PackageNotFoundError."""
     found: dict[str, Distribution] = {}
     waiting = [(name, True) for name in names]
     while waiting:
@@ -91,7 +91,7 @@ def closure(names: tuple[str, ...]) -> dict[str, Distribution]:
             continue
         try:
             found[normal] = distribution(name)
-        except PackageNotFoundError:  # for another system, or another version of Python
+        except PackageNotFoundError:  # for another system or version of Python
             if required:
                 raise
             continue
@@ -103,7 +103,7 @@ def closure(names: tuple[str, ...]) -> dict[str, Distribution]:
 
 
 def collect(into: Path) -> None:
-    """The files of the plugin and of what it needs into this directory."""
+    """Copy the files of the plugin and of its dependencies to this directory."""
     for item in closure(NEEDED).values():
         for file in item.files or ():
             if ".." in file.parts or file.is_absolute() or file.suffix == ".pyc":
@@ -119,7 +119,7 @@ def collect(into: Path) -> None:
 
 
 def build(directory: Path) -> list[Path]:
-    """Makes the plugin's file and that of its completion here."""
+    """Build the files of the plugin and of its completion in this directory."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
@@ -155,13 +155,13 @@ def _write(target: Path, root: Path, files: list[Path], start: str) -> Path:
 
 
 def main() -> None:
-    """Builds, and says what was made."""
+    """Build the files and print their names."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.kubectl.onefile", description=__doc__)
     parser.add_argument("directory", type=Path)
     try:
         made = build(parser.parse_args().directory)
     except PackageNotFoundError as error:
-        sys.exit(f"kubectl torchrun: {error.name} is not installed here; make environment does that")
+        sys.exit(f"kubectl torchrun: {error.name} is not installed; run make environment")
     for file in made:
         print(
             f"{file}: {file.stat().st_size / 2**20:.1f} MiB, Python {sys.version_info[0]}.{sys.version_info[1]}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.kubectl.errors import NOT_FOUND, PluginError
 from trainyard.operator import names as n
 from trainyard.operator.observe import read_pod_exit
 
@@ -97,3 +98,9 @@ def node_rank_problem(job: JsonObject, node_rank: int) -> str:
     size, name = max(sizes), job["metadata"]["name"]
     nodes = "1 node, number 0" if size == 1 else f"{size} nodes, number 0 to {size - 1}"
     return f"--node-rank: {node_rank} is not a node of job {name}, which has {'at most ' if elastic else ''}{nodes}"
+
+
+def check_node_rank(job: JsonObject, node_rank: int) -> None:
+    """Raise PluginError if the job has no node with this rank."""
+    if problem := node_rank_problem(job, node_rank):
+        raise PluginError(NOT_FOUND, problem)

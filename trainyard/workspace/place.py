@@ -242,7 +242,7 @@ def is_own(place: Path, known: str) -> bool:
 
 
 class Kept:
-    """Move files of the job aside, each at its own path in a directory in `control`, so that none is lost."""
+    """Move files of the job aside, each at its own path in a directory in `control`."""
 
     def __init__(self, into: Path, control: Path) -> None:
         self._into, self._control = into, control

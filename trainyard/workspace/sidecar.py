@@ -86,7 +86,7 @@ def fetch(
 def follow(source: Source, into: Path, stopping: threading.Event, *, every: float = EVERY_SECONDS) -> None:
     """Check every `every` seconds whether the job names another archive, and unpack it, until `stopping` is set.
 
-    After an error the workspace stays as it is, and the error is logged once. A refused archive is not fetched again.
+    After an error the workspace is unchanged, and the error is logged once. A refused archive is not fetched again.
     A damaged one, or one without enough space, is retried later.
     """
     last, tries, restoring = "", _Tries(every), _Tries(every, _MAX_RESTORE_PAUSE_SECONDS)
@@ -109,7 +109,7 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
         except (NotThere, WorkspaceError, _Damaged) as error:
             problem = str(error)
         if problem and problem != last:
-            LOG.warning("%s; the workspace stays as it is", problem)
+            LOG.warning("%s; the workspace is unchanged", problem)
         last = problem
 
 

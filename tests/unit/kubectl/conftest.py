@@ -14,7 +14,7 @@ from types import TracebackType
 
 import pytest
 
-from tests.unit.kubectl.exec_api import Pods, serving_pods
+from tests.unit.k8s.conftest import pods  # noqa: F401
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from tests.unit.launcher.api_server import serving
 from trainyard.k8s.client import RetryPolicy
@@ -97,14 +97,6 @@ def run(api: TorchrunApi, tmp_path: Path, code: Path, capfd: pytest.CaptureFixtu
         return result, out, _DECISION.sub("", err)
 
     return call
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    """Pods whose files are in the directory `pod`."""
-    (tmp_path / "pod").mkdir()
-    with serving_pods(tmp_path / "pod") as served:
-        yield served
 
 
 class Receiver:

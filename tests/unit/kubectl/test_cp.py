@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kubectl.exec_api import Pods, rest
+from tests.unit.k8s.exec_api import Pods, rest
 from tests.unit.workspace.archives import until
 from trainyard.k8s.exec import Execution
 from trainyard.kubectl import cp as cp_verb

@@ -73,7 +73,7 @@ def test_what_is_refused_or_has_no_room_is_not_fetched_at_every_look(
         assert 1 <= source.asked <= most
         (told,) = [record.getMessage() for record in caplog.records]
         assert "download-" not in told
-    assert told == f"workspace: can't write in {into}: No space left on device; the workspace stays as it is"
+    assert told == f"workspace: can't write in {into}: No space left on device; the workspace is unchanged"
 
 
 def test_a_workers_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

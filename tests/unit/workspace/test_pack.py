@@ -402,7 +402,8 @@ def test_far_too_many_bytes_are_not_counted_to_their_end(
     fill(tmp_path, {f"{top}/{each}": b"12345" for top in "abcdef" for each in range(4)})
     told: list[tuple[int, int]] = []
     with pytest.raises(
-        WorkspaceError, match=r"workspace: more than \d+ B in \d+ files, and the limit is 6 B .* largest: \w/"
+        WorkspaceError,
+        match=r"workspace: more than \d+ B in \d+ files, and the limit is 6 B; .* largest: \w/",
     ):
         select(tmp_path, 6, lambda files, size: told.append((files, size)))
     assert told == [(2, 10)]

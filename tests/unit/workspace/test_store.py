@@ -439,7 +439,7 @@ def test_what_s3_refuses_is_one_clear_line(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(WorkspaceError, match="no AWS credentials are found"):
+    with pytest.raises(WorkspaceError, match="no AWS credentials were found"):
         Bucket().send(archive, archive_url("s3://code", "research", archive.digest))
     with pytest.raises(WorkspaceError, match="must be s3://bucket/prefix"):
         archive_url("https://code", "research", archive.digest)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.unit.kubectl.exec_api import Pods, rest
+from tests.unit.k8s.exec_api import Pods, rest
 from trainyard.k8s import exec as k8s_exec
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.exec import Execution
