@@ -34,7 +34,7 @@ class End:
         return f"{self.kind}.{'.'.join(self.path)}"
 
     @property
-    def told(self) -> str:
+    def prefix(self) -> str:
         """How the API server names it."""
         return "spec." + ".".join(self.path).replace(".[]", "[0]") + ": "
 
@@ -94,7 +94,7 @@ def said(server: ApiServer, end: End, value: Any) -> list[str]:
     causes = (answer.body.get("details") or {}).get("causes") or []
     found = [f"{each.get('field')}: {each.get('message')}" for each in causes]
     return [
-        each for each in found if each.startswith(end.told) and any(word in each for word in SCHEMAS_WORDS)
+        each for each in found if each.startswith(end.prefix) and any(word in each for word in SCHEMAS_WORDS)
     ]
 
 

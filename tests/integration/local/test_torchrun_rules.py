@@ -14,7 +14,7 @@ from tests.integration.local.torchrun_rules import (
     OVERRIDING,
     RANGES,
     Case,
-    Told,
+    Refusal,
     overridden,
     rules,
 )
@@ -40,38 +40,38 @@ def offered(server: ApiServer, body: dict[str, Any]) -> Answer:
     return server.request("POST", collection(body["kind"]) + ONLY_ASKED, body)
 
 
-def refusals(answer: Answer) -> list[Told]:
+def refusals(answer: Answer) -> list[Refusal]:
     """The fields that it names. Of a rule's message it shows the value first."""
     causes = answer.body["details"]["causes"]
-    return [Told(field=each["field"].removeprefix("spec."), message=each["message"]) for each in causes]
+    return [Refusal(field=each["field"].removeprefix("spec."), message=each["message"]) for each in causes]
 
 
-def assert_refused(answer: Answer, told: Told) -> None:
+def assert_refused(answer: Answer, expected: Refusal) -> None:
     assert answer.status == 422, answer.body
     (refusal,) = refusals(answer)
-    assert refusal.field == told.field
-    assert refusal.message.endswith(told.message)
+    assert refusal.field == expected.field
+    assert refusal.message.endswith(expected.message)
 
 
 def test_every_rule_of_a_spec_has_a_case() -> None:
     for kind in PLURALS:
-        assert {case.told() for case in CASES if case.kind == kind} == set(rules(kind))
-    overriding = {Told(field=case.field, message=case.says) for case in OVERRIDING}
+        assert {case.refusal() for case in CASES if case.kind == kind} == set(rules(kind))
+    overriding = {Refusal(field=case.field, message=case.says) for case in OVERRIDING}
     assert overriding == {each for each in overridden() if each.field != f"overrides.{NOT_OVERRIDDEN}"}
 
 
 def test_a_job_has_no_parent_of_a_kai_queue(torchrun_api: ApiServer) -> None:
     refused = offered(torchrun_api, manifest(n.JOB_KIND, "a", {f"overrides.{NOT_OVERRIDDEN}": "org"}))
-    told = "a job joins an existing queue of KAI Scheduler"
-    assert_refused(refused, Told(field=f"overrides.{NOT_OVERRIDDEN}", message=told))
+    expected = "a job joins an existing queue of KAI Scheduler"
+    assert_refused(refused, Refusal(field=f"overrides.{NOT_OVERRIDDEN}", message=expected))
     accepted = offered(torchrun_api, manifest(n.JOB_KIND, "a", {"overrides.kaiQueue": "gpu"}))
     assert accepted.status == 201, accepted.message
 
 
 @pytest.mark.parametrize("case", [*CASES, *OVERRIDING], ids=lambda case: f"{case.field}: {case.says}")
 def test_a_rule_refuses_what_is_wrong_and_nothing_else(torchrun_api: ApiServer, case: Case) -> None:
-    told = Told(field=case.field, message=case.says) if case in OVERRIDING else case.told()
-    assert_refused(offered(torchrun_api, manifest(case.kind, "a", case.wrong)), told)
+    expected = Refusal(field=case.field, message=case.says) if case in OVERRIDING else case.refusal()
+    assert_refused(offered(torchrun_api, manifest(case.kind, "a", case.wrong)), expected)
     accepted = offered(torchrun_api, manifest(case.kind, "a", case.right))
     assert accepted.status == 201, accepted.message
 
@@ -82,7 +82,7 @@ def test_a_number_is_taken_from_its_least_to_its_most(torchrun_api: ApiServer, e
         accepted = offered(torchrun_api, each.manifest(right))
         assert accepted.status == 201, accepted.message
     below, above = (f"should be {word} than or equal to " for word in ("greater", "less"))
-    for wrong, told in (
+    for wrong, expected in (
         (each.least - 1, f"{below}{each.least}"),
         (each.most + 1, f"{above}{each.most}"),
         (2**63 - 1, f"{above}{each.most}"),
@@ -90,7 +90,7 @@ def test_a_number_is_taken_from_its_least_to_its_most(torchrun_api: ApiServer, e
         answer = offered(torchrun_api, each.manifest(wrong))
         assert answer.status == 422, (wrong, answer.body)
         said = [refusal.message for refusal in refusals(answer) if refusal.field == each.place]
-        assert any(message.endswith(told) for message in said), (wrong, answer.message)
+        assert any(message.endswith(expected) for message in said), (wrong, answer.message)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_name_of_300_characters_is_refused_as_a_name(torchrun_api: ApiServer) 
     assert {each.field for each in refusals(answer)} == {"metadata.name"}
 
 
-# Each with a value before, and with another one; None is none.
+# Each with a value before, and with another one; None removes it.
 FIXED = [
     ("jobQueue", "research", "other"),
     ("numGPUs", 16, 8),
@@ -182,8 +182,8 @@ def edited(server: ApiServer, path: str, before: Any, after: Any) -> Answer:
 @pytest.mark.parametrize(("path", "before", "after"), FIXED)
 def test_what_a_job_is_cannot_be_changed(torchrun_api: ApiServer, path: str, before: Any, after: Any) -> None:
     top = path.partition(".")[0]
-    told = Told(field=top, message=f"{top} can't be changed; create a new TorchrunJob")
-    assert_refused(edited(torchrun_api, path, before, after), told)
+    expected = Refusal(field=top, message=f"{top} can't be changed; create a new TorchrunJob")
+    assert_refused(edited(torchrun_api, path, before, after), expected)
 
 
 @pytest.mark.parametrize(("path", "before", "after"), CHANGED)

@@ -17,7 +17,7 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Refusal:
     """A refusal: the field that the API server names and what it says of it."""
 
     field: str
@@ -34,7 +34,7 @@ class Case:
     wrong: Changes
     right: Changes
 
-    def told(self) -> Told:
+    def refusal(self) -> Refusal:
         """The one rule that this is a case of."""
         (found,) = [
             each for each in rules(self.kind) if each.field == self.field and self.says in each.message
@@ -44,8 +44,8 @@ class Case:
     def overriding(self) -> Case | None:
         """The same below a job's `overrides`; None for rules of whole queues."""
         field = f"overrides.{self.field}"
-        message = self.told().message
-        if Told(field=field, message=message) not in overridden() or self.field == NOT_OVERRIDDEN:
+        message = self.refusal().message
+        if Refusal(field=field, message=message) not in overridden() or self.field == NOT_OVERRIDDEN:
             return None
         wrong, right = (
             {f"overrides.{path}": value for path, value in changes.items()}
@@ -58,19 +58,19 @@ class Case:
 NOT_OVERRIDDEN = "parentKaiQueue"
 
 
-def rules(kind: str) -> list[Told]:
+def rules(kind: str) -> list[Refusal]:
     """All of a kind's rules but those on changes; of a job without those below `overrides`."""
     return list(_below("", QUEUE if kind == n.QUEUE_KIND else JOB))
 
 
-def overridden() -> list[Told]:
+def overridden() -> list[Refusal]:
     """Those below a job's `overrides`."""
     return list(_below("overrides", JOB.fields["overrides"]))
 
 
-def _below(place: str, each: Field) -> Iterator[Told]:
+def _below(place: str, each: Field) -> Iterator[Refusal]:
     yield from (
-        Told(field=_told(place, rule), message=rule.message)
+        Refusal(field=_field(place, rule), message=rule.message)
         for rule in each.rules
         if rule.reason != FORBIDDEN
     )
@@ -81,7 +81,7 @@ def _below(place: str, each: Field) -> Iterator[Told]:
         yield from _below(f"{place}[0]", each.item)
 
 
-def _told(place: str, rule: Rule) -> str:
+def _field(place: str, rule: Rule) -> str:
     return f"{place}{rule.path}".removeprefix(".")
 
 

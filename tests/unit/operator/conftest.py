@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.operator.api import Api
-from tests.unit.operator.asked_rights import GIVEN, needed
+from tests.unit.operator.permissions import GIVEN, needed
 
 _VERBS = {"create": "create", "apply": "patch", "delete": "delete"}
 _GIVEN = {(each.resource, each.verb) for each in GIVEN}

@@ -51,8 +51,8 @@ def _life(of_job: dict[str, Any], of_queue: dict[str, Any]) -> list[Any]:
     def note() -> None:
         life.reconcile()
         there = life.api.get(n.JOB_KIND, "vit") is not None
-        told = [life.status.get(key) for key in ("phase", "attempt", "restarts")] if there else []
-        seen.append((told, life.names("Job")))
+        shown = [life.status.get(key) for key in ("phase", "attempt", "restarts")] if there else []
+        seen.append((shown, life.names("Job")))
 
     note()
     workspace = life.api.objects[n.JOB_KIND, "vit"]["spec"].get("workspace")
@@ -93,7 +93,7 @@ def shown(of_job: dict[str, Any], _: dict[str, Any]) -> Any:
     return output.status(manifest(n.JOB_KIND, "vit", of_job), datetime(2026, 1, 1, tzinfo=UTC))
 
 
-# Each with what the job and its queue say besides, on which the field's effect depends.
+# Each with what the job and its queue say context, on which the field's effect depends.
 FIELDS: list[tuple[str, Any, dict[str, Any], dict[str, Any], Effect]] = [
     ("jobQueue", "other", {}, {}, queue_that_is_read),
     ("numGPUs", 8, {}, {}, children_and_life),
@@ -129,20 +129,20 @@ def test_every_field_of_a_job_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "besides", "of_queue", "effect"), FIELDS, ids=[each[0] for each in FIELDS]
+    ("path", "value", "context", "of_queue", "effect"), FIELDS, ids=[each[0] for each in FIELDS]
 )
 def test_a_field_has_its_effect(
-    path: str, value: Any, besides: dict[str, Any], of_queue: dict[str, Any], effect: Effect
+    path: str, value: Any, context: dict[str, Any], of_queue: dict[str, Any], effect: Effect
 ) -> None:
-    assert effect({**besides, path: value}, of_queue) != undisturbed(
-        effect, json.dumps(besides), json.dumps(of_queue)
+    assert effect({**context, path: value}, of_queue) != undisturbed(
+        effect, json.dumps(context), json.dumps(of_queue)
     )
 
 
 @cache
-def undisturbed(effect: Effect, besides: str, of_queue: str) -> Any:
+def undisturbed(effect: Effect, context: str, of_queue: str) -> Any:
     """Return the effect without the field: many fields have the same."""
-    return effect(json.loads(besides), json.loads(of_queue))
+    return effect(json.loads(context), json.loads(of_queue))
 
 
 VARIABLES: list[dict[str, Any]] = [

@@ -71,7 +71,7 @@ def test_every_number_of_both_kinds_is_looked_at() -> None:
 def test_the_controller_remembers_the_numbers_that_its_status_may_have(path: str) -> None:
     (field,) = [each for name, each, _ in fields("", STATUSES[n.JOB_KIND]) if name == path]
     least, most = int(field.checks["minimum"]), int(field.checks["maximum"])
-    first = 1 if path == "capacity.tries" else 0  # where there is a wait, a try has begun
+    first = 1 if path == "capacity.tries" else 0  # a wait has at least one try
     for value in limits(least, most):
         wait = {"since": "2027-01-01T00:00:00Z", "tries": value}
         noted = read_status({"attempt": value, "restarts": value, "capacity": wait})

@@ -1,4 +1,4 @@
-"""What installs torchrun queues and jobs: the committed files, the controller's rights and its Deployment."""
+"""The committed files that install torchrun queues and jobs: definitions, roles, Deployment."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_committed_files_are_current() -> None:
     assert stale == [], "run: make manifests"
 
 
-def test_the_directories_hold_nothing_else() -> None:
-    """`kubectl apply -f crd/` takes whatever is there."""
+def test_directories_have_no_other_files() -> None:
+    """`kubectl apply -f crd/` applies all files."""
     kept = {
         str(path.relative_to(CHECKOUT)) for top in ("crd", "config") for path in (CHECKOUT / top).rglob("*.*")
     }
@@ -47,7 +47,7 @@ def test_manifests_as_yaml_are_the_objects_of_the_code() -> None:
     assert written == [*roles[:2], *rbac.bindings(), *roles[2:]]
 
 
-def test_an_image_that_is_given_is_in_the_deployment_and_nothing_else_is_different(tmp_path: Path) -> None:
+def test_image_changes_the_deployment_only(tmp_path: Path) -> None:
     assert main(["--into", str(tmp_path), "--image", PINNED]) == 0
     for name, content in shipped().items():
         written = (tmp_path / name).read_text()
@@ -62,7 +62,7 @@ def test_an_image_that_is_given_is_in_the_deployment_and_nothing_else_is_differe
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["--into", "{}", "--image", "launcher:latest"],
@@ -72,14 +72,14 @@ def test_an_image_that_is_given_is_in_the_deployment_and_nothing_else_is_differe
         (["--into", "{}/file"], "Not a directory"),
     ],
 )
-def test_what_is_wrong_is_told_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+def test_invalid_arguments_are_reported_and_write_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as ended:
         main([each.format(tmp_path) for each in arguments])
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
@@ -140,12 +140,12 @@ def _container() -> dict[str, Any]:
     return dict(found)
 
 
-def test_one_controller_runs_and_never_two() -> None:
+def test_two_controllers_never_run() -> None:
     spec = deployment.objects()[-1]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_liveness_is_asked_where_kopf_answers() -> None:
+def test_liveness_probe_has_the_port_and_path_of_kopf() -> None:
     container = _container()
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     probe = container["livenessProbe"]["httpGet"]
@@ -153,5 +153,5 @@ def test_liveness_is_asked_where_kopf_answers() -> None:
     assert ports["metrics"] == names.METRICS_PORT
 
 
-def test_the_image_is_one_by_its_digest() -> None:
+def test_image_has_a_digest() -> None:
     assert _container()["image"] == deployment.check_image(deployment.IMAGE)

@@ -21,7 +21,7 @@ ON = {"enabled": True, "size": "1Gi", "storageClass": "fsx", "mountPath": "/data
 PER_GPU = {"enabled": True, "sizePerGPU": "1Gi", "storageClass": "fsx", "mountPath": "/data"}
 CLAIMED = {"enabled": True, "existingClaim": "data", "mountPath": "/data"}
 CLAIMS = {"data": ("ReadWriteMany",), "other": ("ReadWriteMany",)}
-# Each with what the queue itself says besides, on which the field's effect depends.
+# Each with what the queue itself says context, on which the field's effect depends.
 OVERRIDES: list[tuple[str, Any, dict[str, Any]]] = [
     ("kaiQueue", "other", {}),
     ("image", "example.com/other", {}),
@@ -34,9 +34,9 @@ OVERRIDES: list[tuple[str, Any, dict[str, Any]]] = [
     ("podTemplate.metadata.labels", {"a": "b"}, {}),
     ("podTemplate.metadata.annotations", {"c": "d"}, {}),
     *(
-        (f"storage.{name}.{field}", value, {f"storage.{name}": besides})
+        (f"storage.{name}.{field}", value, {f"storage.{name}": context})
         for name in ("workspace", "datasets", "checkpoints")
-        for field, value, besides in (
+        for field, value, context in (
             ("enabled", False, ON),
             ("size", "7Gi", ON),
             ("sizePerGPU", "7Gi", PER_GPU),
@@ -94,9 +94,9 @@ def test_every_field_of_a_queue_has_a_case() -> None:
     assert {path for path, _, _ in OVERRIDES} | NOT_A_JOBS == set(leaves("", QUEUE))
 
 
-@pytest.mark.parametrize(("path", "value", "besides"), OVERRIDES, ids=[path for path, _, _ in OVERRIDES])
-def test_an_override_is_as_the_queues_own(path: str, value: Any, besides: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("path", "value", "context"), OVERRIDES, ids=[path for path, _, _ in OVERRIDES])
+def test_an_override_is_as_the_queues_own(path: str, value: Any, context: dict[str, Any]) -> None:
     job = {"numGPUs": 8, "workspace": SENT}
-    overridden = effect({**job, f"overrides.{path}": value}, besides)
-    assert overridden == effect(job, {**besides, path: value})
-    assert overridden != effect(job, besides), "without effect"
+    overridden = effect({**job, f"overrides.{path}": value}, context)
+    assert overridden == effect(job, {**context, path: value})
+    assert overridden != effect(job, context), "without effect"

@@ -1,4 +1,4 @@
-"""Objects out of the API, whatever is in them: a refusal with the field's place, never an exception."""
+"""Invalid objects of the API give an error with the path of the field, never an exception."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainyard.operator.storage import VolumeMissing, plan_storage
 
 pytestmark = pytest.mark.unit
 
-POISON: list[Any] = [
+INVALID: list[Any] = [
     None,
     True,
     -1,
@@ -126,16 +126,16 @@ FULL_JOB = job(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
     children = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
     for key, child in children:
-        yield from places(child, (*path, key))
+        yield from paths(child, (*path, key))
 
 
-def poisoned(item: Any, path: tuple[Any, ...], value: Any) -> Any:
+def with_value(item: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     result = copied(item)
@@ -146,13 +146,13 @@ def poisoned(item: Any, path: tuple[Any, ...], value: Any) -> Any:
     return result
 
 
-def test_what_is_whole_is_read() -> None:
+def test_valid_specs_are_parsed() -> None:
     assert parse_queue(FULL_QUEUE["spec"])[1] == ()
     assert parse_job(FULL_JOB["spec"])[1] == ()
 
 
 @pytest.mark.parametrize("item", SEED, ids=lambda each: each["metadata"]["name"])
-def test_the_requirements_own_objects(item: dict[str, Any]) -> None:
+def test_manifests_of_the_requirement_are_parsed(item: dict[str, Any]) -> None:
     parse = parse_queue if item["kind"] == n.QUEUE_KIND else parse_job
     parsed, problems = parse(item["spec"])
     assert parsed is not None
@@ -160,7 +160,7 @@ def test_the_requirements_own_objects(item: dict[str, Any]) -> None:
 
 
 def build(job: JobSpec, queue: Any) -> tuple[str, ...]:
-    """Whatever was not refused can be made: only a refusal may come of it."""
+    """Build the objects of a job that is valid. Return why it can't be built."""
     settings, problems = resolve(queue, job)
     assert (settings is None) == bool(problems)
     assert all(each.startswith("the queue's spec with spec.overrides") for each in problems), problems
@@ -189,42 +189,42 @@ def build(job: JobSpec, queue: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.long
-def test_poison_at_every_place() -> None:
+def test_invalid_value_at_each_path_is_reported() -> None:
     job, _ = parse_job(JOB["spec"])
     assert job is not None
-    for path in places(FULL_QUEUE["spec"]):
-        for value in POISON:
-            spec = poisoned(FULL_QUEUE["spec"], path, value)
+    for path in paths(FULL_QUEUE["spec"]):
+        for value in INVALID:
+            spec = with_value(FULL_QUEUE["spec"], path, value)
             parsed, problems = parse_queue(spec)
             assert (parsed is None) == bool(problems)
             assert all(each.startswith("spec") for each in problems), problems
             build(job, spec)
-    for path in places(FULL_JOB["spec"]):
-        for value in POISON:
-            parsed_job, problems = parse_job(poisoned(FULL_JOB["spec"], path, value))
+    for path in paths(FULL_JOB["spec"]):
+        for value in INVALID:
+            parsed_job, problems = parse_job(with_value(FULL_JOB["spec"], path, value))
             assert (parsed_job is None) == bool(problems)
             if parsed_job is not None and not check_command(parsed_job.command):
                 build(parsed_job, FULL_QUEUE["spec"])
 
 
-def test_poison_in_the_overrides() -> None:
+def test_invalid_overrides_are_reported() -> None:
     chance = random.Random(7)  # noqa: S311
     job, _ = parse_job(JOB["spec"])
     assert job is not None
-    wholes = list(places(FULL_QUEUE["spec"]))[1:]
+    wholes = list(paths(FULL_QUEUE["spec"]))[1:]
     refused = 0
     for _ in range(300):
         over: Any = deepcopy(FULL_QUEUE["spec"])
         for _ in range(2):
-            with suppress(KeyError, TypeError, IndexError):  # the first poison was above
-                over = poisoned(over, chance.choice(wholes), chance.choice(POISON))
+            with suppress(KeyError, TypeError, IndexError):  # the first value replaced this path
+                over = with_value(over, chance.choice(wholes), chance.choice(INVALID))
         job.overrides = over
         refused += bool(build(job, FULL_QUEUE["spec"]))
     assert 100 < refused < 300
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         ("nodeResources.memory", "512Zi", 'spec.nodeResources.memory is "512Zi"; it must be a quantity'),
         ("nodeResources.memory", None, "spec.nodeResources.memory is missing"),
@@ -243,15 +243,15 @@ def test_poison_in_the_overrides() -> None:
         ("jobDefaults.restartPolicy", "Always", "it must be Never or OnFailure"),
     ],
 )
-def test_what_is_wrong_with_a_queue_is_told_with_its_place(path: str, value: Any, told: str) -> None:
+def test_invalid_queue_is_reported_with_its_path(path: str, value: Any, message: str) -> None:
     parsed, problems = parse_queue(queue({path: value})["spec"])
     assert parsed is None
     assert len(problems) == 1
-    assert told in problems[0]
+    assert message in problems[0]
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         ("numGPUs", None, "spec.numGPUs is missing"),
         ("numGPUs", "8", 'spec.numGPUs is "8"'),
@@ -259,15 +259,42 @@ def test_what_is_wrong_with_a_queue_is_told_with_its_place(path: str, value: Any
         ("distributed.rdzvBackend", "mpi", "it must be c10d or etcd or etcd-v2 or static"),
         ("workspace", {"digest": "md5:1", "sizeBytes": 1}, "spec.workspace.digest"),
         ("env", [{"value": "a"}], "spec.env[0].name is missing"),
+        ("env", [{"name": "1a"}], 'spec.env[0].name is "1a"; it must be letters'),
+        ("args", ["a\0b"], "spec.args"),
+        ("command", " ", 'spec.command is " "; it must be a command'),
+        ("jobQueue", "a\n", "spec.jobQueue"),
     ],
 )
-def test_what_is_wrong_with_a_job_is_told_with_its_place(path: str, value: Any, told: str) -> None:
+def test_invalid_job_is_reported_with_its_path(path: str, value: Any, message: str) -> None:
     parsed, problems = parse_job(job({path: value})["spec"])
     assert parsed is None
-    assert told in problems[0]
+    assert message in problems[0]
 
 
-def test_a_name_that_is_too_long() -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"numGPUs": 0, "distributed.backend": "nccl"},
+            "spec.distributed.backend: distributed.backend nccl",
+        ),
+        (
+            {"numNodes": 1, "elastic": {"minNodes": 1, "maxNodes": 2}},
+            "spec.numNodes: numNodes and elastic exclude",
+        ),
+        (
+            {"elastic": {"minNodes": 1, "maxNodes": 2}, "distributed.rdzvBackend": "static"},
+            "spec.distributed.rdzvBackend: distributed.rdzvBackend static needs a fixed number",
+        ),
+    ],
+)
+def test_fields_that_exclude_each_other_are_reported(changes: dict[str, Any], message: str) -> None:
+    parsed, (problem,) = parse_job(job(changes)["spec"])
+    assert parsed is None
+    assert problem.startswith(message)
+
+
+def test_name_that_is_too_long_is_reported() -> None:
     problems: list[str] = []
     check_name("x" * 300, problems)
     assert problems[0].startswith("metadata.name is 'xxx")

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.operator.life import Life
 from tests.unit.operator.made import CLUSTER
 from tests.unit.operator.pool import POOL, PoolApi
-from tests.unit.operator.test_parse import FULL_JOB, FULL_QUEUE, POISON, places, poisoned
+from tests.unit.operator.test_parse import FULL_JOB, FULL_QUEUE, INVALID, paths, with_value
 from trainyard.operator import names as n
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import _TRUSTED_METADATA, KaiQueue
@@ -22,7 +22,7 @@ from trainyard.operator.queue import reconcile_queue as decide_queue
 from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
-# One of each JSON type: test_parse.py puts all of POISON at every place of a spec.
+# One of each JSON type: test_parse.py puts all of INVALID at every place of a spec.
 TYPES: list[Any] = [None, True, 10**30, "x" * 300, [None], {"": 1}]
 # What the nodes of a pool are counted by; test_decide_with_wrong_values_in_a_queue_returns has the other fields.
 READ_FOR_A_POOL = ("name", "nodeResources", "scheduling")
@@ -34,13 +34,13 @@ def poisons(
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Yield the paths below spec, status and metadata, each with `item` that has a wrong value there.
 
-    All of POISON goes to the parts named in `thoroughly`, one value of each type to the others.
+    All of INVALID goes to the parts named in `thoroughly`, one value of each type to the others.
     """
-    for path in places(item):
+    for path in paths(item):
         if not path or path[0] not in ("spec", "status", "metadata") or path == ("metadata",):
             continue
-        for value in POISON if path[0] in thoroughly else TYPES:
-            yield path, poisoned(item, path, value)
+        for value in INVALID if path[0] in thoroughly else TYPES:
+            yield path, with_value(item, path, value)
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +88,9 @@ def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
     item = deepcopy(FULL_JOB)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
     item["status"] = {"phase": phase, "completionTime": "1970-01-01T00:00:00Z"}
-    for path in places(item["spec"], ("spec",)):
+    for path in paths(item["spec"], ("spec",)):
         for value in TYPES:
-            decision = plan_job(poisoned(item, path, value), FULL_QUEUE, [], KAI, 5.0)
+            decision = plan_job(with_value(item, path, value), FULL_QUEUE, [], KAI, 5.0)
             assert decision.status is None or decision.status["phase"] in n.PHASES
             assert phase != n.PHASE_FAILED or not decision.creations
             assert phase != n.PHASE_FAILED or (decision.status or item["status"])["phase"] == phase
@@ -121,7 +121,7 @@ def test_decide_with_wrong_values_in_a_pod_keeps_deadline_and_suspension(life: L
     item = deepcopy(life.api.get(n.JOB_KIND, "vit"))
     assert item is not None
     item["spec"]["activeDeadlineSeconds"] = 60
-    suspended = poisoned(item, ("spec", "suspend"), True)
+    suspended = with_value(item, ("spec", "suspend"), True)
     children = life.api.list("Job", "Pod")
     worker = next(
         each for each in children if each["kind"] == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
@@ -139,11 +139,11 @@ def test_decide_with_wrong_values_in_a_pod_keeps_deadline_and_suspension(life: L
     }
     full = {**worker, "status": said}
     others = [each for each in children if each is not worker]
-    for path in places(full):
+    for path in paths(full):
         if len(path) < 2 or path[0] == "spec" or path[1] in _TRUSTED_METADATA:
             continue
         for value in (*TYPES, "9" * 5000):
-            pods = [*others, poisoned(full, path, value)]
+            pods = [*others, with_value(full, path, value)]
             late = plan_job(item, life.queue, pods, KAI, life.api.now + 100)
             assert late.status is not None
             assert late.status["phase"] == n.PHASE_FAILED, path

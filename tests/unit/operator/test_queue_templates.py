@@ -1,4 +1,4 @@
-"""The pod template of a TorchrunQueue, as the API server judges a pod of it."""
+"""The pod template of a TorchrunQueue, and the dry run of a pod of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods
         (None, ("Unknown", "NotTried")),
     ],
 )
-def test_the_pod_template_is_judged_by_the_api_server(tried: DryRun | None, shown: tuple[str, str]) -> None:
+def test_dry_run_sets_the_condition_of_the_template(tried: DryRun | None, shown: tuple[str, str]) -> None:
     life = Life(tried=tried)
     life.reconcile()
     assert life.condition(n.POD_TEMPLATE_VALID) == shown
@@ -43,7 +43,7 @@ def test_the_trial_is_a_worker_of_the_queue() -> None:
     assert pod is not None
     assert (pod["kind"], pod["metadata"]["namespace"], pod["spec"]["hostIPC"]) == ("Pod", "team", True)
     assert pod["spec"]["containers"][0]["image"] == "example.com/pytorch:2.9"
-    # A pod outside of a Job has no index that it could be told.
+    # A pod outside of a Job has no index.
     assert "job-completion-index" not in str(pod)
     assert build_trial_pod(queue({"image": None}), CLUSTER) is None
 
@@ -68,81 +68,66 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
     assert (labels["mine"], labels[n.LABEL_JOB]) == ("too", "template-trial")
 
 
+RESERVED_LABELS = (
+    n.LABEL_ATTEMPT, n.LABEL_JOB_UID, n.LABEL_NODE, n.LABEL_KAI_QUEUE, n.LABEL_JOB,
+    names.LABEL_ROLE, "sub.trainyard.dev/x",
+)  # fmt: skip
+RESERVED_ANNOTATIONS = (names.DO_NOT_DISRUPT, n.ANNOTATION_POD_GROUP)
+
+
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "error"),
     [
         (
             {"spec": {"initContainers": [{"name": "a"}, {"name": "workspace"}]}},
-            'spec.podTemplate.spec.initContainers[1].name is "workspace", the name of a container',
+            'spec.initContainers[1].name is "workspace", the name of a container',
         ),
         (
             {"spec": {"containers": [{"name": "torchrun"}, {"name": "logs"}]}},
-            'spec.podTemplate.spec.containers[1].name is "logs": a container beside torchrun continues',
+            'spec.containers[1].name is "logs": a container beside torchrun continues',
         ),
         (
             {"spec": {"schedulerName": "kai-scheduler"}},
-            'spec.podTemplate.spec.schedulerName is "kai-scheduler"; it must be spec.scheduling.scheduler',
+            'spec.schedulerName is "kai-scheduler"; it must be {}.scheduling.scheduler',
         ),
         (
             {"spec": {"priorityClassName": "high"}},
-            'spec.podTemplate.spec.priorityClassName is "high"; it must be spec.scheduling.priorityClassName',
+            'spec.priorityClassName is "high"; it must be {}.scheduling.priorityClassName',
         ),
-        (
-            {"spec": {"priority": 7}},
-            "spec.podTemplate.spec.priority is 7; it must be spec.scheduling.priorityClassName",
-        ),
+        ({"spec": {"priority": 7}}, "spec.priority is 7; it must be {}.scheduling.priorityClassName"),
         (
             {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},
-            "spec.podTemplate.metadata.labels.batch.kubernetes.io/job-name: Kubernetes sets this label",
-        ),
-        (
-            {"metadata": {"labels": {n.LABEL_ATTEMPT: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/attempt: reserved",
-        ),
-        (
-            {"metadata": {"labels": {n.LABEL_JOB_UID: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/job-uid: reserved",
-        ),
-        (
-            {"metadata": {"labels": {n.LABEL_NODE: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/node: reserved",
+            "metadata.labels.batch.kubernetes.io/job-name: Kubernetes sets this label",
         ),
         *(
-            ({"metadata": {kind: {key: "x"}}}, f"spec.podTemplate.metadata.{kind}.{key}: reserved")
-            for kind, key in (
-                ("labels", names.LABEL_ROLE),
-                ("labels", "sub.trainyard.dev/x"),
-                ("labels", n.LABEL_KAI_QUEUE),
-                ("labels", n.LABEL_JOB),
-                ("annotations", names.DO_NOT_DISRUPT),
-                ("annotations", n.ANNOTATION_POD_GROUP),
-            )
+            ({"metadata": {kind: {key: "x"}}}, f"metadata.{kind}.{key}: reserved")
+            for kind, keys in (("labels", RESERVED_LABELS), ("annotations", RESERVED_ANNOTATIONS))
+            for key in keys
         ),
     ],
 )
-def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, Any], told: str) -> None:
+def test_reserved_field_is_reported_with_its_path(template: dict[str, Any], error: str) -> None:
     life = Life({**NAMED, "podTemplate": template})
     life.reconcile()
     assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
     conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
     message = next(each["message"] for each in conditions if each["type"] == n.POD_TEMPLATE_VALID)
-    assert message.startswith(told)
-    # It is told, and takes nothing away: neither the queue of KAI nor jobs that run so.
+    assert message.startswith(f"spec.podTemplate.{error.format('spec')}")
+    # The error does not stop the queue of KAI or jobs.
     assert life.kai == ["gpu"]
     JobLife(None, {"podTemplate": template}).run()
-    # A job's own is refused by the same line, and only the job's own.
+    # The template of a job is refused for the same error, but not for those of its queue.
     own = {"overrides": {"podTemplate": template}}
     job = JobLife({**own, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
     job.reconcile()
     assert (job.status["phase"], job.status["reason"]) == ("Failed", "InvalidSpec")
-    where = told.replace("spec.podTemplate", "spec.overrides.podTemplate")
-    assert job.status["message"].startswith(where.replace("spec.scheduling", "spec.overrides.scheduling"))
+    assert job.status["message"].startswith(f"spec.overrides.podTemplate.{error.format('spec.overrides')}")
     JobLife({"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}, {"podTemplate": template}).run()
-    if '"workspace"' in told:
+    if '"workspace"' in error:
         JobLife(own).run()
 
 
-def test_a_job_that_has_begun_keeps_its_deadline_and_its_restarts_whatever_is_refused_by_now(
+def test_started_job_keeps_its_limits_with_a_refused_template(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = {"overrides": {"podTemplate": {"spec": {"schedulerName": "another"}}}}
@@ -161,7 +146,7 @@ def test_a_job_that_has_begun_keeps_its_deadline_and_its_restarts_whatever_is_re
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> None:
+def test_template_may_have_sidecars_and_the_worker() -> None:
     spec = {
         "containers": [{"name": "torchrun", "env": []}],
         "initContainers": [{"name": "logs", "image": "logs", "restartPolicy": "Always"}],
@@ -175,7 +160,7 @@ def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> N
     assert life.condition(n.READY) == ("True", "Ready")
 
 
-def test_labels_that_say_who_manages_pods_are_anybodys() -> None:
+def test_other_labels_are_allowed() -> None:
     labels = {
         n.LABEL_MANAGED_BY: "helm",
         "app.kubernetes.io/name": "training",

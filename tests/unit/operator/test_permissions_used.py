@@ -1,6 +1,6 @@
-"""The controller has no right that it does not use: one life of jobs and queues needs them all.
+"""The controller uses all its permissions.
 
-That it lacks none is seen in every other test (conftest.py).
+All other tests check that it has the permissions that it needs (conftest.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.launcher.conftest import made_for
 from tests.unit.operator.api import sync_pod_status
-from tests.unit.operator.asked_rights import GIVEN, Needed, needed
+from tests.unit.operator.permissions import GIVEN, Needed, needed
 from tests.unit.operator.staged import (
     ATTEMPT,
     JOB,
@@ -49,12 +49,12 @@ DELETED = "2026-11-22T11:00:00Z"
 
 
 class Clock:
-    """Of the controller's looks, in seconds since the epoch."""
+    """The time of the reconciles, in seconds since the epoch."""
 
     now = NOW
 
 
-def looking(api: FakeApi, clock: Clock) -> Reconciler:
+def reconciler(api: FakeApi, clock: Clock) -> Reconciler:
     objects = Objects(api.client(), n.FIELD_MANAGER)
     return Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: clock.now)
 
@@ -65,13 +65,13 @@ def edit(api: FakeApi, path: str, **spec: Any) -> None:
 
 
 def delete(api: FakeApi, path: str) -> None:
-    """As a person: it goes when nobody's finalizer is left on it."""
+    """Delete the object as a user. It stays as long as it has finalizers."""
     item = api.objects[path]
     api.put(path, {**item, "metadata": {**item["metadata"], "deletionTimestamp": DELETED}})
 
 
-def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
-    """Its names are taken at first, its workers fail, it begins anew, ends, and is removed with its queue."""
+def gang_in_a_queue_of_kai(api: FakeApi) -> None:
+    """A gang whose names are in use at first. Its workers fail, it restarts, succeeds, and is deleted."""
     stage(api)
     install_kai(api)
     shared = {**thing("storage.k8s.io/v1", "StorageClass", "fsx", {}), "provisioner": "fsx.csi.aws.com"}
@@ -86,7 +86,7 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
     )
     edit(api, JOB, workspace=SENT)
     clock = Clock()
-    looks = looking(api, clock)
+    reconciles = reconciler(api, clock)
     theirs = (
         thing("v1", "Service", "vit", {}),
         thing("v1", "Pod", "vit-sync-0", {}),
@@ -106,55 +106,55 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
         }
         api.put(f"{KAI}/queues/{name}", above)
 
-    def look(times: int = 6) -> None:
+    def reconcile(times: int = 6) -> None:
         for _ in range(times):
-            looks.queue("team", "h100")
-            looks.job("team", "vit")
+            reconciles.queue("team", "h100")
+            reconciles.job("team", "vit")
 
-    look()
+    reconcile()
     api.remove(f"{KAI}/queues/gpu")
     for place in places:
-        look()
+        reconcile()
         api.remove(place)
-        look()
-        if place == f"{PODS}/vit-sync-0":  # somebody sends the workspace
+        reconcile()
+        if place == f"{PODS}/vit-sync-0":  # the workspace arrives
             api.put(place, {**api.objects[place], "status": sync_pod_status(ready=True)})
-    look()
+    reconcile()
     assert set(places) <= set(api.objects)
     edit(api, SERVICE, clusterIP="10.0.0.1")
     edit(api, QUEUE, parentKaiQueue="org")
     workers(api, "Running")
     edit(api, JOB, workspace={**SENT, "digest": "sha256:" + "b" * 64})
-    look()
+    reconcile()
     first = f"{PODS}/vit-0-0-abcde"
     api.put(first, {**api.objects[first], "status": {**api.objects[first]["status"], "phase": "Succeeded"}})
-    look()
+    reconcile()
     workers(api, "Failed", exit_code=1)
-    look()
+    reconcile()
     for name in api.names(PODS):
         if name.startswith("vit-0-"):
             api.remove(f"{PODS}/{name}")
-    look()
+    reconcile()
     done = {"conditions": [{"type": "Complete", "status": "True"}]}
     requeue_after = ATTEMPT.replace("vit-0", "vit-1")
     api.put(requeue_after, {**api.objects[requeue_after], "status": done})
-    look()
+    reconcile()
     assert api.objects[JOB]["status"]["phase"] == n.PHASE_SUCCEEDED
     clock.now += 10
-    look()
+    reconcile()
     assert JOB not in api.objects
     delete(api, QUEUE)
-    look()
+    reconcile()
     assert QUEUE not in api.objects
 
 
-def a_job_that_waits_for_machines(api: FakeApi) -> None:
-    """They do not come in time, and the one that did is given back. Then its pool buys reserved capacity alone."""
+def job_that_waits_for_nodes(api: FakeApi) -> None:
+    """Nodes that do not start in time. The one that did is deleted. Then the pool uses reserved capacity only."""
     pooled(api)
     clock = Clock()
-    looks = looking(api, clock)
+    reconciles = reconciler(api, clock)
     for _ in range(6):
-        looks.job("team", "vit")
+        reconciles.job("team", "vit")
     meta = {
         "name": "p5-1",
         "labels": {names.LABEL_NODEPOOL: "p5"},
@@ -162,14 +162,14 @@ def a_job_that_waits_for_machines(api: FakeApi) -> None:
     }
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     clock.now += 1200
-    looking(api, clock).job("team", "vit")
+    reconciler(api, clock).job("team", "vit")
     assert api.names(CLAIMS) == []
     reserve(api)
-    looking(api, clock).job("team", "vit")
+    reconciler(api, clock).job("team", "vit")
 
 
-def watched() -> set[Needed]:
-    """What kopf lists and watches: all that there is a handler for."""
+def watch_permissions() -> set[Needed]:
+    """Return the permissions to list and watch, from the handlers of kopf."""
     controller = Controller(cast(Objects, None), cast(Reconciler, None), Metrics())
     registry: Any = handlers.registry(controller, Kinds(handlers.settings()))
     selectors = registry._watching.get_all_selectors()
@@ -177,9 +177,9 @@ def watched() -> set[Needed]:
 
 
 @pytest.mark.long
-def test_every_right_is_used_and_none_is_lacking(api: FakeApi) -> None:
-    used = watched()
-    for live in (a_gang_in_a_queue_of_kai, a_job_that_waits_for_machines):
+def test_all_permissions_of_the_controller_are_used(api: FakeApi) -> None:
+    used = watch_permissions()
+    for live in (gang_in_a_queue_of_kai, job_that_waits_for_nodes):
         with serving(FakeApi()) as one:
             live(one)
             used |= {asked for each in one.requests if (asked := needed(*each)) is not None}

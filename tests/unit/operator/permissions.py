@@ -1,4 +1,4 @@
-"""The rights that a request needs, and whether the controller has them (trainyard/operator/rbac.py)."""
+"""The permission that a request needs, and those of the controller (trainyard/operator/rbac.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.operator import rbac
 
 
 class Needed(NamedTuple):
-    """One verb on one resource of an API group; `own` is in the controller's own namespace."""
+    """One verb on one resource of an API group. `own`: only in the namespace of the controller."""
 
     group: str
     resource: str
@@ -26,7 +26,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 def needed(method: str, path: str, query: dict[str, str]) -> Needed | None:
-    """As an authorizer reads it; None for what everybody may ask: which kinds there are, and whether it is ready."""
+    """Return the permission that a request needs; None for discovery and health, which everybody may read."""
     found = _PATH.fullmatch(path)
     if found is None:
         assert path == "/readyz" or re.fullmatch(r"/apis/[^/]+/v[0-9a-z]+", path), path
