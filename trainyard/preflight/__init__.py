@@ -1,1 +1,1 @@
-"""What the account must have before a stack is deployed: asked by `python -m trainyard.preflight --stack NAME`."""
+"""Check an AWS account before a stack is deployed: `python -m trainyard.preflight --stack NAME`."""

@@ -1,4 +1,4 @@
-"""What the command lines of this project that ask an account have in common."""
+"""The command line of `trainyard.preflight` and `trainyard.preflight.leftovers`."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.model import Settings
 from infra.settings import SettingsError
 from infra.stack_file import load
-from trainyard.preflight.account import Account
+from trainyard.preflight.aws import Aws, error_line
 from trainyard.stack_files import StackFileError
 
-# trainyard/cli/program.py knows it, too.
+# trainyard/cli/program.py has it, too.
 NOT_ASKED = 3
 
 
-def say(line: str) -> None:
-    """Print a line at once, also into a pipe."""
+def report_line(line: str) -> None:
+    """Print a line without a delay, also into a pipe."""
     print(line, flush=True)
 
 
 def main(
     program: str,
     description: str,
-    ask: Callable[[Settings, Account, Path | None], int],
+    run: Callable[[Settings, Aws, Path | None], int],
     *,
     takes_ended: bool = False,
 ) -> int:
-    """Parse `--stack`, `--file` and `--state`, ask the account, and report user errors in one line.
+    """Parse `--stack`, `--file` and `--state`, run the command, and report user errors in one line.
 
     Args:
         program: The module that is run.
         description: What it does, for `--help`.
-        ask: Asks the account. It receives the file with the stack's state, None to read it from the Pulumi backend.
-        takes_ended: Whether a reservation may have ended.
+        run: The command. Its third argument is the file with the stack's state, None for the Pulumi backend.
+        takes_ended: Accept a reservation that has ended.
 
     Returns:
         The exit code: `NOT_ASKED` if AWS can't be reached with these credentials.
@@ -55,16 +55,15 @@ def main(
     arguments = parser.parse_args()
     try:
         settings = load(arguments.stack, arguments.file, takes_ended=takes_ended)
-        account = Account(settings.region, profile=settings.provider.profile)
-        return ask(settings, account, arguments.state)
+        return run(settings, Aws(settings.region, profile=settings.provider.profile), arguments.state)
     except (SettingsError, StackFileError) as error:
         print(f"error: {error}", file=sys.stderr)
     except BotoCoreError as error:
-        # No credentials, an ended session, no connection.
+        # No credentials, an expired session, no connection.
         print(f"error: AWS could not be asked: {' '.join(str(error).split())}", file=sys.stderr)
         return NOT_ASKED
     except ClientError as error:
-        print(f"error: AWS refused: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: AWS refused: {error_line(error)}", file=sys.stderr)
         return NOT_ASKED
     except KeyboardInterrupt:
         print("\ninterrupted; nothing was changed", file=sys.stderr)

@@ -1,232 +1,267 @@
-"""A VPC that is given: pure checks on what EC2 said of it, its subnets and its ways out."""
+"""Check an existing VPC: its DNS flags, subnets, free addresses, tags, network ACLs and DNS servers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+import ipaddress
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from components.documents.vpc import service_name
-from trainyard.preflight.wanted import Problem, Wanted, WantedVpc
+from infra.model import Settings
+from infra.rules import needed_addresses
+from trainyard.preflight.aws import Aws, filter_by, has, tags_of
+from trainyard.preflight.findings import CAUTION, Finding, own_tags
 
 KEY: Final = "trainyard:network"
+# One /28 prefix of an interface is sixteen addresses.
+PREFIX_ADDRESSES: Final = 16
+ALL: Final = "-1"
+ANYWHERE: Final = "0.0.0.0/0"
+# Amazon's DNS servers: the name in DHCP options, and the address in every VPC. The third is the range's third address
+# (https://docs.aws.amazon.com/vpc/latest/userguide/AmazonDNS-concepts.html).
+AMAZON_DNS: Final = ("AmazonProvidedDNS", "169.254.169.253")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vpc:
-    """A VPC's ranges (its first one first) and flags, the id of its DHCP options, and the tags that it was given."""
-
-    vpc_id: str
-    cidrs: tuple[str, ...]
-    dns_support: bool
-    dns_hostnames: bool
-    dhcp_options: str = ""
-    tags: dict[str, str] = field(default_factory=dict)
+def _vpc(settings: Settings, aws: Aws) -> dict[str, Any] | None:
+    """Return the existing VPC; None if the stack creates one, or if it does not exist."""
+    if settings.network.existing is None:
+        return None
+    by_id = [filter_by("vpc-id", settings.network.existing.vpc_id)]
+    return next(iter(aws.items("ec2", "describe_vpcs", "Vpcs", Filters=by_id)), None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subnet:
-    """A subnet; `free` is its number of free addresses as EC2 counts them."""
-
-    subnet_id: str
-    vpc_id: str
-    zone: str
-    free: int
-    cidr: str = ""
-    tags: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """A route: destination (CIDR or prefix list), where to, and `active` or `blackhole`."""
-
-    destination: str
-    target: str
-    state: str = "active"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """A VPC endpoint: full service name, Gateway or Interface, where it is, and whether it has the usual DNS names.
-
-    `groups` are the security groups of its interfaces.
-    """
-
-    endpoint_id: str
-    service: str
-    kind: str
-    state: str
-    private_dns: bool = False
-    subnets: frozenset[str] = frozenset()
-    route_tables: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-    tags: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nat:
-    """A NAT gateway: its state, whether it is a public one, and its subnet (None: it is in no subnet, but regional)."""
-
-    state: str
-    public: bool = True
-    subnet_id: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Routing:
-    """Routes of each subnet, NAT gateways' too (subnet id to the table's id and routes), NAT gateways, endpoints."""
-
-    tables: dict[str, tuple[str, tuple[Route, ...]]]
-    nats: dict[str, Nat]
-    endpoints: tuple[Endpoint, ...]
-
-
-def subnet_keys(vpc: WantedVpc) -> list[tuple[str, str, str]]:
-    """(key, zone, subnet id) of every subnet that is given."""
+def _cidrs(vpc: Mapping[str, Any]) -> list[str]:
     return [
-        (f"{KEY}.{name}.{zone}", zone, subnet_id)
-        for name, subnets in (("privateSubnetIds", vpc.private), ("publicSubnetIds", vpc.public))
-        for zone, subnet_id in subnets.items()
+        each["CidrBlock"]
+        for each in vpc.get("CidrBlockAssociationSet") or [vpc]
+        if each.get("CidrBlockState", {}).get("State", "associated") == "associated"
     ]
 
 
-def check_vpc(wanted: WantedVpc, found: Vpc | None, region: str) -> list[Problem]:
-    """It must exist and resolve names, which EKS's endpoints and nodes need.
+def subnet_keys(settings: Settings) -> list[tuple[str, str, str]]:
+    """Return key, zone and id of each existing subnet, private ones first."""
+    network = settings.network.existing
+    if network is None:
+        return []
+    return [
+        (f"{KEY}.{name}.{zone}", zone, identity)
+        for name, subnets in (
+            ("privateSubnetIds", network.private_subnet_ids),
+            ("publicSubnetIds", network.public_subnet_ids),
+        )
+        for zone, identity in subnets.items()
+    ]
+
+
+def subnets(settings: Settings, aws: Aws) -> dict[str, dict[str, Any]]:
+    """Return the subnets in the stack file that exist, by id."""
+    ids = sorted({identity for _, _, identity in subnet_keys(settings)})
+    by_id = [filter_by("subnet-id", *ids)]
+    found = aws.items("ec2", "describe_subnets", "Subnets", Filters=by_id) if ids else []
+    return {each["SubnetId"]: each for each in found}
+
+
+def private_subnets(settings: Settings, aws: Aws) -> dict[str, dict[str, Any]]:
+    """Return the private subnets in the stack file that exist, by zone."""
+    network, existing = settings.network.existing, subnets(settings, aws)
+    ids = network.private_subnet_ids if network else {}
+    return {zone: existing[identity] for zone, identity in ids.items() if identity in existing}
+
+
+def endpoints(settings: Settings, aws: Aws) -> list[dict[str, Any]]:
+    """Return the endpoints of the existing VPC."""
+    network = settings.network.existing
+    by_vpc = [filter_by("vpc-id", network.vpc_id)] if network else []
+    return aws.items("ec2", "describe_vpc_endpoints", "VpcEndpoints", Filters=by_vpc) if network else []
+
+
+def is_endpoint_of(endpoint: Mapping[str, Any], region: str, service: str) -> bool:
+    """Return whether an endpoint is an interface endpoint for the service's usual DNS name."""
+    return (
+        endpoint["VpcEndpointType"] == "Interface"
+        and bool(endpoint.get("PrivateDnsEnabled"))
+        and endpoint["ServiceName"] == service_name(region, service)
+    )
+
+
+def check_vpc(settings: Settings, aws: Aws) -> list[Finding]:
+    """The existing VPC exists, has DNS support and DNS host names, and `network.cidr` is one of its ranges.
 
     Source: https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html, "VPC requirements".
     """
-    if found is None:
-        return [
-            Problem(
-                key=f"{KEY}.vpcId",
-                message=f"'{wanted.vpc_id}' does not exist in {region}; it must be a VPC of this account there",
-            )
-        ]
-    flags = (
-        ("enableDnsSupport", found.dns_support, "--enable-dns-support"),
-        ("enableDnsHostnames", found.dns_hostnames, "--enable-dns-hostnames"),
-    )
-    problems = []
-    if wanted.cidr is not None and wanted.cidr not in found.cidrs:
-        problems.append(
-            Problem(
-                key=f"{KEY}.cidr",
-                message=f"'{wanted.cidr}' is not a range of '{wanted.vpc_id}'; it must be {' or '.join(found.cidrs)}",
-            )
+    network, cidr = settings.network.existing, settings.network.cidr
+    if network is None:
+        return []
+    vpc, name, key = _vpc(settings, aws), f"'{network.vpc_id}'", f"{KEY}.vpcId"
+    if vpc is None:
+        message = (
+            f"{name} does not exist in {settings.region}. It must be a VPC of this account in this region"
         )
-    return problems + [
-        Problem(
-            key=f"{KEY}.vpcId",
-            message=f"'{wanted.vpc_id}' has {name} off; it must be on:"
-            f" aws ec2 modify-vpc-attribute --vpc-id {wanted.vpc_id} {option}",
-        )
-        for name, on, option in flags
-        if not on
-    ]
+        return [Finding(key, message)]
+    findings = []
+    if cidr is not None and cidr not in _cidrs(vpc):
+        message = f"'{cidr}' is not a range of {name}. It must be {' or '.join(_cidrs(vpc))}"
+        findings.append(Finding(f"{KEY}.cidr", message))
+    for flag, option in (
+        ("enableDnsSupport", "--enable-dns-support"),
+        ("enableDnsHostnames", "--enable-dns-hostnames"),
+    ):
+        answer = aws.call("ec2", "describe_vpc_attribute", VpcId=network.vpc_id, Attribute=flag) or {}
+        if not answer.get(flag[0].upper() + flag[1:], {}).get("Value"):
+            command = f"aws ec2 modify-vpc-attribute --vpc-id {network.vpc_id} {option}"
+            findings.append(Finding(key, f"{name} has {flag} off. It must be on: {command}"))
+    return findings
 
 
-def check_subnets(wanted: WantedVpc, found: dict[str, Subnet], region: str) -> list[Problem]:
-    """Each must exist, belong to the VPC and lie in the zone that the stack file says."""
-    problems = []
-    for key, zone, subnet_id in subnet_keys(wanted):
-        subnet = found.get(subnet_id)
-        if subnet is None:
-            said = (
-                f"'{subnet_id}' does not exist in {region}; it must be a subnet of {wanted.vpc_id} in {zone}"
-            )
-        elif subnet.vpc_id != wanted.vpc_id:
-            said = f"'{subnet_id}' belongs to {subnet.vpc_id}; it must be a subnet of {wanted.vpc_id}"
-        elif subnet.zone != zone:
-            said = f"'{subnet_id}' lies in {subnet.zone}; it must be a subnet in {zone}"
+def check_subnets(settings: Settings, aws: Aws) -> list[Finding]:
+    """Existing subnets exist, belong to the VPC, and are in the zone that the stack file says."""
+    findings, existing = [], subnets(settings, aws)
+    vpc = settings.network.existing.vpc_id if settings.network.existing else ""
+    for key, zone, identity in subnet_keys(settings):
+        found = existing.get(identity)
+        if found is None:
+            message = f"does not exist in {settings.region}. It must be a subnet of {vpc} in {zone}"
+        elif found["VpcId"] != vpc:
+            message = f"belongs to {found['VpcId']}. It must be a subnet of {vpc}"
+        elif found["AvailabilityZone"] != zone:
+            message = f"is in {found['AvailabilityZone']}. It must be a subnet in {zone}"
         else:
             continue
-        problems.append(Problem(key=key, message=said))
-    return problems
+        findings.append(Finding(key, f"'{identity}' {message}"))
+    return findings
 
 
-def check_addresses(wanted: WantedVpc, found: dict[str, Subnet], ours: dict[str, int]) -> list[Problem]:
-    """The private subnets must have room for all that the stack may have at its ceilings.
-
-    `ours` maps a subnet to the addresses that this very stack has in it already.
-    """
-    problems = []
-    for zone, takers in wanted.addresses.items():
-        subnet = found.get(wanted.private[zone])
-        if subnet is None:
+def check_addresses(settings: Settings, aws: Aws) -> list[Finding]:
+    """Existing private subnets have enough free addresses for all nodes and everything else that the stack creates."""
+    if settings.network.existing is None:
+        return []
+    own, findings = _own_addresses(settings, aws), []
+    existing = private_subnets(settings, aws)
+    for zone, needs in needed_addresses(settings).items():
+        if zone not in existing:
             continue
-        free, need = subnet.free + ours.get(subnet.subnet_id, 0), sum(takers.values())
+        identity, need = existing[zone]["SubnetId"], sum(needs.values())
+        free = int(existing[zone]["AvailableIpAddressCount"]) + own.get(identity, 0)
         if free < need:
-            what = ", ".join(f"{name}: {count}" for name, count in takers.items())
-            problems.append(
-                Problem(
-                    key=f"{KEY}.privateSubnetIds.{zone}",
-                    message=f"'{subnet.subnet_id}' has {free} free addresses, and {need} may be taken ({what});"
-                    " it must be a larger subnet, or the pools must have fewer machines",
-                )
+            what = ", ".join(f"{name}: {count}" for name, count in needs.items())
+            message = (
+                f"'{identity}' has {free} free addresses, but the stack may need {need} ({what}). It must be a larger"
+                " subnet, or the pools must have fewer nodes"
             )
-    return problems
+            findings.append(Finding(f"{KEY}.privateSubnetIds.{zone}", message))
+    return findings
 
 
-def check_tags(wanted: Wanted, vpc: Vpc | None, found: dict[str, Subnet]) -> list[Problem]:
-    """Tags that make what is given somebody else's, or put load balancers into the wrong subnets.
+def _own_addresses(settings: Settings, aws: Aws) -> dict[str, int]:
+    """Return the addresses in each subnet that this stack has already, by its tags or by the VPC CNI's."""
+    network, result = settings.network.existing, dict[str, int]()
+    ids = sorted(network.private_subnet_ids.values()) if network else []
+    for each in aws.items(
+        "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=[filter_by("subnet-id", *ids)]
+    ):
+        tags = tags_of(each, key="TagSet")
+        is_cni = tags.get("cluster.k8s.amazonaws.com/name") == settings.cluster.name
+        if is_cni or has(tags, own_tags(settings)):
+            count = len(each.get("PrivateIpAddresses") or [])
+            count += PREFIX_ADDRESSES * len(each.get("Ipv4Prefixes") or [])
+            result[each["SubnetId"]] = result.get(each["SubnetId"], 0) + count
+    return result
+
+
+def check_tags(settings: Settings, aws: Aws) -> list[Finding]:
+    """No tags of this stack, of another cluster that owns a subnet, or of public load balancers on private subnets.
 
     Sources: https://docs.aws.amazon.com/eks/latest/userguide/network-load-balancing.html (roles), and
     https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html (`kubernetes.io/cluster/...`: owned).
     """
-    assert wanted.vpc is not None  # noqa: S101 - for the type checker
-    problems = []
-    if vpc is not None and _same_stack(vpc.tags, wanted.tags):
-        problems.append(Problem(key=f"{KEY}.vpcId", message=_made_here(vpc.vpc_id)))
-    for key, _, subnet_id in subnet_keys(wanted.vpc):
-        subnet = found.get(subnet_id)
-        if subnet is None:
-            continue
-        if _same_stack(subnet.tags, wanted.tags):
-            problems.append(Problem(key=key, message=_made_here(subnet_id)))
-        for name, value in sorted(subnet.tags.items()):
+    stack, findings, existing = own_tags(settings), [], subnets(settings, aws)
+    own = "has this stack's tags. Remove them; `destroy` deletes what has these tags"
+    vpc = _vpc(settings, aws)
+    if vpc and has(tags_of(vpc), stack):
+        findings.append(Finding(f"{KEY}.vpcId", f"'{vpc['VpcId']}' {own}"))
+    for key, _, identity in subnet_keys(settings):
+        tags = tags_of(existing.get(identity, {}))
+        if tags and has(tags, stack):
+            findings.append(Finding(key, f"'{identity}' {own}"))
+        for name, value in sorted(tags.items()):
             other = name.removeprefix("kubernetes.io/cluster/")
-            if other not in (name, wanted.cluster) and value == "owned":
-                problems.append(
-                    Problem(
-                        key=key,
-                        message=f"'{subnet_id}' has the tag {name}: owned, so that it goes with cluster {other};"
-                        " it must be a subnet of no cluster, or shared",
-                    )
+            if other not in (name, settings.cluster.name) and value == "owned":
+                message = (
+                    f"'{identity}' has the tag {name}: owned, so it is deleted with cluster {other}. It must be a"
+                    " subnet of no cluster, or shared"
                 )
-        if "privateSubnetIds" in key and "kubernetes.io/role/elb" in subnet.tags:
-            problems.append(
-                Problem(
-                    key=key,
-                    message=f"'{subnet_id}' has the tag kubernetes.io/role/elb, by which public load balancers land"
-                    " in it; it must not have it",
-                )
-            )
-    return problems
+                findings.append(Finding(key, message))
+        if "privateSubnetIds" in key and "kubernetes.io/role/elb" in tags:
+            message = f"'{identity}' has the tag kubernetes.io/role/elb of public load balancers. Remove it"
+            findings.append(Finding(key, message))
+    return findings
 
 
-def _same_stack(tags: dict[str, str], stack: dict[str, str]) -> bool:
-    return all(tags.get(name) == value for name, value in stack.items())
+def check_acls(settings: Settings, aws: Aws) -> list[Finding]:
+    """Network ACLs of existing subnets allow traffic in and out. Rules other than the default ones are a caution."""
+    subnet_ids = sorted({identity for _, _, identity in subnet_keys(settings)})
+    by_subnet = [filter_by("association.subnet-id", *subnet_ids)]
+    found = aws.items("ec2", "describe_network_acls", "NetworkAcls", Filters=by_subnet) if subnet_ids else []
+    acls = {each["SubnetId"]: acl for acl in found for each in acl.get("Associations") or []}
+    return [
+        finding
+        for key, _, identity in subnet_keys(settings)
+        if identity in acls
+        for finding in _acl_findings(key, identity, acls[identity])
+    ]
 
 
-def _made_here(identity: str) -> str:
-    return (
-        f"'{identity}' carries this stack's own tags, as what this stack makes and destroys does; it must be given"
-        " without them"
+def _acl_findings(key: str, subnet: str, acl: Mapping[str, Any]) -> Iterator[Finding]:
+    name, partly = f"'{subnet}' has the network ACL {acl['NetworkAclId']}, which", []
+    for direction, egress in (("in", False), ("out", True)):
+        allowed = _allowed(acl, egress=egress)
+        if allowed == "nothing":
+            message = f"{name} allows nothing {direction}. It must allow all traffic of the VPC, and HTTPS with answers"
+            yield Finding(key, message)
+        elif allowed == "some":
+            partly.append(direction)
+    if partly:
+        message = (
+            f"{name} does not allow everything {' and '.join(partly)}. Nodes need all traffic between the subnets, and"
+            " HTTPS with its answers"
+        )
+        yield Finding(key, message, CAUTION)
+
+
+def _allowed(acl: Mapping[str, Any], *, egress: bool) -> str:
+    """Return how much an ACL allows: all, some or nothing. The matching rule with the lowest number decides."""
+    has_denied = False
+    for entry in sorted(acl.get("Entries") or [], key=lambda each: int(each["RuleNumber"])):
+        if bool(entry["Egress"]) != egress:
+            continue
+        is_all = str(entry["Protocol"]) == ALL and entry.get("CidrBlock") == ANYWHERE
+        if entry["RuleAction"] == "allow":
+            return "all" if is_all and not has_denied else "some"
+        if is_all:
+            return "nothing"
+        has_denied = True
+    return "nothing"
+
+
+def check_dns(settings: Settings, aws: Aws) -> list[Finding]:
+    """The existing VPC uses Amazon's DNS servers. Other servers are a caution."""
+    vpc = _vpc(settings, aws)
+    if vpc is None:
+        return []
+    by_id = [filter_by("dhcp-options-id", vpc.get("DhcpOptionsId") or "")]
+    amazon = {*AMAZON_DNS, *(str(ipaddress.ip_network(each)[2]) for each in _cidrs(vpc)[:1])}
+    others = [
+        value["Value"]
+        for each in aws.items("ec2", "describe_dhcp_options", "DhcpOptions", Filters=by_id)
+        for option in each.get("DhcpConfigurations") or []
+        if option["Key"] == "domain-name-servers"
+        for value in option.get("Values") or []
+        if value["Value"] not in amazon
+    ]
+    if not others:
+        return []
+    message = (
+        f"'{vpc['VpcId']}' has other DNS servers than Amazon's ({', '.join(others)}). They must resolve the names of"
+        " AWS services, of the cluster, and of endpoints and file systems in the VPC"
     )
-
-
-def check_made_endpoints(wanted: Wanted, found: tuple[Endpoint, ...]) -> list[Problem]:
-    """An endpoint that the stack is to make must not be there: two can't answer to the service's usual name."""
-    assert wanted.vpc is not None  # noqa: S101 - for the type checker
-    strangers = {e.service: e for e in found if e.private_dns and not _same_stack(e.tags, wanted.tags)}
-    problems = []
-    for name in wanted.vpc.made_endpoints:
-        there = strangers.get(service_name(wanted.region, name))
-        if there is not None:
-            problems.append(
-                Problem(
-                    key=f"{KEY}.interfaceEndpoints",
-                    message=f"names {name}, for which {wanted.vpc.vpc_id} has {there.endpoint_id} already;"
-                    " it must not be named",
-                )
-            )
-    return problems
+    return [Finding(f"{KEY}.vpcId", message, CAUTION)]

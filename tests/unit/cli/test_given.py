@@ -13,13 +13,13 @@ from infra.stack_file import load
 from tests.shipped import shipped
 from tests.unit.emulator import SESSION, Cloud
 from tests.unit.preflight.accounts import OF_NETWORK, checks
-from tests.unit.preflight.accounts import account as preflights_account
+from tests.unit.preflight.accounts import account as preflight_account
 from trainyard.cli import given as local_given
 from trainyard.cli.given import GivenError, with_given
 from trainyard.cli.stack_file import write
-from trainyard.preflight.account import Account
-from trainyard.preflight.mapping import wanted_of
-from trainyard.preflight.run import examine
+from trainyard.preflight.aws import Aws
+from trainyard.preflight.checks import examine
+from trainyard.preflight.findings import CAUTION
 from trainyard.stack_files import find, read
 
 pytestmark = pytest.mark.unit
@@ -118,10 +118,11 @@ def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_i
     )["CapacityReservations"][0]
     assert found["StartDate"] == now + timedelta(days=begins)
     assert found["EndDate"] == now + timedelta(days=ends or begins + 14)
-    wanted = wanted_of(load("p5", tmp_path / "Pulumi.p5.yaml"))
-    report = examine(preflights_account(account), wanted, datetime.now(UTC), checks("capacity reservations"))
-    assert report.problems == []
-    assert len(report.cautions) == (begins > 0)
+    settings = load("p5", tmp_path / "Pulumi.p5.yaml")
+    aws = preflight_account(account, now=datetime.now(UTC))
+    report = examine(settings, aws, checks("capacity reservations"))
+    assert report.of() == []
+    assert len(report.of(CAUTION)) == (begins > 0)
 
 
 def test_of_several_given_blocks_of_which_none_has_begun_the_first_begin_is_the_pools(account: Cloud) -> None:
@@ -143,8 +144,8 @@ def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, t
         settings = load("p5", tmp_path / "Pulumi.p5.yaml")
         assert settings.pools[0].reservation_ends is not None
         machines = checks("instance types", "capacity reservations", "placement groups")
-        report = examine(preflights_account(account), wanted_of(settings), datetime.now(UTC), machines)
-        assert (report.problems, report.not_checked) == ([], []), f"{up} up"
+        report = examine(settings, preflight_account(account, now=datetime.now(UTC)), machines)
+        assert (report.of(), report.denied) == ([], []), f"{up} up"
 
 
 @pytest.mark.parametrize(
@@ -159,19 +160,16 @@ def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
     )  # it needs machines: tests/integration/local
     write(with_given(read(find(stack)), print), tmp_path / f"Pulumi.{stack}.yaml")
     settings = load(stack, tmp_path / f"Pulumi.{stack}.yaml")
-    of = {
-        **OF_NETWORK,
-        **checks(
-            "given file system",
-            "service quotas",
-            "network interfaces",
-            "capacity reservations",
-            "placement groups",
-        ),
-    }
-    report = examine(Account(settings.region, SESSION), wanted_of(settings), datetime.now(UTC), of)
-    assert [str(each) for each in report.problems if " is CREATING" not in each.message] == []
-    assert (report.cautions, report.not_checked, report.failed, report.unasked) == ([], [], [], [])
+    names = (
+        "existing file system",
+        "service quotas",
+        "network interface quota",
+        "capacity reservations",
+        "placement groups",
+    )
+    report = examine(settings, Aws(settings.region, SESSION), (*OF_NETWORK, *checks(*names)))
+    assert [str(each) for each in report.findings if " is CREATING" not in each.message] == []
+    assert (report.denied, report.failed) == ([], [])
 
 
 def with_blocks(*ids: str, **changes: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from trainyard.cli.answers import AnswerError
 from trainyard.cli.engine import EngineError, state_file
 from trainyard.cli.program import RefusedError
 from trainyard.preflight import command
-from trainyard.preflight.__main__ import ask
+from trainyard.preflight.__main__ import run
 
 pytestmark = pytest.mark.unit
 
@@ -98,7 +98,7 @@ def test_preflight_of_an_unreachable_account_is_not_asked(monkeypatch: pytest.Mo
         "botocore.endpoint.time", SimpleNamespace(sleep=lambda _seconds: None)
     )  # between tries
     monkeypatch.setattr("sys.argv", ["preflight", "--stack", "dev"])
-    assert command.main("trainyard.preflight", "", ask) == official.program.NOT_ASKED
+    assert command.main("trainyard.preflight", "", run) == official.program.NOT_ASKED
 
 
 def test_both_sides_know_the_exit_code_of_an_account_that_can_not_be_asked() -> None:

@@ -9,9 +9,9 @@ import yaml
 
 from infra import settings
 from tests.shipped import shipped
+from tests.unit.preflight.accounts import Answers
 from trainyard.cli.stack_file import Sources, check_name, for_local_cloud, with_sources, write
-from trainyard.preflight.identity import check_ranges
-from trainyard.preflight.mapping import wanted_of
+from trainyard.preflight.access import check_public_ranges
 from trainyard.stack_files import StackFileError, find, read
 
 pytestmark = pytest.mark.unit
@@ -102,7 +102,7 @@ def test_a_range_that_holds_a_place_becomes_this_machines(blocks: Any, made: Any
 def test_no_shipped_stack_lacks_a_range_on_the_local_cloud(stack: str) -> None:
     document = for_local_cloud(read(find(stack)), SOURCES, DEPLOYER)
     del document["config"]["trainyard:sources"]  # there are no such directories
-    assert check_ranges(wanted_of(settings.read(stack, document["config"]))) == []
+    assert check_public_ranges(settings.read(stack, document["config"]), Answers()) == []
 
 
 def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:

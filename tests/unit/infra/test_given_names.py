@@ -13,9 +13,7 @@ from infra.settings import read
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import NOW
 from tests.unit.infra.whole import in_a_small_checkout, whole
-from trainyard.preflight import services
-from trainyard.preflight.leftovers.target import target_of
-from trainyard.preflight.mapping import wanted_of
+from trainyard.preflight import resource_names
 
 pytestmark = [
     pytest.mark.unit,
@@ -68,18 +66,8 @@ def test_what_speaks_to_the_cluster_has_its_name(made: Recorded) -> None:
     assert f"kubernetes.io/cluster/{AWKWARD}" in policies
 
 
-def test_preflight_and_leftovers_know_the_names() -> None:
+def test_preflight_checks_the_names() -> None:
     settings = given(AWKWARD)
-    wanted = wanted_of(settings)
-    assert wanted.cluster == AWKWARD
-    assert {name.name for name in services.names(wanted)} == {
-        "trainyard-blue",
-        "trainyard-blue/launcher",
-        "trainyard-blue/trainer",
-        *(f"alias/trainyard-blue-{name}" for name in ("secrets", "data", "logs")),
-    }
-    assert target_of(settings).key_aliases[0] == "alias/trainyard-blue-secrets"
-    assert {name.name for name in services.names(wanted_of(given("research")))} >= {
-        "research",
-        "research/trainer",
-    }
+    assert resource_names.key_aliases(settings)[0] == "alias/trainyard-blue-secrets"
+    assert resource_names.repositories(settings) == ["trainyard-blue/launcher", "trainyard-blue/trainer"]
+    assert "research/trainer" in resource_names.repositories(given("research"))

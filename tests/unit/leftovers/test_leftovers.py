@@ -1,163 +1,121 @@
-"""What a stack left, on the emulator: found by exact tags, ended things left aside, kept data listed apart."""
+"""What a stack left, on the emulator: found by exact tags, without what is gone, and kept data listed apart."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+from infra.model import Settings
 from tests.unit.emulator import REGION, Cloud
-from tests.unit.preflight.accounts import TAGS, Given, account, tagged
-from trainyard.preflight.leftovers import __main__, read_services
-from trainyard.preflight.leftovers.__main__ import lines
-from trainyard.preflight.leftovers.found import Found, Target, sort
+from tests.unit.preflight.accounts import EXISTING, TAGS, ExistingVpc, account, stack, tagged
+from trainyard.preflight.leftovers import __main__, services
+from trainyard.preflight.leftovers.leftover import Leftover
 from trainyard.preflight.leftovers.search import READERS, Search, search
 
 pytestmark = pytest.mark.unit
-
-TARGET = Target(
-    stack="train",
-    region=REGION,
-    tags=TAGS,
-    cluster="train",
-    protect=False,
-    kept_keys=("train-data", "train-secrets"),
-    key_aliases=("alias/train-data", "alias/train-secrets"),
-)
+Maker = Callable[[Cloud, dict[str, str]], str]
+STACK, PROTECTED = stack(protectData=False), stack(protectData=True)
 SIMILAR = {**TAGS, "trainyard:stack": "train-two"}
 OTHER_PROJECT = {**TAGS, "trainyard:project": "yard"}
 
 
-def found(cloud: Cloud, target: Target = TARGET) -> list[str]:
-    searched = search(account(cloud), target)
-    assert searched.unasked + searched.failed == []
-    return sorted({str(each) for each in searched.found})
+def found(cloud: Cloud, settings: Settings = STACK) -> list[str]:
+    result = search(settings, account(cloud))
+    assert result.denied + result.failed == []
+    return sorted({str(each) for each in result.found})
 
 
 def specified(kind: str, tags: dict[str, str]) -> list[dict[str, Any]]:
     return [{"ResourceType": kind, "Tags": tagged(tags)}] if tags else []
 
 
-def run_instance(cloud: Cloud, tags: dict[str, str]) -> str:
-    answer = cloud.client("ec2").run_instances(
-        ImageId="ami-1",
-        InstanceType="g5.12xlarge",
-        MinCount=1,
-        MaxCount=1,
-        TagSpecifications=specified("instance", tags),
-    )
-    return str(answer["Instances"][0]["InstanceId"])
+def create(method: str, resource: str, identity: str, **arguments: Any) -> Maker:
+    """Return a maker of an EC2 resource; `identity` is the path of its id in the answer."""
+
+    def make(cloud: Cloud, tags: dict[str, str]) -> str:
+        filled = {key: value(cloud) if callable(value) else value for key, value in arguments.items()}
+        answer: Any = getattr(cloud.client("ec2"), method)(
+            **filled, TagSpecifications=specified(resource, tags)
+        )
+        for part in identity.split("."):
+            answer = answer[int(part)] if part.isdigit() else answer[part]
+        return str(answer)
+
+    return make
 
 
-def make_vpc(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_vpc(CidrBlock="10.3.0.0/16", TagSpecifications=specified("vpc", tags))
-    return str(made["Vpc"]["VpcId"])
-
-
-def make_subnet(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_subnet(
-        VpcId=make_vpc(cloud, {}), CidrBlock="10.3.0.0/24", TagSpecifications=specified("subnet", tags)
-    )
-    return str(made["Subnet"]["SubnetId"])
-
-
-def make_group(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_security_group(
-        GroupName="g",
-        Description="g",
-        VpcId=make_vpc(cloud, {}),
-        TagSpecifications=specified("security-group", tags),
-    )
-    return str(made["GroupId"])
-
-
-def make_address(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").allocate_address(Domain="vpc", TagSpecifications=specified("elastic-ip", tags))
-    return str(made["AllocationId"])
-
-
-def make_gateway(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_internet_gateway(TagSpecifications=specified("internet-gateway", tags))
-    return str(made["InternetGateway"]["InternetGatewayId"])
-
-
-def make_nat(cloud: Cloud, tags: dict[str, str]) -> str:
-    address = make_address(cloud, {})
-    made = cloud.client("ec2").create_nat_gateway(
-        SubnetId=make_subnet(cloud, {}),
-        AllocationId=address,
-        TagSpecifications=specified("natgateway", tags),
-    )
-    return str(made["NatGateway"]["NatGatewayId"])
-
-
-def make_table(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_route_table(
-        VpcId=make_vpc(cloud, {}), TagSpecifications=specified("route-table", tags)
-    )
-    return str(made["RouteTable"]["RouteTableId"])
-
-
-def make_endpoint(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_vpc_endpoint(
-        VpcId=make_vpc(cloud, {}),
-        ServiceName=f"com.amazonaws.{REGION}.s3",
-        VpcEndpointType="Gateway",
-        TagSpecifications=specified("vpc-endpoint", tags),
-    )
-    return str(made["VpcEndpoint"]["VpcEndpointId"])
-
-
-def make_template(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_launch_template(
-        LaunchTemplateName=f"t-{unique(tags)}",
-        LaunchTemplateData={"InstanceType": "m5.large"},
-        TagSpecifications=specified("launch-template", tags),
-    )
-    return str(made["LaunchTemplate"]["LaunchTemplateId"])
-
-
-def make_volume(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_volume(
-        AvailabilityZone=f"{REGION}a", Size=8, TagSpecifications=specified("volume", tags)
-    )
-    return str(made["VolumeId"])
-
-
-def make_interface(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_network_interface(
-        SubnetId=make_subnet(cloud, {}), TagSpecifications=specified("network-interface", tags)
-    )
-    return str(made["NetworkInterface"]["NetworkInterfaceId"])
-
-
-def make_reservation(cloud: Cloud, tags: dict[str, str]) -> str:
-    made = cloud.client("ec2").create_capacity_reservation(
-        InstanceType="g5.12xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone=f"{REGION}a",
-        InstanceCount=1,
-        TagSpecifications=specified("capacity-reservation", tags),
-    )
-    return str(made["CapacityReservation"]["CapacityReservationId"])
-
-
-def make_placement_group(cloud: Cloud, tags: dict[str, str]) -> str:
-    name = f"g-{unique(tags)}"
-    cloud.client("ec2").create_placement_group(
-        GroupName=name, Strategy="cluster", TagSpecifications=specified("placement-group", tags)
-    )
-    return name
+def no_tags(make: Maker) -> Callable[[Cloud], str]:
+    return lambda cloud: make(cloud, {})
 
 
 def unique(tags: dict[str, str]) -> str:
     """A short name for things with these tags."""
     return hashlib.sha256(json.dumps(tags, sort_keys=True).encode()).hexdigest()[:10]
+
+
+run_instance = create(
+    "run_instances",
+    "instance",
+    "Instances.0.InstanceId",
+    ImageId="ami-1",
+    InstanceType="g5.12xlarge",
+    MinCount=1,
+    MaxCount=1,
+)
+make_vpc = create("create_vpc", "vpc", "Vpc.VpcId", CidrBlock="10.3.0.0/16")
+in_vpc = {"VpcId": no_tags(make_vpc)}
+make_subnet = create("create_subnet", "subnet", "Subnet.SubnetId", CidrBlock="10.3.0.0/24", **in_vpc)
+in_subnet = {"SubnetId": no_tags(make_subnet)}
+make_group = create(
+    "create_security_group", "security-group", "GroupId", GroupName="g", Description="g", **in_vpc
+)
+make_address = create("allocate_address", "elastic-ip", "AllocationId", Domain="vpc")
+make_interface = create(
+    "create_network_interface", "network-interface", "NetworkInterface.NetworkInterfaceId", **in_subnet
+)
+make_nat = create(
+    "create_nat_gateway",
+    "natgateway",
+    "NatGateway.NatGatewayId",
+    AllocationId=no_tags(make_address),
+    **in_subnet,
+)
+make_volume = create("create_volume", "volume", "VolumeId", AvailabilityZone=f"{REGION}a", Size=8)
+make_reservation = create(
+    "create_capacity_reservation",
+    "capacity-reservation",
+    "CapacityReservation.CapacityReservationId",
+    InstanceType="g5.12xlarge",
+    InstancePlatform="Linux/UNIX",
+    AvailabilityZone=f"{REGION}a",
+    InstanceCount=1,
+)
+
+
+def make_template(cloud: Cloud, tags: dict[str, str]) -> str:
+    data, name = {"InstanceType": "m5.large"}, f"t-{unique(tags)}"
+    path = "LaunchTemplate.LaunchTemplateId"
+    make = create(
+        "create_launch_template", "launch-template", path, LaunchTemplateName=name, LaunchTemplateData=data
+    )
+    return make(cloud, tags)
+
+
+def make_placement_group(cloud: Cloud, tags: dict[str, str]) -> str:
+    name = f"g-{unique(tags)}"
+    create(
+        "create_placement_group",
+        "placement-group",
+        "PlacementGroup.GroupName",
+        GroupName=name,
+        Strategy="cluster",
+    )(cloud, tags)
+    return name
 
 
 def make_role(cloud: Cloud, tags: dict[str, str]) -> str:
@@ -260,17 +218,25 @@ def make_parameter(cloud: Cloud, tags: dict[str, str]) -> str:
     return f"arn:aws:ssm:{REGION}:123456789012:parameter/{name}"
 
 
-Maker = Callable[[Cloud, dict[str, str]], str]
 BY_STACK_TAGS: dict[str, Maker] = {
     "EC2 instance": run_instance,
     "VPC": make_vpc,
     "subnet": make_subnet,
     "security group": make_group,
     "elastic IP": make_address,
-    "internet gateway": make_gateway,
+    "internet gateway": create(
+        "create_internet_gateway", "internet-gateway", "InternetGateway.InternetGatewayId"
+    ),
     "NAT gateway": make_nat,
-    "route table": make_table,
-    "VPC endpoint": make_endpoint,
+    "route table": create("create_route_table", "route-table", "RouteTable.RouteTableId", **in_vpc),
+    "VPC endpoint": create(
+        "create_vpc_endpoint",
+        "vpc-endpoint",
+        "VpcEndpoint.VpcEndpointId",
+        ServiceName=f"com.amazonaws.{REGION}.s3",
+        VpcEndpointType="Gateway",
+        **in_vpc,
+    ),
     "launch template": make_template,
     "volume": make_volume,
     "network interface": make_interface,
@@ -293,8 +259,8 @@ BY_STACK_TAGS: dict[str, Maker] = {
 }
 
 
-def test_an_account_with_nothing_of_the_stack_is_clean(cloud: Cloud) -> None:
-    Given(cloud)
+def test_account_without_the_stack_is_clean(cloud: Cloud) -> None:
+    ExistingVpc(cloud)
     assert found(cloud) == []
 
 
@@ -303,9 +269,9 @@ def test_every_kind_is_found_by_exactly_both_tags(cloud: Cloud) -> None:
     for make in BY_STACK_TAGS.values():
         for other in (SIMILAR, OTHER_PROJECT):
             make(cloud, other)
-    searched = search(account(cloud), TARGET)
-    assert searched.unasked + searched.failed == []
-    assert {(each.kind, each.identity) for each in searched.found} == made
+    result = search(STACK, account(cloud))
+    assert result.denied + result.failed == []
+    assert {(each.kind, each.identity) for each in result.found} == made
 
 
 KARPENTER = {"eks:eks-cluster-name": "train"}
@@ -334,16 +300,17 @@ def similar(tags: dict[str, str]) -> dict[str, str]:
     }
 
 
-def test_what_others_made_for_the_cluster_is_found_by_its_exact_name(cloud: Cloud) -> None:
+def test_resources_of_the_cluster_are_found_by_its_name(cloud: Cloud) -> None:
     made = {(kind, make(cloud, tags)) for kind, make, tags in BY_CLUSTER_TAGS}
     for _, make, tags in BY_CLUSTER_TAGS:
         make(cloud, similar(tags))
-    things = search(account(cloud), TARGET).found
-    assert {(each.kind, each.identity) for each in things} == made
-    assert found(cloud, replace(TARGET, cluster=None)) == [], "a given cluster's things prove nothing"
+    result = search(STACK, account(cloud)).found
+    assert {(each.kind, each.identity) for each in result} == made
+    existing = stack(cluster={"existing": {**EXISTING, "name": "train"}})
+    assert found(cloud, existing) == [], "an existing cluster has resources of others"
 
 
-def test_an_interface_that_is_in_use_is_its_machines_matter(cloud: Cloud) -> None:
+def test_attached_interface_belongs_to_its_instance(cloud: Cloud) -> None:
     interface = make_interface(cloud, {"cluster.k8s.amazonaws.com/name": "train"})
     assert len(found(cloud)) == 1
     cloud.client("ec2").attach_network_interface(
@@ -352,7 +319,7 @@ def test_an_interface_that_is_in_use_is_its_machines_matter(cloud: Cloud) -> Non
     assert found(cloud) == []
 
 
-def test_interfaces_of_the_control_plane_are_known_by_their_description(cloud: Cloud) -> None:
+def test_control_planes_interfaces_are_found_by_description(cloud: Cloud) -> None:
     subnet = make_subnet(cloud, {})
     for name in ("train", "train-two"):
         cloud.client("ec2").create_network_interface(SubnetId=subnet, Description=f"Amazon EKS {name}")
@@ -360,14 +327,14 @@ def test_interfaces_of_the_control_plane_are_known_by_their_description(cloud: C
     assert line.endswith("(Amazon EKS train)")
 
 
-def test_the_control_planes_log_group_comes_back_without_tags_and_is_found(cloud: Cloud) -> None:
+def test_control_planes_log_group_is_found_without_tags(cloud: Cloud) -> None:
     logs = cloud.client("logs")
     for name in ("/aws/eks/train/cluster", "/aws/eks/train/cluster2", "/aws/eks/train-two/cluster"):
         logs.create_log_group(logGroupName=name)
     assert found(cloud) == ["log group /aws/eks/train/cluster"]
 
 
-def test_the_cluster_is_found_with_its_tags_alone(cloud: Cloud) -> None:
+def test_cluster_needs_the_stacks_tags(cloud: Cloud) -> None:
     cloud.cluster("train")
     eks = [line for line in found(cloud) if line.startswith("EKS")]
     assert eks == []
@@ -383,7 +350,7 @@ def test_aliases_are_found_by_their_exact_names(cloud: Cloud) -> None:
     assert found(cloud) == ["KMS alias alias/train-data"]
 
 
-def test_guard_dutys_own_things_are_found_in_a_vpc_of_the_stack(cloud: Cloud) -> None:
+def test_guard_dutys_resources_are_found_in_the_stacks_vpc(cloud: Cloud) -> None:
     ec2, ours = cloud.client("ec2"), make_vpc(cloud, TAGS)
     for vpc in (ours, make_vpc(cloud, {})):
         ec2.create_vpc_endpoint(
@@ -399,7 +366,7 @@ def test_guard_dutys_own_things_are_found_in_a_vpc_of_the_stack(cloud: Cloud) ->
     assert [line.rpartition(" (")[2] for line in lines] == [f"in {ours})"] * 2
 
 
-def test_what_has_ended_is_left_aside(cloud: Cloud) -> None:
+def test_resources_that_are_gone_are_omitted(cloud: Cloud) -> None:
     ec2, kms = cloud.client("ec2"), cloud.client("kms")
     ec2.terminate_instances(InstanceIds=[run_instance(cloud, TAGS)])
     ec2.cancel_capacity_reservation(CapacityReservationId=make_reservation(cloud, TAGS))
@@ -408,7 +375,7 @@ def test_what_has_ended_is_left_aside(cloud: Cloud) -> None:
     assert found(cloud) == []
 
 
-def test_what_the_tagging_api_still_shows_though_it_is_gone_is_left_aside(
+def test_deleted_resources_of_the_tagging_api_are_omitted(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_region = f"{REGION}:123456789012"
@@ -426,15 +393,15 @@ def test_what_the_tagging_api_still_shows_though_it_is_gone_is_left_aside(
     ]
     shown = [*stale, f"arn:aws:backup:{in_region}:backup-vault:there"]
     monkeypatch.setattr(
-        read_services,
-        "_tagged",
-        lambda _account, _tags, of="": [a for a in shown if read_services._resource(a).startswith(of)],
+        services,
+        "tagged",
+        lambda _aws, _tags, prefix="": [arn for arn in shown if services._resource(arn).startswith(prefix)],
     )
     assert found(cloud) == [f"resource of backup {shown[-1]}"]
 
 
-def make_file_system(cloud: Cloud) -> tuple[str, Given]:
-    given = Given(cloud)
+def make_file_system(cloud: Cloud) -> tuple[str, ExistingVpc]:
+    given = ExistingVpc(cloud)
     given.tag(given.vpc, **TAGS)
     group = given.make_group("lustre")
     ports = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 1023, "UserIdGroupPairs": [{"GroupId": group}]}
@@ -451,7 +418,7 @@ def make_file_system(cloud: Cloud) -> tuple[str, Given]:
     return str(made["FileSystem"]["FileSystemId"]), given
 
 
-def test_a_file_system_and_its_backups_are_found(cloud: Cloud) -> None:
+def test_file_system_and_its_backups_are_found(cloud: Cloud) -> None:
     identity, _ = make_file_system(cloud)
     fsx = cloud.client("fsx")
     ours, others = (
@@ -464,7 +431,7 @@ def test_a_file_system_and_its_backups_are_found(cloud: Cloud) -> None:
     assert others not in " ".join(lines)
 
 
-def let_in(given: Given) -> tuple[str, str, str]:
+def let_in(given: ExistingVpc) -> tuple[str, str, str]:
     """A group that the file system's own lets in, one that it does not, and the VPC's default; all with the tags."""
     (lustre,) = given.ec2.describe_security_groups(
         Filters=[{"Name": "group-name", "Values": ["lustre"]}, {"Name": "vpc-id", "Values": [given.vpc]}]
@@ -482,16 +449,15 @@ def let_in(given: Given) -> tuple[str, str, str]:
     return clients, strangers, default["GroupId"]
 
 
-def test_protected_data_its_keys_and_what_it_lies_in_are_kept_and_told_apart(cloud: Cloud) -> None:
+def test_protected_data_is_kept_with_its_keys_and_network(cloud: Cloud) -> None:
     identity, given = make_file_system(cloud)
     clients, strangers, default = let_in(given)
     kept_key = make_key(cloud, {**TAGS, "Name": "train-data"})
     logs_key = make_key(cloud, {**TAGS, "Name": "train-logs"})
     cloud.client("kms").create_alias(AliasName="alias/train-data", TargetKeyId=kept_key)
     bucket, repository, role = make_bucket(cloud, TAGS), make_repository(cloud, TAGS), make_role(cloud, TAGS)
-    things = search(account(cloud), TARGET).found
-    result = sort(replace(TARGET, protect=True), things)
-    kept = {(each.kind, each.identity) for each in result.kept}
+    result = search(PROTECTED, account(cloud))
+    left, kept = ({(each.kind, each.identity) for each in group} for group in result.sorted(PROTECTED))
     assert {
         ("S3 bucket", bucket),
         ("ECR repository", repository),
@@ -503,77 +469,59 @@ def test_protected_data_its_keys_and_what_it_lies_in_are_kept_and_told_apart(clo
     groups = {identity for kind, identity in kept if kind == "security group"}
     assert groups >= {clients, default}
     assert len(groups) == 3, "and its own"
-    assert {(each.kind, each.identity) for each in result.left} == {
-        ("IAM role", role),
-        ("KMS key", logs_key),
-        ("security group", strangers),
-    }
-    unprotected = sort(TARGET, things)
-    assert unprotected.kept == ()
-    assert len(unprotected.left) == len(result.left) + len(result.kept)
+    assert left == {("IAM role", role), ("KMS key", logs_key), ("security group", strangers)}
+    everything, nothing = result.sorted(STACK)
+    assert (len(everything), nothing) == (len(left) + len(kept), [])
 
 
-def test_a_missing_permission_hides_no_other_kind_and_is_no_clean_bill(cloud: Cloud) -> None:
+def test_missing_permission_stops_no_other_kind(cloud: Cloud) -> None:
     role = make_role(cloud, TAGS)
     everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     but = {"Effect": "Deny", "Action": ["ec2:DescribeVolumes", "tag:GetResources"], "Resource": "*"}
-    session = cloud.session("auditor", everything, but)
-    searched = search(account(cloud, session), TARGET)
-    assert [each.identity for each in searched.found] == [role]
-    assert ("volume", "ec2:DescribeVolumes") in searched.unasked
-    assert ("KMS key", "tag:GetResources") in searched.unasked
-    told = lines(TARGET, sort(TARGET, []), Search(unasked=[("volume", "ec2:DescribeVolumes")]))
-    assert told == [
-        "not checked: volume: needs ec2:DescribeVolumes",
-        "verify-clean of stack train: nothing is left of what could be checked",
-    ]
+    result = search(STACK, account(cloud, cloud.session("auditor", everything, but)))
+    assert [each.identity for each in result.found] == [role]
+    assert ("volume", "ec2:DescribeVolumes") in result.denied
+    assert ("KMS key", "tag:GetResources") in result.denied
 
 
-def test_an_error_that_is_no_missing_right_hides_no_other_kind_and_is_no_clean_bill(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_other_error_stops_no_other_kind_and_the_exit_code_is_1(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    role = make_role(cloud, TAGS)
     rule = {"action": "ec2:DescribeVolumes", "code": "InternalError", "message": "Try again.", "status": 503}
     cloud.call("PUT", "faults", {"faults": [rule]})
-    searched = search(account(cloud), TARGET)
-    assert [each.identity for each in searched.found] == [role]
-    assert (searched.unasked, searched.failed) == ([], [("volume", "InternalError Try again.")])
-
-    monkeypatch.setattr(
-        __main__, "target_of", lambda _settings: replace(TARGET, tags=SIMILAR, cluster="other")
-    )
-    settings: Any = None
-    assert __main__.ask(settings, account(cloud)) == 1
+    assert __main__.run(STACK, account(cloud)) == 1
     assert capsys.readouterr().out.splitlines() == [
         "not checked: volume: InternalError Try again.",
         "verify-clean of stack train: nothing is left of what could be checked",
     ]
+    role = make_role(cloud, TAGS)
+    assert [each.identity for each in search(STACK, account(cloud)).found] == [role]
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "UnrecognizedClientException"])
-def test_credentials_that_are_not_good_end_the_search(cloud: Cloud, code: str) -> None:
+def test_bad_credentials_end_the_search(cloud: Cloud, code: str) -> None:
     cloud.call("PUT", "faults", {"faults": [{"action": "ec2:DescribeInstances", "code": code}]})
     with pytest.raises(ClientError, match=code):
-        search(account(cloud), TARGET)
+        search(STACK, account(cloud))
 
 
-def test_what_a_person_reads_has_a_line_per_thing() -> None:
-    left = Found(kind="VPC", identity="vpc-1", note="train")
-    data = Found(kind="S3 bucket", identity="models")
-    told = lines(TARGET, sort(replace(TARGET, protect=True), [left, left, data]), Search())
-    assert told == [
+def test_output_has_a_line_per_resource_and_a_summary() -> None:
+    left = Leftover(kind="VPC", identity="vpc-1", note="train")
+    data = Leftover(kind="S3 bucket", identity="models")
+    result = Search(found=[left, left, data], denied=[("volume", "ec2:DescribeVolumes")])
+    assert result.lines(PROTECTED) == [
         "left: VPC vpc-1 (train)",
         "kept: S3 bucket models, by protectData",
+        "not checked: volume: needs ec2:DescribeVolumes",
         "verify-clean of stack train: 1 thing is left",
     ]
-    assert lines(TARGET, sort(TARGET, []), Search()) == ["verify-clean of stack train: nothing is left"]
+    assert Search().lines(STACK) == ["verify-clean of stack train: nothing is left"]
 
 
-def test_searching_changes_nothing(cloud: Cloud) -> None:
+def test_search_changes_nothing(cloud: Cloud) -> None:
     make_file_system(cloud)
-    calls: list[str] = []
-    asking = account(cloud)
-    services = (
+    aws, calls = account(cloud), list[str]()
+    names = [
         "ec2",
         "iam",
         "eks",
@@ -584,13 +532,12 @@ def test_searching_changes_nothing(cloud: Cloud) -> None:
         "logs",
         "autoscaling",
         "resourcegroupstaggingapi",
-    )
-    for service in services:
-        asking.client(service).meta.events.register(
-            "before-call", lambda model, **_: calls.append(model.name), unique_id=f"seen-{service}"
-        )
-    search(asking, TARGET)
-    for service in services:
-        asking.client(service).meta.events.unregister("before-call", unique_id=f"seen-{service}")
+    ]
+    for name in names:
+        events = aws.client(name).meta.events
+        events.register("before-call", lambda model, **_: calls.append(model.name), unique_id=f"seen-{name}")
+    search(STACK, aws)
+    for name in names:
+        aws.client(name).meta.events.unregister("before-call", unique_id=f"seen-{name}")
     assert len(calls) > len(READERS) / 2
     assert all(name.startswith(("Describe", "List", "Get")) for name in calls)

@@ -1,42 +1,88 @@
-"""An account on the emulator with everything that a stack wants, of which a test then spoils one thing."""
+"""An account that has everything for a stack, of which a test then changes one thing."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from infra.model import Settings
+from infra.settings import read
 from tests.unit.emulator import REGION, Cloud
-from trainyard.preflight.account import Account
-from trainyard.preflight.run import CHECKS, Check, Report, examine
-from trainyard.preflight.wanted import Wanted, WantedPool, WantedSystem, WantedVpc
+from trainyard.preflight.aws import Aws
+from trainyard.preflight.checks import CHECKS, Report, examine
+from trainyard.preflight.findings import MISSING, Check
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-ADMINISTRATOR = "arn:aws:iam::123456789012:user/deployer"
+ACCOUNT = "123456789012"
+ADMINISTRATOR = f"arn:aws:iam::{ACCOUNT}:user/deployer"
 TAGS = {"trainyard:project": "trainyard", "trainyard:stack": "train"}
 ZONE, OTHER = f"{REGION}a", f"{REGION}b"
+POOL: dict[str, Any] = {
+    "name": "small",
+    "instanceType": "g5.12xlarge",
+    "zone": ZONE,
+    "maxNodes": 2,
+    "efa": "none",
+}
+EXISTING: dict[str, Any] = {
+    "name": "research",
+    "endpoint": "https://AB.gr7.us-west-2.eks.amazonaws.com",
+    "certificateAuthority": "LS0tLS1CRUdJTg==",
+    "oidcProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
+    "oidcIssuer": "https://oidc.eks.us-west-2.amazonaws.com/id/AB",
+    "securityGroupId": "sg-0123456789abcdef0",
+}
+VPC = {
+    "vpcId": "vpc-0123456789abcdef0",
+    "privateSubnetIds": {ZONE: "subnet-0a23456789abcdef0", OTHER: "subnet-0b23456789abcdef0"},
+}
 
 
-def checks(*names: str) -> dict[str, Check]:
-    """Some of the checks, so that a test asks the emulator for nothing else."""
-    return {name: CHECKS[name] for name in names}
+def checks(*names: str) -> tuple[Check, ...]:
+    """Return some of the checks."""
+    found = tuple(check for check in CHECKS if check.name in names)
+    assert len(found) == len(names), names
+    return found
 
 
-OF_NETWORK = checks(
-    "VPC",
-    "subnets",
-    "free addresses",
-    "tags of the network",
-    "ways out and endpoints",
-    "groups of endpoints",
-    "network ACLs",
-    "DNS servers",
-    "security groups",
-)
+def stack(
+    *pools: dict[str, Any],
+    cluster: dict[str, Any] | None = None,
+    network: dict[str, Any] | None = None,
+    **sections: Any,
+) -> Settings:
+    """Return the settings of the stack `train` with a new VPC and cluster and one pool, with changes.
+
+    Each of `pools` changes `POOL`. `network` with a vpcId and `cluster` with `existing` replace the section.
+    """
+    if "existing" in (cluster or {}):
+        network = network or VPC
+    new_cluster = {
+        "name": "train",
+        "administrators": [ADMINISTRATOR],
+        "publicAccessCidrs": ["8.8.8.8/32"],
+        "systemNodes": {"instanceType": "m6i.large", "count": 2},
+    }
+    config = {
+        "aws:region": REGION,
+        "trainyard:cluster": {**({} if "existing" in (cluster or {}) else new_cluster), **(cluster or {})},
+        "trainyard:network": {
+            **({} if "vpcId" in (network or {}) else {"zones": [ZONE, OTHER]}),
+            **(network or {}),
+        },
+        "trainyard:pools": [
+            {**POOL, **({"name": f"pool-{index}"} if index else {}), **changes}
+            for index, changes in enumerate(pools or ({},))
+        ],
+        **{f"trainyard:{name}": value for name, value in sections.items()},
+    }
+    return read("train", copy.deepcopy(config), NOW)
 
 
 class Session:
-    """Hands out the emulator's clients, as the deployer or with the credentials of a role session."""
+    """Provides the emulator's clients, as the deployer or with the credentials of a role session."""
 
     def __init__(self, cloud: Cloud, credentials: dict[str, str] | None = None) -> None:
         self._cloud, self._credentials = cloud, credentials
@@ -45,50 +91,52 @@ class Session:
         return self._cloud.client(service, self._credentials)
 
 
-def account(cloud: Cloud, credentials: dict[str, str] | None = None) -> Account:
-    return Account(REGION, Session(cloud, credentials))
+def account(cloud: Cloud, credentials: dict[str, str] | None = None, now: datetime = NOW) -> Aws:
+    return Aws(REGION, Session(cloud, credentials), now=now)
 
 
-def pool(**changes: Any) -> WantedPool:
-    made = WantedPool(
-        key="trainyard:pools[0]",
-        name="small",
-        instance_type="g5.12xlarge",
-        zone=ZONE,
-        max_nodes=2,
-        vcpus=48,
-    )
-    return replace(made, **changes)
+class Answers(Aws):
+    """An account that gives the same answer to each call of a method; none to other methods."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(REGION, session=object(), now=NOW)
+        self.answers = answers
+
+    def call(self, service: str, method: str, **_: Any) -> Any:
+        return self.answers.get(method)
+
+    def items(self, service: str, method: str, key: str, **_: Any) -> Any:
+        return self.answers.get(method) or []
 
 
-def wanted(**changes: Any) -> Wanted:
-    """A stack with a new VPC and cluster, and one pool."""
-    made = Wanted(
-        stack="train",
-        region=REGION,
-        account="123456789012",
-        account_key="trainyard:cluster.administrators",
-        tags=TAGS,
-        cluster="train",
-        administrators=(ADMINISTRATOR,),
-        zones=(ZONE, OTHER),
-        pools=(pool(),),
-        system=WantedSystem(instance_type="m6i.large", count=2, vcpus=2),
-        elastic_ips=1,
-        kubernetes="1.35",
-        kubernetes_supported=("1.34", "1.35", "1.36"),
-        ami="al2023@v20260724",
-    )
-    return replace(made, **changes)
+def findings(aws: Aws, settings: Settings, *names: str, kind: str = MISSING) -> list[str]:
+    """Return the findings of some checks, each of which must be possible."""
+    report = examine(settings, aws, checks(*names))
+    assert (report.denied, report.failed) == ([], [])
+    return [str(each) for each in report.of(kind)]
 
 
 def tagged(tags: dict[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
-class Given:
-    """A VPC as a team has it: two private subnets behind a NAT gateway and with S3's endpoint, a public one, and a
-    group for workers."""
+OF_NETWORK = checks(
+    "VPC",
+    "subnets",
+    "free addresses",
+    "network tags",
+    "routes",
+    "route to S3",
+    "VPC endpoints",
+    "endpoint security groups",
+    "network ACLs",
+    "DNS servers",
+    "worker security group",
+)
+
+
+class ExistingVpc:
+    """A VPC with two private subnets behind a NAT gateway, S3's endpoint, a public subnet and the workers' group."""
 
     def __init__(self, cloud: Cloud, prefix: int = 24) -> None:
         self.cloud, self.ec2 = cloud, cloud.client("ec2")
@@ -100,34 +148,34 @@ class Given:
             ZONE: self.subnet(f"10.1.0.0/{prefix}", ZONE),
             OTHER: self.subnet("10.1.1.0/24", OTHER),
         }
-        self.public = {ZONE: self.subnet("10.1.2.0/24", ZONE)}
+        self.public = {ZONE: self.subnet("10.1.2.0/24", ZONE), OTHER: self.subnet("10.1.3.0/24", OTHER)}
         self.gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
         ec2.attach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
         address = ec2.allocate_address(Domain="vpc")["AllocationId"]
-        self.nat = ec2.create_nat_gateway(SubnetId=self.public[ZONE], AllocationId=address)["NatGateway"][
-            "NatGatewayId"
-        ]
-        public = ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
-        ec2.create_route(RouteTableId=public, DestinationCidrBlock="0.0.0.0/0", GatewayId=self.gateway)
-        ec2.associate_route_table(RouteTableId=public, SubnetId=self.public[ZONE])
-        self.public_table = public
-        self.table = ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
-        ec2.create_route(RouteTableId=self.table, DestinationCidrBlock="0.0.0.0/0", NatGatewayId=self.nat)
-        self.associations = {
-            zone: ec2.associate_route_table(RouteTableId=self.table, SubnetId=subnet)["AssociationId"]
-            for zone, subnet in self.private.items()
-        }
-        self.s3 = ec2.create_vpc_endpoint(
-            VpcId=self.vpc,
-            ServiceName=f"com.amazonaws.{REGION}.s3",
-            VpcEndpointType="Gateway",
-            RouteTableIds=[self.table],
-        )["VpcEndpoint"]["VpcEndpointId"]
+        made = ec2.create_nat_gateway(SubnetId=self.public[ZONE], AllocationId=address)
+        self.nat = made["NatGateway"]["NatGatewayId"]
+        self.public_table, self.public_associations = self.route_table(
+            self.public.values(), GatewayId=self.gateway
+        )
+        self.table, self.associations = self.route_table(self.private.values(), NatGatewayId=self.nat)
+        self.s3 = self.endpoint("s3", VpcEndpointType="Gateway", RouteTableIds=[self.table])
         self.group = self.make_group("workers")
 
     def subnet(self, block: str, zone: str) -> str:
         made = self.ec2.create_subnet(VpcId=self.vpc, CidrBlock=block, AvailabilityZone=zone)
         return str(made["Subnet"]["SubnetId"])
+
+    def route_table(self, subnets: Sequence[str], **target: str) -> tuple[str, list[str]]:
+        """Create a route table with a default route; return its id and its associations."""
+        table = self.ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
+        self.ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", **target)
+        made = [self.ec2.associate_route_table(RouteTableId=table, SubnetId=subnet) for subnet in subnets]
+        return table, [each["AssociationId"] for each in made]
+
+    def endpoint(self, service: str, **more: Any) -> str:
+        name = f"com.amazonaws.{REGION}.{service}"
+        made = self.ec2.create_vpc_endpoint(VpcId=self.vpc, ServiceName=name, **more)
+        return str(made["VpcEndpoint"]["VpcEndpointId"])
 
     def make_group(self, name: str, *, ingress: bool = True, egress: bool = True) -> str:
         group = self.ec2.create_security_group(GroupName=name, Description=name, VpcId=self.vpc)["GroupId"]
@@ -141,28 +189,33 @@ class Given:
     def tag(self, identity: str, **tags: str) -> None:
         self.ec2.create_tags(Resources=[identity], Tags=tagged(tags))
 
-    def wanted(self, *, vpc: dict[str, Any] | None = None, **changes: Any) -> Wanted:
-        """A stack in this VPC; `vpc` changes what it says of it."""
-        given = WantedVpc(vpc_id=self.vpc, private=self.private, public=self.public, worker_group=self.group)
-        return wanted(vpc=replace(given, **(vpc or {})), elastic_ips=0, **changes)
+    def settings(
+        self, *pools: dict[str, Any], network: dict[str, Any] | None = None, **changes: Any
+    ) -> Settings:
+        """Return a stack in this VPC; `network` changes its section, without the keys whose value is None."""
+        section = {
+            "vpcId": self.vpc,
+            "privateSubnetIds": self.private,
+            "publicSubnetIds": self.public,
+            "workerSecurityGroupId": self.group,
+            **(network or {}),
+        }
+        section = {key: value for key, value in section.items() if value is not None}
+        return stack(*pools, network=section, **changes)
 
-    def report(
-        self, *, vpc: dict[str, Any] | None = None, of: dict[str, Check] = CHECKS, **changes: Any
-    ) -> Report:
-        return examine(account(self.cloud), self.wanted(vpc=vpc, **changes), NOW, of)
+    def report(self, *pools: dict[str, Any], of: Sequence[Check] = OF_NETWORK, **changes: Any) -> Report:
+        report = examine(self.settings(*pools, **changes), account(self.cloud), of)
+        assert (report.denied, report.failed) == ([], [])
+        return report
 
-    def problems(
-        self, *, vpc: dict[str, Any] | None = None, of: dict[str, Check] = OF_NETWORK, **changes: Any
-    ) -> list[str]:
-        report = self.report(vpc=vpc, of=of, **changes)
-        assert report.failed == []
-        return [str(problem) for problem in report.problems]
+    def findings(self, *pools: dict[str, Any], kind: str = MISSING, **changes: Any) -> list[str]:
+        return [str(each) for each in self.report(*pools, **changes).of(kind)]
 
 
 def only(lines: list[str], key: str, *parts: str) -> str:
-    """The one line that there must be: of this key, with all of these parts."""
+    """Return the only line, which has this key and all of these parts."""
     assert len(lines) == 1, lines
     assert lines[0].startswith(f"{key}: "), lines[0]
     for part in parts:
-        assert part in lines[0], lines[0]
+        assert part in lines[0], (part, lines[0])
     return lines[0]
