@@ -14,7 +14,7 @@ from pathlib import Path
 
 from local.home import Home
 from local.nodes import devices, helpers, preload
-from local.nodes.api import Api, Informer, Object
+from local.nodes.api import Api, ApiUnavailable, Informer, Object
 from local.nodes.context import Addresses, Context, Tasks
 from local.nodes.drivers import Drivers
 from local.nodes.images import Images
@@ -108,7 +108,7 @@ def main() -> int:
         return 2
     try:
         asyncio.run(serve(settings))
-    except ToolError as error:
+    except (ToolError, ApiUnavailable) as error:
         print(f"machines of cluster {arguments.cluster}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -14,8 +14,8 @@ from typing import Any
 from local.nodes import names
 from local.nodes.api import UNREACHABLE, Api, ApiError, Informer, Object
 from local.nodes.images import Images
-from local.nodes.quantity import timestamp
 from local.nodes.settings import Settings
+from local.nodes.times import timestamp
 from local.ports import free_ports
 
 log = logging.getLogger(__name__)

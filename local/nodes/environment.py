@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from local.nodes.quantity import divided
+from trainyard.k8s.quantity import parse
 
 Object = dict[str, Any]
 UNKNOWN_USER = 1000
@@ -80,7 +82,9 @@ def resource(facts: Facts, reference: Object, container: Object | None = None) -
     kind, _, what = reference["resource"].partition(".")
     given = ((container or {}).get("resources") or {}).get(kind) or {}
     fallback = facts.allocatable.get(what, "0") if kind == "limits" else "0"
-    return divided(str(given.get(what, fallback)), str(reference.get("divisor", "1")))
+    amount = Fraction(parse(str(given.get(what, fallback))))
+    # Rounded up, in units of the divisor; a divisor of 0 means 1.
+    return str(math.ceil(amount / (parse(str(reference.get("divisor", "1"))) or 1)))
 
 
 def keyed(kind: str, found: Object | None, reference: Object) -> str | None:

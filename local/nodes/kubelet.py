@@ -14,7 +14,7 @@ from local.nodes import logs, remote
 from local.nodes.container import Container
 from local.nodes.pods import Pods
 from local.nodes.process import NotRunningError
-from local.nodes.quantity import epoch
+from local.nodes.times import epoch
 
 # What kubectl calls what its requests ask for.
 COMMANDS: Final = {"portForward": "port-forward"}

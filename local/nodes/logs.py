@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local.nodes.quantity import nano_timestamp
+from local.nodes.times import nano_timestamp
 
 CHUNK = 1 << 16
 FOLLOW_SECONDS = 0.3

@@ -14,8 +14,8 @@ from local.nodes import node
 from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Object
 from local.nodes.context import Tasks
 from local.nodes.devices import ALL, NONE, Devices, shown
-from local.nodes.quantity import micro_timestamp
 from local.nodes.settings import Settings
+from local.nodes.times import micro_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Machines:
                     if first:
                         await self._drop_strangers()
                         first = False
-                except (*UNREACHABLE, ApiError, ValueError) as error:
+                except (aiohttp.ClientError, *UNREACHABLE, ApiError, ValueError) as error:
                     log.warning("instances of %s not read: %s", self.settings.cluster, error)
                     etag = ""
                     await asyncio.sleep(1)

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from local.nodes.devices import NONE, Devices, amounts
-from local.nodes.quantity import timestamp
+from local.nodes.times import timestamp
 from trainyard.k8s import names
 
 Object = dict[str, Any]

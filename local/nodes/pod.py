@@ -160,8 +160,9 @@ class Pod(PodSite):
                 await self.volumes.prepare()
                 return True
             except (MissingReference, ApiError, *UNREACHABLE, subprocess.CalledProcessError) as error:
-                if str(error) != told:
-                    told = str(error)
+                reason = error.message if isinstance(error, ApiError) else str(error)
+                if reason != told:
+                    told = reason
                     self.event("Warning", "FailedMount", f"MountVolume.SetUp failed: {told}")
                 await self.sleep(RETRY_SECONDS)
         return False
@@ -202,7 +203,7 @@ class Pod(PodSite):
             except ApiError as error:
                 if await self._is_gone(error):
                     return
-                if not error.transient and error.status != CONFLICT:
+                if error.status != CONFLICT:
                     log.error("status of pod %s refused: %s", self.label, error)
                     return
                 log.warning("status of pod %s not taken: %s", self.label, error)

@@ -18,7 +18,7 @@ from local.nodes.environment import MissingReference
 from local.nodes.images import Program
 from local.nodes.pod_site import PodSite
 from local.nodes.provisioner import directory_of
-from local.nodes.quantity import epoch
+from local.nodes.times import epoch
 from local.nodes.volumes import Token
 
 Object = dict[str, Any]
@@ -136,11 +136,14 @@ class PodVolumes:
         }
         address = f"{self.pod.context.settings.aws_endpoint}/_trainyard/mount"
         timeout = aiohttp.ClientTimeout(total=10)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(address, params=query, headers=self.pod.context.settings.aws_headers) as answer,
-        ):
-            refusal = (await answer.json(content_type=None)).get("refusal")
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(address, params=query, headers=self.pod.context.settings.aws_headers) as answer,
+            ):
+                refusal = (await answer.json(content_type=None)).get("refusal")
+        except aiohttp.ClientError as error:
+            raise MissingReference(f"mount of {csi['volumeHandle']} failed: {error}") from None
         if refusal:
             raise MissingReference(f"mount of {csi['volumeHandle']} failed: {refusal}")
 

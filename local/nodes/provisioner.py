@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from local.nodes.api import UNREACHABLE, Api, ApiError, Informer, Object, key_of
 from local.nodes.drivers import ACCOUNTS, DRIVERS
-from local.nodes.quantity import parse, timestamp
 from local.nodes.settings import Settings
+from local.nodes.times import timestamp
 from trainyard.k8s import names
+from trainyard.k8s.quantity import parse
 
 log = logging.getLogger(__name__)
 

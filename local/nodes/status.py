@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from local.nodes.quantity import epoch, timestamp
+from local.nodes.times import epoch, timestamp
 
 Object = dict[str, Any]
 Stage = Literal["waiting", "running", "terminated"]

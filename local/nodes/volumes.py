@@ -12,7 +12,7 @@ from typing import Any
 
 from local.nodes import environment
 from local.nodes.environment import TOKEN_FILE, Facts, MissingReference
-from local.nodes.quantity import parse
+from trainyard.k8s.quantity import parse
 
 Object = dict[str, Any]
 IDENTITY_VOLUME = "aws-iam-token"

@@ -64,8 +64,8 @@ class _Outdated(Exception):
 class Informer(Generic[T]):
     """Keeps the items of one source. Its thread ends with `stop`.
 
-    `changed` is called, from that thread, after every change of what is kept, and when waiting for this reflector has
-    an end.
+    `changed` is called, from that thread, after every change of what is kept, and when waiting for this informer has
+    an end. `on_change` gets each item that changed before that: as it was and as it is, None where it is not there.
     """
 
     def __init__(
@@ -74,12 +74,14 @@ class Informer(Generic[T]):
         source: ListWatch[T],
         changed: Callable[[], None],
         *,
+        on_change: Callable[[T | None, T | None], None] = lambda _before, _after: None,
         watch_seconds: float = WATCH_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self._client = client
         self._source = source
         self._changed = changed
+        self._on_change = on_change
         self._watch_seconds = watch_seconds
         self._grace_seconds = grace_seconds
         self._lock = threading.Lock()
@@ -109,6 +111,11 @@ class Informer(Generic[T]):
     def join(self, timeout: float) -> None:
         """Waits this many seconds for the thread's end."""
         self._thread.join(timeout)
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the list was read once."""
+        return self._listed
 
     def items(self) -> tuple[T, ...]:
         """What is there, once it was listed for the first time.
@@ -197,9 +204,11 @@ class Informer(Generic[T]):
             self._failure = None
             first, self._listed = not self._listed, True
         self._settled.set()
-        both = [(before.get(key), items.get(key)) for key in {*before, *items}]
-        news = [pair for pair in both if pair[0] != pair[1] and self._source.matters(*pair)]
-        if first or news:
+        both = [(before.get(key), items.get(key)) for key in {**before, **items}]
+        changes = [pair for pair in both if pair[0] != pair[1]]
+        for pair in changes:
+            self._on_change(*pair)
+        if first or any(self._source.matters(*pair) for pair in changes):
             self._changed()
 
     def _watch(self) -> None:
@@ -234,8 +243,10 @@ class Informer(Generic[T]):
             elif before is not None:
                 del self._items[key]
             self._version = version
-        if before != after and self._source.matters(before, after):
-            self._changed()
+        if before != after:
+            self._on_change(before, after)
+            if self._source.matters(before, after):
+                self._changed()
 
     @contextmanager
     def _open(self, query: dict[str, str], silence: float = READ_SECONDS) -> Iterator[Response]:

@@ -53,18 +53,21 @@ def value(item: dict[str, Any]) -> Value:
 
 
 class Watched:
-    """A reflector of the nodes of pool a, and what it told."""
+    """An informer of the nodes of pool a, and what it told."""
 
-    def __init__(self, api: FakeApi, patience: RetryPolicy = FAST, **options: float) -> None:
+    def __init__(self, api: FakeApi, retry: RetryPolicy = FAST, **options: float) -> None:
         self.news: list[News] = []
         self.rings = 0
         source = ListWatch(
             path=NODES,
             selectors=(("labelSelector", "pool=a"),),
             convert=value,
-            matters=lambda before, after: self.news.append((before, after)) is None,
         )
-        self.informer = Informer(api.client(retry=patience), source, self._ring, **options)
+        client = api.client(retry=retry)
+        self.informer = Informer(client, source, self._ring, on_change=self._note, **options)
+
+    def _note(self, before: Value | None, after: Value | None) -> None:
+        self.news.append((before, after))
 
     def _ring(self) -> None:
         self.rings += 1
@@ -75,7 +78,7 @@ class Watched:
 
 
 class Pauses(threading.Event):
-    """The stop event of a reflector that notes its pauses between two attempts, and has them over at once."""
+    """The stop event of an informer that notes its pauses between two attempts, and has them over at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,9 +90,9 @@ class Pauses(threading.Event):
 
 
 @contextmanager
-def paused(api: FakeApi, patience: RetryPolicy) -> Iterator[list[float]]:
-    """The seconds of each pause of a reflector."""
-    made = Watched(api, patience)
+def paused(api: FakeApi, retry: RetryPolicy) -> Iterator[list[float]]:
+    """The seconds of each pause of an informer."""
+    made = Watched(api, retry)
     pauses = made.informer._stopping = Pauses()
     made.informer.start()
     try:
@@ -100,8 +103,8 @@ def paused(api: FakeApi, patience: RetryPolicy) -> Iterator[list[float]]:
 
 
 @contextmanager
-def watched(api: FakeApi, patience: RetryPolicy = FAST, **options: float) -> Iterator[Watched]:
-    made = Watched(api, patience, **options)
+def watched(api: FakeApi, retry: RetryPolicy = FAST, **options: float) -> Iterator[Watched]:
+    made = Watched(api, retry, **options)
     made.informer.start()
     try:
         yield made
@@ -155,7 +158,7 @@ def disturb(api: FakeApi, chance: random.Random) -> bool:
     "part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))]
 )
 @pytest.mark.long
-def test_reflector_under_seeded_faults_tells_each_event_once(api: FakeApi, part: int) -> None:
+def test_informer_under_seeded_faults_tells_each_event_once(api: FakeApi, part: int) -> None:
     exact = 0
     for seed in range(part, PARTS * SEQUENCES, PARTS):
         chance = random.Random(seed)  # noqa: S311
@@ -308,7 +311,7 @@ def test_the_first_items_wait_for_a_slow_list(api: FakeApi) -> None:
         assert seen.state == [("a", 1)]
 
 
-def test_a_list_that_comes_slowly_is_waited_for_beyond_the_patience(api: FakeApi) -> None:
+def test_a_list_that_comes_slowly_is_waited_for_beyond_the_retry(api: FakeApi) -> None:
     for index in range(60):
         put(api, f"n{index}", 1)
         api.objects[f"{NODES}/n{index}"]["status"] = {"images": "x" * 25_000}
@@ -320,15 +323,15 @@ def test_a_list_that_comes_slowly_is_waited_for_beyond_the_patience(api: FakeApi
 
 
 def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: FakeApi) -> None:
-    patience = RetryPolicy(timeout=5.0, initial_delay=0.01, max_delay=0.02)
+    retry = RetryPolicy(timeout=5.0, initial_delay=0.01, max_delay=0.02)
     put(api, "a", 1)
-    with watched(api, patience) as seen:
+    with watched(api, retry) as seen:
         until(lambda: seen.rings and api.watching)
         api.faults = [BUSY] * 10_000
         api.drop()
         until(lambda: len(api.faults) < 9_999)  # the answer to the first one was read
-        assert seen.state == [("a", 1)]  # patience
-        seen.informer._heard -= patience.timeout
+        assert seen.state == [("a", 1)]  # retry
+        seen.informer._heard -= retry.timeout
         with pytest.raises(ApiUnavailable, match=r"/api/v1/nodes: not heard for .* s: GET .* 503"):
             seen.informer.items()
         api.faults.clear()
@@ -343,7 +346,7 @@ def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: Fa
         assert 0.05 <= time.monotonic() - began < 1.0
 
 
-def test_reflector_whose_attempts_fail_pauses_longer_each_time(api: FakeApi) -> None:
+def test_informer_whose_attempts_fail_pauses_longer_each_time(api: FakeApi) -> None:
     api.faults = [BUSY] * 10_000
     with paused(api, RetryPolicy(timeout=60.0, initial_delay=1.0, max_delay=10.0)) as pauses:
         until(lambda: len(pauses) > 8)
@@ -352,14 +355,14 @@ def test_reflector_whose_attempts_fail_pauses_longer_each_time(api: FakeApi) -> 
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses[1:], longest, strict=False)), pauses
 
 
-def test_reflector_asked_to_retry_later_pauses_as_long(api: FakeApi) -> None:
+def test_informer_asked_to_retry_later_pauses_as_long(api: FakeApi) -> None:
     api.faults = [(429, {"Retry-After": "7"}, b"{}")]
     with paused(api, FAST) as pauses:
         until(lambda: len(pauses) > 1)
     assert pauses[:2] == [0.0, 7.0]
 
 
-def test_reflector_whose_watch_ends_at_once_pauses_before_the_next(api: FakeApi) -> None:
+def test_informer_whose_watch_ends_at_once_pauses_before_the_next(api: FakeApi) -> None:
     with paused(api, RetryPolicy(timeout=60.0, initial_delay=1.0, max_delay=4.0)) as pauses:
         until(lambda: api.drop() or len(pauses) > 7)
     assert all(pause >= 0.5 for pause in pauses[1:]), pauses

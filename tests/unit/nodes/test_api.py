@@ -1,43 +1,109 @@
-"""Watches of the API server that were interrupted."""
+"""Requests and watches of the Kubernetes API from the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from local.nodes.api import ApiError, Informer
+from local.nodes.api import Api, ApiError, ApiUnavailable, Informer
+from tests.unit.launcher.api_server import FakeApi, serving
 
 pytestmark = pytest.mark.unit
 
+PODS = "/api/v1/pods"
+OWN = "/api/v1/namespaces/n/pods"
 
-def item(uid: str, version: str) -> dict[str, Any]:
-    return {"metadata": {"namespace": "n", "name": "p", "uid": uid, "resourceVersion": version}}
+
+@pytest.fixture
+def server() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as served:
+        yield served
 
 
-def test_an_object_that_was_replaced_while_nobody_watched_is_told_as_gone_and_set() -> None:
+@pytest.fixture
+def kubeconfig(server: FakeApi, tmp_path: Path) -> Path:
+    file = tmp_path / "kubeconfig"
+    document = {
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    file.write_text(json.dumps(document))
+    return file
+
+
+def item(uid: str, name: str = "p") -> dict[str, Any]:
+    return {"metadata": {"namespace": "n", "name": name, "uid": uid}}
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def test_informer_reports_changes_in_the_event_loop(server: FakeApi, kubeconfig: Path) -> None:
+    server.put(f"{OWN}/p", item("u1"))
     told: list[tuple[str, str]] = []
-    lists = [item("u1", "1"), item("u1", "2"), item("u2", "3")]
 
-    async def get(_: str) -> dict[str, Any]:
-        return {"items": [lists.pop(0)], "metadata": {"resourceVersion": "9"}}
+    async def story() -> None:
+        async with Api(kubeconfig) as api:
+            pods = Informer(api, PODS, lambda what, found: told.append((what, found["metadata"]["uid"])))
+            watching = asyncio.create_task(pods.run())
+            async with asyncio.timeout(5):
+                await pods.synced.wait()
+            assert list(pods.objects) == [("n", "p")]
+            await api.create(OWN, item("u2", "q"))
+            await api.delete(f"{OWN}/p", {"preconditions": {"uid": "u1"}})
+            await until(lambda: len(told) == 3)
+            assert list(pods.objects) == [("n", "q")]
+            watching.cancel()
+            await asyncio.wait([watching])
 
-    api: Any = SimpleNamespace(get=get)
-    pods = Informer(api, "/api/v1/pods", lambda what, found: told.append((what, found["metadata"]["uid"])))
-
-    async def thrice() -> None:
-        for _ in range(3):
-            await pods._list()
-
-    asyncio.run(thrice())
-    assert told == [("set", "u1"), ("set", "u1"), ("gone", "u1"), ("set", "u2")]
-    assert pods.objects["n", "p"]["metadata"]["uid"] == "u2"
+    asyncio.run(story())
+    assert told == [("set", "u1"), ("set", "u2"), ("gone", "u1")]
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"), [(429, True), (500, True), (503, True), (404, False), (422, False)]
-)
-def test_a_busy_server_may_take_the_same_request_later(status: int, expected: bool) -> None:
-    assert ApiError(status, "", "").transient is expected
+def test_object_that_was_replaced_unseen_is_reported_as_gone_and_set(kubeconfig: Path) -> None:
+    told: list[tuple[str, str]] = []
+    pods = Informer(Api(kubeconfig), PODS, lambda what, found: told.append((what, found["metadata"]["uid"])))
+    for before, after in ((None, "u1"), ("u1", "u1"), ("u1", "u2"), ("u2", None)):
+        pods.apply(before and item(before), after and item(after))
+    assert told == [("set", "u1"), ("set", "u1"), ("gone", "u1"), ("set", "u2"), ("gone", "u2")]
+    assert pods.objects == {}
+
+
+def test_request_is_tried_once(server: FakeApi, kubeconfig: Path) -> None:
+    async def story() -> None:
+        async with Api(kubeconfig) as api:
+            with pytest.raises(ApiError, match="404"):
+                await api.get(f"{OWN}/nobody")
+            server.faults = [(503, {}, b"busy")]
+            with pytest.raises(ApiUnavailable, match="503"):
+                await api.get(OWN)
+
+    asyncio.run(story())
+
+
+def test_cancelled_request_ends_before_its_caller(server: FakeApi, kubeconfig: Path) -> None:
+    """Otherwise a node could be created after its deletion."""
+    server.on_request = lambda method, _path: time.sleep(0.2) if method == "POST" else None
+
+    async def story() -> None:
+        async with Api(kubeconfig) as api:
+            creating = asyncio.create_task(api.create(OWN, item("u1")))
+            await until(lambda: server.requests)
+            creating.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await creating
+            assert server.names(OWN) == ["p"]
+
+    asyncio.run(story())

@@ -29,14 +29,14 @@ class FakeApi:
         name = f"{path}/{body['metadata']['name']}"
         self.calls.append(f"create {name}")
         if name in self.objects:
-            raise ApiError(409, "AlreadyExists", name)
+            raise ApiError("", "", 409, "AlreadyExists", name)
         self.objects[name] = copy.deepcopy(body)
         return body
 
     async def patch(self, path: str, body: dict[str, Any], _kind: str = "") -> dict[str, Any]:
         self.calls.append(f"patch {path}")
         if path in self.busy:
-            raise ApiError(409, "Conflict", path)
+            raise ApiError("", "", 409, "Conflict", path)
         for key, part in body.items():
             self.objects.setdefault(path, {}).setdefault(key, {}).update(copy.deepcopy(part))
         return self.objects[path]
@@ -44,7 +44,7 @@ class FakeApi:
     async def delete(self, path: str) -> dict[str, Any]:
         self.calls.append(f"delete {path}")
         if self.objects.pop(path, None) is None:
-            raise ApiError(404, "NotFound", path)
+            raise ApiError("", "", 404, "NotFound", path)
         return {}
 
 

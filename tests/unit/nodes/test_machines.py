@@ -61,7 +61,7 @@ class FakeApi:
             raise OSError("connection refused")
         name = path.rsplit("/", 1)[1]
         if name not in self.nodes:
-            raise ApiError(404, "NotFound", name)
+            raise ApiError("", "", 404, "NotFound", name)
         self.nodes.remove(name)
         return {}
 

@@ -9,7 +9,7 @@ from components.documents.eks import AGENT, VALUES
 from components.documents.pool import node_pool
 from local.nodes import node
 from local.nodes.devices import ALL, NONE
-from local.nodes.quantity import timestamp
+from local.nodes.times import timestamp
 from tests.unit.infra.changing import settings, with_
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from local.nodes import pod, pod_site
-from local.nodes.api import ApiError
+from local.nodes.api import ApiError, ApiUnavailable
 from local.nodes.container import Container
 from local.nodes.context import Addresses, Tasks
 from local.nodes.images import Images
@@ -43,9 +43,9 @@ class FakeApi:
 
     def _find(self, uid: str) -> None:
         if not self.uid:
-            raise ApiError(404, "NotFound", "p")
+            raise ApiError("", "", 404, "NotFound", "p")
         if uid != self.uid:
-            raise ApiError(409, "Conflict", "the UID in the precondition is another")
+            raise ApiError("", "", 409, "Conflict", "the UID in the precondition is another")
 
     async def patch(self, path: str, body: dict[str, Any]) -> None:
         self._refuse("patch")
@@ -312,12 +312,16 @@ def test_an_end_of_the_time_does_not_hide_that_the_pod_is_to_stop(tmp_path: Path
 
 # What the API server says --------------------------------------------------------------------------------------------
 
-BUSY = ApiError(500, "InternalError", "etcdserver: request timed out")
+BUSY = ApiUnavailable("500 InternalError: etcdserver: request timed out")
 
 
 def test_an_end_that_the_api_server_could_not_take_is_told_again(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
-        world.api.refusals["patch"] = [BUSY, BUSY, ApiError(409, "Conflict", "the object has been modified")]
+        world.api.refusals["patch"] = [
+            BUSY,
+            BUSY,
+            ApiError("", "", 409, "Conflict", "the object has been modified"),
+        ]
         await world.deleted(life)
 
     assert [each["phase"] for each in live(tmp_path, story).api.statuses][-1:] == ["Failed"]
@@ -325,14 +329,14 @@ def test_an_end_that_the_api_server_could_not_take_is_told_again(tmp_path: Path)
 
 def test_a_status_that_is_refused_for_good_is_not_repeated(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
-        world.api.refusals["patch"] = [ApiError(422, "Invalid", "wrong")] * SECONDS * 1000
+        world.api.refusals["patch"] = [ApiError("", "", 422, "Invalid", "wrong")] * SECONDS * 1000
         await world.deleted(life)
 
     live(tmp_path, story)
 
 
 @pytest.mark.parametrize(
-    "refusal", [BUSY, ApiError(403, "Forbidden", "a webhook says no"), OSError("connection refused")]
+    "refusal", [BUSY, ApiError("", "", 403, "Forbidden", "a webhook says no"), OSError("connection refused")]
 )
 def test_a_removal_is_tried_until_the_pod_is_gone(tmp_path: Path, refusal: Exception) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
@@ -344,7 +348,7 @@ def test_a_removal_is_tried_until_the_pod_is_gone(tmp_path: Path, refusal: Excep
 
 def test_a_conflict_over_the_pod_itself_does_not_end_its_removal(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
-        world.api.refusals["delete"] = [ApiError(409, "Conflict", "try again")] * 2
+        world.api.refusals["delete"] = [ApiError("", "", 409, "Conflict", "try again")] * 2
         world.api.refusals["get"] = [OSError("connection refused")]
         await world.deleted(life)
 
