@@ -1,4 +1,4 @@
-"""JSON requests to the Kubernetes API, tried again where that is safe and can help."""
+"""Requests to the Kubernetes API, which are retried where this is safe and can help. Entry point: `Client`."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ T = TypeVar("T")
 JSON = "application/json"
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 15.0
-# An object that is cut by the end of a chunk is read again with the next one.
+# An object that the end of a chunk cuts is parsed again together with the next chunk.
 _CHUNK_BYTES = 262144
-# A launcher's watches stand side by side with its requests, and urllib3 complains of each connection beyond its pool's
-# size. The client's own default is five for each processor.
+# Watches and requests use the pool at the same time, and urllib3 warns of each connection beyond the pool's size.
 _CONNECTIONS = 16
 TOO_MANY = 429
 RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
-# Rights are refused by an API server that has just begun and has not read them yet, too.
+# An API server that just started also answers with these, until it has read the roles.
 UNAUTHORIZED = 401
 REFUSED_STATUS = frozenset({UNAUTHORIZED, 403})
 _SECONDS = re.compile(r"[0-9]{1,9}")
-# Functions such as copy.deepcopy call themselves twice for each level. With this limit C code that reads or writes JSON
-# stays below 6 MiB of a thread's stack, which usually has 8; deeper text is a RecursionError as before.
+# Functions such as copy.deepcopy need two calls per level. With this limit, C code that reads or writes JSON needs less
+# than 6 MiB of a thread's stack, which usually has 8. Deeper text still raises RecursionError.
 _DEEPEST = 25_000
 
 
 class ApiError(Exception):
-    """The API refused: `status` is the HTTP status, `reason` Kubernetes' own word for it, `message` what it says.
+    """The API server refused a request.
 
-    `retry_after` is how many seconds the API wants to be left alone, 0 if it does not say.
+    `status` is the HTTP status; `reason` and `message` are those of the Status object. `retry_after` is how many
+    seconds the API server asks to wait, 0 if it does not say.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class ApiError(Exception):
 
 
 class ApiUnavailable(Exception):
-    """The API could not be reached, or was not able to answer, until the patience for this request ran out.
+    """The API server could not be reached, or could not answer, until the timeout of the request.
 
-    `retry_after` is as in ApiError: it may be longer than the patience is, and then holds for whoever asks next.
+    `retry_after` is as in ApiError. It may be longer than the timeout; then it applies to the next request.
     """
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
@@ -72,7 +72,10 @@ class ApiUnavailable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long one request is tried. All in seconds; waits double from `first` to `longest`, with jitter."""
+    """How long one request is retried, in seconds. Delays double from `initial_delay` to `max_delay`, with jitter.
+
+    A `timeout` of 0 is a single attempt.
+    """
 
     timeout: float = 20.0
     initial_delay: float = 0.2
@@ -80,7 +83,7 @@ class RetryPolicy:
 
 
 class Client:
-    """One connection pool to one API server."""
+    """Requests to one API server over one pool of connections."""
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class Client:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`renew_credentials` is called when the API server no longer accepts those of `api` (401)."""
+        """`api` is made by `api_client`. `renew_credentials` is called when its credentials are not accepted (401)."""
         self._api = api
         self._renew_credentials = renew_credentials
         self._retry = retry or RetryPolicy()
@@ -101,12 +104,12 @@ class Client:
 
     @property
     def configuration(self) -> Any:
-        """What a client of another protocol, such as exec's, needs to reach the same API server."""
+        """The settings with which a client of another protocol, such as exec's, reaches the same API server."""
         return self._api.configuration
 
     @property
     def retry(self) -> RetryPolicy:
-        """How long a request is tried."""
+        """How long a request is retried."""
         return self._retry
 
     def request(
@@ -119,21 +122,24 @@ class Client:
         repeatable: bool = True,
         content: str = JSON,
     ) -> JsonObject:
-        """The answer as JSON. Raises ApiError for a refusal and ApiUnavailable when nothing answers.
+        """Return the response, a JSON object.
 
-        Most of what this launcher asks may be asked again: reads, deletions of exactly one uid, and creations of names
-        that are known beforehand, where a lost answer shows as a conflict. With `repeatable` false, a request is
-        sent again only if the API says that it did nothing (429, 401, 403). A refused right is believed from an API
-        server that had said before that it is ready.
+        Most requests may be repeated: reads, deletions of one uid, and creations with a fixed name, where a lost
+        response shows as a conflict. With `repeatable` false, a request is repeated only if the API server says
+        that it did nothing (429, 401, 403). A 401 or 403 is final once the API server says that it is ready.
+
+        Raises:
+            ApiError: The API server refused.
+            ApiUnavailable: It did not answer, or could not.
         """
         return self._send_with_retries(method, path, query, body, _object, repeatable, content)
 
     def is_ready(self) -> bool:
-        """Whether the API server has begun to serve in full; its rights are read by then.
+        """Return whether the API server is ready. It has read the roles by then.
 
-        What it refuses before, it may allow in the next moment: it serves while it still reads, and then knows of no
-        right (https://kubernetes.io/docs/reference/using-api/health-checks/; the check `informer-sync`). Everybody may
-        ask (--authorization-always-allow-paths of kube-apiserver). Something that does not know the question is ready.
+        While it starts, it refuses what it allows a moment later
+        (https://kubernetes.io/docs/reference/using-api/health-checks/; the check `informer-sync`). Everybody may ask
+        (--authorization-always-allow-paths of kube-apiserver). A server without this endpoint counts as ready.
         """
         try:
             answer = self._send("GET", "/readyz", None, None)
@@ -147,7 +153,10 @@ class Client:
     def list_items(
         self, path: str, query: Mapping[str, str], convert: Callable[[JsonObject], T | None]
     ) -> list[T]:
-        """Every item of this list, converted as it comes, but for those that become None. Raises as `request` does."""
+        """Return the items of a list, each converted as it arrives, except those that become None.
+
+        Raises as `request` does.
+        """
 
         def read(answer: Response) -> list[T]:
             items: list[T] = []
@@ -176,11 +185,11 @@ class Client:
     def open(
         self, path: str, query: Mapping[str, str], *, silence: float = READ_SECONDS
     ) -> Iterator[Response]:
-        """One attempt at a GET whose answer is read piece by piece; it is broken off when the block is left.
+        """Make one attempt at a GET whose response is read in chunks. It is closed at the end of the block.
 
-        `silence` is how many seconds may pass between two pieces. Raises ApiError for everything but success, and
-        ApiUnavailable where nothing answers, while the answer is read, too. An OSError of what else the block does
-        stays one.
+        `silence` is how many seconds may pass between two chunks. Raises ApiError for any status but success, and
+        ApiUnavailable if the API server does not answer, also in the middle of the response. Other OSErrors of the
+        block pass unchanged.
         """
         try:
             answer = _Opened(self._send("GET", path, query, None), path)
@@ -207,7 +216,7 @@ class Client:
         content: str = JSON,
     ) -> T:
         began, wait = self._clock(), self._retry.initial_delay
-        ready = False  # whether it said so before the attempt
+        ready = False  # whether the API server said so before the attempt
         while True:
             failure: str
             refusal: ApiError | None = None
@@ -252,19 +261,19 @@ class Client:
         parameters = self._serialized(method, path, list((query or {}).items()), body, content)
         try:
             response = self._api.call_api(*parameters, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
-        except ApiException as error:  # a certificate that does not hold; waiting does not help
+        except ApiException as error:  # an invalid certificate; waiting does not help
             raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
         return Response(response.response)
 
     def address(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[str, dict[str, str]]:
-        """The whole URL of a GET, and the headers that show who asks: for the client of another protocol."""
+        """Return the URL of a GET and the headers with the credentials, for a client of another protocol."""
         _, url, headers, *_ = self._serialized("GET", path, list(query), None, JSON)
         return url, headers
 
     def _serialized(
         self, method: str, path: str, query: list[tuple[str, str]], body: JsonObject | None, content: str
     ) -> Any:
-        with self._serializing:  # it renews the token where it has to
+        with self._serializing:  # this renews an expired token
             return self._api.param_serialize(
                 method=method,
                 resource_path=path,
@@ -276,55 +285,55 @@ class Client:
 
 
 class Response:
-    """A response of which only the head was read. What reads on raises urllib3's errors and OSError."""
+    """A response of which only the head was read. Reading the body raises urllib3's errors and OSError."""
 
     def __init__(self, response: Any) -> None:
         self.response = response
         self.status = int(response.status)
 
     def whole(self) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         data: bytes = self.response.data
         return data
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it comes; of a chunked one, each chunk without waiting for the next."""
+        """Yield the body as it arrives; of a chunked one, each chunk without waiting for the next."""
         pieces: Iterator[bytes] = self.response.stream(_CHUNK_BYTES)
         return pieces
 
     def refusal(self, method: str, path: str) -> ApiError:
-        """What this answer says, which is no success."""
+        """Return this response, which is no success, as an error."""
         reason, message = _explain(self.whole())
         return ApiError(method, path, self.status, reason, message, _retry_after(self.response.headers))
 
     def allow_silence(self, seconds: float) -> None:
-        """How long the body may pause. Without this as long as the head was waited for."""
-        # A connection that ends with its answer was handed over already and keeps the time that it had.
+        """Set how many seconds the body may pause. The default is the read timeout."""
+        # A connection that ends with its response is already detached and keeps its timeout.
         socket = getattr(self.response.connection, "sock", None)
         if socket is not None:
             socket.settimeout(seconds)
 
     def cut(self) -> None:
-        """Ends the body for the thread that reads it; called by another one."""
+        """End the body for the thread that reads it. Another thread calls this."""
         with suppress(
             ValueError, RuntimeError, OSError
-        ):  # read to its end already, or closed by the other side
+        ):  # already read to its end, or closed by the other side
             self.response.shutdown()
 
     def close(self) -> None:
-        """Gives the connection back if the body was read to its end, and closes it otherwise."""
+        """Return the connection to the pool if the body was read to its end; close it otherwise."""
         self.response.close()
 
 
 class _Opened(Response):
-    """An answer of which `open` is the only attempt: what breaks while its pieces are read is told as such."""
+    """The response of a single attempt: a connection that breaks while it is read is ApiUnavailable."""
 
     def __init__(self, answer: Response, path: str) -> None:
         super().__init__(answer.response)
         self._path = path
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it comes. Raises ApiUnavailable."""
+        """Yield the body as it arrives. Raises ApiUnavailable."""
         try:
             yield from super().chunks()
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -346,35 +355,35 @@ def _checked(value: Any) -> JsonObject:
 
 
 def accept_deep_objects() -> None:
-    """Let Python read and write objects as deep as the API server takes them: one may be in any list.
+    """Let this process read and write objects as deep as the API server accepts them. One may be in any list.
 
-    That is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth), and a field
-    with another API's object, such as podTemplate.spec, may have all of them. By itself Python stops at about 1,000.
+    That is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth). A field with an
+    object of another API, such as podTemplate.spec, may have all of them. Python's default limit is about 1,000.
     """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
 
 
 def api_client(settings: Any) -> Any:
-    """A client with these settings that makes one attempt per request; `Rest` decides on the next.
+    """Return an ApiClient with these settings that makes one attempt per request; `Client` does the retries.
 
-    From then on this process reads deep objects.
+    From then on, this process reads deep objects.
     """
     accept_deep_objects()
     settings.retries = False
     settings.connection_pool_maxsize = _CONNECTIONS
-    # A peer that is gone without a word is noticed after a minute or two, and not at the end of a watch.
+    # With keep-alive probes, a peer that vanished is noticed after a minute or two, not at the end of a watch.
     settings.keep_alive = True
     return client.ApiClient(settings)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Whole seconds (https://www.rfc-editor.org/rfc/rfc9110#field.retry-after); Kubernetes does not use a date."""
+    """Return whole seconds (https://www.rfc-editor.org/rfc/rfc9110#field.retry-after). Kubernetes sends no date."""
     said = headers.get("Retry-After") or ""
     return float(said) if _SECONDS.fullmatch(said) else 0.0
 
 
 def _explain(data: bytes) -> tuple[str, str]:
-    """Reason and message of a `Status` object; proxies answer with something else."""
+    """Return reason and message of a `Status` object. A proxy's response is something else."""
     try:
         status = json.loads(data)
         return str(status.get("reason") or ""), str(status.get("message") or "")

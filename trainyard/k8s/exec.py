@@ -1,6 +1,7 @@
-"""`kubectl exec`: a command in a container, its streams over one WebSocket to the API server.
+"""`kubectl exec`: a command in a container, with its streams on one WebSocket to the API server.
 
-The protocol: k8s.io/apimachinery, pkg/util/remotecommand/constants.go; the client is that of the package kubernetes.
+The protocol is that of k8s.io/apimachinery, pkg/util/remotecommand/constants.go; the client that of the package
+kubernetes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from websocket import WebSocketException
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
-# How long the other side may say nothing, in seconds.
+# How long the other side may be silent, in seconds.
 SILENCE_SECONDS: Final = 60.0
 # Seconds between two checks of that time.
 _POLL_SECONDS: Final = 1.0
@@ -34,7 +35,7 @@ _BROKEN: Final = (WebSocketException, OSError)
 
 
 class Execution:
-    """A command that runs. What can't be sent or read raises ApiUnavailable."""
+    """A running command. Raises ApiUnavailable when its streams cannot be written or read."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Execution:
         *,
         stdin: bool = False,
     ) -> None:
-        """Starts it. Raises ApiError for a refusal."""
+        """Start the command. Raises ApiError for a refusal."""
         self._what = f"exec in {namespace}/{pod}"
         self._stdout = b""
         self._stderr = b""
@@ -57,14 +58,14 @@ class Execution:
             ("stderr", "true"),
         ]
         query += [("command", word) for word in command]
-        # Not by the package's CoreV1Api, whose import takes longer than the command.
+        # Without the package's CoreV1Api, whose import takes longer than the command.
         url, headers = client.address(f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec", query)
         try:
             self._socket: Any = _connected(client.configuration, url, headers)
             self._socket.sock.settimeout(SILENCE_SECONDS)
         except ApiException as error:
             said = str(error.reason)
-            refused = _HANDSHAKE.search(said)  # websocket-client tells the status in its message alone
+            refused = _HANDSHAKE.search(said)  # websocket-client has the status only in its message
             if not refused:
                 raise ApiUnavailable(f"{self._what}: {said}") from None
             reason, message = _refusal(said)
@@ -84,7 +85,7 @@ class Execution:
             return
 
     def write(self, data: bytes) -> None:
-        """To its standard input."""
+        """Write to its standard input."""
         try:
             self._socket.write_stdin(data)
         except _BROKEN as error:
@@ -92,7 +93,7 @@ class Execution:
             raise ApiUnavailable(f"{self._what}: the connection broke: {error}{self._said()}") from None
 
     def read(self) -> bytes:
-        """What it has written since the last call, at least a byte of it; b"" when it has ended."""
+        """Return what it wrote since the last call, at least one byte; b"" when it has ended."""
         end = time.monotonic() + SILENCE_SECONDS
         while not self._stdout and self._take(_POLL_SECONDS):
             if time.monotonic() > end:
@@ -101,7 +102,7 @@ class Execution:
         return data
 
     def line(self) -> str:
-        """Its next line; "" when it has ended."""
+        """Return its next line; "" when it has ended."""
         data = b""
         while b"\n" not in data:
             more = self.read()
@@ -112,7 +113,7 @@ class Execution:
         return line.decode(errors="replace")
 
     def result(self) -> tuple[int, str]:
-        """Its exit code and what it said on standard error, when it has ended; ApiUnavailable if nobody knows."""
+        """Wait for its end. Return its exit code and standard error; ApiUnavailable if the exit code is unknown."""
         end, known = time.monotonic() + SILENCE_SECONDS, 0
         while self._take(_POLL_SECONDS):
             said = len(self._stdout) + len(self._stderr)
@@ -133,7 +134,7 @@ class Execution:
         return code, self._stderr.decode(errors="replace").strip()
 
     def _take_what_came(self) -> None:
-        """The last it said is why it ended; each call brings one message alone."""
+        """Read the last messages, which say why it ended. Each call reads only one message."""
         for _ in range(_MOST_MESSAGES):
             known = len(self._stdout) + len(self._stderr)
             self._take(0)
@@ -141,7 +142,7 @@ class Execution:
                 return
 
     def _take(self, seconds: float) -> bool:
-        """Reads what has come, waits so long for something; False when nothing more can come."""
+        """Read what has arrived, and wait at most this many seconds for it. Return False when nothing more can come."""
         try:
             self._socket.update(timeout=seconds)
         except _BROKEN:
@@ -164,7 +165,7 @@ class Execution:
 
 
 def _refusal(said: str) -> tuple[str, str]:
-    """Reason and message of the Status at the end of what websocket-client says: status line, headers and body."""
+    """Return reason and message of the Status in websocket-client's error: status line, headers and body."""
     line, *rest = said.split(_PART)
     body = rest[-1] if rest else ""
     try:
@@ -175,9 +176,9 @@ def _refusal(said: str) -> tuple[str, str]:
 
 
 def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
-    """What `websocket_call` gives or raises, within SILENCE_SECONDS.
+    """Return or raise what `websocket_call` does, within SILENCE_SECONDS.
 
-    It waits for ever by itself, and makes an interrupt an error like any other: so another thread waits in it.
+    By itself it has no timeout and turns an interrupt into an ordinary error. Therefore another thread calls it.
     """
     answers: SimpleQueue[Any] = SimpleQueue()
     given_up = threading.Event()
@@ -210,6 +211,6 @@ def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
         raise
     if isinstance(answer, Exception):
         raise answer
-    # It would read for as long as something comes, and join all of that anew at each frame: a large file takes hours.
+    # Otherwise it reads as long as data comes and copies all of it for each frame, so that a large file takes hours.
     answer._frames_immediately_available = lambda: False
     return answer

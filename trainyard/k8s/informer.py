@@ -1,8 +1,8 @@
-"""A copy in memory of one list of the API, kept up to date by a watch, as client-go's reflectors do it.
+"""Copies of lists of the API in memory, kept up to date by watches, as client-go's informers do it.
 
 The rules are those of https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes: list
-once, then watch from the list's resourceVersion; after a lost connection watch again from the last version seen,
-bookmarks included; when that version is gone (410), list again.
+once, then watch from the list's resourceVersion. After a lost connection, watch from the last version seen, which may
+be a bookmark's. If that version is gone (410), list again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from trainyard.k8s.stream import lines, read_list
 
 T = TypeVar("T")
 
-# The API server ends a watch after this time, a little less for some, so that not all come back in the same second.
+# The API server ends a watch after this time, or a little less, so that not all are renewed in the same second.
 # client-go asks for 5 to 10 minutes (k8s.io/client-go@v0.35.4/tools/cache/reflector.go, defaultMinWatchTimeout).
 WATCH_SECONDS = 300.0
-# A watch that says nothing for this much longer than it was asked to last is dead. Bookmarks come about once a
-# minute, but no client may rely on them.
+# A watch that is silent for this much longer than its timeout is dead. Bookmarks come about once a minute, but no
+# client may rely on them.
 GRACE_SECONDS = 10.0
 _GONE = 410
 _CLOSING_SECONDS = 2.0
@@ -46,8 +46,9 @@ Key = tuple[str, str]
 class ListWatch(Generic[T]):
     """One list of the API, and what is kept of its items.
 
-    `convert` returns None for an item that is of no use. `matters` says whether a change (before, after; None is not
-    there) is news. With `cached` the first list may be an older one, from the API server's cache: that costs it little.
+    `convert` returns None for an item that is not kept. `matters` returns whether a change is reported; its
+    arguments are the item before and after, None if it is not there. With `cached`, the first list may be an older
+    one from the API server's cache, which costs the server little.
     """
 
     path: str
@@ -58,14 +59,14 @@ class ListWatch(Generic[T]):
 
 
 class _Outdated(Exception):
-    """This watch can't be continued; the list has to be read again."""
+    """The watch cannot be resumed; the list must be read again."""
 
 
 class Informer(Generic[T]):
-    """Keeps the items of one source. Its thread ends with `stop`.
+    """Keeps the items of one ListWatch. Its thread ends with `stop`.
 
-    `changed` is called, from that thread, after every change of what is kept, and when waiting for this informer has
-    an end. `on_change` gets each item that changed before that: as it was and as it is, None where it is not there.
+    Both callbacks run in that thread. `on_change` gets each changed item before and after the change, None if it is not
+    there. `changed` is called after every change that matters, and when waiting for this informer ends.
     """
 
     def __init__(
@@ -98,18 +99,18 @@ class Informer(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=f"watch {source.path}", daemon=True)
 
     def start(self) -> None:
-        """Begins to list and watch."""
+        """Start to list and watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread as soon as it notices, at once if it waits for events."""
+        """End the thread soon, at once if it waits for events."""
         with self._lock:
             self._stopping.set()
             if self._answer is not None:
                 self._answer.cut()
 
     def join(self, timeout: float) -> None:
-        """Waits this many seconds for the thread's end."""
+        """Wait at most this many seconds for the end of the thread."""
         self._thread.join(timeout)
 
     @property
@@ -118,19 +119,19 @@ class Informer(Generic[T]):
         return self._listed
 
     def items(self) -> tuple[T, ...]:
-        """What is there, once it was listed for the first time.
+        """Return what is kept. Waits for the first list.
 
-        Raises ApiError when the API refuses, and ApiUnavailable when it was not heard for the patience of `Rest`. An
-        object that can't be read raises what its conversion does.
+        Raises ApiError if the API server refuses, and ApiUnavailable if it was silent for the timeout of the client's
+        RetryPolicy. An object that cannot be converted raises the error of its conversion.
         """
-        patience = self._client.retry.timeout
-        while (left := self._heard + patience - time.monotonic()) > 0 and not self._settled.wait(left):
-            pass  # a long list that comes is heard, and is waited for
+        timeout = self._client.retry.timeout
+        while (left := self._heard + timeout - time.monotonic()) > 0 and not self._settled.wait(left):
+            pass  # wait longer while a long list arrives
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             silent = time.monotonic() - self._heard
-            if not self._connected and (not self._listed or silent > patience):
+            if not self._connected and (not self._listed or silent > timeout):
                 raise ApiUnavailable(f"{self._source.path}: not heard for {silent:.0f} s: {self._problem}")
             return tuple(self._items.values())
 
@@ -139,12 +140,12 @@ class Informer(Generic[T]):
     def _run(self) -> None:
         failures = 0
         pause = 0.0
-        ready = False  # whether the API server said so, and refuses nevertheless
+        ready = False  # whether the API server said so and refused nevertheless
         while not self._stopping.wait(pause):
             began = time.monotonic()
             pause = 0.0
             known = self._version
-            told_ready, ready = ready, False
+            was_ready, ready = ready, False
             try:
                 if not self._version:
                     self._list()
@@ -158,12 +159,12 @@ class Informer(Generic[T]):
                 pause = error.retry_after
                 refused = error.status in REFUSED_STATUS
                 passing = error.status == _GONE or error.status in RETRIED_STATUS
-                passing = passing or (refused and not told_ready)
+                passing = passing or (refused and not was_ready)
                 self._lost(str(error), None if passing else error)
                 if error.status != TOO_MANY:
-                    self._version = ""  # whatever it has against this watch, a new list is good against it
-                ready = refused and (told_ready or self._client.is_ready())
-            except Exception as error:  # an object that can't be read; the reader gets to know
+                    self._version = ""  # a new list helps against any refusal of this watch
+                ready = refused and (was_ready or self._client.is_ready())
+            except Exception as error:  # an object that cannot be converted; `items` raises it
                 self._lost(str(error), error)
                 return
             else:
@@ -179,10 +180,10 @@ class Informer(Generic[T]):
             failures += 1
 
     def _list(self) -> None:
-        """Reads the whole list.
+        """Read the whole list.
 
-        The first one may come from a cache. A later one may not, or what is known already could be undone: a cache may
-        be older than the watch that was lost.
+        The first one may come from the API server's cache. A later one may not: the cache may be older than the watch
+        that was lost.
         """
         query = dict(self._source.selectors)
         if self._source.cached and not self._listed:
@@ -212,7 +213,7 @@ class Informer(Generic[T]):
             self._changed()
 
     def _watch(self) -> None:
-        """Takes in what changes after the version that is known, until the API server ends the watch."""
+        """Apply the changes after the last known version, until the API server ends the watch."""
         seconds = self._watch_seconds * random.uniform(0.8, 1.0)  # noqa: S311 (jitter)
         query = {
             **dict(self._source.selectors),
@@ -250,7 +251,7 @@ class Informer(Generic[T]):
 
     @contextmanager
     def _open(self, query: dict[str, str], silence: float = READ_SECONDS) -> Iterator[Response]:
-        """An answer that `stop` can cut."""
+        """Open a response that `stop` can end."""
         with self._client.open(self._source.path, query, silence=silence) as answer:
             with self._lock:
                 self._answer = answer
@@ -263,7 +264,7 @@ class Informer(Generic[T]):
                     self._answer = None
 
     def _lost(self, problem: str, failure: Exception | None = None) -> None:
-        """Notes that nothing is heard from now on, and why."""
+        """Note that the connection is lost, and why."""
         with self._lock:
             if self._connected:
                 self._connected, self._heard = False, time.monotonic()
@@ -275,7 +276,7 @@ class Informer(Generic[T]):
 
 
 class Informers:
-    """One reflector for each source that was asked for."""
+    """One informer for each ListWatch in use."""
 
     def __init__(self, client: Client, changed: Callable[[], None]) -> None:
         self._client = client
@@ -283,33 +284,33 @@ class Informers:
         self._running: dict[ListWatch[Any], Informer[Any]] = {}
 
     def keep(self, sources: Iterable[ListWatch[Any]]) -> None:
-        """Watches these from now on, all begun at once, and ends the other watches."""
+        """Watch these from now on, all started at once, and end the other watches."""
         wanted = list(sources)
-        for source in [source for source in self._running if source not in wanted]:
+        for source in [each for each in self._running if each not in wanted]:
             self._running.pop(source).stop()
         for source in wanted:
             self.start(source)
 
     def start(self, source: ListWatch[Any]) -> None:
-        """Watches this one, too, from now on."""
+        """Watch this one, too, from now on."""
         if source not in self._running:
             self._running[source] = Informer(self._client, source, self._changed)
             self._running[source].start()
 
     def items(self, source: ListWatch[T]) -> tuple[T, ...]:
-        """What is kept of a source that is watched. Waits for its first list, and raises as `Informer.items` does."""
-        reflector: Informer[T] = self._running[source]
-        return reflector.items()
+        """Return what is kept of a ListWatch in use. Waits for its first list, and raises as `Informer.items` does."""
+        informer: Informer[T] = self._running[source]
+        return informer.items()
 
     def close(self) -> None:
-        """Ends every watch, and waits for a moment until they have ended."""
+        """End every watch, and wait a moment until they have ended."""
         ended = list(self._running.values())
         self._running.clear()
-        for reflector in ended:
-            reflector.stop()
+        for informer in ended:
+            informer.stop()
         until = time.monotonic() + _CLOSING_SECONDS
-        for reflector in ended:
-            reflector.join(max(0.0, until - time.monotonic()))
+        for informer in ended:
+            informer.join(max(0.0, until - time.monotonic()))
 
 
 def _key(item: JsonObject) -> Key:

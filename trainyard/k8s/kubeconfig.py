@@ -1,4 +1,4 @@
-"""A person's kubeconfig: which API server, as whom, and in which namespace.
+"""Finds the API server, the credentials and the namespace. Entry point: `connect`.
 
 https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
 """
@@ -26,14 +26,20 @@ _SHOWN: Final = 60
 
 
 class NoLogin(ApiUnavailable):
-    """The program that a kubeconfig names to log in, such as `aws eks get-token`, gave nothing to log in with."""
+    """The credential plugin of a kubeconfig, such as `aws eks get-token`, returned no credentials."""
 
 
 def connect(file: str | None, context: str | None, retry: RetryPolicy) -> tuple[Client, str]:
-    """As `kubectl` connects: this file, else those of KUBECONFIG, else ~/.kube/config; and the context's namespace.
+    """Connect as `kubectl` does: with this file, else those of KUBECONFIG, else ~/.kube/config.
 
-    Without any of them, in a pod such as a notebook's, by its service account and in its namespace. Raises
-    ApiUnavailable where there is no file, no such context, or nothing usable in it; NoLogin.
+    Without any of them, a pod uses its service account and namespace.
+
+    Returns:
+        The client and the namespace of the context.
+
+    Raises:
+        NoLogin: The credential plugin failed.
+        ApiUnavailable: There is no file or no such context, or it is not usable.
     """
     settings = client.Configuration()
     if _is_in_pod(file, context):
@@ -50,9 +56,9 @@ def connect(file: str | None, context: str | None, retry: RetryPolicy) -> tuple[
 
 
 def connect_in_pod_or_outside() -> Client:
-    """With the pod's service account, or outside of a pod as `kubectl` connects.
+    """Connect with the pod's service account, or outside of a pod as `kubectl` does.
 
-    Raises ApiUnavailable where there is neither.
+    Raises ApiUnavailable if there is neither.
     """
     settings = client.Configuration()
     try:
@@ -66,7 +72,7 @@ def connect_in_pod_or_outside() -> Client:
 
 
 def namespace_of(file: str | None, context: str | None) -> str:
-    """The context's namespace: nobody is asked and no program is run. Raises ApiUnavailable as `connect` does."""
+    """Return the context's namespace, without a request and without a credential plugin. Raises as `connect` does."""
     if _is_in_pod(file, context):
         return _namespace_of_pod()
     with _understood():
@@ -74,13 +80,13 @@ def namespace_of(file: str | None, context: str | None) -> str:
 
 
 def contexts_of(file: str | None) -> list[str]:
-    """The names of its contexts. Raises ApiUnavailable as `connect` does."""
+    """Return the names of the contexts. Raises ApiUnavailable as `connect` does."""
     with _understood():
         return [str(each["name"]) for each in _merged(file).config["contexts"].value]
 
 
 def _is_in_pod(file: str | None, context: str | None) -> bool:
-    """Whether there is no kubeconfig, and a service account instead."""
+    """Return whether there is no kubeconfig but a service account."""
     if file or context or os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser(_HOME)):
         return False
     account = Path(incluster_config.SERVICE_TOKEN_FILENAME)
@@ -96,7 +102,7 @@ def _namespace_of_pod() -> str:
 
 
 class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
-    """The package's, whose own way with a program that fails is to log it and to go on without a login."""
+    """The package's loader, except that a credential plugin that fails is an error. The package only logs it."""
 
     def _load_from_exec_plugin(self) -> bool | None:
         if "exec" not in self._user:
@@ -123,8 +129,8 @@ class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
             TypeError,
             AttributeError,
             LookupError,
-        ):  # at a terminal, where it has said itself what is wrong
-            raise self._failed(wanted, "see what it says") from None
+        ):  # at a terminal, where the plugin printed its own error
+            raise self._failed(wanted, "see its own message") from None
         return True
 
     def _failed(self, wanted: Any, why: object) -> NoLogin:
@@ -137,9 +143,9 @@ class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
 
 
 class _Merger(kube_config.KubeConfigMerger):  # type: ignore[misc]
-    """The package's, whose own current context is that of the last file, and to which an empty file is an error.
+    """The package's merger, except that empty files are allowed and the current context is that of the first file.
 
-    kubectl's is that of the first file that has one (k8s.io/client-go, tools/clientcmd/loader.go).
+    kubectl does the same (k8s.io/client-go, tools/clientcmd/loader.go). The package takes the last file's.
     """
 
     def load_config(self, path: str) -> None:
@@ -164,13 +170,13 @@ def _usual() -> str:
     given = os.environ.get("KUBECONFIG")
     if not given:
         return os.path.expanduser(_HOME)
-    # In a variable, '~' is a name like any other to kubectl.
+    # kubectl does not expand '~' in the variable.
     return os.pathsep.join(os.path.abspath(each) for each in given.split(os.pathsep) if each)
 
 
 def _loader(file: str | None, context: str | None) -> Any:
     found = _merged(file)
-    if not (context or found.config.safe_get(_CURRENT)):  # such as that of a local cloud which is down
+    if not (context or found.config.safe_get(_CURRENT)):  # for instance of a stopped local cloud
         raise ApiUnavailable("has no current context; is its cluster up?")
     return _Loader(found.config, context, config_persister=found.save_changes, config_base_path=None)
 
@@ -180,7 +186,7 @@ def _check_server(loader: Any) -> None:
     try:
         address = urlsplit(str(server))
         port = address.port
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         port = 0
     if port == 0 or address.scheme not in ("http", "https") or not address.hostname:
         raise ApiUnavailable(
@@ -189,7 +195,7 @@ def _check_server(loader: Any) -> None:
 
 
 def _check_user(loader: Any) -> None:
-    """The package leaves out whom a user acts as, and would go on with all rights of the user's own."""
+    """Refuse impersonation. The package ignores it and would use all rights of the user."""
     for each in ("as", "as-uid", "as-groups", "as-user-extra"):
         if loader._user is not None and loader._user.safe_get(each):
             name = loader.current_context["context"].get("user")
@@ -204,7 +210,7 @@ def _namespace(loader: Any) -> str:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """What the package raises for a file that is none as ApiUnavailable."""
+    """Turn the package's errors for an invalid file into ApiUnavailable."""
     try:
         yield
     except (config.ConfigException, OSError, ValueError, YAMLError) as error:
@@ -213,5 +219,5 @@ def _understood() -> Iterator[None]:
         TypeError,
         AttributeError,
         LookupError,
-    ):  # the client looks at what it has, and not at what that is
+    ):  # the package does not check types
         raise ApiUnavailable("should be a kubeconfig: clusters, users and contexts") from None

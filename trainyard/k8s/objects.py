@@ -1,4 +1,4 @@
-"""Objects of any kind by what they say of themselves: read, applied, deleted, their status put."""
+"""Reads and writes of objects of any kind; the path follows from apiVersion, kind, namespace and name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFLICT = 409
 
 
 def collection(version: str, kind: str, namespace: str) -> str:
-    """The path of the list of this apiVersion and kind in a namespace; "" is all of them, or what is in none."""
+    """Return the path of a list. Namespace "" is all namespaces, or that of a cluster-scoped kind."""
     group, _, _ = version.rpartition("/")
     root = f"/apis/{version}" if group else f"/api/{version}"
     placed = f"/namespaces/{namespace}" if namespace else ""
@@ -29,7 +29,7 @@ def collection(version: str, kind: str, namespace: str) -> str:
 
 
 def path_of(item: Mapping[str, Any]) -> str:
-    """The path of an object."""
+    """Return the path of an object."""
     meta = item["metadata"]
     return f"{collection(item['apiVersion'], item['kind'], meta.get('namespace', ''))}/{meta['name']}"
 
@@ -42,7 +42,7 @@ class Objects:
         self._manager = manager
 
     def get(self, path: str) -> JsonObject | None:
-        """The object, None where there is none."""
+        """Return the object, None if it does not exist."""
         try:
             return self._client.request("GET", path)
         except ApiError as error:
@@ -51,7 +51,7 @@ class Objects:
             raise
 
     def list(self, version: str, kind: str, namespace: str, selector: str = "") -> list[JsonObject]:
-        """Those that have these labels, as in `collection`; each says of what kind it is."""
+        """Return the objects with these labels. Each has its apiVersion and kind, which the items of a list lack."""
 
         def named(item: JsonObject) -> JsonObject:  # the items of a list don't
             return {"apiVersion": version, "kind": kind, **item}
@@ -60,30 +60,30 @@ class Objects:
         return self._client.list_items(collection(version, kind, namespace), query, named)
 
     def read(self, source: ListWatch[T], *, cached: bool = False) -> builtins.list[T]:
-        """What the source keeps of its list; `cached` may be an older one, which costs the store nothing."""
+        """Return what is kept of a list. With `cached` it may be an older one, which costs etcd nothing."""
         query = {**dict(source.selectors), **({"resourceVersion": "0"} if cached else {})}
         return self._client.list_items(source.path, query, source.convert)
 
     def apply(self, manifest: JsonObject) -> JsonObject:
-        """Make the object, or set these of its fields and leave the others: whoever else wrote them keeps theirs."""
+        """Create the object, or set these fields and leave those of other field managers."""
         query = {"fieldManager": self._manager, "force": "true"}
         return self._client.request("PATCH", path_of(manifest), query, manifest, content=_APPLY)
 
     def change(self, manifest: JsonObject) -> bool:
-        """Apply to exactly the object whose uid the manifest has; False if that is another one by now, or gone."""
+        """Apply to the object with the manifest's uid. Return False if it is gone, or another one has its name."""
         try:
             self.apply(manifest)
         except ApiError as error:
-            # Of an object that is gone the API server would make a new one, but for the uid (409).
+            # Without the uid, the API server would create the object if it is gone.
             if error.status in (_NOT_FOUND, _CONFLICT):
                 return False
             raise
         return True
 
     def create(self, manifest: JsonObject, *, dry_run: bool = False) -> bool:
-        """Make the object; False if one of its name exists.
+        """Create the object. Return False if one with its name exists.
 
-        With `dry_run` it is judged and not kept, and a field that is none of its kind is a fault, too
+        With `dry_run` the API server validates it without keeping it, and an unknown field is an error
         (https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation).
         """
         meta = manifest["metadata"]
@@ -99,18 +99,18 @@ class Objects:
         return True
 
     def put(self, item: JsonObject) -> JsonObject | None:
-        """Put the object in place of what was read; None if it is another one by now, or gone."""
+        """Replace the object that was read. Return None if it changed meanwhile or is gone."""
         return self._put(path_of(item), item)
 
     def put_status(self, item: JsonObject) -> JsonObject | None:
-        """As `put`, the status alone."""
+        """Replace only the status, as `put` does."""
         return self._put(f"{path_of(item)}/status", item)
 
     def put_finalizers(self, item: JsonObject, finalizers: Sequence[str]) -> bool:
-        """Put the whole list over that of what was read; False if that is another one by now, or gone.
+        """Replace the list of finalizers of the object that was read. Return False if it changed meanwhile or is gone.
 
-        Applied, a list loses only what this manager had put there: nobody but its author could take away a finalizer
-        that came with the object, as with one that is restored.
+        Server-side apply removes only entries of the same field manager, so a finalizer that came with a restored
+        object would stay.
         """
         meta = {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": [*finalizers]}
         try:
@@ -131,7 +131,7 @@ class Objects:
             raise
 
     def delete(self, path: str, uid: str, version: str = "", *, foreground: bool = False) -> None:
-        """Delete exactly this object, and with `version` only as it was read; nothing where it is another by now."""
+        """Delete the object with this uid, and with `version` only if it did not change. Another one is left alone."""
         conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body: JsonObject = {
             "preconditions": conditions,

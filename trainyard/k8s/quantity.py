@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-# Whole numbers stay int: most are, and their arithmetic is ten times faster.
+# Whole numbers stay int: most are, and int arithmetic is ten times faster.
 Amount = int | Fraction
 
 _KEPT: Final = 4096
@@ -34,18 +34,18 @@ _SUFFIXES: Final = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-# Kubernetes holds amounts in 64 bits. Python takes any number of digits, and prints at most 4,300.
+# Kubernetes stores amounts in 64 bits. Python accepts any number of digits but prints at most 4,300.
 _PATTERN: Final = re.compile(
     r"(?P<number>\d{1,30}(\.\d{0,30})?|\.\d{1,30})(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?",
     re.ASCII,
 )
 
 
-@lru_cache(_KEPT)  # a cluster says the same few quantities again and again
+@lru_cache(_KEPT)  # a cluster repeats the same few quantities
 def parse(text: str | int | float) -> Amount:
-    """The value of a quantity such as `1500m`, `2Gi`, `1e3` or `4`, in units of its resource.
+    """Return the value of a quantity such as `1500m`, `2Gi`, `1e3` or `4`, in units of its resource.
 
-    Raises ValueError with the text for anything that is no quantity, negative ones included.
+    Raises ValueError with the text for anything else, negative quantities included.
     """
     match = _PATTERN.fullmatch(str(text))
     if match is None:
@@ -61,6 +61,6 @@ def parse(text: str | int | float) -> Amount:
 
 @lru_cache(_KEPT)
 def in_words(size: int) -> str:
-    """A number of bytes as people write it: by the suffix that makes it shortest."""
+    """Return a number of bytes as people write it, with the suffix that makes it shortest."""
     whole = ((factor, suffix) for suffix, factor in _SUFFIXES.items() if factor >= 1 and size % factor == 0)
     return min((f"{size // factor}{suffix}" for factor, suffix in whole), key=len)

@@ -1,4 +1,4 @@
-"""Answers of the API that are taken in piece by piece: lists by item, watches by line."""
+"""Responses of the API that are parsed as they arrive: lists item by item, watches line by line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _JSON = json.JSONDecoder()
 
 
 class MalformedResponse(Exception):
-    """What came is not what was asked for: no JSON, or it ends in the middle."""
+    """The response is no JSON of the expected form, or it ends in the middle."""
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The objects of a stream with one on each line. What follows the end of the last line is cut off, and left out.
+    """Yield the objects of a stream with one on each line. An incomplete last line is left out.
 
     Raises MalformedResponse for a line that is no JSON object.
     """
@@ -35,11 +35,11 @@ def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -> str:
-    """Calls `each` with every item of a Kubernetes list, and returns the list's resourceVersion.
+    """Call `each` with every item of a Kubernetes list, and return the list's resourceVersion.
 
-    No more than one item and one chunk stand in memory: a list of a large cluster's pods has tens of megabytes, and ten
-    times that as Python objects. The order of the list's fields is not relied on: custom resources have their `items`
-    before their `metadata`. Raises MalformedResponse for anything that is no list.
+    At most one item and one chunk are in memory. The pods of a large cluster take tens of megabytes as text and ten
+    times that as Python objects. The fields may have any order: lists of custom resources have `items` before
+    `metadata`. Raises MalformedResponse for anything that is no list.
     """
     text = _Text(chunks)
     version = ""
@@ -63,7 +63,7 @@ def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -
 
 
 class _Text:
-    """JSON text of which only a part is there."""
+    """JSON text of which only a part has arrived."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -71,7 +71,7 @@ class _Text:
         self._here, self._at = "", 0
 
     def peek(self) -> str:
-        """The next character that is no white space."""
+        """Return the next character that is no white space."""
         while True:
             while self._at < len(self._here):
                 if not self._here[self._at].isspace():
@@ -80,7 +80,7 @@ class _Text:
             self._more()
 
     def take(self, expected: str) -> None:
-        """Goes past this character. Raises MalformedResponse if another one comes next."""
+        """Skip this character. Raises MalformedResponse if another one comes next."""
         found = self.peek()
         if found != expected:
             raise MalformedResponse(
@@ -89,12 +89,12 @@ class _Text:
         self._at += 1
 
     def skip(self, possible: str) -> None:
-        """Goes past this character if it comes next."""
+        """Skip this character if it comes next."""
         if self.peek() == possible:
             self._at += 1
 
     def value(self) -> Any:
-        """The next value as a whole. Something always follows it, be it only the end of the list."""
+        """Return the next value. Something always follows it, at least the end of the list."""
         self.peek()
         while True:
             try:
@@ -109,7 +109,7 @@ class _Text:
             self._more()
 
     def finish(self) -> None:
-        """Reads what is left, so that the connection can serve another request."""
+        """Read the rest, so that the connection can serve another request."""
         for _ in self._chunks:
             pass
 
