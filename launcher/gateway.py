@@ -12,8 +12,11 @@ from launcher.observe import Node, Observation, Training
 from launcher.request import Request
 from launcher.sources import Aging
 from launcher.wakeup import Wakeup
+from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, Client, JsonObject
 from trainyard.k8s.informer import Informers, ListWatch
+from trainyard.k8s.lease import LeaseStore, ObjectsStore
+from trainyard.k8s.objects import Objects
 
 T = TypeVar("T")
 
@@ -62,14 +65,8 @@ class Gateway(Protocol):
     def record(self, request: Request, event: JsonObject) -> None:
         """Makes this Event."""
 
-    def lease(self, request: Request) -> JsonObject | None:
-        """The run's Lease, if there is one."""
-
-    def create_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
-        """Makes the run's Lease; None if there is one already."""
-
-    def update_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
-        """Puts this in place of the Lease of the same resourceVersion; None if there is a newer one, or none."""
+    def lease_store(self, request: Request) -> LeaseStore:
+        """Return what reads and writes the run's Lease."""
 
 
 class KubernetesGateway:
@@ -201,24 +198,8 @@ class KubernetesGateway:
     def record(self, request: Request, event: JsonObject) -> None:
         self._create(f"/api/v1/namespaces/{request.namespace}/events", event)
 
-    def lease(self, request: Request) -> JsonObject | None:
-        return self._get(f"{_leases(request)}/{request.lease}")
-
-    def create_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
-        try:
-            return self._client.request("POST", _leases(request), body=manifest)
-        except ApiError as error:
-            if error.status == _CONFLICT and error.reason == "AlreadyExists":
-                return None
-            raise
-
-    def update_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
-        try:
-            return self._client.request("PUT", f"{_leases(request)}/{request.lease}", body=manifest)
-        except ApiError as error:
-            if error.status in (_NOT_FOUND, _CONFLICT):
-                return None
-            raise
+    def lease_store(self, request: Request) -> LeaseStore:
+        return ObjectsStore(Objects(self._client, names.MANAGED_BY), request.namespace, request.lease)
 
     def create_job(self, manifest: JsonObject) -> str:
         """Makes this Job and returns its name; with `generateName` the API chooses it."""
@@ -268,10 +249,6 @@ def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for _ in pool.map(work, items):
             pass
-
-
-def _leases(request: Request) -> str:
-    return f"/apis/coordination.k8s.io/v1/namespaces/{request.namespace}/leases"
 
 
 def _uid(training: Training | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from launcher import progress
@@ -13,31 +12,13 @@ from launcher.manifests import Owner, labels, owner_reference
 from launcher.progress import Progress
 from launcher.request import Request
 from trainyard.k8s import names
-from trainyard.k8s.client import JsonObject
-from trainyard.k8s.lease import LeaderElector, Standing
+from trainyard.k8s.lease import LeaderElector
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Store:
-    """A LeaseStore for the Lease of a run."""
-
-    gateway: Gateway
-    request: Request
-
-    def read(self) -> JsonObject | None:
-        return self.gateway.lease(self.request)
-
-    def create(self, item: JsonObject) -> JsonObject | None:
-        return self.gateway.create_lease(self.request, item)
-
-    def replace(self, item: JsonObject) -> JsonObject | None:
-        return self.gateway.update_lease(self.request, item)
-
-
-class RunLease:
-    """The Lease of a run for one holder. Methods may raise ApiError and ApiUnavailable; see LeaderElector."""
+class RunLease(LeaderElector):
+    """The Lease of a run for one holder."""
 
     def __init__(
         self,
@@ -48,7 +29,6 @@ class RunLease:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        self._request = request
         metadata = {
             "name": request.lease,
             "namespace": request.namespace,
@@ -56,32 +36,19 @@ class RunLease:
             "annotations": {},
             "ownerReferences": [owner_reference(owner)],
         }
-        self._elector = LeaderElector(_Store(gateway, request), metadata, holder, clock, wall_clock)
-
-    @property
-    def held(self) -> bool:
-        """Whether the Lease was held at the last request."""
-        return self._elector.held
-
-    @property
-    def other(self) -> str:
-        """The holder that was last seen instead of this one."""
-        return self._elector.other
-
-    def take(self) -> Standing:
-        """Read the Lease and take it if it is free. OURS says that it is held from now on."""
-        return self._elector.take()
+        super().__init__(gateway.lease_store(request), metadata, holder, clock, wall_clock)
+        self._candidates = request.candidates
 
     def progress(self) -> Progress | None:
         """Return the progress of the run that stands in the Lease; None where there is none that can be read."""
-        text = self._elector.annotations.get(names.ANNOTATION_ATTEMPT)
+        text = self.annotations.get(names.ANNOTATION_ATTEMPT)
         try:
-            return progress.loads(text, self._request.candidates) if text else None
+            return progress.loads(text, self._candidates) if text else None
         except ValueError as error:
             log.warning(
                 "Lease %s, annotation %s: %s; it must be an annotation of this version. The run starts from the"
                 " beginning",
-                self._request.lease,
+                self.metadata["name"],
                 names.ANNOTATION_ATTEMPT,
                 error,
             )
@@ -89,16 +56,16 @@ class RunLease:
 
     def keep(self, now: Progress | None) -> None:
         """Renew the Lease if it is time to. Raises Lost if another launcher holds it by now."""
-        if not self.held or self._elector.is_due():
+        if not self.held or self.is_due():
             self.write(now)
 
     def write(self, now: Progress | None) -> None:
         """Renew the Lease with this progress. Raises Lost if another launcher holds it by now."""
-        self._elector.renew(_annotations(now))
+        self.renew(_annotations(now))
 
-    def release(self, now: Progress | None) -> None:
+    def end(self, now: Progress | None) -> None:
         """Leave the Lease with this progress to the next launcher, as far as the API allows it."""
-        self._elector.release(_annotations(now))
+        self.release(_annotations(now))
 
 
 def noted(item: Mapping[str, Any]) -> str:

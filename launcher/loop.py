@@ -93,7 +93,7 @@ class Launcher:
         """Follows the run to its end and returns the exit code; the Lease is released then."""
         code = self._follow()
         if self._lease is not None:
-            self._lease.release(self._memory.progress)
+            self._lease.end(self._memory.progress)
         return code
 
     def _follow(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, JsonObject
-from trainyard.k8s.objects import Objects, path_of
+from trainyard.k8s.objects import Objects, collection
 
 # https://kubernetes.io/docs/concepts/architecture/leases/
 _VERSION = "coordination.k8s.io/v1"
@@ -102,17 +102,17 @@ class LeaseStore(Protocol):
 
 
 class ObjectsStore:
-    """A LeaseStore in the API of a cluster. `metadata` has the name and namespace of the Lease."""
+    """A LeaseStore in the API of a cluster."""
 
-    def __init__(self, objects: Objects, metadata: JsonObject) -> None:
+    def __init__(self, objects: Objects, namespace: str, name: str) -> None:
         self._objects = objects
-        self._path = path_of({"apiVersion": _VERSION, "kind": "Lease", "metadata": metadata})
+        self._path = f"{collection(_VERSION, 'Lease', namespace)}/{name}"
 
     def read(self) -> JsonObject | None:
         return self._objects.get(self._path)
 
     def create(self, item: JsonObject) -> JsonObject | None:
-        return self.read() if self._objects.create(item) else None
+        return self._objects.create(item)
 
     def replace(self, item: JsonObject) -> JsonObject | None:
         return self._objects.put(item)

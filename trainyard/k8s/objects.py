@@ -80,8 +80,8 @@ class Objects:
             raise
         return True
 
-    def create(self, manifest: JsonObject, *, dry_run: bool = False) -> bool:
-        """Create the object. Return False if one with its name exists.
+    def create(self, manifest: JsonObject, *, dry_run: bool = False) -> JsonObject | None:
+        """Create the object. Return None if one with its name exists.
 
         With `dry_run` the API server validates it without keeping it, and an unknown field is an error
         (https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation).
@@ -91,12 +91,11 @@ class Objects:
         try:
             judged = {"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {}
             query = {"fieldManager": self._manager, **judged}
-            self._client.request("POST", path, query, manifest)
+            return self._client.request("POST", path, query, manifest)
         except ApiError as error:
             if error.status == _CONFLICT and error.reason == "AlreadyExists":
-                return False
+                return None
             raise
-        return True
 
     def put(self, item: JsonObject) -> JsonObject | None:
         """Replace the object that was read. Return None if it changed meanwhile or is gone."""

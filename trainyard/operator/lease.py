@@ -30,8 +30,9 @@ class LeaseHolder:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
+        store = ObjectsStore(objects, n.CONTROLLER_NAMESPACE, n.CONTROLLER)
         metadata = {"name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}
-        self._elector = LeaderElector(ObjectsStore(objects, metadata), metadata, holder, clock, now)
+        self._elector = LeaderElector(store, metadata, holder, clock, now)
         self._until = float("-inf")
         self._retry_after = 0.0
 

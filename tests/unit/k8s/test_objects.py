@@ -96,10 +96,10 @@ def test_finalizers_are_put_over_what_was_read_whoever_put_them_there(api: FakeA
 
 def test_only_what_was_meant_is_deleted_and_made_once(api: FakeApi) -> None:
     objects = Objects(api.client(), "manager")
-    assert objects.create(service(), dry_run=True) is True
+    assert objects.create(service(), dry_run=True)
     assert objects.get(path_of(service())) is None
-    assert objects.create(service()) is True
-    assert objects.create(service()) is False
+    assert objects.create(service())
+    assert objects.create(service()) is None
     path = path_of(service())
     uid = api.objects[path]["metadata"]["uid"]
     objects.delete(path, "another")

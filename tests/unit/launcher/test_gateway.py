@@ -14,7 +14,9 @@ import pytest
 
 from components.training import LAUNCHER_RULES
 from launcher.gateway import AT_ONCE, KubernetesGateway
+from launcher.lease import RunLease
 from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
+from launcher.manifests import Owner
 from launcher.request import Request, RequestError
 from launcher.submit import ManifestError, read_manifest, with_range
 from tests.unit.launcher.api_server import FakeApi, until
@@ -143,10 +145,9 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     gateway.create_training(request_, pod("train-r1"))
     gateway.delete_training(request_, "uid")
     gateway.give_back("small-x", "uid")
-    gateway.lease(request_)
-    made = gateway.create_lease(request_, pod("launch-r1"))
-    assert made is not None
-    gateway.update_lease(request_, made)
+    lease = RunLease(gateway, request_, Owner(name="launch-r1", uid="u"), "pod", time.time, time.time)
+    lease.take()
+    lease.write(None)
     gateway.record(request_, pod("event"))
     granted = {
         (rule.namespace, group, resource, verb)

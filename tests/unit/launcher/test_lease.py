@@ -110,7 +110,7 @@ def test_a_release_leaves_no_holder_and_keeps_the_progress(api: FakeApi) -> None
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     mine.take()
-    mine.release(dataclasses.replace(begun(clock.now), attempt=2))
+    mine.end(dataclasses.replace(begun(clock.now), attempt=2))
     spec = api.objects[LEASE]["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (None, 1)
     other = run_lease(api, "pod-b", clock)
@@ -124,7 +124,7 @@ def test_a_new_job_of_the_same_name_begins_anew(api: FakeApi) -> None:
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     mine.take()
-    mine.release(begun(clock.now))
+    mine.end(begun(clock.now))
     other = run_lease(api, "pod-b", clock, Owner(name="launch-r1", uid="another-job"))
     assert (other.take(), other.progress()) == (Standing.OURS, None)
     assert api.objects[LEASE]["metadata"]["ownerReferences"][0]["uid"] == "another-job"
@@ -137,7 +137,7 @@ def test_progress_that_can_not_be_read_is_told_and_begun_anew(
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     mine.take()
-    mine.release(None)
+    mine.end(None)
     api.objects[LEASE]["metadata"]["annotations"]["trainyard.dev/attempt"] = "second"
     other = run_lease(api, "pod-b", clock)
     other.take()

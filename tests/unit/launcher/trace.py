@@ -308,13 +308,16 @@ class Trace:
     def wait(self, timeout: float) -> None:
         self.tick()
 
-    def lease(self, request: Request) -> Object | None:
+    def lease_store(self, request: Request) -> Trace:
+        return self
+
+    def read(self) -> Object | None:
         return self.lease_
 
-    def create_lease(self, request: Request, manifest: Object) -> Object | None:
+    def create(self, manifest: Object) -> Object | None:
         return self._written(manifest) if self.lease_ is None else None
 
-    def update_lease(self, request: Request, manifest: Object) -> Object | None:
+    def replace(self, manifest: Object) -> Object | None:
         assert self.lease_ is not None
         if manifest["metadata"]["resourceVersion"] != self.lease_["metadata"]["resourceVersion"]:
             return None
