@@ -336,8 +336,8 @@ class QueueSpec(ApiObject):
         required=True,
     )
     working_dir: str = f.string(
-        "Working directory of the command, where the workspace is mounted. If it is /app, and storage.workspace has "
-        "another mountPath, a job with a workspace runs there.",
+        "Working directory of the command, where the workspace is mounted. If it is /app, a job with a workspace runs "
+        "in the mountPath of storage.workspace.",
         f.directory(WORKING_DIRECTORY),
         default=WORKING_DIRECTORY,
     )

@@ -17,13 +17,13 @@ HEAD: Final = f"""\
 
 <!-- Written by `make manifests` from trainyard/operator/api; edits here are lost. -->
 
-`{n.API_VERSION}`; both kinds are namespaced. `kubectl explain {n.JOB_SINGULAR}.spec` says the same. The API server
-refuses what is wrong here, and names the field and what would be right. A quantity is one of Kubernetes, above 0.
+`{n.API_VERSION}`; both kinds are namespaced. `kubectl explain {n.JOB_SINGULAR}.spec` shows the same. The API server
+refuses an invalid value with the field and what it must be. A quantity is one of Kubernetes, above 0.
 """
 QUEUE_HEAD: Final = f"""
 ## {n.QUEUE_KIND}
 
-How jobs are made (`{n.QUEUE_SINGULAR}`, `{n.QUEUE_PLURAL}`, `{n.QUEUE_SHORT}`; category `{n.CATEGORY}`). \
+How jobs are created (`{n.QUEUE_SINGULAR}`, `{n.QUEUE_PLURAL}`, `{n.QUEUE_SHORT}`; category `{n.CATEGORY}`). \
 Its name has at most {QUEUE_NAME_MAX_LENGTH} characters.
 """
 JOB_HEAD: Final = f"""
@@ -34,9 +34,8 @@ One training (`{n.JOB_SINGULAR}`, `{n.JOB_PLURAL}`, `{n.JOB_SHORT}`; category `{
 `kubectl scale --replicas` sets `spec.numNodes`; the API server shows the scale only of jobs that have numNodes.
 """
 OVERRIDES: Final = """
-Below `spec.overrides` is every field of the queue's `spec` but `parentKaiQueue`, each optional and without a default; \
-the rules hold there too, but for those that need the whole queue. \
-Some of them need further permissions: \
+`spec.overrides` has all fields of the queue's `spec` except `parentKaiQueue`. Each is optional and has no default. \
+The rules apply there, too, except those that need the complete queue. Some fields need further permissions: \
 [torchrun.md](torchrun.md#what-a-job-may-ask-for).
 """
 
@@ -49,13 +48,13 @@ def render() -> str:
 
 
 def _kind(spec: Field, status: Field) -> Iterator[str]:
-    yield "\n### spec\n\n| Field | Holds | Default | Unit | Meaning |\n|---|---|---|---|---|\n"
+    yield "\n### spec\n\n| Field | Type | Default | Unit | Description |\n|---|---|---|---|---|\n"
     yield from (_row(path, each) for path, each in _below("", spec))
     if "overrides" in spec.fields:
         yield OVERRIDES
     yield "\nRules:\n\n"
     yield from (f"- {each}\n" for each in _rules(spec))
-    yield "\n### status\n\n| Field | Holds | Unit | Meaning |\n|---|---|---|---|\n"
+    yield "\n### status\n\n| Field | Type | Unit | Description |\n|---|---|---|---|\n"
     for path, each in _below("", status):
         yield _line(f"`{path}`", each.holds, each.unit, each.description)
 
@@ -72,7 +71,7 @@ def _below(place: str, parent: Field) -> Iterator[tuple[str, Field]]:
 
 
 def _row(path: str, each: Field) -> str:
-    default = "must be given" if each.required else each.default_text()
+    default = "required" if each.required else each.default_text()
     shown = f"`{default}`" if each.default not in (None, {}) else default
     return _line(f"`{path}`", each.holds, shown, each.unit, each.description)
 
