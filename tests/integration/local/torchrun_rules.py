@@ -162,7 +162,7 @@ QUEUE_CASES = [
     _queue("scheduling.tolerations[0].operator", "must be Exists",
            {"scheduling.tolerations": [{"effect": "NoSchedule"}]},
            {"scheduling.tolerations": [{"operator": "Exists"}]}),
-    _queue("scheduling.tolerations[0].value", "takes no value",
+    _queue("scheduling.tolerations[0].value", "must be empty",
            {"scheduling.tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
            {"scheduling.tolerations": [{"key": "a", "operator": "Equal", "value": "b"}]}),
     _queue("scheduling.tolerations[0].tolerationSeconds", "NoExecute",
