@@ -87,7 +87,7 @@ class Aws:
         def read(client: Any) -> Any:
             return getattr(client, method)(**arguments)
 
-        answer: dict[str, Any] | None = self._ask(service, method, arguments, missing, read)
+        answer: dict[str, Any] | None = self._ask(service, method, "", arguments, missing, read)
         return answer
 
     def items(
@@ -108,17 +108,18 @@ class Aws:
                 pages = [getattr(client, method)(**arguments)]
             return [entry for page in pages for entry in page.get(key) or []]
 
-        return list(self._ask(service, method, arguments, missing, read) or [])
+        return list(self._ask(service, method, key, arguments, missing, read) or [])
 
     def _ask(
         self,
         service: str,
         method: str,
+        key: str,
         arguments: Mapping[str, Any],
         missing: tuple[str, ...],
         read: Callable[[Any], Any],
     ) -> Any:
-        question = f"{service} {method} {sorted(arguments.items())}"
+        question = f"{service} {method} {key} {missing} {sorted(arguments.items())}"
         if question in self._answers:
             return self._answers[question]
         # The client tries five times. Once is enough for a service that can't be reached.

@@ -231,9 +231,7 @@ def _check_group(index: int, pool: Pool, found: Reservation) -> list[Finding]:
 
 
 def _check_sharing(
-    pools: Sequence[tuple[str, Pool]],
-    found: Mapping[str, Reservation | None],
-    own: Counter[str | None],
+    pools: Sequence[tuple[str, Pool]], found: Mapping[str, Reservation | None], own: Counter[str | None]
 ) -> list[Finding]:
     """Pools that share reservations need enough free instances together."""
     groups: list[list[tuple[str, Pool]]] = []

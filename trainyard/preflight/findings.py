@@ -67,10 +67,7 @@ def required_endpoints(settings: Settings) -> tuple[str, ...]:
     network = settings.network
     if not network.private or network.existing is None:
         return ()
-    return (
-        "s3",
-        *(name for name in _needed_endpoints(settings) if name not in network.interface_endpoints),
-    )
+    return ("s3", *(name for name in _needed_endpoints(settings) if name not in network.interface_endpoints))
 
 
 def _needed_endpoints(settings: Settings) -> tuple[str, ...]:

@@ -133,14 +133,7 @@ def _node_uses(settings: Settings, aws: Aws) -> list[Use]:
     if cluster.existing is None:
         name = cluster.system_instance_type
         vcpus = accelerators.TYPES[name].vcpus
-        add(
-            SYSTEM_KEY,
-            cluster.system_count,
-            name,
-            quota_of(name, "on-demand"),
-            vcpus,
-            eks.VOLUME_GIB,
-        )
+        add(SYSTEM_KEY, cluster.system_count, name, quota_of(name, "on-demand"), vcpus, eks.VOLUME_GIB)
     sizes = {identity: int(each["VolumeSize"]) for identity, each in snapshots(settings, aws).items()}
     for index, pool in enumerate(settings.pools):
         # Reserved capacity counts already, or never. Only instances outside the reservation count in addition.

@@ -13,15 +13,7 @@ from botocore.exceptions import ClientError, NoCredentialsError
 from infra.stack_file import load
 from tests.shipped import shipped
 from tests.unit.emulator import REGION, SESSION, Cloud
-from tests.unit.preflight.accounts import (
-    ACCOUNT,
-    Answers,
-    ExistingVpc,
-    Session,
-    account,
-    checks,
-    stack,
-)
+from tests.unit.preflight.accounts import ACCOUNT, Answers, ExistingVpc, Session, account, checks, stack
 from trainyard.preflight import __main__
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import CHECKS, Report, examine

@@ -9,16 +9,7 @@ import pytest
 
 from infra import versions
 from tests.unit.emulator import REGION, Cloud
-from tests.unit.preflight.accounts import (
-    ACCOUNT,
-    EXISTING,
-    Answers,
-    account,
-    checks,
-    findings,
-    only,
-    stack,
-)
+from tests.unit.preflight.accounts import ACCOUNT, EXISTING, Answers, account, checks, findings, only, stack
 from trainyard.preflight.checks import Report, examine
 from trainyard.preflight.findings import NOT_ASKED
 from trainyard.preflight.images import split_reference, used_images
