@@ -260,7 +260,7 @@ def test_short_names_and_the_category_find_both_kinds(server: ApiServer) -> None
 
 
 def test_explain_says_what_a_field_is_its_unit_and_its_default(server: ApiServer) -> None:
-    told = server.kubectl("explain", "torchrunqueue.spec.jobDefaults").stdout
-    words = " ".join(told.split())
+    text = server.kubectl("explain", "torchrunqueue.spec.jobDefaults").stdout
+    words = " ".join(text.split())
     assert "before the job is Failed. Default: 3." in words
-    assert "Unit: seconds. Default: a finished job is never removed." in words
+    assert "Unit: seconds. Default: a finished job is never deleted." in words
