@@ -261,6 +261,7 @@ def test_invalid_queue_is_reported_with_its_path(path: str, value: Any, message:
         ("env", [{"value": "a"}], "spec.env[0].name is missing"),
         ("env", [{"name": "1a"}], 'spec.env[0].name is "1a"; it must be letters'),
         ("args", ["a\0b"], "spec.args"),
+        ("env", [{"name": "A", "value": "a\0b"}], 'spec.env[0].value is "a\\u0000b"'),
         ("command", " ", 'spec.command is " "; it must be a command'),
         ("jobQueue", "a\n", "spec.jobQueue"),
     ],
