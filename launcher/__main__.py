@@ -39,8 +39,13 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         metavar="ADDRESS",
         help="serve metrics on this address (default: on each one of the pod, and outside of a pod on 127.0.0.1)",
     )
+    parser.add_argument(
+        "--verbose", action="store_true", help="also log each change of a count, as debug lines"
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    if options.verbose:
+        logging.getLogger("launcher").setLevel(logging.DEBUG)
     try:
         request = parse_request(environment)
     except RequestError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -139,6 +140,30 @@ def placeholders(request: Request, seen: Observation) -> tuple[Pod, ...]:
 def remove(pods: tuple[Pod, ...]) -> tuple[Remove, ...]:
     """The removal of each of these pods."""
     return tuple(Remove(name=pod.name, uid=pod.uid) for pod in pods)
+
+
+# A word with a digit and a hyphen is the name of a node, NodeClaim or pod.
+_OBJECT_NAME = re.compile(r"\b(?=[\w.-]*\d)[\w.]+(-[\w.]+)+\b")
+_WORKERS = re.compile(r"(\d+ of )?\d+ (workers running|workers finished|finished)(, \d+ finished)?")
+
+
+def substance(reason: str) -> set[str]:
+    """Return the parts of a reason without what changes all the time: names, numbers, the plural."""
+    return {_without_numbers(part) for part in reason.split("; ")}
+
+
+def _without_numbers(part: str) -> str:
+    part = re.sub(r"(NodeClaims? starting):.*", r"\1", part)
+    part = _WORKERS.sub("WORKERS", part)
+    part = re.sub(r"\d+(\.\d+)?", "#", _OBJECT_NAME.sub("NAME", part))
+    return re.sub(r"\b(\w{3,}?)s\b", r"\1", part)
+
+
+def is_news(report: Report, last: Report | None) -> bool:
+    """Return whether the report differs from the last printed one in its state, its nodes or a part of its reason."""
+    if last is None or (report.state, report.nodes, report.of) != (last.state, last.nodes, last.of):
+        return True
+    return not substance(report.reason) <= substance(last.reason)
 
 
 def line(report: Report, elapsed: float) -> str:

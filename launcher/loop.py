@@ -86,7 +86,8 @@ class Launcher:
         self.tally = metrics.nothing(self.request)
         self._owner: Owner | None = None
         self._lease: RunLease | None = None
-        self._told: Report | None = None
+        self._last_report: Report | None = None
+        self._last_printed: Report | None = None
         self._chance = self.draw or random.Random(self.request.run_id).random  # noqa: S311 (jitter)
 
     def run(self) -> int:
@@ -159,7 +160,7 @@ class Launcher:
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
             if not recount:  # what a recount may still change is no news
-                self._tell(step.report)
+                self._report(step.report)
             code = self._do(step.actions, seen, self._owner, self._lease)
             if code is not None:
                 return code
@@ -227,6 +228,7 @@ class Launcher:
                     self.gateway.delete_pods(request, gone)
                 case GiveBack(claim=claim, uid=uid, reason=reason, late=late):
                     self.gateway.give_back(claim, uid)
+                    log.info("deleted %s", reason)
                     self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
                     made = self._submit(nodes, reason)
@@ -256,8 +258,8 @@ class Launcher:
 
     def _end(self, end: End) -> int:
         succeeded = end.code == names.EXIT_SUCCEEDED
-        last = self._told or Report(state="", nodes=0, of=self.request.max_nodes, claims=0, reason="")
-        self._tell(
+        last = self._last_report or Report(state="", nodes=0, of=self.request.max_nodes, claims=0, reason="")
+        self._report(
             Report(
                 state=names.STATE_SUCCEEDED if succeeded else names.STATE_FAILED,
                 nodes=last.nodes,
@@ -268,12 +270,20 @@ class Launcher:
         )
         return end.code
 
-    def _tell(self, news: Report) -> None:
-        """Prints a report that differs from the last one, and records an Event when the state does."""
-        last, self._told = self._told, news
+    def _report(self, news: Report) -> None:
+        """Print a report that says something new, and record an Event when the state changes.
+
+        A report that differs in counts or names alone is a debug line.
+        """
+        last, self._last_report = self._last_report, news
         if news == last:
             return
-        self.say(actions.line(news, self.clock() - self._began))
+        line = actions.line(news, self.clock() - self._began)
+        if actions.is_news(news, self._last_printed):
+            self._last_printed = news
+            self.say(line)
+        else:
+            log.debug("%s", line)
         if self._owner is None or (last is not None and last.state == news.state):
             return
         kind, reason = _EVENT_REASONS[news.state]

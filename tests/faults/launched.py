@@ -21,7 +21,7 @@ import os, sys
 from launcher import state_machine
 state_machine.UNRECONCILED_SECONDS = {seconds}
 from launcher.__main__ import main
-sys.exit(main(sys.argv[1:], os.environ))
+sys.exit(main(["--verbose"], os.environ))
 """
 
 
@@ -42,7 +42,9 @@ class Launched:
         kubeconfig = log.with_suffix(".kubeconfig")
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(server, token)))
         hasty = unreconciled_seconds is not None
-        program = ["-c", _HASTY.format(seconds=unreconciled_seconds)] if hasty else ["-m", "launcher"]
+        program = (
+            ["-c", _HASTY.format(seconds=unreconciled_seconds)] if hasty else ["-m", "launcher", "--verbose"]
+        )
         self.log = log
         with log.open("w") as sink:
             self.process = subprocess.Popen(
@@ -65,8 +67,8 @@ class Launched:
 
     @property
     def states(self) -> list[str]:
-        """Its lines of state."""
-        return [line for line in self.output.splitlines() if line.startswith("launcher state=")]
+        """Its lines of state, the debug lines among them."""
+        return re.findall(r"launcher state=.*", self.output)
 
     @property
     def last(self) -> str:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from launcher.actions import substance
 from trainyard.cli.follow import LAUNCHER_LINE, reason_of
 
 STACK = "pulumi:pulumi:Stack"
@@ -43,8 +44,6 @@ WAIT = re.compile(
 TIMED = re.compile(r"^ *[\d.]+ s  (?P<text>.*)$")
 NODE = re.compile(r"^node (?P<state>joined|ready|leaving|gone): (?P<name>\S+)")
 POD = re.compile(r"^\[(?P<pod>\S+)\] (?P<text>.*)$")
-# A word with a digit and a hyphen is the name of a node, NodeClaim or pod.
-OBJECT_NAME = re.compile(r"\b(?=[\w.-]*\d)[\w.]+(-[\w.]+)+\b")
 FIELD = re.compile(r"^([a-z]+)=\w*")
 # The trainer's lines by their first fields. Those of REPEATED come again and again.
 REPEATED = ("step", "epoch", "checkpoint=saved")
@@ -221,7 +220,7 @@ class RunSummary:
         found, reason = LAUNCHER_LINE.match(text), reason_of(text)
         if found is None or reason is None:
             return not text.startswith("INFO ")
-        reasons = {_without_numbers(each) for each in reason.split("; ")}
+        reasons = substance(reason)
         if found["state"] != self._state:
             self._state, self._reasons = found["state"], reasons
             return True
@@ -299,12 +298,3 @@ def _kind(text: str) -> str:
     if found is None:
         return ""
     return next((each for each in (*REPEATED, *SINGLE) if each in (found[0], found[1])), "")
-
-
-def _without_numbers(reason: str) -> str:
-    """A part of a launcher's reason without what changes all the time: names, numbers, the plural."""
-    reason = re.sub(r"(NodeClaims? starting):.*", r"\1", reason)
-    reason = re.sub(r"(\d+ of )?\d+ (workers running|workers finished|finished)", "WORKERS", reason)
-    reason = reason.replace("WORKERS, WORKERS", "WORKERS")
-    reason = re.sub(r"\d+(\.\d+)?", "#", OBJECT_NAME.sub("NAME", reason))
-    return re.sub(r"\b(\w{3,}?)s\b", r"\1", reason)

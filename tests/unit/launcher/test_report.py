@@ -1,0 +1,59 @@
+"""Which reports of the launcher are a line, and which are a debug line."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from launcher.actions import Report, is_news
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.test_runs import CLAIMS, hurried, made_for, stamp
+
+pytestmark = pytest.mark.unit
+
+LAST = Report(state="waiting", nodes=0, of=4, claims=1, reason="1 NodeClaim starting: small-a1")
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        (Report(state="waiting", nodes=0, of=4, claims=1, reason="waiting for Karpenter"), True),
+        (Report(state="waiting", nodes=1, of=4, claims=1, reason=LAST.reason), True),
+        (Report(state="holding", nodes=0, of=4, claims=1, reason=LAST.reason), True),
+        (Report(state="waiting", nodes=0, of=4, claims=4, reason=LAST.reason), False),
+        (
+            Report(
+                state="waiting", nodes=0, of=4, claims=2, reason="2 NodeClaims starting: small-a1, small-b2"
+            ),
+            False,
+        ),
+        (Report(state="waiting", nodes=0, of=4, claims=1, reason=f"{LAST.reason}; 1 node: cordoned"), True),
+    ],
+)
+def test_is_news_counts_and_names_alone_are_no_news(report: Report, expected: bool) -> None:
+    assert is_news(report, LAST) is expected
+    assert is_news(report, None)
+
+
+def test_start_more_nodeclaims_print_one_line(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+    runner, said = hurried(api, asked(capacityDeadlineSeconds=75), lambda now: one_more(api, now))
+    with caplog.at_level(logging.DEBUG, "launcher"):
+        runner.run()
+    started = [line for line in said if "starting: small-" in line]
+    assert len(started) == 1
+    debug = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    assert any("claims=4 " in line for line in debug)
+
+
+def one_more(api: FakeApi, now: float) -> None:
+    """Add a NodeClaim, up to four."""
+    number = len(api.names(CLAIMS))
+    if number < 4:
+        meta = {
+            "name": f"small-x{number}",
+            "labels": {"karpenter.sh/nodepool": "small"},
+            "creationTimestamp": stamp(now),
+        }
+        api.put(f"{CLAIMS}/small-x{number}", {"metadata": meta, "spec": made_for()})
