@@ -1,4 +1,4 @@
-"""Looks at jobs and queues as the API's events and the clock ask for it, several at a time."""
+"""Reconcile jobs and queues when the API server reports a change, and when a requeue is due."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from trainyard.operator.workqueue import RetryLater, WorkQueue
 
 T = TypeVar("T")
 
-# A look is six requests or more, one after another, of which each waits for the API server.
+# A reconcile makes six requests or more, one after another, and waits for the API server most of the time.
 WORKERS = 8
-# Whatever event was lost, everything is looked at again after this time, in seconds.
+# The interval of a resync of all objects, in seconds. It makes up for lost events.
 RESYNC_SECONDS = 600.0
-# A look at nothing: it comes to its end as long as there is a worker that ends a look.
-BEAT_SECONDS = 10.0
-# Requests are given up in less (trainyard/k8s/client.py, RetryPolicy), and there are eight workers.
+# The interval of the heartbeat: a no-op reconcile that proves the workers are alive.
+HEARTBEAT_SECONDS = 10.0
+# Requests end in less time (trainyard/k8s/client.py: RetryPolicy), and there are eight workers.
 STUCK_SECONDS = 180.0
 
 _RESYNC = Key("resync", "", "")
-_BEAT = Key("beat", "", "")
+_HEARTBEAT = Key("heartbeat", "", "")
 
 log = logging.getLogger(__name__)
 
 
 class Controller:
-    """All methods belong to the event loop's thread. Looks wait while they are not allowed, where another works."""
+    """Call all methods in the event loop's thread, except `silent_seconds`. Reconciles wait until they are allowed."""
 
     def __init__(
         self,
@@ -45,27 +45,27 @@ class Controller:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.known = ObjectIndex()
+        self.index = ObjectIndex()
         self._objects = objects
         self._reconciler = reconciler
         self._metrics = metrics
         self._clock = clock
-        self._alive = clock()
+        self._last_end = clock()
         self._until = float("-inf")
         self._renewed = asyncio.Event()
-        self._work: WorkQueue[Key] = WorkQueue(self._look, WORKERS, clock=clock)
-        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
+        self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, WORKERS, clock=clock)
+        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="reconcile")
 
-    def hear(self, asked: Requests) -> None:
-        """Look at these."""
-        for key, after in asked:
-            self._work.add(key, after)
-        self._metrics.jobs(self.known.phases())
+    def enqueue(self, requests: Requests) -> None:
+        """Reconcile these keys, each after its delay."""
+        for key, after in requests:
+            self._queue.add(key, after)
+        self._metrics.jobs(self.index.phases())
 
     def allow(self, until: float) -> None:
-        """Looks may begin before this moment of the clock; those that have begun go on."""
+        """Allow reconciles to start until this time of the clock. Running ones continue."""
         if not self._is_allowed():
-            self._alive = self._clock()
+            self._last_end = self._clock()
         self._until = until
         self._renewed.set()
 
@@ -73,50 +73,47 @@ class Controller:
         return self._clock() < self._until
 
     def silent_seconds(self) -> float:
-        """For how long no look came to an end; more than STUCK_SECONDS says that the controller hangs."""
-        return self._clock() - self._alive if self._is_allowed() else 0.0
+        """Return the time since a reconcile ended. After STUCK_SECONDS, the controller hangs."""
+        return self._clock() - self._last_end if self._is_allowed() else 0.0
 
     async def run(self) -> None:
-        """Works until it is cancelled; looks that have begun come to their end first."""
-        self._work.add(_BEAT)
-        self._work.add(_RESYNC, RESYNC_SECONDS)
+        """Reconcile until the task is cancelled. Running reconciles end first."""
+        self._queue.add(_HEARTBEAT)
+        self._queue.add(_RESYNC, RESYNC_SECONDS)
         try:
-            await self._work.run()
+            await self._queue.run()
         finally:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._reconciler.close()
 
-    async def _look(self, key: Key) -> float | None:
+    async def _reconcile(self, key: Key) -> float | None:
         while not self._is_allowed():
             self._renewed.clear()
             await self._renewed.wait()
         try:
-            if key == _BEAT:
-                return BEAT_SECONDS
+            if key == _HEARTBEAT:
+                return HEARTBEAT_SECONDS
             if key == _RESYNC:
                 return await self._resync()
+            reconcile = self._reconciler.job if key.kind == n.JOB_KIND else self._reconciler.queue
             with self._metrics.reconcile(key.kind):
-                return await self._in_thread(lambda: self._reconcile(key))
+                return await self._in_thread(lambda: reconcile(key.namespace, key.name))
         except (ApiError, ApiUnavailable) as error:
             raise RetryLater(str(error), error.retry_after) from error
         finally:
-            self._alive = self._clock()
-            self._metrics.waiting(len(self._work) - 1)
-
-    def _reconcile(self, key: Key) -> float | None:
-        look = self._reconciler.job if key.kind == n.JOB_KIND else self._reconciler.queue
-        return look(key.namespace, key.name)
+            self._last_end = self._clock()
+            self._metrics.waiting(len(self._queue) - 1)
 
     async def _resync(self) -> float:
-        """An event that was lost is made up for: a watch may be silent without being closed."""
-        before = self.known.there()
+        """List all jobs and queues. A watch may be silent without being closed."""
+        before = self.index.keys()
         queues = await self._in_thread(lambda: self._objects.list(n.API_VERSION, n.QUEUE_KIND, ""))
         jobs = await self._in_thread(lambda: self._objects.list(n.API_VERSION, n.JOB_KIND, ""))
         for item in queues:
-            self.hear(self.known.queue(item))
+            self.enqueue(self.index.queue(item))
         for item in jobs:
-            self.hear(self.known.job(item, first=True))
-        self.hear(self.known.lost(before - {object_key(item) for item in (*queues, *jobs)}))
+            self.enqueue(self.index.job(item, first=True))
+        self.enqueue(self.index.remove(before - {object_key(item) for item in (*queues, *jobs)}))
         return RESYNC_SECONDS
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -84,7 +84,7 @@ def _container(image: str) -> dict[str, Any]:
             {"name": "liveness", "containerPort": n.LIVENESS_PORT},
             {"name": "metrics", "containerPort": names.METRICS_PORT},
         ],
-        # kopf answers 500 if one of its probes fails, and does not answer if its loop hangs.
+        # 500 if no reconcile, not even the heartbeat, ended for three minutes.
         "livenessProbe": {
             "httpGet": {"path": n.LIVENESS_PATH, "port": "liveness"},
             "initialDelaySeconds": 15,

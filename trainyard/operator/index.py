@@ -1,4 +1,4 @@
-"""What is known of jobs and queues from the API's events, and which of them a change concerns. Pure."""
+"""Index jobs and queues by the API's events: which of them does a change concern? Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.observe import OVER
 
-# A queue's jobs change together; it is told how many there are not more often than this, in seconds.
+# The delay before a queue counts its jobs, in seconds: the jobs of a queue often change together.
 COUNT_SECONDS = 5.0
-# What rests is looked at, too, but not all at once: within this time, in seconds.
+# After a start, finished jobs are reconciled within this time, in seconds, and not all at once.
 SPREAD_SECONDS = 60.0
-# Jobs that are over hear of another time to live, so many of them a second: there may be thousands, and none is urgent.
-OVER_A_SECOND = 10.0
-# The same for what waits for somebody: a change of the job or its queue is seen without it.
+# The rate of reconciles of finished jobs after a change of their time to live. There may be thousands.
+FINISHED_PER_SECOND = 10.0
+# The same for jobs that wait for a user. A change of the job or its queue starts a reconcile anyway.
 WAITING_SPREAD_SECONDS = 20.0
 
 
 class Key(NamedTuple):
-    """One thing to be looked at: `kind` is n.JOB_KIND or n.QUEUE_KIND."""
+    """A job or a queue: `kind` is n.JOB_KIND or n.QUEUE_KIND."""
 
     kind: str
     namespace: str
@@ -33,14 +33,16 @@ Requests = list[tuple[Key, float]]
 
 
 class ObjectIndex:
-    """Each method returns what is to be looked at, and in how many seconds.
+    """The jobs and queues, and how they depend on each other.
 
-    `draw` gives numbers from 0 to 1.
+    Each method for an event returns the keys to reconcile with their delays in seconds. `draw` returns numbers from 0
+    to 1.
     """
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self._draw = draw
         self._phases: dict[Key, str] = {}
+        self._phase_counts: Counter[str] = Counter()
         self._queue_of: dict[Key, Key] = {}
         self._jobs_of: defaultdict[Key, set[Key]] = defaultdict(set)
         self._generations: dict[Key, tuple[Any, bool]] = {}
@@ -50,23 +52,24 @@ class ObjectIndex:
         self._kai_queues: dict[str, tuple[Any, Any, bool]] = {}
 
     def phases(self) -> Mapping[str, int]:
-        """How many jobs are in each phase; "" is one that nobody has looked at."""
-        return Counter(self._phases.values())
+        """Return the number of jobs in each phase; "" is a job without a status."""
+        return {phase: count for phase, count in self._phase_counts.items() if count}
 
-    def there(self) -> set[Key]:
-        """All that is there, as far as it was heard."""
+    def keys(self) -> set[Key]:
+        """Return all jobs and queues."""
         return {*self._phases, *self._generations}
 
     def job(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Requests:
-        """A TorchrunJob was seen; `first`: in a list, where nothing says that it has changed."""
+        """Add, change or remove a TorchrunJob. `first`: it comes from a list, and may not have changed."""
         key = object_key(item)
         status = item.get("status") or {}
-        named = _part(item, "spec").get("jobQueue")
+        named = field_object(item, "spec").get("jobQueue")
         queue = Key(n.QUEUE_KIND, key.namespace, named if isinstance(named, str) else "")
         before = self._phases.get(key)
         self._forget_job(key)
         if not gone:
             self._phases[key] = str(status.get("phase") or "")
+            self._phase_counts[self._phases[key]] += 1
             self._queue_of[key] = queue
             self._jobs_of[queue].add(key)
         asked = [(key, self._draw() * _spread_seconds(item) if first else 0.0)]
@@ -75,46 +78,48 @@ class ObjectIndex:
         return asked
 
     def queue(self, item: JsonObject, *, gone: bool = False) -> Requests:
-        """A TorchrunQueue was seen. Its jobs go by its spec, and whether it is there; not by its status.
+        """Add, change or remove a TorchrunQueue. Its jobs depend on its spec and its existence, not on its status.
 
-        Of jobs that are over only the time to live still matters.
+        Finished jobs only depend on the time to live.
         """
         key = object_key(item)
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
         before, lived = self._generations.pop(key, None), self._times_to_live.pop(key, None)
         self._forget_kai(key)
-        spec = _part(item, "spec")
+        spec = field_object(item, "spec")
         if not gone:
             self._generations[key] = generation
-            self._times_to_live[key] = _part(spec, "jobDefaults").get("ttlSecondsAfterFinished")
+            self._times_to_live[key] = field_object(spec, "jobDefaults").get("ttlSecondsAfterFinished")
             self._kai_names[key] = str(spec.get("kaiQueue") or "")
-            # The parent has a default, and matters to those that are below it alone.
+            # The parent has a default, so it only matters for a queue with kaiQueue.
             self._kai_parents[key] = str(spec.get("parentKaiQueue") or "") if spec.get("kaiQueue") else ""
         if before == self._generations.get(key):
             return [(key, 0.0)]
         jobs = self._jobs_of.get(key, set())
-        over = self._over(jobs) if lived != self._times_to_live.get(key) else []
-        return [(key, 0.0), *self._live(jobs), *over]
+        finished = self._finished(jobs) if lived != self._times_to_live.get(key) else []
+        return [(key, 0.0), *self._unfinished(jobs), *finished]
 
     def child(self, item: JsonObject, *, first: bool = False) -> Requests:
-        """Something with the label of a job was made, changed or removed.
+        """Return the job of an object with its label.
 
-        `first`: in a list. Then it is seen when its job is looked at; but a pod that runs may be of a job that is over,
-        and hold a machine.
+        `first`: the object comes from a list. The reconcile of its job reads it anyway. But a running pod may belong to
+        a finished job, and keep a node.
         """
         meta = item["metadata"]
         name = (meta.get("labels") or {}).get(n.LABEL_JOB)
-        rests = first and (item.get("kind") != "Pod" or _part(item, "status").get("phase") in OVER)
-        return [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name and not rests else []
+        is_idle = first and (item.get("kind") != "Pod" or field_object(item, "status").get("phase") in OVER)
+        return (
+            [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name and not is_idle else []
+        )
 
     def gang(self, item: JsonObject, *, gone: bool) -> Requests:
-        """A PodGroup was made, changed or removed: a queue of KAI that is to go waits for the last one in it."""
-        name = _part(item, "spec").get("queue")
+        """Return the job of a PodGroup, and the queues that wait for its deletion before they delete a queue of KAI."""
+        name = field_object(item, "spec").get("queue")
         queues = [key for key, named in self._kai_names.items() if gone and named == name]
         return [*self.child(item), *((key, 0.0) for key in queues)]
 
     def kai_queue(self, item: JsonObject, *, gone: bool = False) -> Requests:
-        """A queue of KAI was made, changed or removed. Its status, which KAI writes all the time, is nothing to us."""
+        """Add, change or remove a queue of KAI. Changes of its status do not matter."""
         meta = item["metadata"]
         name, labels = str(meta["name"]), meta.get("labels") or {}
         version = (meta.get("uid"), meta.get("generation"), "deletionTimestamp" in meta)
@@ -128,20 +133,20 @@ class ObjectIndex:
         owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
         named = (*self._kai_names.items(), *self._kai_parents.items())
         queues = {key for key, each in named if each == name}
-        if gone:  # one above it that is to go waits for the last one in it
-            above = _part(item, "spec").get("parentQueue")
+        if gone:  # the queue above may wait for this deletion before its own
+            above = field_object(item, "spec").get("parentQueue")
             queues |= {key for key, each in self._kai_names.items() if each and each == above}
         jobs = {job for key in queues for job in self._jobs_of.get(key, ())}
         if all(owner):
             queues.add(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])))
-        return [*((key, 0.0) for key in queues), *self._live(jobs)]
+        return [*((key, 0.0) for key in queues), *self._unfinished(jobs)]
 
     def unfinished(self) -> Requests:
-        """All queues, and the jobs that are not over: something changed that any of them may depend on."""
-        return [*((key, 0.0) for key in self._generations), *self._live(self._phases)]
+        """Return all queues and unfinished jobs."""
+        return [*((key, 0.0) for key in self._generations), *self._unfinished(self._phases)]
 
-    def lost(self, gone: set[Key]) -> Requests:
-        """These are not in a new list any more; their removal was not heard."""
+    def remove(self, gone: set[Key]) -> Requests:
+        """Remove jobs and queues that a new list no longer has."""
         asked = []
         for key in gone:
             self._generations.pop(key, None)
@@ -154,19 +159,21 @@ class ObjectIndex:
                 asked.append((queue, COUNT_SECONDS))
         return asked
 
-    def _live(self, jobs: Iterable[Key]) -> Requests:
+    def _unfinished(self, jobs: Iterable[Key]) -> Requests:
         return [(key, 0.0) for key in jobs if self._phases[key] not in n.FINAL_PHASES]
 
-    def _over(self, jobs: Iterable[Key]) -> Requests:
-        over = sorted(key for key in jobs if self._phases[key] in n.FINAL_PHASES)
-        return [(key, place / OVER_A_SECOND) for place, key in enumerate(over)]
+    def _finished(self, jobs: Iterable[Key]) -> Requests:
+        finished = sorted(key for key in jobs if self._phases[key] in n.FINAL_PHASES)
+        return [(key, place / FINISHED_PER_SECOND) for place, key in enumerate(finished)]
 
     def _forget_kai(self, key: Key) -> None:
         self._kai_names.pop(key, None)
         self._kai_parents.pop(key, None)
 
     def _forget_job(self, key: Key) -> None:
-        self._phases.pop(key, None)
+        phase = self._phases.pop(key, None)
+        if phase is not None:
+            self._phase_counts[phase] -= 1
         queue = self._queue_of.pop(key, None)
         if queue is not None:
             self._jobs_of[queue].discard(key)
@@ -175,13 +182,13 @@ class ObjectIndex:
 
 
 def object_key(item: JsonObject) -> Key:
-    """The key of a job or a queue."""
+    """Return the key of a job or a queue."""
     meta = item["metadata"]
     return Key(str(item["kind"]), str(meta.get("namespace") or ""), str(meta["name"]))
 
 
 def _spread_seconds(item: JsonObject) -> float:
-    """Within how many seconds a job is to be looked at of which nothing says that it has changed."""
+    """Return the time within which a job from a list is reconciled."""
     meta, status = item["metadata"], item.get("status") or {}
     if status.get("observedGeneration") != meta.get("generation") or "deletionTimestamp" in meta:
         return 0.0
@@ -192,7 +199,7 @@ def _spread_seconds(item: JsonObject) -> float:
     return 0.0
 
 
-def _part(item: JsonObject, key: str) -> JsonObject:
-    """An object in it; nothing where the API has something else, which the thing's own look tells."""
+def field_object(item: JsonObject, key: str) -> JsonObject:
+    """Return an object in an item; {} for another type, which the reconcile of the item reports."""
     found = item.get(key)
     return found if isinstance(found, dict) else {}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -71,3 +75,37 @@ class Metrics:
         """Answer scrapes in a daemon thread. Raises OSError if the address is not available."""
         server, _ = start_http_server(port, host, self._registry)
         return server
+
+
+def serve_liveness(
+    host: str, port: int, silent_seconds: Callable[[], float], limit: float
+) -> ThreadingHTTPServer:
+    """Answer the kubelet's liveness probe in a daemon thread: with 500 if no reconcile ended within the limit.
+
+    Raises:
+        OSError: The address is not available.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != n.LIVENESS_PATH:
+                self.send_error(404)
+                return
+            silent = silent_seconds()
+            body = json.dumps({"reconciles": f"the last reconcile ended {silent:.0f} s ago"}).encode()
+            self.send_response(200 if silent <= limit else 500)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Log no probes."""
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        daemon_threads = True
+
+    server = Server((host, port), Handler)
+    Thread(target=server.serve_forever, name="liveness", daemon=True).start()
+    return server

@@ -32,7 +32,7 @@ JOB_NAME_MAX_LENGTH: Final = 40
 CONTROLLER: Final = names.TORCHRUN_CONTROLLER
 CONTROLLER_NAMESPACE: Final = names.TORCHRUN_NAMESPACE
 FIELD_MANAGER: Final = CONTROLLER
-# kopf's /healthz answers here; the metrics' port is `trainyard.k8s.names.METRICS_PORT`.
+# The liveness probe; the metrics' port is `trainyard.k8s.names.METRICS_PORT`.
 LIVENESS_PORT: Final = 8080
 LIVENESS_PATH: Final = "/healthz"
 QUEUE_FINALIZER: Final = f"{GROUP}/kai-queue"

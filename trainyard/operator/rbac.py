@@ -72,8 +72,6 @@ CLUSTER_RULES: Final = (
     Rule("scheduling.k8s.io", "priorityclasses", "get", "checks that the PriorityClass of placeholders exists"),
     Rule("admissionregistration.k8s.io", "validatingadmissionpolicies validatingadmissionpolicybindings", "get",
          "checks that the policy for restricted fields is in force", n.JOB_POLICY),
-    Rule("apiextensions.k8s.io", "customresourcedefinitions", "list watch",
-         "notices when KAI Scheduler is installed or removed"),
     Rule(n.KAI_GROUP, n.KAI_QUEUE_PLURAL, "create delete get list patch watch",
          "creates and deletes KAI's queue of a TorchrunQueue, which has no owner because it is cluster-scoped"),
     Rule(n.KAI_GROUP, n.KAI_POD_GROUP_PLURAL, "create delete get list patch watch",

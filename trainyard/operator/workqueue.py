@@ -1,4 +1,4 @@
-"""Which things are to be looked at, and when: each by one worker at a time, soon after the last thing it was told."""
+"""A work queue with delays and retries, as client-go's: each key has one worker at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Pauses after a failure, in seconds; they double.
+# The pauses after a failure, in seconds. They double.
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 _FEW = 64
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class RetryLater(Exception):
-    """The thing can't be looked at now; nothing is wrong with it. `seconds` is what the API asks to wait, else 0."""
+    """The key can't be processed now. `seconds` is the pause that the API server asks for, else 0."""
 
     def __init__(self, why: str, seconds: float = 0.0) -> None:
         super().__init__(why)
@@ -32,44 +32,44 @@ class RetryLater(Exception):
 
 @dataclass
 class _Entry:
-    due: float | None = None  # None: nothing asks for it
+    due: float | None = None  # None: not requested
     running: bool = False
     failures: int = 0
     not_before: float = 0.0  # the end of the pause after its last failure
 
 
 class WorkQueue(Generic[Key]):
-    """Calls `look` for every key that was added, with `workers` of them at a time.
+    """Call `process` for each added key, with a limited number of workers.
 
-    `look` returns in how many seconds the key is to be looked at again by itself, None for never. Many additions before
-    it begins are one; one while it runs is followed by another look. A key whose look fails is tried again after a
-    pause, and holds up no other. All methods belong to the event loop's thread.
+    `process` returns the seconds until the key is due again, None for never. Additions before a call starts count once,
+    and an addition during a call starts another call. A failed key is retried after a pause and delays no other key.
+    Call all methods in the event loop's thread.
     """
 
     def __init__(
         self,
-        look: Callable[[Key], Awaitable[float | None]],
+        process: Callable[[Key], Awaitable[float | None]],
         workers: int,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._look = look
+        self._process = process
         self._workers = workers
         self._clock = clock
         self._entries: dict[Key, _Entry] = {}
         self._heap: list[tuple[float, int, Key]] = []
         self._order = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many keys wait for a worker now, or have one."""
+        """Return the number of keys that are due or in a call."""
         now = self._clock()
         return sum(
             each.running or (each.due is not None and each.due <= now) for each in self._entries.values()
         )
 
     def add(self, key: Key, after: float = 0.0) -> None:
-        """Look at the key in so many seconds, or sooner if that was asked before; not in the pause after a failure."""
+        """Process the key after a delay in seconds, or sooner if it is due sooner; not in the pause after a failure."""
         entry = self._entries.setdefault(key, _Entry())
         due = max(self._clock() + after, entry.not_before)
         if entry.due is not None and entry.due <= due:
@@ -79,7 +79,7 @@ class WorkQueue(Generic[Key]):
             self._push(due, key)
 
     async def run(self) -> None:
-        """Works until it is cancelled; what has begun is cancelled, too."""
+        """Process keys until the task is cancelled. Running calls are cancelled as well."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
                 group.create_task(self._worker())
@@ -90,17 +90,17 @@ class WorkQueue(Generic[Key]):
             entry = self._entries[key]
             entry.due, entry.running = None, True
             try:
-                again = await self._look(key)
+                again = await self._process(key)
                 entry.failures = 0
             except Exception as error:
                 again = self._failed(key, entry, error)
                 entry.not_before = self._clock() + again
-                entry.due = None  # whatever came meanwhile waits for the end of the pause, too
+                entry.due = None  # requests from the meantime wait for the end of the pause as well
             if again is not None:
                 self.add(key, again)
             entry.running = False
             if entry.due is None:
-                del self._entries[key]  # a thing that is gone leaves nothing
+                del self._entries[key]
             else:
                 self._push(entry.due, key)
 
@@ -119,11 +119,11 @@ class WorkQueue(Generic[Key]):
         self._order += 1
         heapq.heappush(self._heap, (due, self._order, key))
         if len(self._heap) > 2 * len(self._entries) + _FEW:
-            self._forget_stale()
-        self._news.set()
+            self._remove_stale()
+        self._changed.set()
 
-    def _forget_stale(self) -> None:
-        """What was asked for later, and sooner since, stays in the heap until that later moment: for ever more."""
+    def _remove_stale(self) -> None:
+        """Remove heap entries of keys that became due sooner. Otherwise they stay until their later time."""
         self._heap = [
             each
             for each in self._heap
@@ -135,11 +135,11 @@ class WorkQueue(Generic[Key]):
 
     async def _next(self) -> Key:
         while True:
-            self._news.clear()
+            self._changed.clear()
             while self._heap:
                 due, _, key = self._heap[0]
                 entry = self._entries.get(key)
-                if entry is None or entry.running or entry.due != due:  # asked for earlier, or done meanwhile
+                if entry is None or entry.running or entry.due != due:  # stale
                     heapq.heappop(self._heap)
                 elif due <= self._clock():
                     heapq.heappop(self._heap)
@@ -149,4 +149,4 @@ class WorkQueue(Generic[Key]):
             pause = max(0.0, self._heap[0][0] - self._clock()) if self._heap else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._news.wait()
+                    await self._changed.wait()

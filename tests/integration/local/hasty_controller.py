@@ -1,6 +1,6 @@
-"""The controller in haste: it is stuck without a look for three seconds, and looks at nothing every second.
+"""The controller in a hurry: it counts as stuck after three seconds, and its heartbeat comes every second.
 
-Of the controller as it is, that takes three minutes.
+The real controller takes three minutes.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
-from trainyard.operator import __main__, handlers
-from trainyard.operator.controller import BEAT_SECONDS
+from trainyard.operator import __main__, controller
 
 STUCK_SECONDS = 3.0
 
 if __name__ == "__main__":
-    BEAT_SECONDS = 1.0
-    handlers.STUCK_SECONDS = STUCK_SECONDS
+    controller.HEARTBEAT_SECONDS = 1.0
+    __main__.STUCK_SECONDS = STUCK_SECONDS
     sys.exit(__main__.main(sys.argv[1:], os.environ))

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import cast
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
-import kopf
 import pytest
 from prometheus_client import generate_latest
 
 from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.operator.staged import JOB as JOB_PATH
+from tests.unit.operator.staged import stage
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
-from trainyard.operator import handlers
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.controller import STUCK_SECONDS, Controller
 from trainyard.operator.index import Key
-from trainyard.operator.kinds import Kinds
-from trainyard.operator.metrics import Metrics
+from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
+from trainyard.operator.watches import Watches, converter, on_change
 
 pytestmark = pytest.mark.unit
 JOB = Key(n.JOB_KIND, "team", "vit")
@@ -73,19 +76,19 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def test_no_look_begins_before_the_lease_is_held_or_after_its_end() -> None:
     async def then(controller: Controller, looks: Looks, clock: Clock, _: Metrics) -> None:
-        controller.hear([(JOB, 0.0)])
+        controller.enqueue([(JOB, 0.0)])
         await asyncio.sleep(0.05)
         assert looks.jobs == 0
         controller.allow(clock() + 15)
         await until(lambda: looks.jobs == 1)
         clock.now += 16  # the renewal hangs, and another controller has it by now
-        controller.hear([(JOB, 0.0)])
+        controller.enqueue([(JOB, 0.0)])
         await asyncio.sleep(0.05)
         assert looks.jobs == 1
         controller.allow(clock() + 15)
         await until(lambda: looks.jobs == 2)
         controller.allow(float("-inf"))
-        controller.hear([(JOB, 0.0)])
+        controller.enqueue([(JOB, 0.0)])
         await asyncio.sleep(0.05)
         assert looks.jobs == 2
 
@@ -109,15 +112,15 @@ def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_
             """Another job is looked at at this moment, and by then whatever is due."""
             nonlocal beats
             clock.now, beats = moment, beats + 1
-            controller.hear([(JOB, 0.0), (other, 0.0)])
+            controller.enqueue([(JOB, 0.0), (other, 0.0)])
             await until(lambda: of("other") == beats)
 
         try:
             async with asyncio.timeout(20):
                 api.faults = [(429, {"Retry-After": "30"}, b"{}")]
-                controller.hear([(JOB, 0.0)])
+                controller.enqueue([(JOB, 0.0)])
                 await until(lambda: not api.faults)
-                await until(lambda: len(controller._work) == 0)
+                await until(lambda: len(controller._queue) == 0)
                 for moment in (101.0, 121.0, 129.9):
                     await at(moment)
                 assert of("vit") == 0
@@ -131,48 +134,77 @@ def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_
         asyncio.run(main(api))
 
 
-def probe(controller: Controller) -> Callable[..., Awaitable[str]]:
-    registry: Any = handlers.registry(controller, Kinds(handlers.settings()))
-    (handler,) = (each for each in registry._activities._handlers if each.id == "looks")
-    return cast(Callable[..., Awaitable[str]], handler.fn)
-
-
-def test_the_liveness_probe_fails_where_no_look_ends_and_only_while_it_holds_the_lease() -> None:
+def test_liveness_fails_without_reconciles_while_the_lease_is_held() -> None:
     async def main() -> None:
         clock = Clock()
         controller = Controller(cast(Objects, None), cast(Reconciler, Looks()), Metrics(), clock=clock)
-        asked = probe(controller)
+        server = serve_liveness("127.0.0.1", 0, controller.silent_seconds, STUCK_SECONDS)
+        url = f"http://127.0.0.1:{server.server_port}"
         clock.now += 10 * STUCK_SECONDS
-        assert "0 s ago" in await asked()
+        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (200, "0 s ago")
         controller.allow(clock() + 10 * STUCK_SECONDS)
         clock.now += STUCK_SECONDS - 1
-        assert "179 s ago" in await asked()
+        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (200, "179 s ago")
         clock.now += 2
-        with pytest.raises(kopf.PermanentError, match="no look came to an end for 181 s"):
-            await asked()
+        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (500, "181 s ago")
+        assert (await asyncio.to_thread(probe, f"{url}/"))[0] == 404
+        server.shutdown()
 
     asyncio.run(main())
 
 
-def test_a_list_of_pods_asks_for_looks_at_the_jobs_of_those_that_run() -> None:
+def probe(url: str) -> tuple[int, str]:
+    """Return the status of a probe, and when the last reconcile ended."""
+    try:
+        with urlopen(url) as answer:  # noqa: S310
+            status, body = answer.status, answer.read()
+    except HTTPError as error:
+        status, body = error.code, error.read()
+    found = re.search(rb"\d+ s ago", body)
+    return status, found[0].decode() if found else ""
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_new", "enqueued"), [("Succeeded", True, 0), ("Running", True, 1), ("Succeeded", False, 1)]
+)
+def test_a_new_pod_enqueues_its_job_unless_it_is_finished(phase: str, is_new: bool, enqueued: int) -> None:
     async def main() -> None:
         controller = Controller(cast(Objects, None), cast(Reconciler, Looks()), Metrics())
-        registry: Any = handlers.registry(controller, Kinds(handlers.settings()))
-        (handler,) = (each for each in registry._watching._handlers if each.id == "pods.")
-        for name, phase in (("trained", "Succeeded"), ("trains", "Running")):
-            meta = {"name": f"{name}-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: name}}
-            pod = {"kind": "Pod", "metadata": meta, "status": {"phase": phase}}
-            await handler.fn(event={"type": None, "object": pod})
-            assert len(controller._work) == (phase == "Running")
+        meta = {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit", "other": "x"}}
+        pod = converter("Pod")({"metadata": meta, "status": {"phase": phase}})
+        on_change(controller, None if is_new else {}, pod)
+        assert len(controller._queue) == enqueued
 
     asyncio.run(main())
+
+
+def test_watches_enqueue_what_changes_and_wait_for_missing_kinds() -> None:
+    async def main(api: FakeApi) -> None:
+        client = api.client(retry=RetryPolicy(initial_delay=0.01, max_delay=0.05))
+        controller = Controller(Objects(client, n.FIELD_MANAGER), cast(Reconciler, Looks()), Metrics())
+        stage(api, queue=False)
+        watches = Watches(client, controller, asyncio.get_running_loop())
+        watches.start()
+        try:
+            async with asyncio.timeout(20):
+                await until(lambda: controller.index.keys() == {JOB})
+                stage(api)  # as if the definition of queues came later
+                await until(lambda: QUEUE in controller.index.keys())
+                api.remove(JOB_PATH)
+                await until(lambda: controller.index.keys() == {QUEUE})
+                assert len(controller._queue) == 2
+        finally:
+            await asyncio.to_thread(watches.stop)
+
+    with serving(FakeApi()) as api:
+        asyncio.run(main(api))
 
 
 def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
     async def then(controller: Controller, _: Looks, clock: Clock, metrics: Metrics) -> None:
         controller.allow(clock() + 1000)
         clock.now += 100
-        controller.hear([(QUEUE, 0.0)])
+        controller.enqueue([(QUEUE, 0.0)])
 
         def failures() -> bool:
             told = generate_latest(metrics._registry).decode()

@@ -9,7 +9,7 @@ import pytest
 from trainyard.operator import names as n
 from trainyard.operator.index import (
     COUNT_SECONDS,
-    OVER_A_SECOND,
+    FINISHED_PER_SECOND,
     SPREAD_SECONDS,
     WAITING_SPREAD_SECONDS,
     ObjectIndex,
@@ -103,7 +103,7 @@ def test_jobs_that_are_over_hear_of_another_time_to_live_a_few_at_a_time() -> No
         it.job(job(f"over-{number}", n.PHASE_SUCCEEDED))
     asked = it.queue(lives(60, 2))
     assert ((n.JOB_KIND, "team", "runs"), 0.0) in asked
-    assert sorted(over(asked)) == [number / OVER_A_SECOND for number in range(1000)]
+    assert sorted(over(asked)) == [number / FINISHED_PER_SECOND for number in range(1000)]
     assert over(it.queue(lives(60, 3))) == [], "something else was edited"
     assert len(over(it.queue(lives(60, 3), gone=True))) == 1000
     assert len(over(it.queue(lives(60, 1)))) == 1000
@@ -187,7 +187,7 @@ def test_the_parent_of_a_queue_of_kai_concerns_those_below_it() -> None:
     assert it.kai_queue(parent) == [], "it is below nothing without a kaiQueue"
     it.queue({**queue(2), "spec": {"kaiQueue": "gpu", "parentKaiQueue": "org"}})
     assert QUEUE in {key for key, _ in it.kai_queue(parent, gone=True)}
-    it.lost({QUEUE})
+    it.remove({QUEUE})
     assert it.kai_queue(parent) == []
 
 
@@ -204,9 +204,9 @@ def test_what_is_not_in_a_list_any_more_is_forgotten() -> None:
     it.queue(queue())
     it.job(job("gone"))
     it.job(job("there"))
-    gone = {key for key in it.there() if key.name in ("gone", "h100")}
-    assert {key.name for key, _ in it.lost(gone)} == {"gone", "h100"}
-    assert {key.name for key in it.there()} == {"there"}
+    gone = {key for key in it.keys() if key.name in ("gone", "h100")}
+    assert {key.name for key, _ in it.remove(gone)} == {"gone", "h100"}
+    assert {key.name for key in it.keys()} == {"there"}
     assert it.phases() == {"": 1}
     assert jobs_of(it.queue(queue())) == {"there"}
 

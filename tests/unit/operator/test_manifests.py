@@ -145,7 +145,7 @@ def test_two_controllers_never_run() -> None:
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_liveness_probe_has_the_port_and_path_of_kopf() -> None:
+def test_liveness_probe_asks_the_port_of_the_controller() -> None:
     container = _container()
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     probe = container["livenessProbe"]["httpGet"]

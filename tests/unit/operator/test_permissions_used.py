@@ -5,7 +5,7 @@ All other tests check that it has the permissions that it needs (conftest.py).
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -31,14 +31,11 @@ from tests.unit.operator.staged import (
 from tests.unit.operator.test_pool import CLAIMS, pooled, reserve
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
-from trainyard.operator import handlers
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
-from trainyard.operator.controller import Controller
-from trainyard.operator.kinds import Kinds
 from trainyard.operator.lease import LeaseHolder
-from trainyard.operator.metrics import Metrics
 from trainyard.operator.reconciler import Reconciler
+from trainyard.operator.watches import RESOURCES
 
 pytestmark = pytest.mark.unit
 
@@ -169,11 +166,9 @@ def job_that_waits_for_nodes(api: FakeApi) -> None:
 
 
 def watch_permissions() -> set[Needed]:
-    """Return the permissions to list and watch, from the handlers of kopf."""
-    controller = Controller(cast(Objects, None), cast(Reconciler, None), Metrics())
-    registry: Any = handlers.registry(controller, Kinds(handlers.settings()))
-    selectors = registry._watching.get_all_selectors()
-    return {Needed(each.group or "", each.any_name, verb) for each in selectors for verb in ("list", "watch")}
+    """Return the permissions to list and watch."""
+    found = (needed("GET", path, {}) for path, _ in RESOURCES.values())
+    return {each._replace(verb=verb) for each in found if each is not None for verb in ("list", "watch")}
 
 
 @pytest.mark.long
