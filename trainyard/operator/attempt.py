@@ -1,4 +1,7 @@
-"""A job whose attempt is not on record yet: what is left of others goes, then all of the attempt is made. Pure."""
+"""Start an attempt: wait until it can start, delete leftovers, and create its objects. Pure.
+
+`start_attempt` sets the reason of a Pending job. The status does not name the attempt yet, so no worker runs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _NOT_SENT: Final = (
 
 
 def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
-    """The next step towards the attempt that the record names."""
+    """Return the next step towards the attempt that the status names."""
     if is_abandoned(ctx):
         return ctx.end(n.PHASE_FAILED, n.REASON_WORKSPACE_NOT_SENT, _NOT_SENT, None)
     prepared = prepare_attempt(ctx, ctx.status.attempt)
@@ -57,7 +60,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     gone = delete_jobs(each for each in rest if each not in kept)
     deletions = (*gone, *_old_groups(ctx), *groups, *ended_sync_pod(ctx)[0])
     decision = _next_step(ctx, prepared, rest, groups, nodes_of)
-    if nodes_of is None:  # nothing is to be held, or not any more
+    if nodes_of is None:  # no placeholders are needed
         return replace(decision, deletions=(*deletions, *delete_placeholders(ctx)))
     if isinstance(nodes_of, NodesChosen):
         return replace(decision, deletions=deletions)
@@ -87,7 +90,7 @@ def _wait_for_workspace(ctx: ReconcileContext, attempt: AttemptSpec) -> NodesWai
 
 
 def _count_leaving(ctx: ReconcileContext) -> int:
-    """How many workers of earlier attempts have a node still, or may get one."""
+    """Return the number of earlier workers that still have a node, or may get one."""
     return sum(
         not each.finished
         for each in (*ctx.children.orphans, *ctx.children.workers)
@@ -96,10 +99,9 @@ def _count_leaving(ctx: ReconcileContext) -> int:
 
 
 def delete_jobs(jobs: Iterable[AttemptJob]) -> tuple[Deletion, ...]:
-    """Removes these Jobs, with their pods before them, only as they were seen.
+    """Delete Jobs after their pods, only as they were read.
 
-    One of the attempt that is not on record may be on record meanwhile, and run; one that was to be stopped may have
-    succeeded.
+    In the meantime, the status may have named the attempt of such a Job, or the Job may have succeeded.
     """
     return tuple(deletion(each.item, foreground=True, as_read=True) for each in jobs if not each.deleting)
 
@@ -114,7 +116,7 @@ def _old_groups(ctx: ReconcileContext) -> list[Deletion]:
 
 
 def _unfit_groups(ctx: ReconcileContext, prepared: AttemptSpec | Wait | Refusal) -> list[Deletion]:
-    """The gang of the attempt where it was made of another spec: of another size, or for another queue of KAI."""
+    """Delete the attempt's PodGroup if it was created for another size, or for another queue of KAI."""
     if not isinstance(prepared, AttemptSpec) or not prepared.settings.gang:
         return []
     wanted = build_pod_group(prepared)
@@ -143,7 +145,7 @@ def _is_up_to_date(job: AttemptJob, wanted: list[JsonObject]) -> bool:
 
 
 def requested(ctx: ReconcileContext) -> tuple[str, str]:
-    """The size and the workspace that the job asks for now, as its Jobs carry them."""
+    """Return the size and the workspace digest of the spec, as Jobs have them in annotations."""
     return ctx.spec.size_key, ctx.spec.workspace.digest if ctx.spec.workspace is not None else ""
 
 
@@ -162,7 +164,7 @@ def _next_step(
     if isinstance(prepared, Refusal):
         if not ctx.has_started:
             return ctx.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
-        # Its queue was changed meanwhile, and may be changed back: what was trained is not given up.
+        # The user may correct the queue again, so the job does not fail.
         conditions = (*rejected_conditions(prepared), *idle)
         return ctx.write(
             phase,
@@ -198,7 +200,7 @@ def _next_step(
     wanted = [*supporting_objects(prepared), *build_jobs(prepared)]
     taken = _name_conflict(ctx, wanted)
     stuck = _remaining_objects(ctx, rest, groups)
-    if stuck and not (taken and not rest):  # the wait for nodes begins when they are gone
+    if stuck and not (taken and not rest):  # the wait for nodes starts later
         return ctx.write(
             phase, n.REASON_STOPPING, stuck, conditions=conditions, workers=ctx.workers(), capacity=None
         )
@@ -260,7 +262,7 @@ def _wait_for_nodes(
 
 
 def supporting_objects(attempt: AttemptSpec) -> list[JsonObject]:
-    """All that an attempt needs but its Jobs, in the order in which it is made."""
+    """Return all objects of an attempt except its Jobs, in the order of creation."""
     gang = [build_pod_group(attempt)] if attempt.settings.gang else []
     sync = [build_sync_pod(attempt)] if attempt.sync else []
     claims = [build_claim(attempt, each) for each in attempt.storage.claims]
@@ -268,12 +270,12 @@ def supporting_objects(attempt: AttemptSpec) -> list[JsonObject]:
 
 
 def object_key(item: JsonObject) -> tuple[str, str]:
-    """An object's kind and name."""
+    """Return the kind and the name of an object."""
     return item["kind"], item["metadata"]["name"]
 
 
 def missing_objects(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
-    """Those that are not there."""
+    """Return the objects that do not exist."""
     there = {
         *ctx.children.objects,
         *(("Job", each.name) for each in ctx.children.jobs),
@@ -283,7 +285,7 @@ def missing_objects(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[Js
 
 
 def changed_services(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
-    """The Service where it is not as it should be; the spec of the others can't be changed, or is nobody else's."""
+    """Return a patch for a changed Service. The other objects can't be changed, or belong to others."""
     return tuple(
         {**each, "metadata": {**each["metadata"], "uid": live["metadata"]["uid"]}}
         for each in wanted
@@ -294,7 +296,7 @@ def changed_services(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[J
 
 
 def _remaining_objects(ctx: ReconcileContext, rest: list[AttemptJob], groups: list[Deletion]) -> str:
-    """What has to be gone first: two attempts never run at once."""
+    """Return which objects must be gone first. Two attempts never run at once."""
     pods = [
         *(each for each in ctx.children.orphans if not each.finished),
         *(each for each in ctx.children.workers if each.attempt != ctx.status.attempt),
@@ -312,7 +314,7 @@ def _remaining_objects(ctx: ReconcileContext, rest: list[AttemptJob], groups: li
 
 
 def orphan_hint(pods: Iterable[Worker]) -> str:
-    """Tells how to end workers whose Job went without them (`--cascade=orphan`): nobody else does; "" for none."""
+    """Return how to delete workers whose Job was deleted with `--cascade=orphan`; "" for none."""
     kept = [each.name for each in pods if not each.job and not each.deleting]
     return f"; no Job owns {kept[0]} any more: kubectl delete pod {' '.join(kept[:3])}" if kept else ""
 
@@ -326,7 +328,7 @@ def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
         one = len(others) == 1
         verb, they = ("belongs", "it is") if one else ("belong", "they are")
         words = " ".join(f"{kind.lower()}/{name}" for (kind, name), _ in others)
-        # Of an earlier job of the name, which was deleted without them.
+        # They belong to an earlier job of the name, which was deleted without them.
         ours = all(_is_left_behind(meta) for _, meta in others)
         end = f": kubectl delete {words}, which an earlier job of the name left" if ours else ""
         return f"{objects}{more} {verb} to something else; the job begins when {they} gone{end}"
@@ -347,7 +349,7 @@ BACKOFF_MAX_SECONDS: Final = 360.0
 
 
 def backoff(ctx: ReconcileContext) -> tuple[str, float]:
-    """What there is to say of a pause, and how long it takes still, in seconds; nothing and 0 where there is none."""
+    """Return the message of the pause after a failed attempt and its remaining seconds; "" and 0 for none."""
     last = ctx.status.raw.get("lastRestart")
     if ctx.status.phase != n.PHASE_RESTARTING or not isinstance(last, dict):
         return "", 0.0
@@ -360,9 +362,9 @@ def backoff(ctx: ReconcileContext) -> tuple[str, float]:
 
 
 def keep_failed_jobs(ctx: ReconcileContext, jobs: list[AttemptJob]) -> list[AttemptJob]:
-    """Of these those that failed, while there is a pause: their pods hold nothing any more, and have the logs.
+    """Return the failed Jobs, which stay during the pause. Their pods have the logs, and use no node.
 
-    What still runs in such a Job the Job controller ends.
+    The Job controller stops the other pods of such a Job.
     """
     if backoff(ctx)[1] <= 0:
         return []

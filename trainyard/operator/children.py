@@ -1,6 +1,7 @@
-"""The pods of a job: workers and what runs beside them. Pure.
+"""Build the objects of a job: Jobs, workers, Service, claims, the sync pod and the log reader. Pure.
 
-The queue's pod template is below, what the queue's and the job's other fields say goes above it.
+The queue's pod template is the base. The other fields of the queue and of the job take precedence.
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
 
 
 def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
-    """The workers' pod template; with `node` that of one node alone."""
+    """Return the pod template of the workers; with `node`, of that node only."""
     queue = attempt.settings.queue
     below = queue.pod_template.spec
     containers = [dict(each) for each in below.get("containers") or []]
@@ -56,7 +57,7 @@ def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _grace(container),
-        # Else the pod asks the machine's own DNS, which knows of no Service, and workers do not find each other.
+        # The node's own DNS knows no Services, so workers would not find each other.
         **({"dnsPolicy": "ClusterFirstWithHostNet"} if below.get("hostNetwork") else {}),
         **below,
         **placement_fields(below, queue),
@@ -77,7 +78,7 @@ def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
 
 
 def pull_secrets(queue: QueueSpec) -> JsonObject:
-    """The field of a PodSpec by which other pods than workers get their image: its registry may be private, too."""
+    """Return the PodSpec field with the pull secrets of the queue, for pods other than workers."""
     secrets = queue.pod_template.spec.get("imagePullSecrets")
     return {"imagePullSecrets": secrets} if secrets else {}
 
@@ -117,7 +118,7 @@ def _container(attempt: AttemptSpec, below: Mapping[str, Any], node: int | None)
     mounts = _mounts(attempt)
     paths = {each["mountPath"] for each in mounts}
     return {
-        # torchrun's last lines have the exit code of the command (child_exit.py).
+        # torchrun's last lines have the exit code of the command (observe.py: command_exit_code).
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **{key: value for key, value in below.items() if key != "args"},
         "name": n.WORKER_CONTAINER,
@@ -205,7 +206,7 @@ def _environment(
     if interface := queue.networking.interface:
         values |= {n.ENV_NCCL_INTERFACE: interface, n.ENV_GLOO_INTERFACE: _gloo(interface)}
     if size.elastic:
-        # After a change of the members the survivors would look for the store of an agent that is gone
+        # After a change of the members, the others would look for the store of an agent that is gone
         # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         values["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     else:
@@ -213,7 +214,7 @@ def _environment(
     rank: JsonObject = {"value": str(node)}
     if node is None:
         rank = {"valueFrom": {"fieldRef": {"fieldPath": COMPLETION_INDEX}}}
-    # First, as others' values may name it.
+    # First, because values of other variables may refer to it.
     fixed: list[JsonObject] = [
         {"name": n.ENV_JOB, "value": attempt.name},
         {"name": n.ENV_ATTEMPT, "value": str(attempt.number)},
@@ -222,20 +223,20 @@ def _environment(
     ]
     ours: list[JsonObject] = [{"name": name, "value": value} for name, value in values.items()]
     if size.nodes > 1 and queue.pod_template.spec.get("hostNetwork"):
-        # A machine's name may be known to nobody. A pod's own is in its hosts file, and torchrun gives ranks in the
-        # order of these names: that of addresses is chance, and node 0's log would not be that of rank 0
+        # A node's name may not resolve, but a pod's name is in its hosts file. torchrun orders ranks by these names.
+        # By addresses, node 0 might not have rank 0
         # (_mark_rendezvous_complete in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         ours.append({"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     return _by_name(fixed, ours, below, attempt.spec.env, fixed)
 
 
 def _gloo(interface: str) -> str:
-    """gloo takes names of interfaces alone, none to leave out (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
+    """Return the interface names for gloo, without exclusions (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
     return "" if interface.startswith("^") else interface.removeprefix("=")
 
 
 def _by_name(*lists: Iterable[JsonObject]) -> list[JsonObject]:
-    """One variable of each name, at its first place, as the last list has it; an empty interface is none."""
+    """Return one variable for each name: at its first place, with its last value. An empty interface is removed."""
     result: dict[str, JsonObject] = {}
     for each in lists:
         for variable in each:
@@ -247,16 +248,20 @@ def _by_name(*lists: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 def _grace(container: JsonObject) -> int:
-    """Seconds from SIGTERM to SIGKILL: what torchrun leaves its processes, and some for its own end."""
-    told = next(
+    """Return the seconds from SIGTERM to SIGKILL: torchrun's timeout for its processes and a margin."""
+    timeout = next(
         (str(each.get("value")) for each in container["env"] if each["name"] == names.SHUTDOWN_VARIABLE), ""
     )
-    seconds = int(told) if told.isdecimal() and told.isascii() and len(told) < 6 else names.SHUTDOWN_SECONDS
+    seconds = (
+        int(timeout)
+        if timeout.isdecimal() and timeout.isascii() and len(timeout) < 6
+        else names.SHUTDOWN_SECONDS
+    )
     return seconds + names.SHUTDOWN_MARGIN_SECONDS
 
 
 def _working_directory(attempt: AttemptSpec) -> str:
-    """Where the command runs: a script of the workspace is found there, unless the queue says another place."""
+    """Return where the command runs: in the workspace, unless the queue sets another directory."""
     queue = attempt.settings.queue
     moved = attempt.spec.workspace is not None and queue.working_dir == WORKING_DIRECTORY
     return _workspace_path(attempt) if moved else queue.working_dir
@@ -329,7 +334,7 @@ def _tools(attempt: AttemptSpec, below: Mapping[str, Any], container: JsonObject
     words: list[str] = []
     logs: list[str] = []
     if workspace is not None:
-        # Not at the workers' path: the image of the tools has its program in /app.
+        # Not at the workers' path, because the tools image has its program in /app.
         mounts.append(
             {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_workspace_subpath(attempt, WORKSPACE)}
         )
@@ -341,7 +346,7 @@ def _tools(attempt: AttemptSpec, below: Mapping[str, Any], container: JsonObject
     if attempt.logs:
         address = log_url(literally(attempt.logs), attempt.number, f"$({n.ENV_NODE_RANK})")
         logs = ["--log", n.LOG_FILE, "--log-url", address]
-    # The access to the bucket, and its region, are those of the worker.
+    # The tools use the worker's access to the bucket, and its region.
     env = [
         each
         for each in container["env"]
@@ -351,7 +356,7 @@ def _tools(attempt: AttemptSpec, below: Mapping[str, Any], container: JsonObject
         "image": attempt.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
         "securityContext": _tool_security(below, container),
-        # Why it failed is its last line; the job's message has it from there.
+        # The last line has the error, for the job's message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "env": env,
     }
@@ -374,7 +379,7 @@ def _tools(attempt: AttemptSpec, below: Mapping[str, Any], container: JsonObject
 
 
 def _tool_security(below: Mapping[str, Any], container: JsonObject) -> JsonObject:
-    """The worker's user, so that it may change what is put there; images without a word of it run as root."""
+    """Return the worker's user, so that it may change the workspace; root if no user is set."""
     said = {**(below.get("securityContext") or {}), **(container.get("securityContext") or {})}
     user = {key: said[key] for key in ("runAsUser", "runAsGroup", "runAsNonRoot") if key in said}
     if not user:
@@ -386,7 +391,7 @@ def _tool_security(below: Mapping[str, Any], container: JsonObject) -> JsonObjec
 _SYNC_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}
 _SYNC_LIMITS: Final = {"cpu": "1", "memory": "256Mi"}
 _MEBI: Final = 2**20
-# Of the sync pod: what `sync` brings later may be larger than what the job began with.
+# The smallest limit of the sync pod: a later `sync` may send a larger archive.
 _MIN_ARCHIVE: Final = 2**30
 # The terms are alternatives. Each node of Karpenter has the label of its NodePool, so Karpenter launches no node for a
 # pod that excludes the label (https://karpenter.sh/docs/concepts/scheduling/#node-affinity).
@@ -403,7 +408,7 @@ _OUTSIDE_POOLS: Final = {
 
 
 def owner_reference(name: str, uid: str) -> JsonObject:
-    """What makes an object go with its TorchrunJob."""
+    """Return the owner reference to a TorchrunJob."""
     return {
         "apiVersion": n.API_VERSION,
         "kind": n.JOB_KIND,
@@ -415,7 +420,7 @@ def owner_reference(name: str, uid: str) -> JsonObject:
 
 
 def spec_digest(spec: JsonObject) -> str:
-    """A digest of a spec as it is made, by which what was made of another one is known: the API fills in more."""
+    """Return a digest of a spec before the API server adds defaults."""
     text = json.dumps(spec, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -429,7 +434,7 @@ def build_object(
 
 
 def build_service(attempt: AttemptSpec) -> JsonObject:
-    """Gives each pod a name in the DNS, before it is ready, since workers meet while they start."""
+    """Return the headless Service. It gives each pod a DNS name before it is ready, for the rendezvous."""
     return {
         **build_object(attempt, "v1", "Service", attempt.name, attempt.labels),
         "spec": {
@@ -442,9 +447,9 @@ def build_service(attempt: AttemptSpec) -> JsonObject:
 
 
 def build_jobs(attempt: AttemptSpec) -> list[JsonObject]:
-    """The attempt's Indexed Job, or one for each node where each mounts claims of its own.
+    """Return the attempt's Indexed Job, or one Job for each node if nodes mount different claims.
 
-    Suspended at first: its pods may start once the status says that this Job is the attempt's.
+    The Jobs are suspended until the status names the attempt.
     """
     if attempt.storage.each_node_its_own:
         return [_build_job(attempt, node) for node in range(attempt.size.nodes)]
@@ -466,8 +471,8 @@ def _build_job(attempt: AttemptSpec, node: int | None) -> JsonObject:
         "template": build_worker(attempt, node),
     }
     if size.elastic and node is None:
-        # torchrun's agents end together; workers that never got a node are not waited for. Where each node has a Job of
-        # its own, `observe.Children.trained` counts these.
+        # torchrun's agents end together, and the Job does not wait for workers without a node. If each node has a Job,
+        # `Children.succeeded_attempt` counts them.
         spec["successPolicy"] = {"rules": [{"succeededCount": size.least}]}
     made["metadata"]["annotations"] = {
         n.ANNOTATION_SIZE: attempt.spec.size_key,
@@ -480,7 +485,7 @@ def _build_job(attempt: AttemptSpec, node: int | None) -> JsonObject:
 
 
 def build_claim(attempt: AttemptSpec, claim: Claim) -> JsonObject:
-    """A PersistentVolumeClaim; a retained one is owned by nobody."""
+    """Return a PersistentVolumeClaim. A retained one has no owner."""
     made = build_object(
         attempt, "v1", "PersistentVolumeClaim", claim.name, attempt.labels, owned=not claim.retain
     )
@@ -507,7 +512,7 @@ def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
     name = n.sync_pod(attempt.name)
     size = attempt.spec.workspace.size_bytes if attempt.spec.workspace is not None else 0
     most = max(_MIN_ARCHIVE, 2 * size)
-    # There are two for as long as the next one comes in.
+    # It has two archives while it receives the next one.
     requests = {**_SYNC_REQUESTS, "ephemeral-storage": _storage(2 * size)}
     return {
         **build_object(attempt, "v1", "Pod", name, attempt.labels),

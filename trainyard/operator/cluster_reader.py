@@ -1,7 +1,6 @@
-"""What there is of a Karpenter pool, read for the jobs that wait for its nodes, and for no others.
+"""Read what plans depend on beside the job's objects: Karpenter's pools, storage classes, queues of KAI Scheduler.
 
-Jobs that wait at the same time share what was read a moment ago. What an attempt begins with is read for it alone, from
-the store itself.
+Jobs that wait for nodes share recent reads. The start of an attempt uses a read of its own, without caches.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from trainyard.operator.observe import Cluster, KaiQueue
 T = TypeVar("T")
 
 SHARED_SECONDS = 1.0
-# All pods of the cluster: they say which of the pool's idle nodes are somebody else's, which decides alone only when
-# the list is read anew.
+# The pods of the whole cluster show which nodes of the pool are in use. A decision to start never uses an old list.
 PODS_SECONDS = 10.0
 CLASS_SECONDS = 30.0
 _POOL = f"{collection('karpenter.sh/v1', 'NodePool', '')}/"
@@ -37,7 +35,7 @@ _PRIORITY_CLASS = (
 
 
 class PoolReader:
-    """Several threads may read. Every method may raise ApiError and ApiUnavailable."""
+    """Read Karpenter's pools, from any thread. Each method may raise ApiError and ApiUnavailable."""
 
     def __init__(self, objects: Objects, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._objects = objects
@@ -46,13 +44,17 @@ class PoolReader:
         self._kept: dict[Hashable, tuple[float, Any]] = {}
 
     def placeholders(self) -> bool:
-        """Whether the priority class of placeholders is there."""
+        """Return whether the priority class of placeholders exists."""
         return self._shared("class", CLASS_SECONDS, lambda: self._objects.get(_PRIORITY_CLASS) is not None)
 
     def read(self, pool: str, namespace: str, now: float, *, fresh: bool = False) -> Observation:
-        """The pool at this moment, in seconds since the epoch, and what Karpenter says of the pods of a namespace.
+        """Return the pool's state and Karpenter's Events about the pods of a namespace.
 
-        Of a pool that does not exist nothing else is read. With `fresh` everything is of after the call.
+        Args:
+            pool: The name of the NodePool. If it does not exist, nothing else is read.
+            namespace: The namespace of the pods.
+            now: The time in seconds since the epoch.
+            fresh: Read without caches.
         """
         if fresh:
             return self._read(pool, namespace, now, fresh=True)
@@ -69,8 +71,8 @@ class PoolReader:
             *read(sources.warnings(), cached=True),
             *read(sources.karpenter_on_pods(namespace), cached=True),
         ]
-        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high. NodeClaims
-        # after both: a node that is listed has registered, so its NodeClaim names it.
+        # Nodes after pods: a pod that has left its node in between makes the count too low, never too high. NodeClaims
+        # after both: a listed node has registered, so its NodeClaim names it.
         if fresh:
             pods = read(sources.unfinished_pods())
         else:
@@ -98,12 +100,12 @@ class PoolReader:
         if self._clock() - at <= seconds:
             found: T = value
             return found
-        begun = self._clock()
+        started = self._clock()
         found = read()
         with self._lock:
-            self._kept[key] = (begun, found)
+            self._kept[key] = (started, found)
             longest = max(PODS_SECONDS, CLASS_SECONDS)
-            for old in [key for key, (when, _) in self._kept.items() if begun - when > longest]:
+            for old in [key for key, (when, _) in self._kept.items() if started - when > longest]:
                 del self._kept[old]
         return found
 
@@ -128,7 +130,7 @@ class PollPacer:
         return max(requeue_after, min(len(self._waiting) / self.READS_PER_SECOND, IMPOSSIBLE_SECONDS))
 
 
-# A scheduler or a storage class is installed once in the life of a cluster.
+# Schedulers and storage classes are rarely installed.
 CLUSTER_SECONDS = 30.0
 # What a gang needs. https://kubernetes.io/docs/reference/using-api/api-concepts/#discovery-api
 _KAI_RESOURCES = (
@@ -143,7 +145,7 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 class ClusterReader:
-    """Not more than `FRESH_SECONDS` old. `tools_image` is the image of trainyard.workspace."""
+    """Read the cluster at most every CLUSTER_SECONDS. `tools_image` is the image of trainyard.workspace."""
 
     def __init__(
         self, objects: Objects, tools_image: str, *, clock: Callable[[], float] = time.monotonic
@@ -158,9 +160,9 @@ class ClusterReader:
         self._policy_since: float | None = None
 
     def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
-        """With the claims of the namespace, read anew, where these matter, and with `fresh` all else, too.
+        """Return the cluster, with the claims of the namespace if `claims` is set.
 
-        May raise ApiError and ApiUnavailable.
+        Claims are never cached, and with `fresh` nothing is. May raise ApiError and ApiUnavailable.
         """
         if fresh or self._clock() - self._read_at > CLUSTER_SECONDS:
             self._kai = all(self._serves(*each) for each in _KAI_RESOURCES)
@@ -186,7 +188,7 @@ class ClusterReader:
         )
 
     def _serves(self, version: str, plural: str) -> bool:
-        """Whether the API has this kind: its group's other ones may be there before it."""
+        """Return whether the API server serves this kind of KAI Scheduler."""
         found = self._objects.get(f"/apis/{n.KAI_GROUP}/{version}")
         return any(each.get("name") == plural for each in (found or {}).get("resources") or ())
 
@@ -205,7 +207,7 @@ class ClusterReader:
 
 
 def _default_class(classes: list[JsonObject]) -> str:
-    """Of several the newest, as the admission of claims takes it; "" without one."""
+    """Return the default StorageClass, the newest of several; "" for none."""
     marked = [
         each for each in classes if (each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
     ]

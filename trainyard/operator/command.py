@@ -1,7 +1,7 @@
-"""What a worker's container runs: torchrun's words around the user's command. Pure.
+"""Build the command of a worker's container: torchrun around the user's command. Pure.
 
-https://docs.pytorch.org/docs/stable/elastic/run.html; torch 2.x, torch/distributed/run.py: each flag is also read from
-the environment as PET_<FLAG>.
+https://docs.pytorch.org/docs/stable/elastic/run.html; torch 2.x, torch/distributed/run.py: torchrun also reads each
+flag from the environment, as PET_<FLAG>.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from trainyard.operator.api.job import C10D, ETCD_V2, STATIC, TORCHRUN, JobSpec
 from trainyard.operator.command_parser import Read, parse_line, parse_words, takes_words
 from trainyard.operator.launcher_detection import NONE, Detection, detect
 
-# Nodes come minutes apart where machines are bought for them, and on a full cluster days; c10d gives up on the first
-# worker after 60 s, on the others after 600, and a job that only waited would use up its restarts. Nothing is lost by
-# patience: a worker that fails ends the attempt from outside. In milliseconds it has to be below 2^31.
+# New nodes start minutes apart, and on a full cluster days apart. c10d waits 60 s for the first worker and 600 s for
+# the others, and a waiting job would use up its restarts. A long timeout is safe, because the controller ends an
+# attempt with a failed worker. In milliseconds it must be below 2^31.
 RENDEZVOUS_SECONDS: Final = 7 * 86400
-# Whether a worker serves the store. torch compares names and addresses, which is wrong while the first worker's own
-# name is not yet in the DNS: then nobody serves it (_matches_machine_hostname in
+# Set whether a worker serves the store. torch compares names and addresses, which is wrong until the DNS has the first
+# worker's name: then no worker serves it (_matches_machine_hostname in
 # torch/distributed/elastic/rendezvous/utils.py).
 _HOST = (
     f'[ "${n.ENV_NODE_RANK}" = 0 ] && host=1 || host=0; '
     'export PET_RDZV_CONF="is_host=$host,$PET_RDZV_CONF"; exec "$@"'
 )
-# Unquoted, these mean something to a shell; in double quotes only the second ones do.
+# Special characters of a shell without quotes, and in double quotes.
 _SPECIAL: Final = frozenset("|&;<>()$`*?[\n")
 _SPECIAL_QUOTED: Final = frozenset("$`")
-# Where what looks like an open quote may be none.
+# In comments and here-documents, a quote may not be open.
 _MAY_HAVE_QUOTES: Final = re.compile(r"(^|\s)#|<<")
-# First words that only a shell knows.
+# Builtins and keywords of a shell.
 _SHELL_WORDS: Final = frozenset(
     (
         ".",
@@ -70,7 +70,7 @@ _SHELL_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """How the processes of an attempt find each other. `least` below `nodes` lets them run with fewer nodes."""
+    """How the processes of an attempt find each other. With `least` below `nodes`, the job is elastic."""
 
     backend: str
     endpoint: str
@@ -78,7 +78,7 @@ class Rendezvous:
     nodes: int
     least: int
     processes: int
-    given: bool  # whether the endpoint is the user's
+    given: bool  # whether the user set the endpoint
 
     @property
     def _nodes(self) -> str:
@@ -86,12 +86,12 @@ class Rendezvous:
 
     @property
     def hosted(self) -> bool:
-        """Whether one of several workers serves the store, and has to be told so."""
+        """Return whether one of several workers serves the store."""
         return self.backend == C10D and not self.given and self.nodes > 1
 
     @property
     def _configuration(self) -> str:
-        # A word that a backend does not know it leaves out, and gives up after torch's own time.
+        # A backend ignores unknown settings, and then uses the default timeout.
         if self.backend == C10D:
             return f"join_timeout={RENDEZVOUS_SECONDS},read_timeout={RENDEZVOUS_SECONDS}"
         if self.backend == ETCD_V2:
@@ -100,7 +100,7 @@ class Rendezvous:
 
     @property
     def flags(self) -> tuple[tuple[str, str], ...]:
-        """torchrun's flags and their values."""
+        """Return torchrun's flags with their values."""
         static = (("node-rank", f"$({n.ENV_NODE_RANK})"),) if self.backend == STATIC else ()
         return (
             ("nnodes", self._nodes),
@@ -109,21 +109,21 @@ class Rendezvous:
             ("rdzv-endpoint", self.endpoint),
             ("rdzv-id", self.id),
             *static,
-            # The gang is begun anew as a whole, from outside.
+            # The controller restarts the gang as a whole.
             ("max-restarts", "0"),
             ("tee", "3"),
         )
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same for a torchrun that the user starts, and what no flag says."""
+        """Return the flags for a torchrun that the user starts, and the settings without a flag."""
         flags = {f"PET_{name.upper().replace('-', '_')}": value for name, value in self.flags}
         return {"PET_RDZV_CONF": self._configuration, **flags}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """The words of a container's command, and the variables that they need."""
+    """The command of a container, and the variables that it needs."""
 
     words: tuple[str, ...]
     environment: dict[str, str]
@@ -180,9 +180,9 @@ def literal_variables(job: JobSpec) -> dict[str, str]:
 
 
 def unclosed(command: str) -> str:
-    """Why its words can't be told apart, "" where they can.
+    """Return why a command can't be split into words, "" if it can.
 
-    A shell alone knows of a quote in a comment or a here-document that it is none.
+    Only a shell knows that a quote in a comment or here-document is not open.
     """
     try:
         shlex.split(command)
@@ -192,7 +192,7 @@ def unclosed(command: str) -> str:
 
 
 def _open_end(command: str) -> str:
-    """A command without the end of its last line, so that more words may follow."""
+    """Return a command without the end of its last line, so that more words may follow."""
     end = command.rstrip()
     goes_on = end.endswith("\\") and command[len(end) :].startswith("\n")
     return end[:-1].rstrip() if goes_on else end
@@ -209,7 +209,7 @@ def build_command(command: str, args: tuple[str, ...], rendezvous: Rendezvous, l
         environment = rendezvous.environment
     else:
         flags = [f"--{name}={value}" for name, value in rendezvous.flags]
-        # torchrun itself puts $local_rank, and a $ for $$, in each word behind the program's
+        # torchrun expands $local_rank and $$ in each word after the program
         # (torch/distributed/elastic/utils/api.py, macros.substitute).
         words = ("torchrun", *flags, "--no-python", words[0], *map(literally, words[1:]))
         environment = {"PET_RDZV_CONF": rendezvous.environment["PET_RDZV_CONF"]}
@@ -219,8 +219,10 @@ def build_command(command: str, args: tuple[str, ...], rendezvous: Rendezvous, l
 
 
 def literally(word: str) -> str:
-    """A word that the kubelet leaves alone, which puts variables for $(NAME) (k8s.io/kubernetes,
-    third_party/forked/golang/expansion: $$ is a $)."""
+    """Return a word that the kubelet does not expand.
+
+    It replaces $(NAME) by variables, and $$ is a $ (k8s.io/kubernetes, third_party/forked/golang/expansion).
+    """
     return word.replace("$", "$$")
 
 
@@ -241,7 +243,7 @@ def needs_shell(command: str) -> bool:
         if quote == "'":
             quote = "" if character == "'" else quote
         elif character == "\\":
-            # shlex makes a word of the end of a line that goes on, and keeps the backslash before these in quotes.
+            # shlex keeps a line continuation as a word, and the backslash before these characters in quotes.
             following = next(characters, None)
             if following == "\n" or (quote and following in _SPECIAL_QUOTED):
                 return True

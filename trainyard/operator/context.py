@@ -1,4 +1,4 @@
-"""One look at a job: everything that a decision is made from, and what can be said of it. Pure."""
+"""The input of a reconcile's steps: the job, its queue and its objects, and the spec of its attempt. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainyard.operator.storage import Storage, VolumeMissing, plan_storage
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """The attempt can't begin now; something else has to happen first. `again` as in a Decision."""
+    """The attempt can't start yet. `requeue_after` as in a ReconcilePlan."""
 
     reason: str
     message: str
@@ -43,20 +43,28 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """The job can't be made as it asks."""
+    """The job's spec can't be met."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcileContext:
-    """`queue` is the raw spec of the job's queue, None where there is none; `now` seconds since the epoch.
+    """The input of a reconcile.
 
-    `pool` is what there is of the Karpenter pool that the queue names, as far as it was read, and `refused` why the
-    API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted. Where there
-    are `problems`, `spec` is what could be read of it. `template_refused` is what the API server said of a pod of the
-    queue in a dry run, "" where it takes such a pod. `nearby` is as in a Making.
-    `queue_status` is the queue's status as the API has it.
+    Attributes:
+        job: The TorchrunJob as it was read.
+        spec: Its spec; with `problems`, the readable part of it.
+        queue: The raw spec of the job's queue, None without a queue.
+        queue_leaves: Whether the queue is being deleted.
+        queue_status: The raw status of the queue.
+        now: The time in seconds since the epoch.
+        progress: What the first worker reports; None for nothing new.
+        pool: The Karpenter pool of the queue, if it was read.
+        refused: Why the API server just rejected a placeholder.
+        problems: What is wrong with the spec.
+        template_refused: Why the API server rejects a pod of the queue in a dry run, "" if it does not.
+        nearby: As in AttemptSpec.
     """
 
     job: JsonObject
@@ -79,12 +87,12 @@ class ReconcileContext:
 
     @cached_property
     def settings(self) -> Settings | None:
-        """What holds for the job; None while its queue does not say it."""
+        """Return the queue's settings with the job's overrides; None without a valid queue."""
         return resolve(self.queue, self.spec)[0] if self.queue is not None else None
 
     @property
     def max_restarts(self) -> int:
-        """The budget; without a queue that says it what the job says itself, else one that ends nothing.
+        """Return the limit of restarts. Without a valid queue, it is the job's own limit, or the highest one.
 
         The next attempt waits for the queue anyway.
         """
@@ -97,7 +105,7 @@ class ReconcileContext:
 
     @cached_property
     def started(self) -> float | None:
-        """Return the start time of the first worker, from the record or from its Job and pod."""
+        """Return the start time of the first worker, from the status or from its Job and pod."""
         if self.status.started is not None:
             return self.status.started
         starts = [parse_time((each.item.get("status") or {}).get("startTime")) for each in self.children.jobs]
@@ -111,7 +119,7 @@ class ReconcileContext:
 
     @property
     def deadline(self) -> float | None:
-        """When the job has to be over; None before its first start, or if nothing says it."""
+        """Return the end of activeDeadlineSeconds; None before the first start, or without a deadline."""
         settings = self.settings
         seconds = settings.deadline if settings is not None else self.spec.active_deadline_seconds
         return None if seconds is None or self.started is None else self.started + seconds
@@ -123,7 +131,7 @@ class ReconcileContext:
         return deadline is not None and self.now >= deadline
 
     def workers(self) -> JsonObject:
-        """The pods of the attempt, counted."""
+        """Return `workers` of the status: the number of pods of the attempt by state."""
         pods = self.children.workers_of(self.status.attempt)
         return {
             "active": sum(not each.finished for each in pods),
@@ -142,7 +150,7 @@ class ReconcileContext:
         requeue_after: float | None = None,
         **fields: Any,
     ) -> ReconcilePlan:
-        """The decision that puts this status, if it is another one, and tells of a new phase or reason."""
+        """Return the plan that writes this status if it changes, and an Event for a new phase or reason."""
         first = (
             {}
             if self.started is None or self.status.started is not None
@@ -175,7 +183,7 @@ class ReconcileContext:
     def end(
         self, phase: str, reason: str, message: str, exit_code: int | None, **fields: Any
     ) -> ReconcilePlan:
-        """The job is over, for ever."""
+        """Return the plan that finishes the job."""
         well = phase == n.PHASE_SUCCEEDED
         conditions = (
             Condition(type=n.COMPLETE, status=well, reason=reason, message=message),
@@ -201,7 +209,7 @@ class ReconcileContext:
             capacity=None,
             completionTime=stamp(self.now),
             exitCode=exit_code,
-            # What still runs is stopped now, and nobody looks again.
+            # The remaining workers are stopped now, without another count.
             workers={**self.workers(), "active": 0, "ready": 0},
             **fields,
         )
@@ -279,27 +287,27 @@ _WARNING_REASONS = (
 
 
 def unknown_capacity(noted: JobStatus, reason: str) -> tuple[Condition, ...]:
-    """That nothing is known of nodes, where something was told of them before."""
+    """Return the condition CapacityAvailable as unknown, if the job has had it."""
     known = n.CAPACITY_AVAILABLE in conditions_by_type(noted.raw.get("conditions"))
     return (Condition(type=n.CAPACITY_AVAILABLE, status=None, reason=reason),) if known else ()
 
 
-# A queue that is being deleted stays for what runs in it, and begins nothing.
+# A queue that is being deleted stays for its running jobs, and starts none.
 _NOT_STARTED = ("", n.PHASE_PENDING, n.PHASE_SUSPENDED)
 QUEUE_FOUND_CONDITION = Condition(type=n.QUEUE_FOUND, status=True, reason="Found")
 
 
 def rejected_conditions(refusal: Refusal) -> tuple[Condition, ...]:
-    """What is so of a job that can't be made as it, or its queue, is now."""
+    """Return the conditions of a job whose spec can't be met."""
     return Condition(
         type=n.ACCEPTED, status=False, reason=n.REASON_INVALID_SPEC, message=refusal.message
     ), QUEUE_FOUND_CONDITION
 
 
 def unretained_claims(ctx: ReconcileContext, attempt: AttemptSpec) -> str:
-    """The claims that go with the job though its queue retains such by now, and what keeps them; "" where none do.
+    """Return a message about claims without `retain` at their creation, and how to keep them; "" for none.
 
-    An owner stays what it was at the claim's creation: the controller has no right to change claims.
+    The garbage collector deletes them with the job. The controller has no permission to change claims.
     """
     names = [
         each.name
@@ -312,7 +320,8 @@ def unretained_claims(ctx: ReconcileContext, attempt: AttemptSpec) -> str:
         return ""
     patch = '[{"op": "remove", "path": "/metadata/ownerReferences"}]'
     return (
-        f"goes with the job, as it was made before its queue was to retain it: {', '.join(names)}; what keeps it: "
+        "is deleted with the job, because it was created before its queue retained it: "
+        f"{', '.join(names)}. To keep it: "
         f"kubectl patch pvc -n {attempt.namespace} {' '.join(names)} --type json -p '{patch}'"
     )
 
@@ -331,7 +340,7 @@ def acceptance_message(ctx: ReconcileContext, attempt: AttemptSpec) -> str:
 
 
 def valid_conditions(settings: Settings, said: str = "") -> tuple[Condition, ...]:
-    """What is so of a job whose attempt can be made, and what is `said` of that."""
+    """Return the conditions of a job whose attempt can be created."""
     substituted = settings.substituted
     message = f"{substituted} needs distributed.rdzvEndpoint; the workers meet by c10d" if substituted else ""
     return (
@@ -348,11 +357,11 @@ def valid_conditions(settings: Settings, said: str = "") -> tuple[Condition, ...
 
 
 def _queue_message(noted: JobStatus) -> str:
-    """What a job does while it has no queue."""
+    """Return what a job without a queue does."""
     if noted.running:
         return "the workers go on; what needs the queue, such as a restart, waits until it is there"
     began = noted.phase not in _NOT_STARTED
-    return "the workers begin anew when it is there" if began else "the job begins when it is there"
+    return "the workers restart when it is there" if began else "the job begins when it is there"
 
 
 def _policy_wait(ctx: ReconcileContext) -> Wait | None:
@@ -372,7 +381,13 @@ def _policy_wait(ctx: ReconcileContext) -> Wait | None:
 
 
 def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: Any = None) -> AttemptSpec | Wait | Refusal:
-    """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
+    """Return the spec of an attempt, or why it can't be created.
+
+    Args:
+        ctx: The context.
+        attempt: The number of the attempt.
+        nodes: The number of nodes of an elastic job.
+    """
     spec, meta = ctx.spec, ctx.meta
     if ctx.problems:
         return Refusal(message=ctx.problems)
@@ -460,10 +475,12 @@ def _find_launcher_conflict(spec: JobSpec, size: Size, settings: Settings) -> st
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSpec:
-    """The input for the objects of a job: its spec, settings, size and volumes, and the number of the attempt.
+    """The input for the objects of an attempt.
 
-    `has_started` says whether the job had workers before. `nearby` are the addresses of other jobs' sync pods that may
-    have the archive of this job's workspace.
+    Attributes:
+        number: The number of the attempt, from 0.
+        has_started: Whether the job had workers before.
+        nearby: The addresses of other jobs' sync pods that may have the archive of this job's workspace.
     """
 
     name: str
@@ -480,12 +497,12 @@ class AttemptSpec:
 
     @property
     def labels(self) -> dict[str, str]:
-        """On everything that is made for the job."""
+        """Return the labels of all objects of the job."""
         return {n.LABEL_JOB: self.name, n.LABEL_MANAGED_BY: n.MANAGED_BY}
 
     @property
     def attempt_labels(self) -> dict[str, str]:
-        """On what is made for the attempt."""
+        """Return the labels of the objects of the attempt."""
         return {**self.labels, n.LABEL_ATTEMPT: str(self.number)}
 
     @property
@@ -501,7 +518,7 @@ class AttemptSpec:
 
     @property
     def rendezvous(self) -> Rendezvous:
-        """Where the workers of this attempt meet. One worker needs neither a name nor a fixed port for that."""
+        """Return where the workers meet. A single worker needs no DNS name and no fixed port."""
         first = f"{n.attempt_name(self.name, self.number)}-0.{self.name}.{self.namespace}.svc"
         alone = self.size.nodes == 1 and self.settings.rendezvous == C10D
         place = "localhost:0" if alone else f"{first}:{self.settings.port}"

@@ -1,7 +1,8 @@
-"""Check whether the sync pod of a job has the workspace, and what the job waits for. Pure.
+"""Find out why workers do not start or end, and whether the workspace is available. Pure.
 
-The job gets no nodes and no workers before its sync pod has the archive. The controller replaces a lost sync pod. The
-new one gets the archive from the workers, or from the sync pod of another job (trainyard/workspace/transfer.py).
+`pending_reason` explains a job that waits for its workers. A job gets no nodes and no workers before its sync pod has
+the archive of the workspace. The controller replaces a lost sync pod. The new one gets the archive from the workers, or
+from the sync pod of another job (trainyard/workspace/serve.py).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from trainyard.operator.names import sync_pod_url
 from trainyard.operator.observe import OVER
 from trainyard.operator.plan import Deletion, deletion
 
-# Each sync pod that does not answer costs seconds.
+# Each sync pod that does not answer takes seconds.
 MAX_NEARBY: Final = 3
 
 
 def ended_sync_pod(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
-    """Removes a sync pod that was evicted, or ended with its node: nothing begins such a pod anew, and it has the name.
+    """Delete a sync pod that has ended, because it is never restarted on another node.
 
-    Else in how many seconds it may go: one that fails at once is not made anew without a pause.
+    Return the deletion, or the seconds until it may be deleted: one that fails at once is replaced after a pause.
     """
     pod = _sync_pod(ctx)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
@@ -132,10 +133,10 @@ def _is_in_claims(ctx: ReconcileContext, attempt: AttemptSpec) -> bool:
 
 
 def missing_workspace(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """What there is to say of workers that wait for a workspace that nobody sent; else as `unstarted.podless`.
+    """Return a message about workers that wait for a lost workspace, and the seconds until it may change.
 
-    The first sync pod is made before the first worker: one that is younger than the job's start began empty. Whether
-    it was sent anything since is seen by the workers, which wait.
+    The first sync pod exists before the first worker. A sync pod that is younger than the job's start was empty at
+    first. Only the waiting workers show whether it has received an archive since.
     """
     workspace = ctx.spec.workspace
     if workspace is None or workspace.url:
@@ -154,7 +155,7 @@ def missing_workspace(ctx: ReconcileContext) -> tuple[str, float | None]:
 
 
 def _sync_pod_pending_reason(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """What keeps the sync pod from starting, "" for nothing; else as `unstarted.podless`."""
+    """Return why the sync pod does not start, "" for none, and the seconds until that may change."""
     pod = _sync_pod(ctx)
     if pod is None or "deletionTimestamp" in pod["metadata"] or _is_over(pod):
         return "", None
@@ -178,65 +179,65 @@ def _sync_pod(ctx: ReconcileContext) -> JsonObject | None:
 
 
 def pending_reason(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """What there is to say of workers that do not start or do not end; and in how many seconds there may be more."""
-    told = [
+    """Return why workers do not start or end, and the seconds until that may change."""
+    causes = [
         missing_pods(ctx),
         blocked_pods(ctx),
         missing_workspace(ctx),
         lingering_sidecars(ctx),
     ]
-    return ", ".join(text for text, _ in told if text), min(
-        (left for _, left in told if left is not None), default=None
+    return ", ".join(text for text, _ in causes if text), min(
+        (left for _, left in causes if left is not None), default=None
     )
 
 
 def missing_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """What there is to say of workers that have no pod; else in how many seconds there may be something.
+    """Return a message about workers without a pod, and the seconds until it may change.
 
-    The Job controller makes pods at once, if a quota, a policy or a webhook lets it, and tells why not in Events of the
-    batch/v1 Job. What each pod of the queue is refused for, such as a PriorityClass that is not there, a dry run has
-    told.
+    The Job controller creates pods at once, unless a quota, a policy or a webhook prevents it. Its Events on the
+    batch/v1 Job have the reason. The dry run of the queue's pod shows what the API server rejects for every pod of the
+    queue.
     """
     short = jobs_without_pods(ctx)
     if not short:
         return "", None
-    left = min(begun for begun, _, _ in short) + PATIENCE_SECONDS - ctx.now
+    left = min(since for since, _, _ in short) + PATIENCE_SECONDS - ctx.now
     if left > 0:
         return "", left
     count, named = sum(missing for _, missing, _ in short), short[0][2]
     have = "has" if count == 1 else "have"
-    # A pod of a job that overrides anything of its queue is not one of those that were tried.
+    # The dry run did not test pods with overrides.
     said = "" if ctx.spec.overrides else ctx.template_refused
-    told = (
-        f"TorchrunQueue {ctx.spec.job_queue} says of its pods: {said}; Events" if said else "why, Events say"
+    events = (
+        f"TorchrunQueue {ctx.spec.job_queue} rejects its pods: {said}; Events" if said else "why, Events say"
     )
-    return f"{count} {have} no pod; {told}: kubectl describe job {named}", None
+    return f"{count} {have} no pod; {events}: kubectl describe job {named}", None
 
 
 def jobs_without_pods(ctx: ReconcileContext) -> list[tuple[float, int, str]]:
-    """The Jobs of the attempt that lack pods: since when they may have them, how many they lack, and their names."""
+    """Return the Jobs with missing pods: since when, how many, and the name."""
     pods = Counter(each.job for each in ctx.children.workers_of(ctx.status.attempt))
     found = []
     for job in ctx.children.of(ctx.status.attempt):
-        begun = parse_time((job.item.get("status") or {}).get("startTime"))
+        since = parse_time((job.item.get("status") or {}).get("startTime"))
         missing = job.pods - pods[job.uid]
         if (
-            begun is not None
+            since is not None
             and missing > 0
             and not (job.suspended or job.complete or job.success_criteria_met)
         ):
-            found.append((begun, missing, job.name))
+            found.append((since, missing, job.name))
     return found
 
 
 def blocked_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """The first worker whose pod says what keeps it from starting, and how many others are; else as `podless`."""
+    """Return a message about pods that can't start, and the seconds until it may change."""
     waiting = [
         (each.created + PATIENCE_SECONDS - ctx.now, f"{each.name} {each.held}")
         for each in ctx.children.workers_of(ctx.status.attempt)
         if each.held and not (each.ready or each.finished or each.deleting) and each.created is not None
     ]
-    long = [told for left, told in waiting if left <= 0]
+    long = [text for left, text in waiting if left <= 0]
     left = min((left for left, _ in waiting if left > 0), default=None)
     if not long:
         return "", left
@@ -245,12 +246,16 @@ def blocked_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
     return f"{min(long)}{more}", left
 
 
-# One that notices the worker's end, and ends as well, has until then.
+# A sidecar may end by itself within this time.
 SIDECAR_GRACE_SECONDS: Final = 60.0
 
 
 def lingering_sidecars(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """What there is to say of the first such worker, and in how many seconds there may be something or more to say."""
+    """Return a message about workers whose sidecars still run, and the seconds until it may change.
+
+    A webhook may add a container to each pod, such as Istio's proxy or Vault's agent. Kubernetes does not stop it, and
+    the pod runs as long as one of its containers does. Then the job neither succeeds nor restarts, and keeps its nodes.
+    """
     waiting = [
         (each.end.at + SIDECAR_GRACE_SECONDS - ctx.now, each)
         for each in ctx.children.workers_of(ctx.status.attempt)
@@ -262,14 +267,14 @@ def lingering_sidecars(ctx: ReconcileContext) -> tuple[str, float | None]:
         return "", left
     first = min(long, key=lambda each: each.name)
     what = (
-        f"container {first.running_sidecars[0]} goes"
+        f"container {first.running_sidecars[0]} still runs"
         if len(first.running_sidecars) == 1
-        else f"containers {_join(first.running_sidecars)} go"
+        else f"containers {_join(first.running_sidecars)} still run"
     )
     others = f", and so do those of {len(long) - 1} more" if len(long) > 1 else ""
     return (
         f"{first.name} does not end: its container {n.WORKER_CONTAINER} ended with exit code {first.end.code}, and its "
-        f"{what} on{others}; what ends with the worker is one of initContainers with restartPolicy: Always"
+        f"{what}{others}. Make it one of initContainers with restartPolicy: Always, so that it ends with the worker"
     ), left
 
 

@@ -1,4 +1,4 @@
-"""How a job's GPUs are spread over nodes: one node if it fits, else the fewest, the same number on each. Pure."""
+"""Distribute a job's GPUs over nodes: one node if possible, else the fewest, with the same number on each. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainyard.operator.api.queue import QueueSpec
 
 
 class InvalidJob(ValueError):
-    """The job can't be made as it asks; the text names the field and what would be right."""
+    """The job's size is invalid; the message names the field and what it must be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """`nodes` pods with `gpus` GPUs each; the job runs with `least` of them."""
+    """`nodes` pods with `gpus` GPUs each. `least` is the minimum number of nodes."""
 
     nodes: int
     gpus: int
@@ -23,22 +23,22 @@ class Size:
 
     @property
     def elastic(self) -> bool:
-        """Whether fewer nodes do, too."""
+        """Whether the job may run with fewer nodes."""
         return self.least < self.nodes
 
     @property
     def processes(self) -> int:
-        """Processes on each node: one for each GPU, or one."""
+        """Return the number of processes on each node: one for each GPU, or one."""
         return self.gpus or 1
 
     @property
     def total_gpus(self) -> int:
-        """GPUs of all nodes."""
+        """Return the number of GPUs of all nodes."""
         return self.nodes * self.gpus
 
 
 def distribute(job: JobSpec, queue: QueueSpec) -> Size:
-    """The size of the job on nodes of this queue. Raises Refused."""
+    """Return the size of the job on nodes of this queue. Raises InvalidJob."""
     nodes, least = _nodes(job, queue)
     if job.num_gpus == 0 and queue.node_resources.gpus and (bound := _bound_to(queue)):
         raise InvalidJob(
@@ -98,9 +98,9 @@ def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
 
 
 def _split(count: int, each: int) -> str:
-    """The fewest nodes that share the count evenly, in words; "" where that is more than twice as many as hold it.
+    """Return the fewest nodes that share the count evenly, in words; "" if it takes more than twice as many.
 
-    One GPU on each always works, and is no advice for 17 of them.
+    One GPU on each node always works, but is no advice for 17 GPUs.
     """
     least = -(-count // each)
     nodes = next((nodes for nodes in range(least, 2 * least + 1) if count % nodes == 0), None)
@@ -111,7 +111,7 @@ def _split(count: int, each: int) -> str:
 
 
 def _nearest(count: int, each: int, step: int) -> int:
-    """The next count below or above that spreads evenly, as each multiple of `each` does."""
+    """Return the next count below or above that spreads evenly."""
     count += step
     while count % -(-count // each):
         count += step

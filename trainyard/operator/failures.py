@@ -174,10 +174,14 @@ def _truncate(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnd:
-    """Why an attempt is over, and the exit code of the worker that ended it, if one did.
+    """Why an attempt ended.
 
-    `final`: its exit code says that the command fails each time. `failure` is the failure of this worker, and
-    `settle_seconds` the time until no earlier failure can be reported any more.
+    Attributes:
+        why: The message.
+        exit_code: The exit code of the worker that ended it, if one did.
+        final: Whether its exit code says that the command fails each time.
+        failure: The failure of this worker.
+        settle_seconds: The seconds until no earlier failure can be reported any more.
     """
 
     why: str
@@ -188,18 +192,18 @@ class AttemptEnd:
 
 
 def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
-    """Why the attempt is over, None while it is not: one lost worker is all of them."""
+    """Return why the attempt ended, None while it runs. One lost worker ends the whole attempt."""
     attempt = ctx.status.attempt
     jobs, workers = ctx.children.of(attempt), ctx.children.workers_of(attempt)
     if not jobs:
         return AttemptEnd(why=f"Job {n.attempt_name(ctx.meta.name, attempt)} is gone")
-    # The workers of a Job that somebody suspends are ended by that, and made anew when it is let go.
+    # A suspended Job deletes its workers, and creates them again when it is resumed.
     stopped = {each.uid for each in jobs if each.suspended}
     kept = [each for each in workers if not (each.deleting and each.job in stopped)]
     failure = find_first_failure(kept)
     well = any(each.uid in ctx.children.succeeded_jobs for each in jobs)
     lost = [each for each in kept if each.deleting and (each.deleted_gracefully or not each.finished)]
-    # The Job controller removes the others then, too.
+    # The Job controller then deletes the other workers as well.
     lost.sort(key=lambda each: not each.disruption)
     if failure is not None and failure.is_consequence and lost and lost[0].disruption:
         return AttemptEnd(why=_describe_loss(lost[0]), exit_code=lost[0].end.code)
@@ -256,7 +260,7 @@ def _describe_failure(failure: Failure) -> str:
 def _describe_end(end: PodExit) -> str:
     said = f"ended with exit code {end.code}" if end.code is not None else "failed"
     if end.before:
-        return f"did not begin: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
+        return f"did not start: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
     if end.said:
         return f"did not start: {end.said} ({end.reason}, exit code {end.code})"
     means = meaning(end.code, end.reason) or end.reason

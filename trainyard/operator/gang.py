@@ -24,7 +24,7 @@ from trainyard.operator.pool import Unreadable, worker_requests
 
 
 def build_pod_group(attempt: AttemptSpec) -> JsonObject:
-    """KAI's gang: all workers of the attempt, of an elastic one as few as it runs with, start together or none."""
+    """Return KAI's gang: all workers of the attempt start together, of an elastic one its minimum."""
     queue = attempt.settings.queue
     name = n.attempt_name(attempt.name, attempt.number)
     spec: JsonObject = {
@@ -44,9 +44,9 @@ def build_pod_group(attempt: AttemptSpec) -> JsonObject:
 
 
 def build_kai_queue(name: str, parent: str, namespace: str, owner: str) -> JsonObject:
-    """KAI's Queue of a TorchrunQueue, without limits of its own; cluster-scoped, so that labels say whose it is.
+    """Return KAI's Queue of a TorchrunQueue, without limits. It is cluster-scoped, so labels name its owner.
 
-    What is unset there is 0: no quota, and nothing above it. -1 is no limit.
+    A missing value is 0: no quota, and nothing above it. -1 is no limit.
     """
     unlimited = {"quota": 0, "limit": -1, "overQuotaWeight": 1}
     return {
@@ -171,7 +171,7 @@ def _gang_requests(attempt: AttemptSpec) -> dict[str, float]:
 
 
 KAI_GPU: Final = "gpu"
-# A resource of KAI's Queue -> what one of its units is in the units of pods: GPUs, cores, bytes.
+# Each resource of KAI's Queue, with its unit in GPUs, cores or bytes.
 KAI_UNITS: Final[Mapping[str, Fraction | int]] = {KAI_GPU: 1, "cpu": Fraction(1, 1000), "memory": 10**6}
 
 

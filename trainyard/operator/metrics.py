@@ -1,4 +1,4 @@
-"""What the controller has counted, as Prometheus reads it. docs/torchrun.md has the table."""
+"""The Prometheus metrics of the controller, and its liveness endpoint. docs/torchrun.md lists the metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RECONCILE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Metrics:
-    """All methods may be called from any thread."""
+    """The metrics. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

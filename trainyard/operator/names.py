@@ -1,5 +1,6 @@
-"""Names of torchrun queues and jobs: their API, what the controller makes of them, and how it says what it sees.
+"""Names of TorchrunQueues and TorchrunJobs: their API, their objects, phases, conditions and reasons.
 
+In a bucket, archives and logs have a prefix for each namespace, so that IAM can separate teams (docs/queues.md).
 KAI's names: github.com/kai-scheduler/KAI-Scheduler v0.17.0, docs/batch/README.md and docs/queues/README.md.
 """
 
@@ -24,8 +25,8 @@ JOB_KIND: Final = "TorchrunJob"
 JOB_SINGULAR: Final = "torchrunjob"
 JOB_PLURAL: Final = names.TORCHRUN_JOBS
 JOB_SHORT: Final = "tj"
-# The longest of a job's names is that of a pod, <job>-<attempt>-<index>: with the random ending that the Job controller
-# adds it has to be a label of 63 characters.
+# The longest name is that of a pod, <job>-<attempt>-<index>. With the random suffix of the Job controller it must be a
+# label of at most 63 characters.
 JOB_NAME_MAX_LENGTH: Final = 40
 
 # The controller's own objects, and the manager of the fields that it applies.
@@ -43,18 +44,18 @@ QUEUE_POLICY: Final = f"{QUEUE_PLURAL}.{GROUP}"
 # The controller's environment: the image of trainyard.workspace, which is its own.
 ENV_TOOLS_IMAGE: Final = "TORCHRUN_TOOLS_IMAGE"
 
-# On everything that is made for a job; the short key is the one that people type.
+# On all objects of a job; users type this short key.
 LABEL_JOB: Final = names.TORCHRUN_LABEL_JOB
 LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
-# On workers: the job's uid, as an earlier job of its name may still have some.
+# On workers: the job's uid, because an earlier job of the name may still have workers.
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
-# On the workers of a batch/v1 Job that is one node's: Kubernetes counts the pods of each such Job from 0.
+# On the workers of a Job for one node: Kubernetes counts the pods of each Job from 0.
 LABEL_NODE: Final = f"{GROUP}/node"
-# Kubernetes' own, of the pods of an Indexed Job.
+# Set by Kubernetes on the pods of an Indexed Job.
 LABEL_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LABEL_MANAGED_BY: Final = names.LABEL_MANAGED_BY
 MANAGED_BY: Final = CONTROLLER
-# On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.
+# On a batch/v1 Job: the size and the workspace of the TorchrunJob when it was created.
 ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
 # The annotation of a worker's pod with the archive of the job's workspace, as JSON (trainyard/workspace/store.py:
@@ -69,20 +70,20 @@ LOG_VOLUME: Final = "worker-log"
 LOG_DIRECTORY: Final = "/var/log/torchrun"
 LOG_FILE: Final = f"{LOG_DIRECTORY}/worker.log"
 ENV_LOG: Final = "TORCHRUN_LOG"
-# How many batch/v1 Jobs the attempt has.
+# The number of batch/v1 Jobs in the attempt.
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
-# On a batch/v1 Job, a gang, and a pod that holds a node: a digest of the spec with which it was made.
+# On a batch/v1 Job, a gang, and a placeholder: a digest of its spec.
 ANNOTATION_MADE_OF: Final = f"{GROUP}/made-of"
-# A launcher's run has no '.' in its id (launcher/validation.py), so that none has a job's placeholders for its own.
+# The id of a launcher's run has no '.' (launcher/validation.py), so it never matches a job's placeholders.
 RUN_PREFIX: Final = "torchrun."
-# An administrator's word for the GPUs of a node.
+# Set by an administrator: the type of a node's GPUs.
 LABEL_GPU_TYPE: Final = f"{GROUP}/gpu-type"
 # On KAI's Queue, which is cluster-scoped and can't be owned by a TorchrunQueue.
 LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
 LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
 
 WORKER_CONTAINER: Final = names.TORCHRUN_WORKER_CONTAINER
-# Before it in the same pod: puts the workspace in place, and keeps it as it was last sent.
+# In the same pod: the init container unpacks the workspace, and the sidecar updates it.
 FETCH_CONTAINER: Final = "workspace"
 FOLLOW_CONTAINER: Final = "workspace-sync"
 # The sync pod: its container, and where it keeps archives (trainyard/workspace/store.py).
@@ -116,14 +117,14 @@ KAI_POD_GROUP_VERSION: Final = "v2alpha2"
 # A PodGroup's stalenessGracePeriod that never evicts a gang after it lost members (kai-scheduler/KAI-Scheduler#1942).
 KAI_NEVER_STALE: Final = "-1s"
 KAI_POD_GROUP_PLURAL: Final = "podgroups"
-# The one that KAI makes at its installation.
+# KAI creates it at its installation.
 KAI_PARENT_QUEUE: Final = "default-parent-queue"
-# The one that KAI takes for pods that name none; made at its installation, too.
+# The queue of pods without one. KAI creates it at its installation.
 KAI_DEFAULT_QUEUE: Final = "default-queue"
 LABEL_KAI_QUEUE: Final = "kai.scheduler/queue"
 ANNOTATION_SKIP_POD_GROUPER: Final = "kai.scheduler/skip-podgrouper"
 ANNOTATION_POD_GROUP: Final = "pod-group-name"
-# Workers whose progress is read carry it, as every exporter's pods do.
+# On workers with metrics, as on the pods of any exporter.
 ANNOTATION_SCRAPE: Final = "prometheus.io/scrape"
 
 PHASE_PENDING: Final = "Pending"
@@ -142,7 +143,7 @@ PHASES: Final = (
     PHASE_SUCCEEDED,
     PHASE_FAILED,
 )
-# Whatever happens to its objects afterwards, a job stays in these.
+# A finished job stays in these phases.
 FINAL_PHASES: Final = (PHASE_SUCCEEDED, PHASE_FAILED)
 
 # Condition types of a job ...
@@ -215,40 +216,40 @@ REASON_NOT_RESTARTABLE: Final = "NotRestartable"
 
 
 def attempt_name(job: str, attempt: int) -> str:
-    """Name of the batch/v1 Job of an attempt, counted from 0; the headless Service has the job's own name."""
+    """Return the name of an attempt's batch/v1 Job, counted from 0. The Service has the job's own name."""
     return f"{job}-{attempt}"
 
 
 def node_job(job: str, attempt: int, node: int) -> str:
-    """Name of the batch/v1 Job of one node, where each node has one; node 0's has the attempt's name.
+    """Return the name of one node's batch/v1 Job if each node has one. Node 0's has the attempt's name.
 
-    The letter keeps it apart from the attempts of a job that is called as this one's attempt is.
+    The letter separates it from the attempts of a job with the attempt's name.
     """
     return attempt_name(job, attempt) if node == 0 else f"{attempt_name(job, attempt)}-n{node}"
 
 
 def workspace_claim(job: str, node: int = 0) -> str:
-    """Name of the claim that holds a node's copy of the workspace; node 0's is everybody's where it is shared."""
+    """Return the name of a node's workspace claim. A shared claim has the name of node 0's."""
     return f"{job}-workspace" if node == 0 else f"{job}-workspace-{node}"
 
 
 def datasets_claim(job: str) -> str:
-    """Name of the claim with a job's data sets."""
+    """Return the name of the claim with a job's datasets."""
     return f"{job}-datasets"
 
 
 def checkpoints_claim(job: str) -> str:
-    """Name of the claim with a job's checkpoints."""
+    """Return the name of the claim with a job's checkpoints."""
     return f"{job}-checkpoints"
 
 
 def sync_pod(job: str) -> str:
-    """Name of the pod that holds the workspace's archive where there is no bucket."""
+    """Return the name of the pod that holds the workspace's archive without a bucket."""
     return f"{job}-sync-0"
 
 
 def hold_pod(job: str, index: int) -> str:
-    """Name of the pod that holds a node until a worker takes its place, counted from 0."""
+    """Return the name of the placeholder that holds a node for a worker, counted from 0."""
     return f"{job}-hold-{index}"
 
 

@@ -1,8 +1,7 @@
 """Choose the nodes of an attempt: for queues with a pool, by `launcher.capacity`. Pure.
 
-Placeholders make Karpenter buy machines, and hold them: a node counts where one of the job's own placeholders is, since
-then the scheduler has given it to this job and to no other. What must be remembered between two looks stands in the
-job's status, `capacity`; everything else is seen anew.
+Placeholders make Karpenter launch nodes, and hold them. A node counts if a placeholder of the job runs there, because
+then the scheduler has given it to this job only. `capacity` of the job's status keeps the state between two reconciles.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from trainyard.operator.pool import (
 )
 from trainyard.operator.status import CapacityWait, read_status
 
-# While nodes are waited for, and while nothing but somebody's change of the pool helps.
+# The interval while a job waits for nodes, and while only a change of the pool can help.
 CAPACITY_POLL_SECONDS: Final = 2.0
 IMPOSSIBLE_SECONDS: Final = 30.0
-# `RETRY_SECONDS` and up to a fifth more by chance, so that jobs that failed together do not ask again together.
+# Up to a fifth is added to `RETRY_SECONDS`, so that jobs that failed together do not retry together.
 _JITTER: Final = 0.2
 _FINISHED: Final = ("Succeeded", "Failed")
-# What Karpenter says of a pod that no machine of its pool can ever take, and of no passing lack
+# Karpenter's message for a pod that no node of its pool can ever run, which is not a temporary shortage
 # (sigs.k8s.io/karpenter v1.14.1, InstanceTypeFilterError in pkg/controllers/provisioning/scheduling/nodeclaim.go).
 _NEVER: Final = re.compile(
     r"no instance type (has enough resources|met all requirements|"
@@ -62,7 +61,7 @@ _NO_TYPE: Final = "NoCompatibleInstanceTypes"
 
 @dataclass(frozen=True, kw_only=True)
 class NodesChosen:
-    """The attempt may begin with so many nodes."""
+    """The attempt may start with this number of nodes."""
 
     nodes: int
     message: str
@@ -70,7 +69,7 @@ class NodesChosen:
 
 @dataclass(frozen=True, kw_only=True)
 class NodesWait:
-    """The attempt can't begin yet. `gathering` is what to remember, None for nothing; `again` as in a Decision."""
+    """The attempt can't start yet. `gathering` is the state to keep, None for none."""
 
     reason: str
     message: str
@@ -82,7 +81,7 @@ class NodesWait:
 
 
 def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
-    """The pool whose nodes decide on the next step of this job; empty where none does: they need not be read."""
+    """Return the pool whose nodes decide on the next step of this job, "" for none."""
     noted = read_status(job.get("status"))
     spec, _ = parse_job(job.get("spec"))
     if spec is None or queue is None or noted.final or noted.running or spec.suspend:
@@ -116,7 +115,7 @@ def choose_nodes(
             capacity_wait=_capacity_wait(ctx),
             requeue_after=IMPOSSIBLE_SECONDS,
         )
-    if ctx.pool is None:  # it was read for another spec
+    if ctx.pool is None:  # the spec has changed since the read
         return NodesWait(
             reason=n.REASON_WAITING_FOR_NODES, message="the pool is not read yet", requeue_after=0.0
         )
@@ -131,7 +130,7 @@ def choose_nodes(
 
 
 class _Choice:
-    """One choice: what it is made from, and the wait that it is of."""
+    """One choice of nodes."""
 
     def __init__(
         self, ctx: ReconcileContext, attempt: AttemptSpec, request: JobRequest, leaving: int
@@ -186,7 +185,7 @@ class _Choice:
         return taint_problem(self.attempt, self.seen.pool) if self.seen.pool else ""
 
     def _verdict(self) -> str:
-        """What Karpenter says of the placeholders of this wait, where it can never buy a machine for one."""
+        """Return Karpenter's message if it can never launch a node for a placeholder of this wait."""
         names = {self.request.placeholder_name(index) for index in range(self.request.max_nodes)}
         for each in self.seen.warnings:
             recent = each.at >= self.capacity_wait.since
@@ -198,17 +197,17 @@ class _Choice:
             about = each.kind == "Pod" and each.name in names and recent
             if about and _NEVER.search(each.message):
                 said = each.message.removeprefix("Failed to schedule pod, ")
-                return f"pool {self.request.pool.name} has no machine that can take a worker: {said}"
+                return f"pool {self.request.pool.name} has no instance type that can run a worker: {said}"
         return ""
 
     def _hold(self, counted: Count, missing: str) -> NodesWait:
-        """Keeps the placeholders that there should be; machines that never became of use go back."""
+        """Keep the placeholders, and delete nodes that never became usable."""
         initialized = {each.uid: self.ctx.now for each in self.seen.claims if each.initialized}
         since = self.capacity_wait.since
         late = node_release.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
         if late and not self.seen.fresh:
             return _RECOUNT
-        back = [self._given_back(each.claim.name, each.claim.uid) for each in late]
+        back = [self._delete_claim(each.claim.name, each.claim.uid) for each in late]
         back += [self._removed(pod) for each in late for pod in remove(each.held_by)]
         number = max(0, capacity.target(self.request, self.seen) - self.leaving)
         actions = hold_nodes(self.request, self.seen, self.progress, number)
@@ -238,7 +237,7 @@ class _Choice:
         return replace(waiting, reason=n.REASON_NAME_TAKEN, message=message, creations=())
 
     def _begin(self, counted: Count, decision: Submit) -> NodesChosen | NodesWait:
-        """What holds none of the chosen nodes goes first; then the count has to hold without it."""
+        """Delete the placeholders on nodes that are not chosen. Then the count must be the same without them."""
         if not self.seen.fresh:
             return _RECOUNT
         chosen = frozenset(counted.usable[: decision.nodes])
@@ -293,9 +292,9 @@ class _Choice:
         return node_release.unneeded(self.request, self.seen, since=self.capacity_wait.since)
 
     def _back(self, claims: Iterable[GiveBack]) -> list[Deletion]:
-        return [self._given_back(each.claim, each.uid) for each in claims]
+        return [self._delete_claim(each.claim, each.uid) for each in claims]
 
-    def _given_back(self, name: str, uid: str) -> Deletion:
+    def _delete_claim(self, name: str, uid: str) -> Deletion:
         return Deletion(api_version="karpenter.sh/v1", kind="NodeClaim", namespace="", name=name, uid=uid)
 
     def _removed(self, pod: Remove) -> Deletion:
@@ -310,9 +309,9 @@ _RECOUNT: Final = NodesWait(reason=n.REASON_WAITING_FOR_NODES, message="", recou
 
 
 def _capacity_wait(ctx: ReconcileContext) -> CapacityWait:
-    """The wait that the job is in, without a moment further ahead than it can be, after the clock was set back.
+    """Return the state of the wait, without times too far in the future after a change of the clock.
 
-    A spec that was changed since is waited for anew.
+    A changed spec starts a new wait.
     """
     noted, now = ctx.status.capacity_wait, ctx.now
     if noted is None:
@@ -327,7 +326,7 @@ def _capacity_wait(ctx: ReconcileContext) -> CapacityWait:
 def _observation(
     ctx: ReconcileContext, attempt: AttemptSpec, request: JobRequest
 ) -> tuple[list[JsonObject], Observation]:
-    """The placeholders that were made of another spec, and what there is of the pool, these as if they left already."""
+    """Return the placeholders of an earlier spec, and the pool as if these were gone."""
     read: Any = ctx.pool
     made = build_placeholder(attempt, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
     old, own = [], []
@@ -341,7 +340,7 @@ def _observation(
     known = read.pool and with_node_resources(
         read.pool, read.nodes, node_resources(ctx.queue_status, request.pool.name)
     )
-    # What a machine of the pool is, the pool itself says here: nothing else could contradict it.
+    # The pool itself declares its instance types here, so nothing else is compared with them.
     pool = known and replace(
         known,
         offers={
@@ -358,9 +357,9 @@ def _is_own(pod: Pod, request: JobRequest) -> bool:
 
 
 def _count_allowed(attempt: AttemptSpec, request: JobRequest, seen: Observation) -> Count:
-    """The pool's nodes, of which those are not usable that the workers' node affinity leaves out.
+    """Count the pool's nodes without those that the workers' node affinity excludes.
 
-    No placeholder gets there. Counted as usable, they would have the job wait for that, whatever Karpenter says.
+    No placeholder starts there. As usable nodes, they would make the job wait for it without end.
     """
     found, gpu_type = capacity.count(request, seen), attempt.settings.queue.node_resources.gpu_type
     of_type = {REQUIRED: {"nodeSelectorTerms": gpu_terms(gpu_type)}} if gpu_type else {}
@@ -379,9 +378,9 @@ def _count_allowed(attempt: AttemptSpec, request: JobRequest, seen: Observation)
 
 
 def _count_held(request: JobRequest, seen: Observation, found: Count) -> Count:
-    """Of the nodes that could take a worker those that one of the job's placeholders holds.
+    """Count the nodes on which a placeholder of the job runs.
 
-    Two jobs that look at the same moment see the same idle node, and the scheduler gives it to one of them.
+    Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them.
     """
     holding = {pod.node for pod in placeholders(request, seen) if pod.phase not in _FINISHED}
     return Count(
@@ -394,21 +393,20 @@ def _count_held(request: JobRequest, seen: Observation, found: Count) -> Count:
     )
 
 
-# Workers take the places of placeholders within a second or two. Those of a scheduler or a priority class that takes
-# none would wait for ever.
+# Workers replace placeholders within a second or two. With some schedulers and priority classes they never would.
 PLACEHOLDER_SECONDS: Final = 20.0
 DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 
 def delete_placeholders(ctx: ReconcileContext) -> tuple[Deletion, ...]:
-    """Removes every placeholder of the job."""
+    """Delete all placeholders of the job."""
     return tuple(
         deletion(each) for each in ctx.children.placeholders if "deletionTimestamp" not in each["metadata"]
     )
 
 
 def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
-    """The placeholders of a job whose workers take their places: those not needed any more, and when to look again."""
+    """Return the placeholders that workers no longer need, and the seconds until more may be due."""
     workers, settings = ctx.children.workers_of(ctx.status.attempt), ctx.settings
     nodes, here = ctx.status.raw.get("nodes"), delete_placeholders(ctx)
     if not here:
@@ -417,18 +415,18 @@ def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], f
     displaces = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
     if not displaces or (isinstance(nodes, int) and placed >= nodes):
         return here, None
-    # Placeholders may be just what a quota has no room for beside the workers: those have no pods then.
+    # A quota may have no room for workers beside the placeholders. Then the workers have no pods.
     waiting = [each.created for each in workers if not each.node and each.created is not None]
-    since = min([*waiting, *(begun for begun, _, _ in jobs_without_pods(ctx))], default=None)
+    since = min([*waiting, *(start for start, _, _ in jobs_without_pods(ctx))], default=None)
     left = PLACEHOLDER_SECONDS if since is None else since + PLACEHOLDER_SECONDS - ctx.now
     return (here, None) if left <= 0 else ((), left)
 
 
 def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """A worker that a machine was lost for and no other came; else in how many seconds there may be one.
+    """Return a worker that lost its node and got no other; else the seconds until there may be one.
 
-    The others of a world of fixed size wait for it, each on a machine. Karpenter may buy it another one, in the time
-    that any machine has to come of use. Another scheduler than Kubernetes' own may have pods wait for its own reasons.
+    The other workers of a fixed size wait for it on their nodes. Karpenter may launch another node within the time that
+    any node may take. Another scheduler may let pods wait for its own reasons.
     """
     settings = ctx.settings
     if settings is None or not settings.queue.scheduling.pool:

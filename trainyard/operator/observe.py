@@ -1,4 +1,4 @@
-"""What there is of a job, out of the objects that carry its label or have its children's names. Pure."""
+"""Read a job's Jobs, pods and other objects into plain data. Pure. Entry point: `observe`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,25 @@ _TRUSTED_METADATA: Final = (
     "deletionGracePeriodSeconds",
 )
 _SHOWN: Final = 300
-# Phases of a pod that runs no more.
+# Phases of a finished pod.
 OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptJob:
-    """A batch/v1 Job of the job. `ending` says that it has succeeded, and removes pods that are not needed for that.
+    """A batch/v1 Job of the job.
 
-    It succeeds with `needed` of its `pods`, and its attempt with `enough` of the attempt's `parts` Jobs.
-    `suspended_by` is who wrote its `suspend` last, "" for the controller itself, and `suspended_at` when, in seconds
-    since the epoch.
+    Attributes:
+        attempt: The number of the attempt.
+        job_count: The number of Jobs in the attempt.
+        pods: The number of pods of this Job.
+        required_pods: The number of succeeded pods with which the Job succeeds.
+        size: `JobSpec.size_key` when the Job was created.
+        workspace: The digest of the workspace when the Job was created.
+        complete: Whether the Job has succeeded.
+        success_criteria_met: Whether it has succeeded and deletes its other pods.
+        suspended_by: Who wrote `suspend` last, "" for the controller itself.
+        suspended_at: When that was, in seconds since the epoch.
     """
 
     attempt: int
@@ -65,7 +73,7 @@ class AttemptJob:
 
     @property
     def least(self) -> int | None:
-        """With how many workers an elastic one runs; None for one of fixed size."""
+        """Return the minimum number of workers of an elastic job; None for a fixed size."""
         return _number(self.size.partition(":")[0]) if ":" in self.size else None
 
     @property
@@ -74,7 +82,7 @@ class AttemptJob:
 
     @property
     def references(self) -> frozenset[tuple[str, str]]:
-        """The claims, and the gang, that its pods name, by kind and name."""
+        """Return the claims and the gang that its pods name, by kind and name."""
         template = (self.item.get("spec") or {}).get("template") or {}
         claims = [
             each["persistentVolumeClaim"]["claimName"]
@@ -88,14 +96,20 @@ class AttemptJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker's pod. `job` is the uid of its Job, `end` how it ended.
+    """A worker's pod.
 
-    `told_to_go`: it ran when somebody deleted it, and has its time to end; what is over when it is deleted has none.
-    `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, `taken` for
-    what reason others ended or refused it, and `fetching` says that it waits for its workspace, or fetches it.
-    `beside` are the containers other than its own that have not ended, `node_rank` the number of its node in the
-    attempt, `removed` the time of the request for its deletion, in seconds since the epoch, and `archive` the
-    annotation with the archive of its workspace, None for a pod without a workspace.
+    Attributes:
+        job: The uid of its Job.
+        deleted_gracefully: Whether it ran at its deletion, and has a grace period.
+        end: How it ended.
+        created: The time of its creation, in seconds since the epoch.
+        held: Why it does not start, from its status.
+        fetching: Whether it waits for its workspace or fetches it.
+        disruption: Why something else than its command ended or rejected it.
+        running_sidecars: The other containers that have not ended.
+        node_rank: The number of its node in the attempt.
+        deletion_time: The time of the deletion request, in seconds since the epoch.
+        archive: The annotation with the archive of its workspace; None without a workspace.
     """
 
     name: str
@@ -130,10 +144,13 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Children:
-    """What there is. `others` are objects under the job's label or names that belong to somebody else.
+    """The objects of a job.
 
-    `strays` are workers whose Job is gone, or is another job's. `objects` has all else by kind and name. Attempts
-    before `restarting` were given up.
+    Attributes:
+        restarting: The attempt that restarts; earlier ones were given up.
+        orphans: Workers whose Job is gone, or belongs to another job.
+        objects: All other objects of the job, by kind and name.
+        others: Foreign objects with the job's label or with a name that it needs.
     """
 
     restarting: int
@@ -145,7 +162,7 @@ class Children:
 
     @property
     def placeholders(self) -> tuple[JsonObject, ...]:
-        """The pods that hold nodes until workers take their places, those on their way out among them."""
+        """Return the pods that hold nodes until workers replace them, including those being deleted."""
         return tuple(
             item
             for (kind, _), item in self.objects.items()
@@ -154,7 +171,7 @@ class Children:
 
     @property
     def claims(self) -> Mapping[str, tuple[str, ...]]:
-        """Access modes of the job's claims that stay, by name; those on their way out are waited for."""
+        """Return the access modes of the job's claims, without those being deleted."""
         return {
             name: tuple((item.get("spec") or {}).get("accessModes") or ())
             for (kind, name), item in self.objects.items()
@@ -162,25 +179,25 @@ class Children:
         }
 
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
-        """The Jobs of an attempt."""
+        """Return the Jobs of an attempt."""
         return tuple(each for each in self.jobs if each.attempt == attempt)
 
     def workers_of(self, attempt: int) -> tuple[Worker, ...]:
-        """The workers of an attempt."""
+        """Return the workers of an attempt."""
         return tuple(each for each in self.workers if each.attempt == attempt)
 
     def complete(self, attempt: int) -> bool:
-        """Whether as many Jobs of the attempt as it needs are complete."""
+        """Return whether as many Jobs of the attempt as required are complete."""
         jobs = self.of(attempt)
         return bool(jobs) and sum(each.complete for each in jobs) >= jobs[0].required_jobs
 
     @cached_property
     def succeeded_jobs(self) -> frozenset[str]:
-        """The uids of Jobs whose workers ended well, whether or not the Job controller has said so yet.
+        """Return the uids of Jobs with enough succeeded workers, even before the Job controller reports it.
 
-        A pod that is being removed may end as it likes: that says nothing of its training. The Job controller counts it
-        all the same, so that a Job's own word is not taken where such pods are part of it, nor where its attempt was
-        given up before; an elastic one's is, as the others may end well without the worker that was lost.
+        A worker that is being deleted may end with any code, which says nothing about its command. The Job controller
+        counts it anyway. So the status of a Job with such a worker does not count, and neither does one of an attempt
+        that was given up. The status of an elastic Job counts, because the others may succeed without the lost worker.
         """
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
@@ -202,9 +219,9 @@ class Children:
 
     @cached_property
     def succeeded_attempt(self) -> int | None:
-        """The attempt of which enough workers ended well, and none failed: it has succeeded, whatever comes after.
+        """Return the attempt with enough succeeded workers and no failed one; None if there is none.
 
-        One that runs is waited for where nobody else removes it: it may be the one that writes the last checkpoint.
+        It waits for a running worker that nothing else deletes, because that one may write the last checkpoint.
         """
         well = Counter(each.attempt for each in self.jobs if each.uid in self.succeeded_jobs)
         unended = {
@@ -219,7 +236,7 @@ class Children:
 
 
 def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Children:
-    """Sorts the objects; each is as the API server shows it. `restarting` is the attempt that restarts, 0 for none."""
+    """Return the objects of a job, from the API server. `restarting` is the attempt that restarts, 0 for none."""
     jobs: list[AttemptJob] = []
     pods: list[JsonObject] = []
     objects: dict[tuple[str, str], JsonObject] = {}
@@ -247,7 +264,7 @@ def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Childre
 
 
 def is_ending(pod: JsonObject) -> bool:
-    """Whether this pod is being removed, or has failed."""
+    """Return whether this pod is being deleted, or has failed."""
     return "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") == "Failed"
 
 
@@ -299,7 +316,10 @@ def _job(item: JsonObject) -> AttemptJob:
 
 
 def _suspender(meta: JsonObject) -> tuple[str, float | None]:
-    """https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management"""
+    """Return who wrote `suspend` last, and when.
+
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+    """
     wrote = [
         each
         for each in meta.get("managedFields") or []
@@ -362,7 +382,10 @@ def _worker(item: JsonObject) -> Worker:
 
 
 def _removal_time(meta: JsonObject) -> float | None:
-    """`deletionTimestamp` is the end of the grace period (k8s.io/apimachinery, meta/v1/types.go: ObjectMeta)."""
+    """Return when the deletion was requested.
+
+    `deletionTimestamp` is the end of the grace period (k8s.io/apimachinery, meta/v1/types.go: ObjectMeta).
+    """
     at = parse_time(meta.get("deletionTimestamp"))
     return None if at is None else at - float(meta.get("deletionGracePeriodSeconds") or 0)
 
@@ -389,17 +412,22 @@ def _runs(containers: Any, name: str) -> bool:
 
 
 _MAX_LINE: Final = 300
-# Of a container that the runtime could not start: containerd's and dockershim's word, and the kubelet's own.
+# The reasons of a container that could not start: those of containerd, dockershim and the kubelet.
 _START_ERRORS: Final = ("StartError", "ContainerCannotRun", "CreateContainerError")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodExit:
-    """`code` and `at`, seconds since the epoch, are None while it runs.
+    """How a worker's pod ended.
 
-    `before` is the name of the init container that failed, "" where the worker's own began, and `said` its last line;
-    of the worker's own container the runtime's last line, where it could not start that, else "". `of_pod` is what the
-    kubelet says of the pod as a whole, such as what it evicted it for. `text` is the whole termination message.
+    Attributes:
+        code: The exit code, None while it runs.
+        at: The time in seconds since the epoch, None while it runs.
+        reason: The reason in its status.
+        before: The init container that failed, "" if the worker's own container started.
+        said: The last line of that init container, or of the runtime if it could not start the worker's container.
+        of_pod: The message of the kubelet for the pod, such as the cause of an eviction.
+        text: The whole termination message.
     """
 
     code: int | None
@@ -412,7 +440,7 @@ class PodExit:
 
 
 def read_pod_exit(item: JsonObject) -> PodExit:
-    """The end of this pod."""
+    """Return how a pod ended."""
     status = item.get("status") or {}
     own: JsonObject = next(
         (each for each in status.get("containerStatuses") or [] if each.get("name") == n.WORKER_CONTAINER), {}
@@ -434,7 +462,7 @@ def read_pod_exit(item: JsonObject) -> PodExit:
 
 
 def _failed_before(item: JsonObject) -> JsonObject:
-    """The init container that failed first; sidecars among them are ended with the pod, and none of them fails it."""
+    """Return the init container that failed first. Sidecars never fail a pod."""
     sidecars = {
         each.get("name")
         for each in (item.get("spec") or {}).get("initContainers") or []
@@ -451,9 +479,9 @@ def _terminated(container: JsonObject) -> JsonObject:
 
 
 def _last_line(ended: JsonObject) -> str:
-    """Of what the kubelet kept of the log, which may be 2048 bytes, the last line; or of the runtime's own words.
+    """Return the last line of a termination message. For an error of the runtime, return the end of its line.
 
-    Those are one line, at whose end is what was wrong.
+    The kubelet keeps up to 2048 bytes of the log.
     """
     lines = [" ".join(each.split()) for each in str(ended.get("message") or "").splitlines() if each.strip()]
     last = lines[-1] if lines else ""
@@ -462,26 +490,37 @@ def _last_line(ended: JsonObject) -> str:
 
 _TORCHRUN_EXIT: Final = 1
 _SIGNAL_BASE: Final = 128
-# What a process of Linux can end with, and the signals that it has. The last lines are the command's own words, too.
+# The highest exit code and signal of Linux. The message may contain any text of the command.
 _MAX_EXIT: Final = 255
 _MAX_SIGNAL: Final = 64
 _ROOT_CAUSE: Final = re.compile(
     r"^Root Cause \(first observed failure\):$(?:\n.*)*?\n *exitcode *: (-?[0-9]{1,3}) ", re.M
 )
-# As shells have it.
+# As in a shell.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _START_FAILURES: Final = {
     "FileNotFoundError: [Errno 2] ": _NOT_FOUND,
     "PermissionError: [Errno 13] ": _NOT_EXECUTABLE,
 }
-# The command's own tracebacks have its rank in front of each line.
+# Tracebacks of the command itself have the rank in front of each line.
 _POPEN_TRACE: Final = re.compile(r"^ +File .*[/.]subprocess_handler\.py\"", re.M)
 
 
 def command_exit_code(code: int | None, message: str) -> int | None:
-    """That of the process that failed first; `code`, the container's own, where nothing tells of one that can be.
+    """Return the exit code of the user's command under torchrun, which itself always exits with 1.
 
-    128 and its number for one that a signal ended, 127 for a program that is not there, 126 for one that may not run.
+    The last lines of torchrun have it: ChildFailedError in
+    torch/distributed/elastic/multiprocessing/errors/__init__.py. The kubelet keeps them as the termination message
+    (terminationMessagePolicy FallbackToLogsOnError,
+    https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/).
+
+    Args:
+        code: The exit code of the container.
+        message: Its termination message.
+
+    Returns:
+        The exit code of the process that failed first: 128 plus the signal, 127 for a missing program, 126 for one that
+        is not executable. `code` if the message has none.
     """
     if code != _TORCHRUN_EXIT:
         return code
@@ -499,13 +538,18 @@ def command_exit_code(code: int | None, message: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """What the decisions need to know of the cluster.
+    """What plans depend on beside the job's objects.
 
-    `kai` says whether KAI Scheduler's API is there, and `kai_queues` has its queues by name. `provisioners` has
-    each StorageClass with its provisioner, `default_class` the one that claims without a class get, and `claims` the
-    access modes of existing claims. `tools_image` is the image of trainyard.workspace. `placeholders` says whether the
-    priority class is there that pods which hold nodes have. `policy_since` is the time since which the admission policy
-    for jobs is in force (trainyard/operator/admission.py), in seconds since the epoch; None if it is not.
+    Attributes:
+        tools_image: The image of trainyard.workspace.
+        kai: Whether the API of KAI Scheduler is installed.
+        kai_queues: The queues of KAI Scheduler, by name.
+        provisioners: The provisioner of each StorageClass.
+        default_class: The StorageClass of claims without one.
+        claims: The access modes of existing claims.
+        placeholders: Whether the priority class of placeholders exists.
+        policy_since: Since when the admission policy for jobs is in force (trainyard/operator/admission.py), in seconds
+            since the epoch; None if it is not.
     """
 
     tools_image: str
@@ -520,9 +564,9 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class KaiQueue:
-    """A queue of KAI. `parent` is "" for one at the top.
+    """A queue of KAI Scheduler. `parent` is "" at the top.
 
-    `limits` are in GPUs, cores and bytes, without those that are not set or -1, which is none.
+    `limits` are in GPUs, cores and bytes. A missing limit, or -1, is no limit.
     """
 
     parent: str = ""

@@ -1,4 +1,4 @@
-"""Where workers' pods may run. Pure."""
+"""Place the workers' pods: node selector, affinity, tolerations. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.queue import QueueSpec
 
-# A machine that does not answer ends the attempt. Kubernetes' own default is 300 s.
+# A node that does not answer ends the attempt. Kubernetes' default is 300 s.
 LOST_NODE_SECONDS: Final = 30
 LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # Set by NVIDIA's GPU feature discovery (https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/).
@@ -25,7 +25,7 @@ _GPU_TYPE: Final = re.compile(r"([a-z][a-z0-9]*)(?:-(\d{1,4})gb?)?", re.ASCII)
 
 
 def placement_fields(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
-    """The fields of a PodSpec that say where, out of the queue's template and its `scheduling`."""
+    """Return the PodSpec fields for the placement, from the queue's template and its `scheduling`."""
     selector = {**(template.get("nodeSelector") or {}), **queue.scheduling.node_selector}
     if queue.scheduling.pool:
         selector[names.LABEL_NODEPOOL] = queue.scheduling.pool
@@ -50,10 +50,10 @@ def placement_fields(template: Mapping[str, Any], queue: QueueSpec) -> JsonObjec
 
 
 def gpu_terms(gpu_type: str) -> list[JsonObject]:
-    """Node selector terms of which any says that a node's GPUs are of this type, such as h100-80gb.
+    """Return alternative node selector terms for GPUs of this type, such as h100-80gb.
 
-    An administrator's label, NVIDIA's name of the product, or what Karpenter knows of the machine; its memory within
-    15 % of what the type is sold with, as machines tell a little more or less.
+    A node has the type by an administrator's label, NVIDIA's product name, or Karpenter's data. The memory may differ
+    by 15 % from the type's name, because nodes report a little more or less.
     """
     terms = [[_in_expression(n.LABEL_GPU_TYPE, gpu_type)], [_in_expression(LABEL_GPU_PRODUCT, gpu_type)]]
     sold = _GPU_TYPE.fullmatch(gpu_type.lower())
@@ -74,7 +74,7 @@ def _in_expression(key: str, value: str) -> JsonObject:
 
 
 def _with_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
-    """Terms are alternatives: each of the user's is joined with each of the type's."""
+    """Add the terms of a GPU type. Terms are alternatives, so each one of the user is joined with each of the type."""
     required = affinity.get(REQUIRED) or {}
     theirs: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
     terms = [
@@ -101,7 +101,7 @@ def _pool_tolerations(given: list[JsonObject]) -> list[JsonObject]:
 
 
 def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
-    """Those that are given, and a short patience with a node that is lost where they say nothing of it."""
+    """Add short tolerations for a lost node, unless the user has set some."""
     said = {each.get("key") for each in given}
     if None in said or "" in said:
         return given
@@ -117,7 +117,11 @@ _NAME_FIELD: Final = "metadata.name"
 
 
 def affinity_allows(affinity: Mapping[str, Any], node: Node) -> bool:
-    """Whether the required part of this nodeAffinity holds on the node. What can't be read leaves no node out."""
+    """Return whether the required part of a nodeAffinity matches the node, as Kubernetes' scheduler decides.
+
+    An unreadable affinity excludes no node.
+    https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
+    """
     try:
         required = affinity.get(REQUIRED)
         return required is None or any(_term_matches(term, node) for term in required["nodeSelectorTerms"])
@@ -126,7 +130,7 @@ def affinity_allows(affinity: Mapping[str, Any], node: Node) -> bool:
 
 
 def _term_matches(term: JsonObject, node: Node) -> bool:
-    """An empty term holds nowhere."""
+    """Return whether a term matches the node. An empty term matches none."""
     labels, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     asked = [(each, node.labels) for each in labels] + [(each, {_NAME_FIELD: node.name}) for each in fields]
     return bool(asked) and all(_matches(each, values) for each, values in asked)

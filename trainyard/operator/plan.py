@@ -1,17 +1,15 @@
-"""What a look at a queue or a job comes to: writes in their order, and when to look again. Pure.
+"""The plan of a reconcile: its writes in order, and when to requeue. `apply_plan` writes it.
 
-Whoever carries it out reads everything anew before each decision, then does
+Each reconcile reads all objects again. Then `apply_plan` does
 
-1. each `Removal`, of exactly the object that was seen,
-2. each `make`: a creation. Where an object of that name is there already, nothing after it is done; the next decision
-   is given that object, too,
-3. each `change`: a server-side apply with the uid of what was seen, so that another object of the name is left alone,
-4. `finalizers`: all that the queue or job is to have from now on, put over what was read and nothing newer,
-5. `status`, by a PUT with the resourceVersion of the queue or job as it was read, or of one whose labels and
-   annotations alone have changed since; nothing is told where that fails,
+1. each `Deletion`, of exactly the object that was read,
+2. each creation. If an object of the name exists, it stops, and the next plan gets that object as well,
+3. each patch: a server-side apply with the uid of the object that was read,
+4. `finalizers`: the complete list, if the object has not changed,
+5. `status`: a PUT with the resourceVersion that was read, or a later one with other labels and annotations only,
 6. each `Event`.
 
-It may stop, or be stopped, after any of them: the next decision comes to the same end.
+It may stop after any of them, because the next plan leads to the same result.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from trainyard.operator.api.status import fit_status
 
 log = logging.getLogger(__name__)
 
-# What is known of the cluster may be older than the news that a scheduler is installed, after which nothing is heard.
+# The interval at which a job or queue looks for a missing scheduler or policy. No watch reports it.
 SCHEDULER_SECONDS: Final = 60.0
-# Until what nobody tells of is looked for again: claims, priority classes, webhooks, names that others have.
+# The interval for changes that no watch reports: claims, priority classes, webhooks, foreign objects.
 POLL_SECONDS: Final = 30.0
 # The interval at which a queue's status is updated with the limits of its pool.
 POOL_SECONDS: Final = 60.0
@@ -44,7 +42,8 @@ WARNING = "Warning"
 
 @dataclass(frozen=True, kw_only=True)
 class Deletion:
-    """Delete exactly this object, and with `version` only as it was read; `foreground`: after all that it owns."""
+    """Delete exactly this object; with `version` only as it was read; with `foreground` after the objects that it
+    owns."""
 
     api_version: str
     kind: str
@@ -57,7 +56,7 @@ class Deletion:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that people may want to know: `type` Normal or Warning."""
+    """An Event on the job or queue. `type` is Normal or Warning."""
 
     type: str
     reason: str
@@ -66,12 +65,13 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcilePlan:
-    """See above. `finalizers` or `status` None: it is as it should be.
+    """The writes of a reconcile, as above.
 
-    `again` is seconds from now, None where nothing is due.
-
-    `recount` asks for another decision at once, from lists of the pool that are read from the store itself; there is
-    nothing else in it then.
+    Attributes:
+        finalizers: None for no change.
+        status: None for no change.
+        requeue_after: Seconds until the next reconcile is due, None for never.
+        recount: Read the pool without caches and plan again. Then the plan has nothing else.
     """
 
     deletions: tuple[Deletion, ...] = ()
@@ -85,7 +85,7 @@ class ReconcilePlan:
 
 
 def deletion(item: JsonObject, *, foreground: bool = False, as_read: bool = False) -> Deletion:
-    """The removal of an object as the API showed it."""
+    """Return the deletion of an object from the API server."""
     meta = item["metadata"]
     return Deletion(
         api_version=item["apiVersion"],
@@ -99,7 +99,7 @@ def deletion(item: JsonObject, *, foreground: bool = False, as_read: bool = Fals
 
 
 def contains(live: object, wanted: object) -> bool:
-    """Whether everything that is wanted is so; what else is there is somebody else's."""
+    """Return whether the live object has all wanted values. Others may have added more."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             key in live and contains(live[key], value) for key, value in wanted.items()
@@ -116,39 +116,42 @@ def deletions_of(items: Iterable[JsonObject]) -> list[Deletion]:
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
 _TRIES = 5
-# A machine is given back with all that is on it. That is nothing of this job while it waits for machines, and by now it
-# may have begun.
+# The deletion of a NodeClaim deletes the pods of its node. The job has none there while it waits for nodes, but it may
+# have started in the meantime.
 _NODE_CLAIM = "NodeClaim"
 
 
 def apply_plan(
-    decision: ReconcilePlan, item: JsonObject, objects: Objects, *, now: Callable[[], float] = time.time
+    plan: ReconcilePlan, item: JsonObject, objects: Objects, *, now: Callable[[], float] = time.time
 ) -> str:
-    """Do what was decided about `item`, as it was read.
+    """Write a plan for `item`, as it was read.
 
-    Returns "" when all is done, else what was in the way: the path of an object that has a name that was to be taken,
-    or the item's own where that has changed since. The next decision is to know what is there. Raises ApiError and
-    ApiUnavailable; what was done until then is found by the next decision.
+    Returns:
+        "" if everything was written. Otherwise the path of the object in conflict: one with a needed name, or `item`
+        itself if it has changed. The next plan must know that object.
+
+    Raises:
+        ApiError, ApiUnavailable: The next plan sees what was written until then.
     """
-    if any(each.kind == _NODE_CLAIM for each in decision.deletions) and not _is_unchanged(objects, item):
+    if any(each.kind == _NODE_CLAIM for each in plan.deletions) and not _is_unchanged(objects, item):
         return path_of(item)
-    for each in decision.deletions:
+    for each in plan.deletions:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
         objects.delete(path, each.uid, each.version, foreground=each.foreground)
-    for manifest in decision.creations:
+    for manifest in plan.creations:
         if not objects.create(manifest):
             return path_of(manifest)
-    for manifest in decision.patches:
+    for manifest in plan.patches:
         if not objects.change(manifest):
             return path_of(manifest)
-    if decision.finalizers is not None and not objects.put_finalizers(item, decision.finalizers):
+    if plan.finalizers is not None and not objects.put_finalizers(item, plan.finalizers):
         return path_of(item)
-    status = None if decision.status is None else fit_status(item["kind"], decision.status)
+    status = None if plan.status is None else fit_status(item["kind"], plan.status)
     if status is not None and status == item.get("status"):
         return ""  # only invalid values changed
     if status is not None and not _put_status(objects, item, status):
         return path_of(item)
-    for event in decision.events:
+    for event in plan.events:
         try:
             objects.create(_event(event, item, now()))
         except ApiError as error:  # an Event is only information
@@ -157,9 +160,9 @@ def apply_plan(
 
 
 def _put_status(objects: Objects, item: JsonObject, status: JsonObject) -> bool:
-    """Puts the status over what was read, or over what differs from it in labels and annotations alone.
+    """Replace the status, also if only labels and annotations have changed since the read.
 
-    Somebody who writes those all the time would let no status be put, else.
+    Otherwise a writer that changes them all the time would block the status.
     """
     latest: JsonObject | None = item
     for _ in range(_TRIES):
@@ -180,7 +183,7 @@ def _is_same_input(latest: JsonObject | None, item: JsonObject) -> bool:
 
 
 def _plan_input(item: JsonObject) -> list[Any]:
-    """All of it that a decision is made from."""
+    """Return the parts of an object that a plan depends on."""
     meta = [item["metadata"].get(key) for key in ("uid", "generation", "deletionTimestamp", "finalizers")]
     return [*meta, item.get("spec"), item.get("status")]
 

@@ -1,4 +1,7 @@
-"""What a TorchrunJob asks of a Karpenter pool, as a request of the launcher: same rules, same count. Pure."""
+"""Express a TorchrunJob as a request to a Karpenter pool, with the rules of the launcher. Pure.
+
+The limits of the pool stand in the queue's status, for `kubectl torchrun submit`.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,27 @@ from trainyard.operator.children import build_worker, owner_reference, pull_secr
 from trainyard.operator.context import AttemptSpec
 from trainyard.operator.placement import LOST_NODE_TAINTS, REQUIRED
 
-# Those of a launcher's run that says nothing else (docs/settings.md: training.capacityDeadlineSeconds and its like).
+# The defaults of a launcher's run (docs/settings.md: training.capacityDeadlineSeconds and others).
 DEADLINE_SECONDS: Final = 1200
 HOLD_SECONDS: Final = 60
 NODE_START_SECONDS: Final = 900
 RETRY_SECONDS: Final = 240
-# Ends at once when it is told to: a first process that handles no SIGTERM is not ended by it.
+# A first process without a handler ignores SIGTERM, so the trap ends it at once.
 _PLACEHOLDER_COMMAND: Final = ["sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"]
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _SOFT_EFFECT: Final = "PreferNoSchedule"
 
 
 class Unreadable(ValueError):
-    """The pods' template asks for something that is no amount; the text says where."""
+    """An amount in the pod template can't be read; the message says which."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Request):
-    """The request of a job. Its placeholders are named after it, and ask for what a worker's pod does: `asks`.
+    """The request of a job. Its placeholders are named after it, and request `asks`, as its workers do.
 
-    A launcher's run takes whole machines; a worker may ask for a part of one, and each still counts as one node.
-    `affinity` is the workers' nodeAffinity, {} for none.
+    A run of the launcher takes whole nodes. A worker may request a part of a node, and each one still counts as one
+    node. `affinity` is the workers' nodeAffinity, {} for none.
     """
 
     job: str
@@ -56,7 +59,7 @@ class JobRequest(Request):
 
 
 def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
-    """The request for the nodes of `making`; `pool` is what the NodePool says of itself. Raises Unreadable."""
+    """Return the request for the nodes of an attempt. Raises Unreadable."""
     size, queue = attempt.size, attempt.settings.queue
     spec = _worker_spec(attempt)
     amounts = worker_requests(attempt)
@@ -73,7 +76,7 @@ def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
             zone=_offered(pool, names.LABEL_ZONE) or "any zone",
             resource=resource,
             per_node=size.gpus or max(1, int(amounts.get(resource, 1))),
-            max_nodes=size.nodes,  # its real ceiling is the NodePool's limit
+            max_nodes=size.nodes,  # the NodePool's limit is the real maximum
             efa_per_node=int(amounts.get(names.EFA_RESOURCE, 0)),
             node_selector=spec["nodeSelector"],
             tolerations=_tolerations(spec["tolerations"], pool),
@@ -119,10 +122,10 @@ def _node_affinity(spec: JsonObject) -> Mapping[str, Any]:
 
 
 def worker_requests(attempt: AttemptSpec) -> dict[str, quantity.Amount]:
-    """What the scheduler reserves for a worker: of the template nobody has read every amount before.
+    """Return what the scheduler reserves for a worker.
 
     Raises:
-        Unreadable: an amount can't be read.
+        Unreadable: An amount can't be read.
     """
     try:
         return observe.effective_requests(_worker_spec(attempt))
@@ -140,7 +143,7 @@ def _offered(pool: NodePool | None, label: str) -> str:
 
 
 def _tolerations(given: Iterable[Mapping[str, Any]], pool: NodePool | None) -> tuple[Mapping[str, Any], ...]:
-    """Those of a worker, each for one key: one of every taint has to hide none that a machine starts with."""
+    """Return the worker's tolerations, each for one key. One for all taints would hide startup taints."""
     own = [each for each in given if each.get("key") and each.get("key") not in LOST_NODE_TAINTS]
     keys = {each.get("key") for each in own}
     taints = pool.taints if pool is not None else ()
@@ -153,7 +156,7 @@ def _tolerations(given: Iterable[Mapping[str, Any]], pool: NodePool | None) -> t
 
 
 def untolerated_taints(attempt: AttemptSpec, pool: NodePool) -> list[str]:
-    """The pool's own taints that the workers do not bear."""
+    """Return the pool's taints that the workers do not tolerate."""
     given = _worker_spec(attempt)["tolerations"]
     return [
         f"{key}={value}:{effect}" if value else f"{key}:{effect}"
@@ -175,7 +178,10 @@ def taint_problem(attempt: AttemptSpec, pool: NodePool) -> str:
 
 
 def _tolerates(toleration: Mapping[str, Any], key: str, value: str, effect: str) -> bool:
-    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    """Return whether a toleration matches a taint.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    """
     if (toleration.get("key") or key) != key or (toleration.get("effect") or effect) != effect:
         return False
     if toleration.get("operator") == "Exists":
@@ -184,7 +190,7 @@ def _tolerates(toleration: Mapping[str, Any], key: str, value: str, effect: str)
 
 
 def build_placeholder(attempt: AttemptSpec, request: JobRequest, index: int, wait: str) -> JsonObject:
-    """The launcher's placeholder, owned by the job, each on a node of its own; wherever a worker may be, it may be."""
+    """Return the launcher's placeholder, owned by the job, each on a node of its own, where workers may run."""
     made = manifests.placeholder(request, index, Owner(name=attempt.name, uid=attempt.uid), wait)
     meta, spec = made["metadata"], made["spec"]
     meta["labels"] |= attempt.labels

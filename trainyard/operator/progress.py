@@ -1,10 +1,10 @@
-"""How far a training is, as its first worker tells Prometheus.
+"""Read the progress of a job from the Prometheus metrics of its first worker.
 
-A pod is asked that says `prometheus.io/scrape: "true"`, at `prometheus.io/port` and `prometheus.io/path`, as the
-Prometheus community's charts have it; without these two, where the trainer serves.
+It reads pods with the annotation `prometheus.io/scrape: "true"`, at `prometheus.io/port` and `prometheus.io/path`, as
+the Prometheus community's charts do. The defaults are those of the trainer.
 
-The annotations and the answer of a pod are not trusted. `ask` returns the progress, or the reason why it can't be read.
-It takes seconds and little memory, and raises no error.
+The annotations and the answer of a pod are not trusted. `read_progress` returns the progress, or the reason why it
+can't be read. It takes seconds and little memory, and raises no error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_BYTES: Final = 1 << 20
 # The limit of lines with metrics for the status; a trainer has one line per metric.
 _MAX_LINES: Final = 100
 _LONGEST_LINE: Final = 1000
-# Whole numbers of a status have 64 bits, and moments end with the year 9999; no training comes near either.
+# Whole numbers of a status have 64 bits, and times end with the year 9999. No job comes near either.
 _MAX_VALUE: Final = 1e11
 _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
@@ -50,7 +50,7 @@ class Unreadable(ValueError):
 
 
 def find_first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject | None:
-    """The pod of rank 0 of a job that runs, if it runs and wants to be asked."""
+    """Return the running pod of rank 0 if it exposes metrics."""
     status = item.get("status") or {}
     if status.get("phase") != n.PHASE_RUNNING:
         return None
@@ -114,7 +114,7 @@ def _address(pod: JsonObject) -> tuple[str, int, str] | None:
 def _fetch(host: str, port: int, path: str) -> str:
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
     connection.connect()
-    # The connection's own timeout begins anew with every byte, those of the head, too.
+    # The connection's timeout restarts with every byte, also of the headers.
     late = threading.Event()
     end = threading.Timer(_TIMEOUT_SECONDS, _shut_down, [connection.sock, late])
     end.start()
@@ -140,14 +140,14 @@ def _fetch(host: str, port: int, path: str) -> str:
 
 def _shut_down(connection: socket.socket, late: threading.Event) -> None:
     late.set()
-    with suppress(OSError):  # it has come to its end meanwhile
+    with suppress(OSError):  # it has ended in the meantime
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def parse_metrics(text: str) -> JsonObject | None:
-    """The status's `progress` out of the text format of Prometheus; None without a step.
+    """Return `progress` of the status from the text format of Prometheus; None without a step.
 
-    Raises ValueError, or whatever the parser does, where it is something else.
+    Raises ValueError or an error of the parser for an invalid text.
     https://prometheus.io/docs/instrumenting/exposition_formats/
     """
     shown = tuple(names.TRAINER_PROGRESS.values())
@@ -181,7 +181,7 @@ def parse_metrics(text: str) -> JsonObject | None:
 
 
 def _round(value: float | None) -> float | None:
-    """With six digits: kubectl shows all that there are."""
+    """Round to six digits, because kubectl shows all digits."""
     return None if value is None else float(f"{value:.6g}")
 
 
@@ -189,14 +189,14 @@ def _round(value: float | None) -> float | None:
 _THREADS = 8
 # The interval after an answer that can't be read.
 _UNREADABLE_SECONDS = 60.0
-# Answers come in milliseconds; one that takes longer is found by the next look.
+# Answers come in milliseconds. The next reconcile gets a slower one.
 _WAIT_SECONDS = 0.25
 
 Ask = Callable[[JsonObject], JsonObject | None]
 
 
 class ProgressPoller:
-    """Several threads may use it, each for another job. `now` is seconds since the epoch."""
+    """Read the progress of jobs, from any thread, each job from one. `now` is seconds since the epoch."""
 
     def __init__(self, now: Callable[[], float], ask: Ask = read_progress) -> None:
         self._now = now
@@ -206,7 +206,7 @@ class ProgressPoller:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="progress")
 
     def poll(self, job: str, worker: JsonObject) -> JsonObject | None:
-        """What this worker of the job at this path tells anew; it is not asked more often than that is due."""
+        """Return the new progress of this worker, None for none. It is read only as often as it is due."""
         uid = str(worker["metadata"].get("uid"))
         whose, answer = self._answers.get(job, ("", None))
         if answer is None or whose != uid:
@@ -225,10 +225,10 @@ class ProgressPoller:
         return found
 
     def forget(self, job: str) -> None:
-        """The job is gone."""
+        """Forget a deleted job."""
         self._asked.pop(job, None)
         self._answers.pop(job, None)
 
     def close(self) -> None:
-        """Nobody is asked any more."""
+        """Stop all reads."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Decides for a TorchrunQueue: KAI's queue of it, its finalizer where it has one, and what is told of it. Pure."""
+"""Reconcile a TorchrunQueue: its queue of KAI Scheduler, its finalizer, and its status. Pure."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from trainyard.operator.pool import pool_status
 from trainyard.operator.status import STARTED_PHASES, Condition, conditions_by_type, merge_conditions
 from trainyard.operator.storage import Mount, Storage
 
-# A dry run makes nothing, and its name is never seen.
+# The name of the pod in the dry run, which is never created.
 _TRIAL: Final = "template-trial"
 _MAX_SHOWN: Final = 3
 _CREATING: Final = "Creating"
 _DELETING: Final = "Deleting"
-# Said after all else was found right, what a quota wants every pod to say among it (kubernetes 1.35.4,
+# The error after all other checks have passed, also those of a quota's required fields (kubernetes 1.35.4,
 # k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
 _QUOTA_EXCEEDED: Final = " is forbidden: exceeded quota: "
 _TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
@@ -56,16 +56,13 @@ _TRIAL_WORKSPACE: Final = {"digest": f"sha256:{'0' * 64}", "sizeBytes": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What the API server said of a pod of the queue in a dry run: nothing, where it takes it."""
+    """The API server's answer to a dry run of a pod of the queue; no refusal if it accepts the pod."""
 
     refusal: str = ""
 
 
 def build_trial_pod(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
-    """The pod that is to be tried by a dry run: a worker of a job on one node, with a workspace.
-
-    None where the spec itself is wrong.
-    """
+    """Return the pod for the dry run: a worker on one node with a workspace. None for an invalid spec."""
     meta = parse_metadata(queue, [])
     spec, _ = parse_queue(queue.get("spec"))
     if spec is None:
@@ -113,9 +110,10 @@ def pool_name(queue: JsonObject) -> str:
 
 
 def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObject:
-    """The pod that the Job controller would make of this template.
+    """Return the pod that the Job controller would create from this template.
 
-    What the queue's own template has comes first in lists: an index in the API server's answer is the field's own.
+    Entries of the queue's own template come first in lists, so an index in the API server's answer is that of the
+    field.
     """
     values = (n.attempt_name(_TRIAL, 0), _TRIAL_UID)
     labels = {**dict(zip(JOB_LABELS, values * 2, strict=True)), **template["metadata"]["labels"]}
@@ -129,7 +127,7 @@ def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObjec
 
 
 def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
-    """Whether it has queues of KAI that are not to stay, if nothing is in them."""
+    """Return whether it has queues of KAI to delete when they are empty."""
     meta = parse_metadata(queue, [])
     spec, _ = parse_queue(queue.get("spec"))
     wanted = spec.kai_queue if spec is not None else None
@@ -148,12 +146,17 @@ def reconcile_queue(
     in_kai: Iterable[JsonObject] = (),
     pool: Observation | None = None,
 ) -> ReconcilePlan:
-    """What is to be done for this queue.
+    """Return the plan for a queue.
 
-    `kai_queues` are those of KAI that carry its labels or its kaiQueue's name, `tried` what became of `trial`, None
-    while the API server did not say, and `phases` those of the jobs that name it, empty for one that has none yet.
-    `in_kai` are all PodGroups and Queues of KAI if something is `removable`. `pool` is the observation of
-    the Karpenter pool that it names, None where it was not read.
+    Args:
+        queue: The TorchrunQueue.
+        kai_queues: The queues of KAI with its labels, or with the name of its kaiQueue.
+        tried: The answer to the dry run, None if there is none.
+        phases: The phases of its jobs, "" for a job without a status.
+        cluster: What was read of the cluster.
+        now: The time in seconds since the epoch.
+        in_kai: All PodGroups and Queues of KAI, for `has_unused_kai_queues`.
+        pool: The state of its Karpenter pool, None if it was not read.
     """
     problems: list[str] = []
     meta = parse_metadata(queue, problems)
@@ -172,9 +175,8 @@ def reconcile_queue(
     kept = [
         each for each in ours if wanted is not None and each["metadata"]["name"] == wanted["metadata"]["name"]
     ]
-    # What can't be read says nothing: a queue that may be used is not removed for it.
-    # The gangs in one could neither go on after a restart nor be told from those without a queue; queues below one
-    # would hang in the air.
+    # An invalid spec deletes nothing. A queue in use is not deleted: its gangs could not restart, and queues below it
+    # would have no parent.
     left = [each for each in ours if each not in kept] if spec is not None else []
     above = wanted["spec"]["parentQueue"] if wanted is not None else None
     deletions = _remove([each for each in left if each not in used and each["metadata"]["name"] != above])
@@ -214,17 +216,17 @@ def _remove(items: Sequence[JsonObject]) -> tuple[Deletion, ...]:
 def _kai(
     meta: Meta, wanted: JsonObject | None, there: list[JsonObject], kept: list[JsonObject]
 ) -> ReconcilePlan:
-    """What to make and change; the finalizer is there before the Queue is, which nobody else would remove."""
+    """Return the writes for KAI's queue. The finalizer is set first, because nothing else would delete KAI's queue."""
     if wanted is None:
         return ReconcilePlan()
     present = [each for each in there if each["metadata"]["name"] == wanted["metadata"]["name"]]
     if present and not kept:
-        return ReconcilePlan()  # an administrator's, or another TorchrunQueue's: it is used as it is
+        return ReconcilePlan()  # it belongs to an administrator or another TorchrunQueue, and is only used
     if n.QUEUE_FINALIZER not in meta.finalizers:
         return ReconcilePlan(finalizers=_finalizers(meta, held=True))
     if not present:
         return ReconcilePlan(creations=(wanted,))
-    # Quotas are an administrator's to change; its place in the tree is ours.
+    # Administrators may change its quotas, but not its parent.
     parent = {key: wanted[key] for key in ("apiVersion", "kind")} | {
         "metadata": {**wanted["metadata"], "uid": kept[0]["metadata"]["uid"]},
         "spec": {"parentQueue": wanted["spec"]["parentQueue"]},
@@ -235,7 +237,7 @@ def _kai(
 def _release(
     queue: JsonObject, meta: Meta, ours: list[JsonObject], inside: Mapping[str, list[str]], now: float
 ) -> ReconcilePlan:
-    """A queue that is being deleted takes KAI's with it, and goes when that is gone: after all that is in it."""
+    """Delete KAI's queue of a deleted TorchrunQueue after everything in it, then remove the finalizer."""
     own = {f"Queue {name}" for name in inside}
     theirs = {
         name: left for name, each in inside.items() if (left := [one for one in each if one not in own])
@@ -252,7 +254,7 @@ def _release(
         decision = _write(queue, meta, conditions, None, now, ReconcilePlan())
         return replace(decision, requeue_after=POLL_SECONDS)
     if ours:
-        # One of its own that is above another goes after it.
+        # A queue goes after those below it.
         lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
         return ReconcilePlan(deletions=_remove(lowest or ours), requeue_after=POLL_SECONDS)
     return ReconcilePlan(finalizers=_finalizers(meta, held=False))
@@ -264,7 +266,7 @@ def _deletion_message(name: str, left: list[str]) -> str:
 
 
 def _finalizers(meta: Meta, *, held: bool) -> tuple[str, ...] | None:
-    """The others', and ours or not; None where it is so. Ours goes whoever put it there: a restored queue has it."""
+    """Return the finalizers with or without ours, whoever set it; None for no change."""
     if (n.QUEUE_FINALIZER in meta.finalizers) is held:
         return None
     others = tuple(each for each in meta.finalizers if each != n.QUEUE_FINALIZER)
@@ -320,7 +322,7 @@ def _template(problems: list[str], tried: DryRun | None) -> Condition:
             type=n.POD_TEMPLATE_VALID, status=None, reason="NotTried", message="not tried yet by a dry run"
         )
     if _QUOTA_EXCEEDED in tried.refusal:
-        # The queue's own jobs may use it, and each of them tells of a pod that it does not get.
+        # The queue's own jobs may use the quota, and each job reports its missing pods.
         message = "a dry run of a pod was accepted, but for a quota that is used up"
         return Condition(type=n.POD_TEMPLATE_VALID, status=True, reason="Valid", message=message)
     if tried.refusal:
@@ -372,7 +374,7 @@ def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], clus
 
 
 def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster) -> bool:
-    """Whether a queue above its queue of KAI is not among those that are known: it may have been made since."""
+    """Return whether a queue above its queue of KAI is unknown. It may be new."""
     spec, _ = parse_queue(queue.get("spec"))
     named = spec.kai_queue if spec is not None else None
     return any(
@@ -393,7 +395,7 @@ def _write(
     done: ReconcilePlan,
     kept: Mapping[str, JsonObject | None] = MappingProxyType({}),
 ) -> ReconcilePlan:
-    """Return the reconcile plan, with the conditions `told` and the fields `kept` in the status."""
+    """Return the plan with these conditions and fields in the status."""
     old = queue.get("status")
     old = old if isinstance(old, dict) else {}
     status: JsonObject = {
@@ -417,7 +419,7 @@ def _write(
         n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
         n.REASON_REFUSED: POLL_SECONDS,
         n.REASON_PARENT_QUEUE_NOT_FOUND: POLL_SECONDS,
-        # Of kinds that have just come nothing may be heard yet.
+        # The watches of new kinds may not have started yet.
         _CREATING: POLL_SECONDS,
         _DELETING: POLL_SECONDS,
         n.REASON_POOL_NOT_FOUND: POLL_SECONDS,

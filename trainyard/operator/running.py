@@ -41,7 +41,7 @@ PROGRESS_SECONDS: Final = 10.0
 # The status keeps the last attempts, because a client that follows the job may have missed several.
 MAX_ATTEMPTS: Final = 8
 _ATTEMPT_MESSAGE: Final = 1024
-# Kinds of which an attempt has those that its pods name.
+# Of these kinds, an attempt has the objects that its pods reference.
 _BY_NAME: Final = ("PersistentVolumeClaim", "PodGroup")
 
 

@@ -50,11 +50,11 @@ END {
   printf "%s%s", kept, summary
 }
 """.strip()
-# `setsid` gives the command a group of its own, so that what a shell has started hears the signal, too, and may end in
-# its time when the shell is gone already; torchrun's own processes have sessions of their own, and are torchrun's to
-# tell. A `wait` that a signal interrupts is asked again; it answers 127 for a child of which it has told before.
-# Kubernetes counts a pod that ends with 0 as done, also one that was told to go: a Job may be complete by it, and an
-# elastic one removes the workers that still train. Who ends well after the signal has saved, and has not trained.
+# `setsid` gives the command its own process group, so that the children of a shell get the signal as well, and may end
+# after the shell. torchrun's processes have their own sessions, and torchrun forwards the signal to them. A `wait` that
+# a signal interrupts is repeated. It returns 127 for a child whose exit code it has returned before.
+# Kubernetes counts a pod that exits with 0 as succeeded, also a deleted one. That may complete a Job, and an elastic
+# Job then deletes its running workers. A command that exits with 0 after the signal has saved, but has not finished.
 #
 # If TORCHRUN_LOG names a file, the command's output is also copied there. The sidecar archives it
 # (trainyard/workspace/logs.py).

@@ -1,4 +1,4 @@
-"""The status of a job: what the controller remembers, and what people see. Pure."""
+"""Read and build the status of a job. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import MAX_INT32, JsonObject, parse_time
 
 _LONGEST_MESSAGE: Final = 4096
-# Phases in which the attempt's Jobs are on record: their pods may run, and they are never made again.
+# Phases in which the attempt's Jobs may run. They are never created again.
 STARTED_PHASES: Final = (n.PHASE_PROVISIONING, n.PHASE_RUNNING)
 _CONDITION_ORDER: Final = {each: place for place, each in enumerate((*n.JOB_CONDITIONS, *n.QUEUE_CONDITIONS))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One thing that is so (True), is not so (False), or is not known (None)."""
+    """A condition of Kubernetes. `status` is True, False, or None for Unknown."""
 
     type: str
     status: bool | None
@@ -28,10 +28,13 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityWait:
-    """The wait for nodes of a pool. Moments are seconds since the epoch.
+    """The wait for nodes of a pool. Times are in seconds since the epoch.
 
-    `since` is when this try began, `tries` how many there have been with it, `enough_since` since when there are as
-    many nodes as the job needs at least, and `retry` when the next try begins after one that failed.
+    Attributes:
+        since: The start of this try.
+        tries: The number of tries, including this one.
+        quorum_since: The time since the job's minimum of nodes is available.
+        retry: The start of the next try after a failed one.
     """
 
     since: float
@@ -40,14 +43,14 @@ class CapacityWait:
     retry: float | None = None
 
     def to_status(self) -> JsonObject:
-        """`capacity` of the status."""
+        """Return `capacity` of the status."""
         moments = {"since": self.since, "enoughSince": self.quorum_since, "retryTime": self.retry}
         return {"tries": self.tries, **{key: stamp(at) for key, at in moments.items() if at is not None}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """What was remembered. Moments are seconds since the epoch. `raw` is the status as it was read."""
+    """The status of a job. Times are in seconds since the epoch. `raw` is the status as it was read."""
 
     phase: str
     attempt: int
@@ -59,17 +62,17 @@ class JobStatus:
 
     @property
     def final(self) -> bool:
-        """Whether the job is over, for ever."""
+        """Whether the job is finished."""
         return self.phase in n.FINAL_PHASES
 
     @property
     def running(self) -> bool:
-        """Whether the attempt's Jobs are on record."""
+        """Whether the attempt's Jobs may run."""
         return self.phase in STARTED_PHASES
 
 
 def read_status(status: Any) -> JobStatus:
-    """The record in a status; a value that is none of ours is as if it were missing."""
+    """Return the status of a job. An invalid value counts as missing."""
     raw: JsonObject = dict(status) if isinstance(status, Mapping) else {}
     phase = raw.get("phase")
     return JobStatus(
@@ -101,12 +104,12 @@ def _count(value: Any) -> int:
 
 
 def truncate_message(message: str) -> str:
-    """A message as long as a status may have it."""
+    """Cut a message to the length that a status may have."""
     return message[:_LONGEST_MESSAGE]
 
 
 def conditions_by_type(value: Any) -> dict[str, JsonObject]:
-    """Conditions by their type; what is none is left out."""
+    """Return conditions by their type, without invalid entries."""
     entries = value if isinstance(value, list) else []
     return {
         each["type"]: dict(each)
@@ -118,9 +121,9 @@ def conditions_by_type(value: Any) -> dict[str, JsonObject]:
 def merge_conditions(
     old: Any, conditions: Sequence[Condition], generation: int, now: float
 ) -> list[JsonObject]:
-    """The conditions with those that are told in their place; one that is not told stays as it is.
+    """Return the old conditions with the new ones in their place, in the order of their kind.
 
-    They are in their kind's order. Where nothing else is new the order stays, too: it is no reason to write.
+    The order alone is no change.
     """
     before = conditions_by_type(old)
     result = dict(before)
@@ -140,12 +143,12 @@ def merge_conditions(
 
 
 def _condition_order(condition: JsonObject) -> int:
-    """One that is none of ours comes last."""
+    """Unknown conditions come last."""
     return _CONDITION_ORDER.get(condition["type"], len(_CONDITION_ORDER))
 
 
 def build_status(
-    record: JobStatus,
+    before: JobStatus,
     *,
     generation: int,
     now: float,
@@ -155,16 +158,16 @@ def build_status(
     conditions: Sequence[Condition] = (),
     **fields: Any,
 ) -> JsonObject:
-    """The status with these values; fields that are None are taken away, others stay."""
+    """Return the status with these values. None removes a field, and other fields stay."""
     status: JsonObject = {
-        **record.raw,
+        **before.raw,
         "observedGeneration": generation,
         "phase": phase,
         "reason": reason,
         "message": truncate_message(message),
-        "conditions": merge_conditions(record.raw.get("conditions"), conditions, generation, now),
-        "attempt": record.attempt,
-        "restarts": record.restarts,
+        "conditions": merge_conditions(before.raw.get("conditions"), conditions, generation, now),
+        "attempt": before.attempt,
+        "restarts": before.restarts,
         **fields,
     }
     return {key: value for key, value in status.items() if value is not None}
@@ -174,9 +177,9 @@ _MAX_LINE: Final = 300
 
 
 def template_rejection(queue: JsonObject | None) -> str:
-    """Why the API server does not take a pod of this queue, in one line; "" where it does, or did not say.
+    """Return why the API server rejects a pod of this queue, in one line; "" if it does not.
 
-    The queue's condition has it, of a dry run of the queue as it is now.
+    It comes from the queue's condition for the dry run of its present generation.
     """
     status = (queue or {}).get("status")
     conditions = conditions_by_type(status.get("conditions") if isinstance(status, Mapping) else None)

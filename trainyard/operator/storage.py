@@ -1,4 +1,4 @@
-"""Which claims a job has, and who mounts which. Pure."""
+"""Plan the claims of a job, and which node mounts which. Pure."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from trainyard.operator.api.resolve import Settings
 from trainyard.operator.distribution import InvalidJob, Size
 from trainyard.operator.observe import Cluster
 
-# Their file systems are mounted by many nodes (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
+# Many nodes can mount their file systems (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
 # .../efs-csi.html).
 SHARED_PROVISIONERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
 
 
 class VolumeMissing(Exception):
-    """What a volume is to be of is not there yet; the text says which, and `reason` is the job's."""
+    """The source of a volume does not exist yet. `reason` is the job's reason."""
 
     reason: str
 
 
 class ClaimMissing(VolumeMissing):
-    """A claim that is used as it is."""
+    """An existing claim does not exist."""
 
     reason = n.REASON_CLAIM_NOT_FOUND
 
 
 class ClassMissing(VolumeMissing):
-    """A storage class by whose provisioner it is known how many nodes may mount a claim."""
+    """A storage class does not exist, so its provisioner is not known."""
 
     reason = n.REASON_STORAGE_CLASS_NOT_FOUND
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A PersistentVolumeClaim of a job; `size` is bytes."""
+    """A PersistentVolumeClaim of a job. `size` is in bytes."""
 
     name: str
     size: int
@@ -59,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A volume in the workers; `claims` has the name of its claim for each node, or one for all."""
+    """A volume of the workers. `claims` has the claim of each node, or one for all."""
 
     volume: str
     path: str
@@ -67,13 +67,13 @@ class Mount:
     read_only: bool = False
 
     def claim(self, node: int) -> str:
-        """The claim of this node."""
+        """Return the claim of this node."""
         return self.claims[node] if len(self.claims) > 1 else self.claims[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Claims to make, and what is mounted."""
+    """The claims to create, and the mounts."""
 
     claims: tuple[Claim, ...]
     mounts: tuple[Mount, ...]
@@ -94,11 +94,22 @@ def plan_storage(
     persist_checkpoints: bool,
     workspace: bool,
 ) -> Storage:
-    """The claims of a job of this size. Raises Refused, and NotThere where waiting helps.
+    """Return the claims and mounts of a job of this size.
 
-    `there` has the access modes of the job's claims that are there, by name: from an attempt before, or retained from
-    an earlier job of the name. What their class would give now says nothing of them. `workspace` says that a directory
-    was submitted with the job: one without can't write to an existing claim for workspaces, where others' code may be.
+    Args:
+        job: The name of the job.
+        settings: Its settings.
+        size: Its size.
+        cluster: What was read of the cluster.
+        there: The access modes of the job's existing claims, by name. The defaults of their class do not matter.
+        persist_checkpoints: Whether the checkpoints' claim is retained.
+        workspace: Whether the job has a workspace. A job without one mounts a shared workspace claim read-only, because
+        others
+            may keep code there.
+
+    Raises:
+        InvalidJob: The job can't run with this storage.
+        VolumeMissing: It can run later.
     """
     claims: list[Claim] = []
     mounts: list[Mount] = []
@@ -133,7 +144,7 @@ def plan_storage(
 
 
 def has_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
-    """Whether this is a claim of a class of which nothing is known, so that who may mount it was a guess."""
+    """Return whether this is a claim of an unknown class, whose access mode was a guess."""
     if manifest["kind"] != "PersistentVolumeClaim":
         return False
     return manifest["spec"].get("storageClassName", cluster.default_class) not in cluster.provisioners
@@ -147,7 +158,7 @@ _CLAIM_NAMES: Final = {
 
 
 def _bytes(volume: Volume, size: Size, nodes: int) -> int:
-    """For `nodes` nodes' share; a node without GPUs counts as one GPU."""
+    """Return the size for the share of `nodes` nodes. A node without GPUs counts as one GPU."""
     per_gpu = volume.size_per_gpu or 0
     return ceil(Fraction(volume.size if volume.size is not None else per_gpu * nodes * (size.gpus or 1)))
 
@@ -164,7 +175,7 @@ def _access_mode(volume: Volume, cluster: Cluster) -> str:
     if volume.access_mode:
         return volume.access_mode
     if volume.storage_class and volume.storage_class not in cluster.provisioners:
-        # One whose volumes somebody made by hand needs no object; who may mount those only people know.
+        # A class of volumes that were created by hand needs no StorageClass. Only the user knows their access mode.
         raise ClassMissing(
             f"storage.{volume.name}.storageClass {volume.storage_class} is no StorageClass of the cluster; the job "
             f"begins when it is there, or when storage.{volume.name}.accessMode says how its volumes can be mounted"
@@ -174,12 +185,12 @@ def _access_mode(volume: Volume, cluster: Cluster) -> str:
 
 
 def _mode_of(modes: tuple[str, ...]) -> str:
-    """As what a claim that is there can be mounted."""
+    """Return the best access mode of an existing claim."""
     return next((mode for mode in (READ_WRITE_MANY, READ_ONLY_MANY) if mode in modes), READ_WRITE_ONCE)
 
 
 def _check(volume: Volume, mode: str, size: Size, kept: str) -> None:
-    """Whether nodes may mount it so; `kept` is the name of the job's claim where it is there already."""
+    """Check whether the nodes may mount the volume. `kept` is the name of an existing claim of the job."""
     place = f"storage.{volume.name}"
     if mode == READ_ONLY_MANY and volume.name != DATASETS:
         raise InvalidJob(

@@ -150,7 +150,7 @@ def test_a_claim_that_was_made_before_it_was_to_be_retained_is_told_with_what_ke
     life.reconcile()
     assert accepted()[0] == "True"
     assert accepted()[1].startswith(
-        "goes with the job, as it was made before its queue was to retain it: vit-chec"
+        "is deleted with the job, because it was created before its queue retained it: vit-chec"
     )
     assert "kubectl patch pvc -n team vit-checkpoints --type json -p '[{" in accepted()[1]
     assert life.reconcile() == 0

@@ -229,7 +229,7 @@ def test_what_a_queue_that_is_gone_means_for_a_job_depends_on_how_far_it_is() ->
     life.api.run_pods("Failed", exit_code=1)
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Restarting", n.REASON_QUEUE_NOT_FOUND)
-    assert found(life) == life.status["message"] == gone + "the workers begin anew when it is there"
+    assert found(life) == life.status["message"] == gone + "the workers restart when it is there"
     life.api.create(life.queue)
     life.run()
     assert (life.status["attempt"], life.condition(n.QUEUE_FOUND)[0]) == (1, "True")

@@ -42,7 +42,7 @@ def test_a_workspace_that_did_not_come_is_told_with_its_last_line() -> None:
     message = life.status["message"]
     assert message.startswith("worker vit-0-0-")
     assert message.endswith(
-        " on node n0 did not begin: its init container workspace ended with exit code 1 "
+        " on node n0 did not start: its init container workspace ended with exit code 1 "
         f"(workspace: {DIGEST} did not come within 1800 s: nothing there)"
     )
     assert life.status["exitCode"] == 1
@@ -126,7 +126,7 @@ def test_a_command_that_ends_with_128_was_started() -> None:
 def test_an_init_container_that_could_not_be_started_is_told_with_the_end_of_the_runtimes_words() -> None:
     end = {"exitCode": 128, "reason": "StartError", "message": f"{'failed: ' * 1000}not a directory"}
     life = failed({"name": "mine", "state": {"terminated": end}}, restartPolicy="Never")
-    assert "did not begin: its init container mine ended with exit code 128 (" in life.status["message"]
+    assert "did not start: its init container mine ended with exit code 128 (" in life.status["message"]
     assert life.status["message"].endswith("failed: not a directory)")
 
 

@@ -71,7 +71,8 @@ def test_a_type_that_can_take_no_worker_is_told_as_karpenter_tells_it() -> None:
     life.reconcile()
     assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert (
-        "pool p5 has no machine that can take a worker: no instance type has enough" in life.status["message"]
+        "pool p5 has no instance type that can run a worker: no instance type has enough"
+        in life.status["message"]
     )
     assert life.api.placeholders() == []
     life.reconcile()

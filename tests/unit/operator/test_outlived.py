@@ -44,7 +44,8 @@ def test_a_container_that_goes_on_is_named_with_the_workers_end() -> None:
     life = ended_beside({"istio-proxy": RUNS})
     assert later(life) == (
         "1 of 2 workers are ready, FIRST does not end: its container torchrun ended with exit code 0, and its "
-        "container istio-proxy goes on; what ends with the worker is one of initContainers with restartPolicy: Always"
+        "container istio-proxy still runs. Make it one of initContainers with restartPolicy: Always, so that it "
+        "ends with the worker"
     )
     assert life.status["phase"] == "Running"
     life.api.run_pods("Succeeded", exit_code=0)
@@ -55,7 +56,7 @@ def test_a_container_that_goes_on_is_named_with_the_workers_end() -> None:
 def test_so_are_several_of_several_workers() -> None:
     told = later(ended_beside({"istio-proxy": RUNS, "gone": {"terminated": {}}, "vault": {"waiting": {}}}, 2))
     assert (
-        "ended with exit code 0, and its containers istio-proxy and vault go on, and so do those of 1 more"
+        "ended with exit code 0, and its containers istio-proxy and vault still run, and so do those of 1 more"
         in told
     )
 

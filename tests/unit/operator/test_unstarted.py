@@ -168,7 +168,7 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
 
 def test_workers_that_get_no_pod_are_told_with_what_a_dry_run_of_their_queues_pod_said() -> None:
     """A PriorityClass that is not there, for instance: admission refuses each of their pods."""
-    said = f"2 have no pod; TorchrunQueue research says of its pods: {NO_CLASS}; Events: {EVENTS}"
+    said = f"2 have no pod; TorchrunQueue research rejects its pods: {NO_CLASS}; Events: {EVENTS}"
     assert without_pods() == said
     lines = without_pods(message=f"{NO_CLASS}\n{'x' * 9000}")
     assert NO_CLASS in lines
