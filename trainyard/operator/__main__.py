@@ -19,6 +19,7 @@ from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.controller import STUCK_SECONDS, Controller
+from trainyard.operator.index import ObjectIndex
 from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
@@ -77,13 +78,15 @@ async def _serve(
     objects = Objects(client, n.FIELD_MANAGER)
     metrics = Metrics()
     metrics.serve(address, metrics_port)
-    controller = Controller(objects, Reconciler(objects, ClusterReader(objects, image)), metrics)
+    index = ObjectIndex()
+    reconciler = Reconciler(objects, ClusterReader(objects, image), phases_of=index.phases_of)
+    controller = Controller(objects, reconciler, metrics, index)
     serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS)
     loop, stopping, lease = asyncio.get_running_loop(), asyncio.Event(), LeaseHolder(objects, holder)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     watches = Watches(client, controller, loop)
-    watches.start()
+    await asyncio.to_thread(watches.start)
     tasks = {asyncio.create_task(controller.run()), asyncio.create_task(_hold_lease(lease, controller))}
     stopped = asyncio.create_task(stopping.wait())
     done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -42,10 +42,11 @@ class Controller:
         objects: Objects,
         reconciler: Reconciler,
         metrics: Metrics,
+        index: ObjectIndex | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.index = ObjectIndex()
+        self.index = index or ObjectIndex()
         self._objects = objects
         self._reconciler = reconciler
         self._metrics = metrics

@@ -13,12 +13,10 @@ from trainyard.operator.observe import OVER
 
 # The delay before a queue counts its jobs, in seconds: the jobs of a queue often change together.
 COUNT_SECONDS = 5.0
-# After a start, finished jobs are reconciled within this time, in seconds, and not all at once.
-SPREAD_SECONDS = 60.0
+# After a start and at a resync, jobs at rest are reconciled at about this rate, so that others do not wait for them.
+AT_REST_PER_SECOND = 100.0
 # The rate of reconciles of finished jobs after a change of their time to live. There may be thousands.
 FINISHED_PER_SECOND = 10.0
-# The same for jobs that wait for a user. A change of the job or its queue starts a reconcile anyway.
-WAITING_SPREAD_SECONDS = 20.0
 
 
 class Key(NamedTuple):
@@ -55,6 +53,11 @@ class ObjectIndex:
         """Return the number of jobs in each phase; "" is a job without a status."""
         return {phase: count for phase, count in self._phase_counts.items() if count}
 
+    def phases_of(self, namespace: str, queue: str) -> list[str]:
+        """Return the phases of a queue's jobs. May be called from any thread."""
+        jobs = tuple(self._jobs_of.get(Key(n.QUEUE_KIND, namespace, queue), ()))
+        return [self._phases.get(each, "") for each in jobs]
+
     def keys(self) -> set[Key]:
         """Return all jobs and queues."""
         return {*self._phases, *self._generations}
@@ -72,7 +75,8 @@ class ObjectIndex:
             self._phase_counts[self._phases[key]] += 1
             self._queue_of[key] = queue
             self._jobs_of[queue].add(key)
-        asked = [(key, self._draw() * _spread_seconds(item) if first else 0.0)]
+        spread = len(self._phases) / AT_REST_PER_SECOND if first and _is_at_rest(item) else 0.0
+        asked = [(key, self._draw() * spread)]
         if queue.name and before != self._phases.get(key):
             asked.append((queue, COUNT_SECONDS))
         return asked
@@ -187,16 +191,13 @@ def object_key(item: JsonObject) -> Key:
     return Key(str(item["kind"]), str(meta.get("namespace") or ""), str(meta["name"]))
 
 
-def _spread_seconds(item: JsonObject) -> float:
-    """Return the time within which a job from a list is reconciled."""
+def _is_at_rest(item: JsonObject) -> bool:
+    """Return whether a job from a list is finished or waits for a user, and has not changed since its last status."""
     meta, status = item["metadata"], item.get("status") or {}
     if status.get("observedGeneration") != meta.get("generation") or "deletionTimestamp" in meta:
-        return 0.0
-    if status.get("phase") in n.FINAL_PHASES:
-        return SPREAD_SECONDS
-    if status.get("reason") in (n.REASON_SUSPENDED, n.REASON_QUEUE_NOT_FOUND):
-        return WAITING_SPREAD_SECONDS
-    return 0.0
+        return False
+    waits = status.get("reason") in (n.REASON_SUSPENDED, n.REASON_QUEUE_NOT_FOUND)
+    return waits or status.get("phase") in n.FINAL_PHASES
 
 
 def field_object(item: JsonObject, key: str) -> JsonObject:

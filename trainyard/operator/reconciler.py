@@ -115,10 +115,13 @@ class Reconciler:
         *,
         now: Callable[[], float] = time.time,
         ask: Ask = read_progress,
+        phases_of: Callable[[str, str], list[str]] | None = None,
     ) -> None:
+        """`phases_of` returns the phases of a queue's jobs; without it, each reconcile of a queue lists the jobs."""
         self._objects = objects
         self._cluster_reader = cluster_reader
         self._now = now
+        self._phases_of = phases_of or self._list_phases
         self._progress_poller = ProgressPoller(now, ask)
         self._pools = PoolReader(objects)
         self._pacer = PollPacer()
@@ -202,7 +205,7 @@ class Reconciler:
                 queue,
                 kai_queues,
                 self._dry_run(queue, cluster),
-                self._read_phases(namespace, name),
+                self._phases_of(namespace, name),
                 cluster,
                 self._now(),
                 self._read_kai_objects() if has_unused_kai_queues(queue, kai_queues) else (),
@@ -281,8 +284,7 @@ class Reconciler:
         """Read all gangs and queues of KAI: an administrator may have put some into a queue of ours."""
         return [each for kind in (_POD_GROUP, _KAI_QUEUE) for each in self._objects.list(*kind, "")]
 
-    def _read_phases(self, namespace: str, queue: str) -> list[str]:
-        """Read the phases of the queue's jobs."""
+    def _list_phases(self, namespace: str, queue: str) -> list[str]:
         jobs = self._objects.list(n.API_VERSION, n.JOB_KIND, namespace)
         return [
             str((each.get("status") or {}).get("phase") or "")

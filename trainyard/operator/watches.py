@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
-from trainyard.k8s.client import Client
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
@@ -44,18 +45,21 @@ class Watches:
     def __init__(self, client: Client, controller: Controller, loop: asyncio.AbstractEventLoop) -> None:
         self._controller = controller
         self._loop = loop
-        self._informers = [self._informer(client, kind) for kind in RESOURCES]
+        self._informers = {kind: self._informer(client, kind) for kind in RESOURCES}
 
     def start(self) -> None:
-        """Start to list and watch."""
-        for each in self._informers:
+        """Start to list and watch. Return when jobs and queues are listed, or can't be listed yet."""
+        for each in self._informers.values():
             each.start()
+        for kind in (n.JOB_KIND, n.QUEUE_KIND):
+            with suppress(ApiError, ApiUnavailable):
+                self._informers[kind].items()
 
     def stop(self) -> None:
         """Stop all watches and wait a moment for their threads."""
-        for each in self._informers:
+        for each in self._informers.values():
             each.stop()
-        for each in self._informers:
+        for each in self._informers.values():
             each.join(_STOP_SECONDS)
 
     def _informer(self, client: Client, kind: str) -> Informer[JsonObject]:

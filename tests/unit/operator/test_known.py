@@ -8,10 +8,9 @@ import pytest
 
 from trainyard.operator import names as n
 from trainyard.operator.index import (
+    AT_REST_PER_SECOND,
     COUNT_SECONDS,
     FINISHED_PER_SECOND,
-    SPREAD_SECONDS,
-    WAITING_SPREAD_SECONDS,
     ObjectIndex,
 )
 from trainyard.operator.observe import OVER
@@ -60,10 +59,10 @@ def test_a_job_without_a_name_of_a_queue_is_looked_at_all_the_same(named: object
 @pytest.mark.parametrize(
     ("item", "after"),
     [
-        (job(phase=n.PHASE_SUCCEEDED), SPREAD_SECONDS / 2),
-        (job(phase=n.PHASE_FAILED), SPREAD_SECONDS / 2),
-        (job(phase=n.PHASE_SUSPENDED, reason=n.REASON_SUSPENDED), WAITING_SPREAD_SECONDS / 2),
-        (job(phase=n.PHASE_PENDING, reason=n.REASON_QUEUE_NOT_FOUND), WAITING_SPREAD_SECONDS / 2),
+        (job(phase=n.PHASE_SUCCEEDED), 1 / AT_REST_PER_SECOND / 2),
+        (job(phase=n.PHASE_FAILED), 1 / AT_REST_PER_SECOND / 2),
+        (job(phase=n.PHASE_SUSPENDED, reason=n.REASON_SUSPENDED), 1 / AT_REST_PER_SECOND / 2),
+        (job(phase=n.PHASE_PENDING, reason=n.REASON_QUEUE_NOT_FOUND), 1 / AT_REST_PER_SECOND / 2),
         (job(phase=n.PHASE_PENDING, reason=n.REASON_STARTING), 0.0),
         (job(phase=n.PHASE_SUSPENDED, reason=n.REASON_SUSPENDED, generation=2), 0.0),
         (job(phase=n.PHASE_RUNNING), 0.0),
@@ -221,3 +220,21 @@ def test_things_of_nonsense_are_looked_at_all_the_same(spec: object) -> None:
     for gone in (False, True):
         everything.kai_queue({"kind": "Queue", "metadata": meta, "spec": spec}, gone=gone)
         everything.gang({"kind": "PodGroup", "metadata": meta, "spec": spec}, gone=gone)
+
+
+def test_phases_of_a_queue_follow_its_jobs() -> None:
+    it = known()
+    it.job(job("a", n.PHASE_RUNNING))
+    it.job(job("b"))
+    it.job(job("c", n.PHASE_RUNNING, queue="a100"))
+    assert sorted(it.phases_of("team", "h100")) == ["", n.PHASE_RUNNING]
+    it.job(job("a", n.PHASE_SUCCEEDED))
+    it.job(job("b"), gone=True)
+    assert it.phases_of("team", "h100") == [n.PHASE_SUCCEEDED]
+    assert it.phases_of("other", "h100") == []
+
+
+def test_jobs_at_rest_are_reconciled_at_a_rate_after_a_start() -> None:
+    it = ObjectIndex(draw=lambda: 1.0)
+    delays = [it.job(job(f"vit-{each}", n.PHASE_SUCCEEDED), first=True)[0][1] for each in range(1000)]
+    assert max(delays) == 1000 / AT_REST_PER_SECOND

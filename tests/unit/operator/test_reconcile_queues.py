@@ -22,6 +22,7 @@ from tests.unit.operator.staged import (
     thing,
 )
 from trainyard.k8s.client import ApiError
+from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.reconciler import Reconciler
@@ -137,3 +138,13 @@ def test_a_right_to_read_that_is_missing_is_told_by_the_queue(api: FakeApi) -> N
         Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).queue("team", "h100")
     (condition,) = api.objects[QUEUE]["status"]["conditions"]
     assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)
+
+
+def test_queue_with_an_index_counts_its_jobs_without_a_list(api: FakeApi) -> None:
+    stage(api)
+    objects = Objects(api.client(), n.FIELD_MANAGER)
+    reader = ClusterReader(objects, "tools@sha256:1")
+    reconciler = Reconciler(objects, reader, now=lambda: NOW, phases_of=lambda *_: ["Running", ""])
+    reconciler.queue("team", "h100")
+    assert api.objects[QUEUE]["status"]["jobs"] == {"active": 1, "pending": 1}
+    assert not [path for _, path, _ in api.requests if path.endswith("/torchrunjobs")]
