@@ -107,7 +107,7 @@ class Controller:
 
     async def _resync(self) -> float:
         """List all jobs and queues. A watch may be silent without being closed."""
-        before = self.index.keys()
+        before = self.index.all_keys()
         queues = await self._in_thread(lambda: self._objects.list(n.API_VERSION, n.QUEUE_KIND, ""))
         jobs = await self._in_thread(lambda: self._objects.list(n.API_VERSION, n.JOB_KIND, ""))
         for item in queues:

@@ -58,7 +58,7 @@ class ObjectIndex:
         jobs = tuple(self._jobs_of.get(Key(n.QUEUE_KIND, namespace, queue), ()))
         return [self._phases.get(each, "") for each in jobs]
 
-    def keys(self) -> set[Key]:
+    def all_keys(self) -> set[Key]:
         """Return all jobs and queues."""
         return {*self._phases, *self._generations}
 

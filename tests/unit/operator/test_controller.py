@@ -187,11 +187,11 @@ def test_watches_enqueue_what_changes_and_wait_for_missing_kinds() -> None:
         watches.start()
         try:
             async with asyncio.timeout(20):
-                await until(lambda: controller.index.keys() == {JOB})
+                await until(lambda: controller.index.all_keys() == {JOB})
                 stage(api)  # as if the definition of queues came later
-                await until(lambda: QUEUE in controller.index.keys())
+                await until(lambda: QUEUE in controller.index.all_keys())
                 api.remove(JOB_PATH)
-                await until(lambda: controller.index.keys() == {QUEUE})
+                await until(lambda: controller.index.all_keys() == {QUEUE})
                 assert len(controller._queue) == 2
         finally:
             await asyncio.to_thread(watches.stop)
