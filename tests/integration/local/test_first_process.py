@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.local.torchrun_controller import until
-from tests.unit.operator.test_first_process import SAVES
+from tests.unit.operator.test_signal_forwarder import SAVES
 from trainyard.operator.signal_forwarder import wrap_command
 
 pytestmark = pytest.mark.local

@@ -408,27 +408,3 @@ def test_its_thread_ends_soon(api: FakeApi, when: str) -> None:
     assert time.monotonic() - began < 0.5
     assert f"watch {NODES}" not in {thread.name for thread in threading.enumerate()}
     until(lambda: not api.watching)
-
-
-def test_handler_gets_each_change_and_whether_a_list_has_it(api: FakeApi) -> None:
-    changes: list[tuple[Value | None, Value | None, bool]] = []
-    put(api, "a", 1)
-    source = ListWatch(path=NODES, convert=value)
-    informer = Informer(
-        api.client(retry=FAST), source, lambda: None, handler=lambda *change: changes.append(change)
-    )
-    informer.start()
-    try:
-        until(lambda: len(changes) == 1)
-        put(api, "a", 2)
-        until(lambda: len(changes) == 2)
-        api.remove(f"{NODES}/a")
-        until(lambda: len(changes) == 3)
-    finally:
-        informer.stop()
-        informer.join(2.0)
-    assert changes == [
-        (None, ("a", 1), True),
-        (("a", 1), ("a", 2), False),
-        (("a", 2), None, False),
-    ]

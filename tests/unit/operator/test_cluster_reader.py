@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.launcher.api_server import FakeApi, serving
-from tests.unit.operator.test_pool import buy, pooled
+from tests.unit.operator.test_pool_reader import buy, pooled
 from tests.unit.operator.test_reconcile import ATTEMPT, NOW, QUEUE, TEAM, Mortal, stage, thing
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.reconciler import Reconciler
