@@ -69,7 +69,7 @@ class Running:
 
     @property
     def working(self) -> bool:
-        return "is held: the work begins" in self.said()
+        return "is held: reconciles start" in self.said()
 
 
 def kubeconfig(
