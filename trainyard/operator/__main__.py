@@ -108,7 +108,7 @@ async def _hold_lease(lease: LeaseHolder, controller: Controller) -> None:
         before, held = held, time.monotonic() < until
         if held != before:
             other = f" by {lease.other}" if lease.other else ""
-            state = "held: reconciles start" if held else f"held{other}: waiting"
+            state = "held: reconciles start" if held else f"held{other}: waits"
             log.info("Lease %s is %s", n.CONTROLLER, state)
         controller.allow(until)
         await asyncio.sleep(lease.pause)

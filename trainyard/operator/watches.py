@@ -7,6 +7,7 @@ KAI Scheduler may be installed at any time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -20,6 +21,7 @@ from trainyard.operator.index import Requests, field_object
 # A watch without events for this time is replaced.
 _WATCH_SECONDS = 60.0
 _STOP_SECONDS = 2.0
+_NOT_FOUND = 404
 _METADATA = ("name", "namespace", "uid", "generation", "deletionTimestamp", "resourceVersion")
 _LABELS = (n.LABEL_JOB, n.LABEL_QUEUE_NAMESPACE, n.LABEL_QUEUE_NAME)
 _SPEC = ("jobQueue", "jobDefaults", "kaiQueue", "parentKaiQueue", "queue", "parentQueue")
@@ -38,6 +40,8 @@ RESOURCES = {
     "PodGroup": (f"{_KAI}/{n.KAI_POD_GROUP_VERSION}/{n.KAI_POD_GROUP_PLURAL}", ()),
 }
 
+log = logging.getLogger(__name__)
+
 
 class Watches:
     """One informer for each kind."""
@@ -45,6 +49,7 @@ class Watches:
     def __init__(self, client: Client, controller: Controller, loop: asyncio.AbstractEventLoop) -> None:
         self._controller = controller
         self._loop = loop
+        self._failures: dict[str, str] = {}
         self._informers = {kind: self._informer(client, kind) for kind in RESOURCES}
 
     def start(self) -> None:
@@ -69,7 +74,22 @@ class Watches:
         def enqueue(before: JsonObject | None, after: JsonObject | None) -> None:
             self._loop.call_soon_threadsafe(on_change, self._controller, before, after)
 
-        return Informer(client, source, lambda: None, on_change=enqueue, watch_seconds=_WATCH_SECONDS)
+        return Informer(
+            client, source, lambda: self._log_failure(kind), on_change=enqueue, watch_seconds=_WATCH_SECONDS
+        )
+
+    def _log_failure(self, kind: str) -> None:
+        """Log why a kind can't be watched, once for each reason. A kind that is not installed is none."""
+        failure = ""
+        try:
+            self._informers[kind].items()
+        except ApiError as error:
+            failure = "" if error.status == _NOT_FOUND else str(error)
+        except ApiUnavailable as error:
+            failure = str(error)
+        if failure and failure != self._failures.get(kind):
+            log.warning("%s can't be watched: %s", kind, failure)
+        self._failures[kind] = failure
 
 
 def converter(kind: str) -> Callable[[JsonObject], JsonObject]:

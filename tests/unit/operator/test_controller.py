@@ -214,3 +214,22 @@ def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
         await until(lambda: controller.silent_seconds() == 0)
 
     working(then)
+
+
+def test_refused_watch_is_logged_once_and_a_missing_kind_never(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(api: FakeApi) -> None:
+        client = api.client(retry=RetryPolicy(initial_delay=0.01, max_delay=0.05))
+        controller = Controller(Objects(client, n.FIELD_MANAGER), cast(Reconciler, Looks()), Metrics())
+        api.refused.add(("GET", "/api/v1/pods"))
+        watches = Watches(client, controller, asyncio.get_running_loop())
+        await asyncio.to_thread(watches.start)
+        try:
+            async with asyncio.timeout(20):
+                await until(lambda: "Pod can't be watched" in caplog.text)
+                await asyncio.sleep(0.3)
+        finally:
+            await asyncio.to_thread(watches.stop)
+
+    with serving(FakeApi()) as api:
+        asyncio.run(main(api))
+    assert caplog.text.count("can't be watched") == 1
