@@ -11,7 +11,6 @@ know is `undecided`; it must run again on the state after an update.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -121,11 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe. Python would write the rest again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 128 + signal.SIGPIPE
-    sys.exit(code)
+    # A reader such as `head` may close the pipe: end as other commands do.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main())

@@ -37,7 +37,6 @@ from trainyard.policies.pods import TORCHRUN_QUEUE
 PROVIDER: Final = "pulumi:providers:aws"
 # The property of each type that has a document with principals.
 DOCUMENTS: Final = {
-    "aws:ecr/repositoryPolicy:RepositoryPolicy": "policy",
     "aws:kms/key:Key": "policy",
     "aws:s3/bucketPolicy:BucketPolicy": "policy",
     "aws:sqs/queuePolicy:QueuePolicy": "policy",

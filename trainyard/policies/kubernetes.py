@@ -19,8 +19,6 @@ ROLES: Final = (
 STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
 RELEASE: Final = "kubernetes:helm.sh/v3:Release"
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-# Every namespace has this label (https://kubernetes.io/docs/reference/labels-annotations-taints/).
-NAME_LABEL: Final = "kubernetes.io/metadata.name"
 # Subresources that give access to a pod, or to a node past the API server's own checks.
 ACCESS_SUBRESOURCES: Final = ("attach", "ephemeralcontainers", "exec", "portforward", "proxy")
 ESCALATION_VERBS: Final = ("bind", "escalate", "impersonate")
@@ -37,20 +35,11 @@ EVERYBODY: Final = (
 )
 NAMESPACE_ACCOUNTS: Final = "system:serviceaccounts:"  # + a namespace: the group of its service accounts
 ACCOUNT_USER: Final = "system:serviceaccount:"  # + a namespace and a name: the user of a service account
-MAXIMUM_PORT: Final = 65536
 # What one component serves to everybody, such as a webhook and its metrics.
 FEW_PORTS: Final = 8
-# EKS's own controller reads the first annotation alone, and creates a public load balancer without it. The AWS Load
-# Balancer Controller reads the second one; it handles Services with a class or with the type `external`
-# (https://kubernetes-sigs.github.io/aws-load-balancer-controller/latest/guide/service/nlb/).
-INTERNAL: Final = "service.beta.kubernetes.io/aws-load-balancer-internal"
-SCHEME: Final = "service.beta.kubernetes.io/aws-load-balancer-scheme"
-TYPE: Final = "service.beta.kubernetes.io/aws-load-balancer-type"
-# The second one is that of EKS Auto Mode.
-EBS_DRIVERS: Final = ("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com")
-# FSx encrypts all data, and a volume of EFS is a directory of an existing file system
-# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/encryption-at-rest.html).
-DRIVERS: Final = (*EBS_DRIVERS, "fsx.csi.aws.com", "efs.csi.aws.com")
+EBS_DRIVER: Final = "ebs.csi.aws.com"
+# FSx encrypts all data (https://docs.aws.amazon.com/fsx/latest/LustreGuide/encryption-at-rest.html).
+DRIVERS: Final = (EBS_DRIVER, "fsx.csi.aws.com")
 
 
 @rule("namespace-restricted", NAMESPACE, why="the API server checks pods only in namespaces with this label")
@@ -87,12 +76,8 @@ def namespace_closed(resource: Resource, stack: Stack) -> Iterator[str]:
     for policy in stack.of(NETWORK_POLICY):
         if policy.at("metadata", "namespace") != name or not policy.has("spec"):
             continue
-        is_inbound = "Ingress" in (policy.at("spec", "policyTypes") or ["Ingress"])
-        if (
-            is_inbound
-            and not policy.at("spec", "podSelector", default={})
-            and not policy.at("spec", "ingress")
-        ):
+        is_about_all = not policy.at("spec", "podSelector", default={})
+        if is_about_all and _is_inbound(policy) and not policy.at("spec", "ingress"):
             return
     yield "no NetworkPolicy denies inbound traffic to its pods by default; there must be one"
 
@@ -103,55 +88,42 @@ def network_policy_peers(resource: Resource, _stack: Stack) -> Iterator[str]:
 
     Pods of every namespace are everybody, whatever their labels: any user can label pods.
     """
-    if "Ingress" not in (resource.resolved("spec", "policyTypes") or ["Ingress"]):
-        return
-    for index, each in enumerate(rows(resource.resolved("spec", "ingress"))):
+    for index, each in enumerate(rows(resource.resolved("spec", "ingress")) if _is_inbound(resource) else ()):
         peers = rows(at(each, "from"))
-        if (not peers or any(map(_is_everybody, peers))) and _count_ports(each) > FEW_PORTS:
+        if (not peers or any(map(_is_everybody, peers))) and not _has_few_ports(each):
             yield (
                 f"spec.ingress[{index}] allows everybody; it must name namespaces by labels, pods of its own namespace,"
                 f" or ranges, or at most {FEW_PORTS} ports"
             )
 
 
+def _is_inbound(policy: Resource) -> bool:
+    return "Ingress" in (policy.resolved("spec", "policyTypes") or ["Ingress"])
+
+
 def _is_everybody(peer: Any) -> bool:
     """Return whether a peer is every pod of the cluster, or the internet."""
     if at(peer, "ipBlock") is not None:
         return is_public(str(at(peer, "ipBlock", "cidr")))
-    if not peer:
-        return True
-    namespaces = at(peer, "namespaceSelector")  # without it, podSelector is about the policy's own namespace
-    if namespaces is None or at(namespaces, "matchLabels"):
-        return False
-    return all(
-        at(each, "operator") in ("NotIn", "DoesNotExist")
-        or (at(each, "operator") == "Exists" and at(each, "key") == NAME_LABEL)
-        for each in rows(at(namespaces, "matchExpressions"))
+    # Without a namespaceSelector, podSelector is about the policy's own namespace.
+    has_selector = at(peer, "namespaceSelector") is not None
+    return not at(peer, "namespaceSelector", "matchLabels") if has_selector else not peer
+
+
+def _has_few_ports(ingress: Any) -> bool:
+    ports = rows(at(ingress, "ports"))
+    return 0 < len(ports) <= FEW_PORTS and all(
+        at(each, "port") is not None and at(each, "endPort") is None for each in ports
     )
 
 
-def _count_ports(ingress: Any) -> int:
-    """Return how many ports an ingress rule allows, at most. A named port is one."""
-    count = 0
-    for each in rows(at(ingress, "ports")) or [{}]:
-        first, last = at(each, "port"), at(each, "endPort")
-        count += MAXIMUM_PORT if first is None else 1 if last is None else last - first + 1
-    return count
-
-
-@rule("service-not-public", SERVICE, why="checkov does not read annotations of load balancers")
-def service_not_public(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """No Service is on the internet, or takes the traffic of addresses that it does not own."""
+@rule("service-internal", SERVICE, why="checkov does not read the types of Services")
+def service_internal(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """A Service has no load balancer, and no address outside of the cluster."""
     if resource.at("spec", "externalIPs"):
         yield "spec.externalIPs is set, and takes the traffic of these addresses; it must not be"
-    if resource.at("spec", "type") != "LoadBalancer":
-        return
-    notes = {name: resource.at("metadata", "annotations", name) for name in (INTERNAL, SCHEME, TYPE)}
-    is_external = resource.has("spec", "loadBalancerClass") or notes[TYPE] == "external"
-    needed = INTERNAL if notes[SCHEME] is None or not is_external else SCHEME
-    for name, value in ((INTERNAL, "true"), (SCHEME, "internal")):
-        if notes[name] != value and (notes[name] is not None or name == needed):
-            yield f"metadata.annotations.{name} is {notes[name] or 'missing'}; it must be {value}, or type ClusterIP"
+    if resource.at("spec", "type") == "LoadBalancer":
+        yield "spec.type is LoadBalancer; it must be ClusterIP"
 
 
 @rule("rights-no-escalation", *ROLES, why="CKV_K8S_49 refuses wildcards, not these")
@@ -208,5 +180,5 @@ def storage_class_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
     provisioner = resource.at("provisioner")
     if provisioner not in DRIVERS:
         yield f"provisioner is {provisioner or 'missing'}; it must be one of {', '.join(DRIVERS)}"
-    elif provisioner in EBS_DRIVERS and str(resource.at("parameters", "encrypted")).lower() != "true":
+    elif provisioner == EBS_DRIVER and str(resource.at("parameters", "encrypted")).lower() != "true":
         yield 'parameters.encrypted is not "true"; it must be'

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from trainyard.policies.model import Resource, Stack, Undecided, rule
+from trainyard.policies.model import Resource, Stack, rule
 
 SUBNET: Final = "aws:ec2/subnet:Subnet"
 ROUTE: Final = "aws:ec2/route:Route"
@@ -21,10 +21,8 @@ LUSTRE: Final = "aws:fsx/lustreFileSystem:LustreFileSystem"
 IN_SUBNETS: Final = {NODE_GROUP: "subnetIds", NODE_CLASS: "spec", LUSTRE: "subnetIds"}
 
 GROUP: Final = "aws:ec2/securityGroup:SecurityGroup"
-GROUP_RULE: Final = "aws:ec2/securityGroupRule:SecurityGroupRule"
 INGRESS: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 EGRESS: Final = "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule"
-GROUP_RULES: Final = (GROUP_RULE, INGRESS, EGRESS)
 # A range with a shorter prefix can't be one organisation's. The largest private range is 10.0.0.0/8. An office or a
 # provider's gateway has at most a /16 of public addresses, and a VPC a /44 of IPv6
 # (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
@@ -48,14 +46,13 @@ MAXIMUM_PORTS: Final = 32768
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What a security group rule allows, whichever of the three resource types it is.
+    """What a security group rule allows.
 
     Attributes:
         ranges: CIDR blocks and prefix lists.
         is_own_group: The peer is the rule's own group.
     """
 
-    is_inbound: bool
     protocol: str
     first: int
     last: int
@@ -94,38 +91,24 @@ def traffic(resource: Resource) -> Traffic:
     """Return what a security group rule allows.
 
     Raises:
-        Undecided: addresses, ports or the direction are unknown.
+        Undecided: addresses or ports are unknown.
     """
-    if resource.type == GROUP_RULE:
-        lists = ("cidrBlocks", "ipv6CidrBlocks", "prefixListIds")
-        ranges = [str(each) for name in lists for each in resource.resolved(name, default=[])]
-        is_inbound, protocol = resource.at("type") == "ingress", resource.at("protocol", default="-1")
-        peer = "sourceSecurityGroupId"
-    else:
-        ranges = [
-            str(resource.at(name)) for name in ("cidrIpv4", "cidrIpv6", "prefixListId") if resource.at(name)
-        ]
-        is_inbound, protocol = resource.type == INGRESS, resource.at("ipProtocol", default="-1")
-        peer = "referencedSecurityGroupId"
+    ranges = (resource.at(name) for name in ("cidrIpv4", "cidrIpv6", "prefixListId"))
     return Traffic(
-        is_inbound=is_inbound,
-        protocol=str(protocol).lower(),
+        protocol=str(resource.at("ipProtocol", default="-1")).lower(),
         first=int(resource.at("fromPort", default=0)),
         last=int(resource.at("toPort", default=65535)),
-        ranges=tuple(ranges),
-        is_own_group=bool(resource.at("self", default=False)) or _is_same(resource, "securityGroupId", peer),
+        ranges=tuple(str(each) for each in ranges if each),
+        is_own_group=_is_same(resource, "securityGroupId", "referencedSecurityGroupId"),
     )
 
 
 def _is_same(resource: Resource, one: str, other: str) -> bool:
     """Return whether two properties are the same group, by their references or else by their values."""
     left, right = resource.refers(one), resource.refers(other)
-    if left and right:
+    if left or right:
         return left == right
-    try:
-        return resource.at(one) is not None and resource.at(one) == resource.at(other)
-    except Undecided:
-        return False  # one group exists already and the stack creates the other
+    return resource.at(one) is not None and resource.at(one) == resource.at(other)
 
 
 @rule("private-subnets", *IN_SUBNETS, why="checkov does not follow the routes of a subnet")
@@ -136,9 +119,7 @@ def private_subnets(resource: Resource, stack: Stack) -> Iterator[str]:
         for association in stack.pointing(subnet, TABLE_ASSOCIATION, "subnetId"):
             for table in stack.sources(association, "routeTableId", ROUTE_TABLE):
                 for route in stack.pointing(table, ROUTE, "routeTableId"):
-                    gateway = route.properties.get("gatewayId")
-                    is_given = isinstance(gateway, str) and gateway.startswith("igw-")
-                    if is_given or stack.sources(route, "gatewayId", INTERNET_GATEWAY):
+                    if stack.sources(route, "gatewayId", INTERNET_GATEWAY):
                         yield (
                             f"{name} has subnet {subnet.name}, whose route {route.name} goes to an internet gateway;"
                             " it must have subnets behind NAT or endpoints"
@@ -147,14 +128,12 @@ def private_subnets(resource: Resource, stack: Stack) -> Iterator[str]:
 
 @rule(
     "ingress-restricted",
-    *GROUP_RULES,
+    INGRESS,
     why="checkov refuses 0.0.0.0/0 for ports 22, 80, 3389 and all, nothing else",
 )
 def ingress_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Inbound traffic is from known ranges and groups, never to SSH, and unrestricted only within a group (EFA)."""
     found = traffic(resource)
-    if not found.is_inbound:
-        return
     for block in found.ranges:
         if is_public(block):
             yield f"it allows {block}; it must name a range of one organisation, or a security group"
@@ -168,9 +147,9 @@ def ingress_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
         yield f"it allows port {port}; nodes have no remote shell, so it must leave the port out"
 
 
-@rule("egress-restricted", *GROUP_RULES, why="CKV_AWS_382 does not read rules that are resources")
+@rule("egress-restricted", EGRESS, why="CKV_AWS_382 does not read rules that are resources")
 def egress_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Outbound traffic to the internet names its protocol and ports."""
     found = traffic(resource)
-    if not found.is_inbound and found.is_unrestricted and any(map(is_public, found.ranges)):
+    if found.is_unrestricted and any(map(is_public, found.ranges)):
         yield f"it allows {found} to everywhere; it must name protocol and ports, such as tcp 443"

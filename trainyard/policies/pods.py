@@ -30,7 +30,6 @@ TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes:batch/v1:Job": ("spec", "template", "spec"),
     "kubernetes:batch/v1:CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
     "kubernetes:kubeflow.org/v1:PyTorchJob": ("spec", "pytorchReplicaSpecs", "*", "template", "spec"),
-    "kubernetes:kubeflow.org/v1:MPIJob": ("spec", "mpiReplicaSpecs", "*", "template", "spec"),
     TORCHRUN_QUEUE: ("spec", "podTemplate", "spec"),
 }
 SERVICE_ACCOUNT: Final = "kubernetes:core/v1:ServiceAccount"

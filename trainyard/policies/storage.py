@@ -7,7 +7,7 @@ from typing import Final
 
 from trainyard.policies.iam_documents import tls_denials
 from trainyard.policies.model import Resource, Stack, rule
-from trainyard.policies.network import ALL_PROTOCOLS, GROUP, GROUP_RULE, INGRESS, LUSTRE, TCP, traffic
+from trainyard.policies.network import ALL_PROTOCOLS, GROUP, INGRESS, LUSTRE, TCP, traffic
 
 BUCKET: Final = "aws:s3/bucket:Bucket"
 BUCKET_POLICY: Final = "aws:s3/bucketPolicy:BucketPolicy"
@@ -41,12 +41,7 @@ def lustre_ports(resource: Resource, stack: Stack) -> Iterator[str]:
     if not resource.has("securityGroupIds"):
         yield "securityGroupIds is missing, which selects the VPC's default group; it must name a group"
     for group in stack.sources(resource, "securityGroupIds", GROUP):
-        rules = [
-            each
-            for type_ in (INGRESS, GROUP_RULE)
-            for each in stack.pointing(group, type_, "securityGroupId")
-        ]
-        inbound = [(each, found) for each in rules if (found := traffic(each)).is_inbound]
+        inbound = [(each, traffic(each)) for each in stack.pointing(group, INGRESS, "securityGroupId")]
         for first, last in LUSTRE_PORTS:
             if not all(any(found.passes(port) for _, found in inbound) for port in range(first, last + 1)):
                 yield f"{group.name} does not allow ports {first} to {last}; it must"

@@ -34,7 +34,6 @@ IMAGE: Final = f"unknown.invalid/image@sha256:{'0' * 64}"
 # Kinds of others that have pod templates.
 AS_JOBS: Final = (
     "kubernetes:kubeflow.org/v1:PyTorchJob",
-    "kubernetes:kubeflow.org/v1:MPIJob",
     TORCHRUN_QUEUE,
 )
 

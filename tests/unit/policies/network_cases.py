@@ -13,7 +13,6 @@ TABLE = made(n.ROUTE_TABLE, "table")
 IN_TABLE = made(n.TABLE_ASSOCIATION, "in", of={"subnetId": SUBNET, "routeTableId": TABLE})
 GATEWAY = made(n.INTERNET_GATEWAY, "internet")
 TO_INTERNET = made(n.ROUTE, "out", of={"routeTableId": TABLE, "gatewayId": GATEWAY}, gatewayId="igw-1")
-EXISTING_GATEWAY = made(n.ROUTE, "out", of={"routeTableId": TABLE}, gatewayId="igw-0a1b")
 TO_NAT = made(n.ROUTE, "nat", of={"routeTableId": TABLE}, natGatewayId="nat-1")
 NODES = made(n.NODE_GROUP, "nodes", of={"subnetIds": SUBNET}, subnetIds=["subnet-1"])
 WORKERS = made(n.NODE_CLASS, "workers", of={"spec": SUBNET}, spec={})
@@ -36,18 +35,12 @@ def egress(**more: Any) -> Case:
     )
 
 
-def old(kind: str, **more: Any) -> Case:
-    """The older form of a rule, which pulumi-eks makes."""
-    properties = {"type": kind, "protocol": "tcp", "fromPort": 443, "toPort": 443, "description": "d", **more}
-    return made(n.GROUP_RULE, "rule", of={"securityGroupId": GROUP}, **properties)
-
-
 CASES: dict[str, Cases] = {
     "private-subnets": Cases(
         rejects=[
             (NODES, SUBNET, TABLE, IN_TABLE, TO_INTERNET, GATEWAY),
             (WORKERS, SUBNET, TABLE, IN_TABLE, TO_INTERNET, GATEWAY),
-            (FILES, SUBNET, TABLE, IN_TABLE, EXISTING_GATEWAY),
+            (FILES, SUBNET, TABLE, IN_TABLE, TO_INTERNET, GATEWAY),
         ],
         accepts=[(NODES, SUBNET, TABLE, IN_TABLE, TO_NAT), (WORKERS,)],
     ),
@@ -67,9 +60,6 @@ CASES: dict[str, Cases] = {
             ingress(cidrIpv6="::/0"),
             ingress(cidrIpv6="2000::/3"),
             ingress(prefixListId="pl-0a1b"),
-            old("ingress", prefixListIds=["pl-0a1b"]),
-            old("ingress", cidrBlocks=["10.0.0.0/8", "0.0.0.0/0"]),
-            old("ingress", ipv6CidrBlocks=["::/0"]),
             ingress(cidrIpv4="10.0.0.0/8", fromPort=22, toPort=22),
             ingress(OTHER, fromPort=3389, toPort=3389),
             ingress(OTHER, fromPort=20, toPort=25, ipProtocol="TCP"),
@@ -78,11 +68,9 @@ CASES: dict[str, Cases] = {
             ingress(cidrIpv4="10.0.0.0/8", ipProtocol="all"),
             ingress(OTHER, fromPort=1025, toPort=65535),
             ingress(OTHER, ipProtocol="17", fromPort=1, toPort=65534),
-            old("ingress", protocol="-1", sourceSecurityGroupId="sg-2"),
             # ESP, GRE and IP in IP carry any protocol, and have no ports.
             ingress(cidrIpv4="172.16.0.0/12", ipProtocol="esp", fromPort=None, toPort=None),
             ingress(OTHER, ipProtocol="47", fromPort=None, toPort=None),
-            old("ingress", protocol="4", cidrBlocks=["192.168.0.0/16"], fromPort=0, toPort=0),
         ],
         accepts=[
             *(ingress(cidrIpv4=block) for block in ("10.0.0.0/8", "100.64.0.0/10", "203.0.113.0/24")),
@@ -94,9 +82,7 @@ CASES: dict[str, Cases] = {
             # EFA needs all traffic within a group.
             ingress(GROUP, ipProtocol="-1"),
             ingress(GROUP, fromPort=0, toPort=65535),
-            old("ingress", protocol="-1", self=True),
             made(n.INGRESS, ipProtocol="-1", securityGroupId="sg-1", referencedSecurityGroupId="sg-1"),
-            old("egress", cidrBlocks=["0.0.0.0/0"], prefixListIds=["pl-0a1b"]),
         ],
     ),
     "egress-restricted": Cases(
@@ -105,7 +91,6 @@ CASES: dict[str, Cases] = {
             egress(cidrIpv4="0.0.0.0/1"),
             egress(cidrIpv6="::/0", ipProtocol="udp", fromPort=0, toPort=65535),
             egress(cidrIpv4="0.0.0.0/0", ipProtocol="tcp", fromPort=0, toPort=65535),
-            old("egress", protocol="-1", cidrBlocks=["0.0.0.0/0"]),
             egress(cidrIpv4="0.0.0.0/0", ipProtocol="47"),
         ],
         accepts=[

@@ -8,7 +8,7 @@ from components.documents import iam
 from tests.unit.policies.building import Cases, document, made
 from trainyard.policies import storage as s
 from trainyard.policies.model import Resource
-from trainyard.policies.network import GROUP, GROUP_RULE, INGRESS, LUSTRE
+from trainyard.policies.network import GROUP, INGRESS, LUSTRE
 
 IT = made(s.BUCKET, "bucket")
 
@@ -36,7 +36,7 @@ def let_in(first: int, last: int, **more: Any) -> Resource:
 
 
 LUSTRE_IN = (let_in(988, 988), let_in(1018, 1023))
-EFA = made(GROUP_RULE, "efa", of={"securityGroupId": SHUT}, type="ingress", protocol="-1", self=True)
+EFA = made(INGRESS, "efa", of={"securityGroupId": SHUT, "referencedSecurityGroupId": SHUT}, ipProtocol="-1")
 TLS = iam.bucket_tls_only("arn:aws:s3:::b")["Statement"]
 
 CASES: dict[str, Cases] = {

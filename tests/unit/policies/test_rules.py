@@ -38,6 +38,8 @@ NOT_RECORDED = {
 REFUSED_TYPES = (
     "aws:ec2/instance:Instance",
     "aws:ec2/mainRouteTableAssociation:MainRouteTableAssociation",
+    "aws:ec2/securityGroupRule:SecurityGroupRule",
+    "aws:ecr/repositoryPolicy:RepositoryPolicy",
     "aws:iam/accessKey:AccessKey",
     "aws:iam/policyAttachment:PolicyAttachment",
     "aws:iam/user:User",
