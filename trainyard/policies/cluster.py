@@ -113,8 +113,8 @@ def node_disks_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
     if not mappings:
         yield f"{name} is missing, which leaves it to the image; it must set ebs.encrypted"
     for index, mapping in enumerate(mappings):
-        # A launch template of the AWS provider has a string here, and mappings without a disk.
-        if at(mapping, "ebs") is not None and str(at(mapping, "ebs", "encrypted")).lower() != "true":
+        # A launch template of the AWS provider has a string here.
+        if str(at(mapping, "ebs", "encrypted")).lower() != "true":
             yield f"{name}[{index}].ebs.encrypted is not true; it must be"
 
 

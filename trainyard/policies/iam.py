@@ -98,6 +98,7 @@ OBJECT_ACTIONS: Final = (
     "s3:ListMultipartUploadParts",
     "s3:PutObject",
 )
+UNDER_A_PREFIX: Final = re.compile(r"arn:[^/]*:::[^/]+/[^/*?]+/")
 TRAINER_ACTIONS: Final = (*OBJECT_ACTIONS, "s3:ListBucket", "kms:Decrypt", "kms:GenerateDataKey")
 READ_PREFIXES: Final = ("Describe", "Get", "List")
 # The tag that Karpenter puts on what it creates for a cluster.
@@ -227,7 +228,7 @@ def iam_resources_named(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Policies name resources, tags or, for actions that can't be limited to resources, the region."""
     for statement in grants(resource):
         where = f"policy {statement}"
-        if "NotResource" in statement.fields or not statement.targets:
+        if not statement.targets:
             yield f"{where} has no Resource; it must name the resources"
         limited = [each for each in statement.actions if not matches(each, (*REGIONAL, *GLOBAL))]
         regional = [each for each in statement.actions if matches(each, REGIONAL)]
@@ -275,8 +276,8 @@ def iam_data_kept(resource: Resource, _stack: Stack) -> Iterator[str]:
         if statement.covers("kms:CreateGrant") and AWS_GRANT not in statement.conditions:
             yield f"{where} allows kms:CreateGrant to anybody; it must have Bool kms:GrantIsForAWSResource true"
         for target in statement.targets if any(matches(each, ["s3:*"]) for each in statement.actions) else ():
-            bucket, _, path = target.partition(":::")[2].partition("/")
-            if is_everything(target) or has_wildcard(bucket):
+            path = target.partition(":::")[2].partition("/")[2]
+            if is_everything(target):
                 yield f"{where} allows {target}; it must name the bucket"
             elif statement.covers(DELETE_OBJECT) and not path.startswith(f"{checkpoints.PREFIX}/"):
                 yield f"{where} deletes {target}; it must end in /{checkpoints.PREFIX}/*"
@@ -295,8 +296,7 @@ def trainer_role_narrow(resource: Resource, stack: Stack) -> Iterator[str]:
             if action not in TRAINER_ACTIONS:
                 yield f"{where} allows {action}; it must be one of {', '.join(TRAINER_ACTIONS)}"
         for target in statement.targets if statement.covers(*OBJECT_ACTIONS) else ():
-            first, separator, _ = target.partition(":::")[2].partition("/")[2].partition("/")
-            if not first or not separator or has_wildcard(first):
+            if not UNDER_A_PREFIX.match(target):
                 yield f"{where} allows {target}; it must end in /<prefix>/*"
         if statement.covers("s3:ListBucket") and not _lists_a_prefix(statement):
             yield f"{where} lists the whole bucket; StringLike s3:prefix must name a prefix"
@@ -343,7 +343,7 @@ def workspaces_not_written_by_pods(resource: Resource, stack: Stack) -> Iterator
     place = resource.at("spec", "storage", "workspace", "bucket")
     account = resource.at("spec", "podTemplate", "spec", "serviceAccountName")
     namespace = resource.at("metadata", "namespace")
-    if place is None or account is None:
+    if place is None:
         return
     subject = f"system:serviceaccount:{namespace}:{account}"
     archive = f"{str(place).removeprefix('s3://').rstrip('/')}/{TORCHRUN_ARCHIVES}/{namespace}/0"

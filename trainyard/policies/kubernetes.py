@@ -74,10 +74,12 @@ def namespace_closed(resource: Resource, stack: Stack) -> Iterator[str]:
     """A NetworkPolicy denies all inbound traffic to a namespace by default."""
     name = resource.at("metadata", "name")
     for policy in stack.of(NETWORK_POLICY):
-        if policy.at("metadata", "namespace") != name or not policy.has("spec"):
-            continue
-        is_about_all = not policy.at("spec", "podSelector", default={})
-        if is_about_all and _is_inbound(policy) and not policy.at("spec", "ingress"):
+        is_about_all = (
+            policy.at("metadata", "namespace") == name
+            and not policy.at("spec", "podSelector", default={})
+            and _is_inbound(policy)
+        )
+        if is_about_all and not policy.at("spec", "ingress"):
             return
     yield "no NetworkPolicy denies inbound traffic to its pods by default; there must be one"
 
@@ -167,10 +169,10 @@ def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
     if role in WIDE_ROLES:
         yield f"roleRef.name is {role}; it must be a role with the needed rights"
     for index, subject in enumerate(rows(resource.at("subjects"))):
-        kind, name = at(subject, "kind"), str(at(subject, "name"))
-        if kind != "ServiceAccount" and (name in EVERYBODY or name.startswith(NAMESPACE_ACCOUNTS)):
+        name = str(at(subject, "name"))
+        if name in EVERYBODY or name.startswith(NAMESPACE_ACCOUNTS):
             yield f"subjects[{index}].name is {name}; it must be a service account, or a group of your own"
-        if kind == "User" and name.startswith(ACCOUNT_USER) and name.endswith(":default"):
+        if name.startswith(ACCOUNT_USER) and name.endswith(":default"):
             yield f"subjects[{index}].name is {name}, the account of pods that name none; it must be another one"
 
 

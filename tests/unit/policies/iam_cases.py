@@ -157,6 +157,7 @@ CASES: dict[str, Cases] = {
         ],
         accepts=[
             key({"AWS": "arn:aws:iam::123456789012:root"}),
+            key({"AWS": "123456789012"}),
             key({"Service": "fsx.amazonaws.com"}),
             (TRAINER, made(AWS_PROVIDER, allowedAccountIds=["123456789012"])),
             (made(BUCKET_POLICY, policy=document(*iam.bucket_tls_only("arn:aws:s3:::b")["Statement"])),),
@@ -170,6 +171,7 @@ CASES: dict[str, Cases] = {
             trusting(aud="sts.amazonaws.com"),
             trusting(sub=[SUBJECT, "system:serviceaccount:a:b"], aud="sts.amazonaws.com"),
             trusting(sub="system:serviceaccount:training:*", aud="sts.amazonaws.com"),
+            trusting(sub="system:node:a", aud="sts.amazonaws.com"),
             trusting("StringLike", sub=SUBJECT, aud="sts.amazonaws.com"),
             role_for(AWS="arn:aws:iam::123456789012:root"),
             role_for(AWS="123456789012"),
@@ -347,6 +349,7 @@ CASES: dict[str, Cases] = {
             queue_of("s3:PutObject", "arn:aws:s3:::code/models/*"),
             queue_of("s3:GetObject", "arn:aws:s3:::code/*"),
             queue_of("s3:PutObject", "*", account="another"),
+            (made(TORCHRUN_QUEUE, spec={}), *queue_of("s3:PutObject", "*")),
         ],
     ),
 }

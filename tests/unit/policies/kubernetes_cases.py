@@ -129,7 +129,11 @@ CASES: dict[str, Cases] = {
             role(["create"], ["serviceaccounts/token"]),
             role(["create"], ["*/token"]),
         ],
-        accepts=[role(["get"], ["secrets"], resourceNames=["one"]), role(["create"], ["secrets"])],
+        accepts=[
+            role(["get"], ["secrets"], resourceNames=["one"]),
+            role(["create"], ["secrets"]),
+            role(["get"], ["pods"]),
+        ],
     ),
     "rights-no-exec": Cases(
         rejects=[
@@ -161,6 +165,7 @@ CASES: dict[str, Cases] = {
             binding("launcher"),
             binding("launcher", scope=1),
             binding("platform-team", kind="Group"),
+            binding("team:default", kind="User"),
         ],
     ),
     "storage-class-encrypted": Cases(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from components.documents.torchrun_queue import OPENING
 from tests.unit.policies.building import Cases, made
 from tests.unit.policies.kubernetes_cases import binding
 from trainyard.policies import pods as p
@@ -41,6 +42,8 @@ CASES: dict[str, Cases] = {
             job(securityContext={**POD_SECURITY, "runAsGroup": 0}),
             job({"securityContext": {"runAsGroup": 0}}),
             job(initContainers=[{"name": "first", "securityContext": {"runAsGroup": 0}}]),
+            # Only in a queue is this container root.
+            job(initContainers=[{"name": OPENING, "securityContext": {"runAsGroup": 0}}]),
             job(securityContext={**POD_SECURITY, "supplementalGroups": [1, 0]}),
             job(securityContext={**POD_SECURITY, "fsGroup": 0}),
             training({"name": "c", "securityContext": {"runAsGroup": 0}}),

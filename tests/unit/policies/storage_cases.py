@@ -22,8 +22,8 @@ NODES = made(GROUP, "nodes")
 FILES = made(LUSTRE, "files", of={"securityGroupIds": SHUT}, securityGroupIds=["sg-1"])
 
 
-def let_in(first: int, last: int, **more: Any) -> Resource:
-    of = {"securityGroupId": SHUT, "referencedSecurityGroupId": NODES}
+def let_in(first: int, last: int, of: Resource = NODES, **more: Any) -> Resource:
+    groups = {"securityGroupId": SHUT, "referencedSecurityGroupId": of}
     name = f"{first}-{len(more)}"
     properties = {
         "ipProtocol": "tcp",
@@ -32,7 +32,7 @@ def let_in(first: int, last: int, **more: Any) -> Resource:
         "referencedSecurityGroupId": "n",
         **more,
     }
-    return made(INGRESS, name, of=of, **properties)
+    return made(INGRESS, name, of=groups, **properties)
 
 
 LUSTRE_IN = (let_in(988, 988), let_in(1018, 1023))
@@ -56,6 +56,7 @@ CASES: dict[str, Cases] = {
             (FILES, SHUT),
             (FILES, SHUT, LUSTRE_IN[0]),
             (FILES, SHUT, *LUSTRE_IN, let_in(443, 443)),
+            (FILES, SHUT, *LUSTRE_IN, let_in(443, 443, of=SHUT)),
             (FILES, SHUT, *LUSTRE_IN, let_in(988, 988, cidrIpv4="10.0.0.0/8")),
             (FILES, SHUT, *LUSTRE_IN, let_in(988, 988, ipProtocol="udp")),
             (FILES, SHUT, let_in(0, 65535, ipProtocol="-1")),
