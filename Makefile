@@ -10,7 +10,7 @@ RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help faults lives up down delete-data preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
+.PHONY: help faults lives up down delete-data preview drift preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ delete-data: environment ## delete for good what an earlier down of STACK kept: 
 
 preview: environment ## show the plan of up for STACK; without a state or an account: all resources of a first up
 	@$(RUN) -m trainyard.cli preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+
+drift: environment ## list what was changed or deleted outside of Pulumi in STACK; exits with 2 if there is something
+	@$(RUN) -m trainyard.cli drift --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 preflight: environment ## check what the account lacks for STACK; changes nothing
 	@$(RUN) -m trainyard.cli preflight --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))

@@ -13,7 +13,7 @@ from local.guard import ForeignCloudError, NotRunningError
 from local.home import Home
 from local.tools import ToolError
 from trainyard.cli.answers import AnswerError, is_yes, keep_data, nodes
-from trainyard.cli.commands import DeployError, check_nodes, delete_data, down, preview, submit, up
+from trainyard.cli.commands import DeployError, check_nodes, delete_data, down, drift, preview, submit, up
 from trainyard.cli.engine import EngineError
 from trainyard.cli.follow import FollowError
 from trainyard.cli.given import GivenError
@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
         ("down", "destroy the stack and stop the local cloud"),
         ("delete-data", "delete the data that `down` kept"),
         ("preview", "show the plan of `up`"),
+        ("drift", "report what was changed or deleted outside of Pulumi; exit code 2 if there is something"),
         ("preflight", "check what the account lacks for the stack; changes nothing"),
         ("verify-clean", "list what a destroyed stack left in the account"),
         ("submit", "start another run on a stack that is up, and follow it"),
@@ -129,6 +130,8 @@ def main() -> int:
             return down(arguments.stack, cloud, arguments.keep_data)
         if arguments.command == "preview":
             return preview(arguments.stack, cloud)
+        if arguments.command == "drift":
+            return drift(arguments.stack, cloud)
         if arguments.command == "delete-data":
             return delete_data(arguments.stack, cloud, arguments.confirm)
         if arguments.command == "check-nodes":

@@ -1,4 +1,4 @@
-"""Run the commands on stacks: up, down, delete-data, preview, submit, check-nodes."""
+"""Run the commands on stacks: up, down, delete-data, preview, drift, submit, check-nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,15 @@ from local.nodes import preload
 from local.tools import ensure, module_directory
 from trainyard.cli import official, program
 from trainyard.cli.adopt import identities
+from trainyard.cli.drift import (
+    EVENT_LOG,
+    EVENT_LOG_VARIABLES,
+    EXIT_DRIFT,
+    PREVIEW,
+    describe,
+    errors_only,
+    find_drift,
+)
 from trainyard.cli.engine import ROOT, Engine, end_leftovers, state_file
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.given import gives_cluster, with_given
@@ -215,6 +225,35 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
         say(f"stack {stack}: the plan of an up against its state")
         session.engine.run("preview", "--suppress-outputs", config_file=file)
     return None
+
+
+def drift(stack: str, cloud: str) -> int:
+    """Report what was changed or deleted outside of Pulumi, and return EXIT_DRIFT if there is something.
+
+    Raises:
+        DeployError: The stack is not up.
+        EngineError: Its resources can't be read.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        events = Path(directory) / "events"
+        if cloud == "aws":
+            official.drift(stack, events)
+        else:
+            _read_drift(stack, events)
+        found = find_drift(events.read_text(errors="replace").splitlines())
+    for line in describe(stack, found):
+        say(line)
+    return EXIT_DRIFT if found else 0
+
+
+def _read_drift(stack: str, events: Path) -> None:
+    """Preview a refresh of a stack on the local cloud, and write the engine's event log to a file."""
+    refuse_foreign(os.environ, Home())
+    with turn(Home().root / "stacks", say):
+        session = _running(stack)
+        session.engine.wait_for_other(say)
+        arguments = ("--suppress-outputs", *PREVIEW, EVENT_LOG, str(events))
+        session.engine.run("refresh", *arguments, choose=errors_only, variables=EVENT_LOG_VARIABLES)
 
 
 def delete_data(stack: str, cloud: str, confirmed: str) -> int:

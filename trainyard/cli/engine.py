@@ -204,7 +204,14 @@ class Engine:
         """Read what really exists into the state; creations that never were recorded are dropped from it."""
         self.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", "--clear-pending-creates")
 
-    def run(self, command: str, *arguments: str, config_file: Path | None = None) -> None:
+    def run(
+        self,
+        command: str,
+        *arguments: str,
+        config_file: Path | None = None,
+        choose: Callable[[str], list[str]] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         """Run a command that works on the stack's resources and show its output.
 
         A preview has its own log and record, so that it does not disturb a running command.
@@ -213,6 +220,8 @@ class Engine:
             command: The engine's command.
             arguments: Its further arguments.
             config_file: The stack file (default: that of the last deployment).
+            choose: What to print of a line of a preview (default: all of it).
+            variables: Further variables of the engine's environment.
 
         Raises:
             EngineError: the command failed.
@@ -222,23 +231,24 @@ class Engine:
         arguments = (command, *arguments, "--non-interactive", "--color", "never")
         config = str(config_file or self.config_file)
         words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", config]
-        reads = command == "preview"
+        reads = command == "preview" or "--preview-only" in arguments
         deployment = self.deployment()
         # With a part of the resources left out, the number of the others is not known.
         is_whole = command == "destroy" and not any(each.startswith("--exclude") for each in arguments)
         summary = engine_summary(command, deployment, deletion_total(deployment) if is_whole else {})
 
-        log, record = self.files(command)
+        log, record = self.files("preview" if reads else command)
         log.parent.mkdir(parents=True, exist_ok=True)
         look = (lambda: False) if reads else self._whole.look
         try:
             if not reads:
                 self._whole.begin()
             with OUTPUT.stage(f"pulumi {command}", summary.status):
-                show = shown_by(command, None if reads else summary.lines)
-                code = watched(words, ROOT, self.environment, log, record, show, look)
+                show = shown_by(command, choose if reads else summary.lines)
+                environment = {**self.environment, **(variables or {})}
+                code = watched(words, ROOT, environment, log, record, show, look)
         except Interrupted:
-            raise Interrupted(stopped(self.stack, command)) from None
+            raise Interrupted(stopped(self.stack, "preview" if reads else command)) from None
         finally:
             if not reads:
                 self._whole.end()

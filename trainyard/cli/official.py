@@ -13,6 +13,7 @@ from typing import Any
 
 from trainyard.cli import program, pulumi_cli, sign_in
 from trainyard.cli.answers import is_yes
+from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW, errors_only
 from trainyard.cli.engine import ROOT, EngineError, engine_summary
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.gone import FORGET_UNREACHABLE, is_gone
@@ -177,6 +178,21 @@ def preview(stack: str) -> str | None:
     OUTPUT.say(f"stack {stack}: the plan of an up against its state")
     pulumi_cli.run(stack, "preview")
     return None
+
+
+def drift(stack: str, events: Path) -> None:
+    """Preview a refresh of the stack, and write the engine's event log to a file.
+
+    Raises:
+        EngineError: There is no such stack, or its resources can't be read.
+    """
+    use_profile(stack)
+    sign_in.check(stack)
+    pulumi_cli.unlock(stack, _deployment(stack))
+    arguments = (*PREVIEW, EVENT_LOG, str(events))
+    pulumi_cli.run(
+        stack, "refresh", *arguments, label="drift", choose=errors_only, variables=EVENT_LOG_VARIABLES
+    )
 
 
 def delete_data(stack: str, confirmed: str) -> int:

@@ -149,7 +149,7 @@ def run(
         environment[KEYS_OF_STATE] = "true"
     name = label or command
     log = log_file(f"pulumi-{stack}.aws.{name}.log")
-    reads = name in ("plan", "preview")
+    reads = name in ("plan", "preview", "drift")
     try:
         with OUTPUT.stage(f"pulumi {name}", status):
             code = watched(words, ROOT, environment, log, None, shown_by(command, choose))

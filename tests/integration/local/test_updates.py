@@ -29,7 +29,7 @@ def test_up_without_a_change_shows_the_finished_run(stack: Stack) -> None:
     before = modified(stack)
     again = deploy("up", "--stack", "local", "--cloud", "local")
     assert again.code == 0
-    assert "run r1 succeeded" in again.output
+    assert "run r1 has already succeeded" in again.output
     plan = deploy("preview", "--stack", "local", "--cloud", "local")
     assert plan.code == 0
     assert "the plan of an up against its state" in plan.output
@@ -62,6 +62,10 @@ def test_update_repairs_drift_and_lowers_the_ceiling(stack: Stack) -> None:
     pool = stack.get("nodepool", "small")
     patch = json.dumps({"spec": {"disruption": {"consolidateAfter": "17m"}}})
     assert stack.kubectl("patch", "nodepool", "small", "--type=merge", "-p", patch).code == 0
+    drift = deploy("drift", "--stack", "local", "--cloud", "local")
+    assert drift.code == 2, drift.output
+    (changed,) = re.findall(r"^  (\S+ \S+): changed: (.*)$", drift.output, re.M)
+    assert changed == ("kubernetes:karpenter.sh/v1:NodePool pools-small", "spec.disruption.consolidateAfter")
 
     def change(config: dict[str, Any]) -> None:
         two_spot_nodes(config)
