@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
@@ -36,6 +36,11 @@ _NOT_SENT: Final = (
     "Submit the job again"
 )
 
+_NOT_RUNNING: Final = (
+    Condition(type=n.SUSPENDED, status=False, reason="NotAsked"),
+    Condition(type=n.WORKERS_READY, status=False, reason=n.REASON_STARTING),
+)
+
 
 def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     """Return the next step towards the attempt that the status names."""
@@ -45,31 +50,31 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     if isinstance(prepared, AttemptSpec):
         prepared = gang_wait(ctx, prepared) or prepared
     unsent = _wait_for_workspace(ctx, prepared) if isinstance(prepared, AttemptSpec) else None
-    nodes_of: NodesChosen | NodesWait | None = unsent
+    choice: NodesChosen | NodesWait | None = unsent
     if isinstance(prepared, AttemptSpec) and prepared.settings.queue.scheduling.pool:
-        nodes_of = choose_nodes(ctx, prepared, _count_leaving(ctx), unsent)
-        if isinstance(nodes_of, NodesChosen):
-            prepared = prepare_attempt(ctx, ctx.status.attempt, nodes_of.nodes)
-        elif nodes_of.recount:
+        choice = choose_nodes(ctx, prepared, _count_leaving(ctx), unsent)
+        if isinstance(choice, NodesChosen):
+            prepared = prepare_attempt(ctx, ctx.status.attempt, choice.nodes)
+        elif choice.recount:
             return ReconcilePlan(recount=True)
     wanted = build_jobs(prepared) if isinstance(prepared, AttemptSpec) else []
-    usable = [each for each in ctx.children.of(ctx.status.attempt) if _is_up_to_date(each, wanted)]
-    rest = [each for each in ctx.children.jobs if each not in usable]
-    kept = keep_failed_jobs(ctx, rest)
+    current = [each for each in ctx.children.of(ctx.status.attempt) if _is_up_to_date(each, wanted)]
+    outdated = [each for each in ctx.children.jobs if each not in current]
+    kept = keep_failed_jobs(ctx, outdated)
     groups = _unfit_groups(ctx, prepared)
-    gone = delete_jobs(each for each in rest if each not in kept)
+    gone = delete_jobs(each for each in outdated if each not in kept)
     deletions = (*gone, *_old_groups(ctx), *groups, *ended_sync_pod(ctx)[0])
-    decision = _next_step(ctx, prepared, rest, groups, nodes_of)
-    if nodes_of is None:  # no placeholders are needed
-        return replace(decision, deletions=(*deletions, *delete_placeholders(ctx)))
-    if isinstance(nodes_of, NodesChosen):
-        return replace(decision, deletions=deletions)
+    plan = _next_step(ctx, prepared, outdated, groups, choice)
+    if choice is None:  # no placeholders are needed
+        return replace(plan, deletions=(*deletions, *delete_placeholders(ctx)))
+    if isinstance(choice, NodesChosen):
+        return replace(plan, deletions=deletions)
     return replace(
-        decision,
-        deletions=(*deletions, *nodes_of.deletions),
-        creations=(*decision.creations, *nodes_of.creations),
+        plan,
+        deletions=(*deletions, *choice.deletions),
+        creations=(*plan.creations, *choice.creations),
         requeue_after=min(
-            (each for each in (nodes_of.requeue_after, decision.requeue_after) if each is not None),
+            (each for each in (choice.requeue_after, plan.requeue_after) if each is not None),
             default=None,
         ),
     )
@@ -121,17 +126,17 @@ def _unfit_groups(ctx: ReconcileContext, prepared: AttemptSpec | Wait | Refusal)
         return []
     wanted = build_pod_group(prepared)
     mine = ctx.children.objects.get(object_key(wanted))
-    let_go = any(not each.suspended for each in ctx.children.of(ctx.status.attempt))
-    if mine is None or "deletionTimestamp" in mine["metadata"] or let_go:
+    is_resumed = any(not each.suspended for each in ctx.children.of(ctx.status.attempt))
+    if mine is None or "deletionTimestamp" in mine["metadata"] or is_resumed:
         return []
     alike = contains(mine["metadata"].get("annotations"), wanted["metadata"]["annotations"])
     return [] if alike else [deletion(mine, as_read=True)]
 
 
 def _is_up_to_date(job: AttemptJob, wanted: list[JsonObject]) -> bool:
-    """Whether a Job from before a crash is as it would be made now, so that all of the attempt are of one kind.
+    """Return whether an existing Job has the wanted spec, so that all Jobs of an attempt are alike.
 
-    One that is let go is on record by now, and this look began before that: what its queue became says nothing.
+    For a running Job, the status names the attempt by now, and later changes of the queue do not matter.
     """
     if job.deleting or job.failed:
         return False
@@ -152,82 +157,54 @@ def requested(ctx: ReconcileContext) -> tuple[str, str]:
 def _next_step(
     ctx: ReconcileContext,
     prepared: AttemptSpec | Wait | Refusal,
-    rest: list[AttemptJob],
+    outdated: list[AttemptJob],
     groups: list[Deletion],
-    nodes_of: NodesChosen | NodesWait | None,
+    choice: NodesChosen | NodesWait | None,
 ) -> ReconcilePlan:
-    phase = n.PHASE_RESTARTING if ctx.status.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
-    idle = (
-        Condition(type=n.SUSPENDED, status=False, reason="NotAsked"),
-        Condition(type=n.WORKERS_READY, status=False, reason=n.REASON_STARTING),
-    )
+    """Return the first reason why the job is Pending. Without one, create the attempt's objects."""
+
+    def pending(
+        reason: str, message: str, conditions: Sequence[Condition], after: float | None = None, **fields: Any
+    ) -> ReconcilePlan:
+        fields = {"workers": ctx.workers(), "capacity": None, **fields}
+        conditions = (*conditions, *_NOT_RUNNING)
+        return ctx.write(_phase(ctx), reason, message, conditions=conditions, requeue_after=after, **fields)
+
     if isinstance(prepared, Refusal):
         if not ctx.has_started:
             return ctx.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
         # The user may correct the queue again, so the job does not fail.
-        conditions = (*rejected_conditions(prepared), *idle)
-        return ctx.write(
-            phase,
-            n.REASON_INVALID_SPEC,
-            prepared.message,
-            conditions=conditions,
-            workers=ctx.workers(),
-            capacity=None,
-        )
+        return pending(n.REASON_INVALID_SPEC, prepared.message, rejected_conditions(prepared))
     if isinstance(prepared, Wait):
-        conditions = (*prepared.conditions, *idle)
-        return ctx.write(
-            phase,
-            prepared.reason,
-            prepared.message,
-            conditions=conditions,
-            requeue_after=prepared.requeue_after,
-            workers=ctx.workers(),
-            capacity=None,
-        )
-    conditions = (*valid_conditions(prepared.settings, acceptance_message(ctx, prepared)), *idle)
+        return pending(prepared.reason, prepared.message, prepared.conditions, prepared.requeue_after)
+    conditions = valid_conditions(prepared.settings, acceptance_message(ctx, prepared))
     pause, left = backoff(ctx)
     if left > 0:
-        return ctx.write(
-            phase,
-            n.REASON_BACKING_OFF,
-            pause,
-            conditions=conditions,
-            requeue_after=left,
-            workers=ctx.workers(),
-            capacity=None,
-        )
+        return pending(n.REASON_BACKING_OFF, pause, conditions, left)
     wanted = [*supporting_objects(prepared), *build_jobs(prepared)]
     taken = _name_conflict(ctx, wanted)
-    stuck = _remaining_objects(ctx, rest, groups)
-    if stuck and not (taken and not rest):  # the wait for nodes starts later
-        return ctx.write(
-            phase, n.REASON_STOPPING, stuck, conditions=conditions, workers=ctx.workers(), capacity=None
-        )
-    if isinstance(nodes_of, NodesWait):
-        return _wait_for_nodes(ctx, prepared, phase, conditions, nodes_of)
+    remaining = _remaining_objects(ctx, outdated, groups)
+    if remaining and not (taken and not outdated):  # the wait for nodes starts later
+        return pending(n.REASON_STOPPING, remaining, conditions)
+    if isinstance(choice, NodesWait):
+        return _wait_for_nodes(ctx, prepared, conditions, choice)
     if taken:
-        return ctx.write(
-            phase,
-            n.REASON_NAME_TAKEN,
-            taken,
-            conditions=conditions,
-            requeue_after=POLL_SECONDS,
-            workers=ctx.workers(),
+        kept = ctx.status.raw.get("capacity")
+        return pending(n.REASON_NAME_TAKEN, taken, conditions, POLL_SECONDS, capacity=kept)
+    if choice is None:
+        capacity = unknown_capacity(ctx.status, "NoPool")
+    else:
+        capacity = (
+            Condition(
+                type=n.CAPACITY_AVAILABLE, status=True, reason=n.REASON_COUNTED, message=choice.message
+            ),
         )
     size = prepared.size
-    if nodes_of is None:
-        conditions = (*conditions, *unknown_capacity(ctx.status, "NoPool"))
-    else:
-        condition = Condition(
-            type=n.CAPACITY_AVAILABLE, status=True, reason=n.REASON_COUNTED, message=nodes_of.message
-        )
-        conditions = (*conditions, condition)
-    decision = ctx.write(
+    plan = ctx.write(
         n.PHASE_PROVISIONING,
         n.REASON_STARTING,
         f"attempt {ctx.status.attempt} starts; nodes: {size.nodes}, GPUs on each: {size.gpus}",
-        conditions=conditions,
+        conditions=(*conditions, *_NOT_RUNNING, *capacity),
         requeue_after=0.0,
         nodes=size.nodes,
         gpusPerNode=size.gpus,
@@ -237,14 +214,17 @@ def _next_step(
         capacity=None,
         logs={"url": prepared.logs, "image": ctx.cluster.tools_image} if prepared.logs else None,
     )
-    return replace(decision, creations=missing_objects(ctx, wanted))
+    return replace(plan, creations=missing_objects(ctx, wanted))
+
+
+def _phase(ctx: ReconcileContext) -> str:
+    return n.PHASE_RESTARTING if ctx.status.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
 
 
 def _wait_for_nodes(
     ctx: ReconcileContext,
     attempt: AttemptSpec,
-    phase: str,
-    conditions: tuple[Condition, ...],
+    conditions: Sequence[Condition],
     waiting: NodesWait,
 ) -> ReconcilePlan:
     """Wait for the workspace or for nodes. Create the objects that need no node, such as the sync pod."""
@@ -257,8 +237,15 @@ def _wait_for_nodes(
         )
         conditions = (*conditions, condition)
     noted = waiting.capacity_wait.to_status() if waiting.capacity_wait is not None else None
-    decision = ctx.write(phase, reason, message, conditions=conditions, workers=ctx.workers(), capacity=noted)
-    return replace(decision, creations=() if taken else missing_objects(ctx, wanted))
+    plan = ctx.write(
+        _phase(ctx),
+        reason,
+        message,
+        conditions=(*conditions, *_NOT_RUNNING),
+        workers=ctx.workers(),
+        capacity=noted,
+    )
+    return replace(plan, creations=() if taken else missing_objects(ctx, wanted))
 
 
 def supporting_objects(attempt: AttemptSpec) -> list[JsonObject]:
@@ -295,16 +282,16 @@ def changed_services(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[J
     )
 
 
-def _remaining_objects(ctx: ReconcileContext, rest: list[AttemptJob], groups: list[Deletion]) -> str:
+def _remaining_objects(ctx: ReconcileContext, outdated: list[AttemptJob], groups: list[Deletion]) -> str:
     """Return which objects must be gone first. Two attempts never run at once."""
     pods = [
         *(each for each in ctx.children.orphans if not each.finished),
         *(each for each in ctx.children.workers if each.attempt != ctx.status.attempt),
     ]
-    if not (rest or pods or groups):
+    if not (outdated or pods or groups):
         return ""
     objects = [
-        *(f"Job {each.name}" for each in rest),
+        *(f"Job {each.name}" for each in outdated),
         *(f"pod {each.name} on {each.node or 'no node'}" for each in pods),
         *(f"PodGroup {each.name}" for each in groups),
     ]

@@ -124,7 +124,7 @@ def affinity_allows(affinity: Mapping[str, Any], node: Node) -> bool:
     """
     try:
         required = affinity.get(REQUIRED)
-        return required is None or any(_term_matches(term, node) for term in required["nodeSelectorTerms"])
+        return not required or any(_term_matches(term, node) for term in required["nodeSelectorTerms"])
     except (AttributeError, KeyError, TypeError, IndexError):  # the API server refuses such pods
         return True
 

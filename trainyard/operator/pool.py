@@ -238,7 +238,7 @@ def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
 def with_node_resources(pool: NodePool, nodes: Iterable[Node], before: Mapping[str, Amount]) -> NodePool:
     """Return the pool with the resources of one node, if the pool does not declare them.
 
-    They come from the present nodes of the pool, or from `before`. A pool with several instance types stays as it is,
+    They come from the present nodes of the pool, or from `before`. A pool with several instance types does not change,
     because the type of its next node is not known.
     """
     if pool.node or len(pool.offers.get(names.LABEL_INSTANCE_TYPE, ())) != 1:

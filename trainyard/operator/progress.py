@@ -206,7 +206,7 @@ class ProgressPoller:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="progress")
 
     def poll(self, job: str, worker: JsonObject) -> JsonObject | None:
-        """Return the new progress of this worker, None for none. It is read only as often as it is due."""
+        """Return the new progress of this worker, None for none. It is read at most every PROGRESS_SECONDS."""
         uid = str(worker["metadata"].get("uid"))
         whose, answer = self._answers.get(job, ("", None))
         if answer is None or whose != uid:

@@ -184,7 +184,7 @@ def reconcile_queue(
     if spec is not None and wanted is None and not ours:
         done = ReconcilePlan(finalizers=_finalizers(meta, held=False))
     conditions = _queue_conditions(meta, spec, problems, tried, there, cluster, pool)
-    decision = _write(
+    plan = _write(
         queue,
         meta,
         conditions,
@@ -196,7 +196,7 @@ def reconcile_queue(
             **({} if spec is None else {"kai": kai_status(spec, cluster)}),
         },
     )
-    return replace(decision, requeue_after=POLL_SECONDS) if any(each in used for each in left) else decision
+    return replace(plan, requeue_after=POLL_SECONDS) if any(each in used for each in left) else plan
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
@@ -251,8 +251,8 @@ def _release(
                 message="; ".join(starmap(_deletion_message, theirs.items())),
             ),
         )
-        decision = _write(queue, meta, conditions, None, now, ReconcilePlan())
-        return replace(decision, requeue_after=POLL_SECONDS)
+        plan = _write(queue, meta, conditions, None, now, ReconcilePlan())
+        return replace(plan, requeue_after=POLL_SECONDS)
     if ours:
         # A queue goes after those below it.
         lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
@@ -266,7 +266,7 @@ def _deletion_message(name: str, left: list[str]) -> str:
 
 
 def _finalizers(meta: Meta, *, held: bool) -> tuple[str, ...] | None:
-    """Return the finalizers with or without ours, whoever set it; None for no change."""
+    """Return the finalizers with or without ours, even if a user has set it; None for no change."""
     if (n.QUEUE_FINALIZER in meta.finalizers) is held:
         return None
     others = tuple(each for each in meta.finalizers if each != n.QUEUE_FINALIZER)
