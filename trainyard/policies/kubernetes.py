@@ -1,4 +1,4 @@
-"""Rules for what surrounds pods in the cluster: namespaces, RBAC, network access, storage classes, charts."""
+"""Rules for what surrounds pods in the cluster: namespaces, RBAC, network access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ ROLES: Final = (
     "kubernetes:rbac.authorization.k8s.io/v1:Role",
     "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole",
 )
-STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
 RELEASE: Final = "kubernetes:helm.sh/v3:Release"
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 # Subresources that give access to a pod, or to a node past the API server's own checks.
@@ -37,9 +36,6 @@ NAMESPACE_ACCOUNTS: Final = "system:serviceaccounts:"  # + a namespace: the grou
 ACCOUNT_USER: Final = "system:serviceaccount:"  # + a namespace and a name: the user of a service account
 # What one component serves to everybody, such as a webhook and its metrics.
 FEW_PORTS: Final = 8
-EBS_DRIVER: Final = "ebs.csi.aws.com"
-# FSx encrypts all data (https://docs.aws.amazon.com/fsx/latest/LustreGuide/encryption-at-rest.html).
-DRIVERS: Final = (EBS_DRIVER, "fsx.csi.aws.com")
 
 
 @rule("namespace-restricted", NAMESPACE, why="the API server checks pods only in namespaces with this label")
@@ -174,13 +170,3 @@ def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
             yield f"subjects[{index}].name is {name}; it must be a service account, or a group of your own"
         if name.startswith(ACCOUNT_USER) and name.endswith(":default"):
             yield f"subjects[{index}].name is {name}, the account of pods that name none; it must be another one"
-
-
-@rule("storage-class-encrypted", STORAGE_CLASS, why="checkov checks volumes, not classes that create them")
-def storage_class_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Storage classes create encrypted volumes of AWS services."""
-    provisioner = resource.at("provisioner")
-    if provisioner not in DRIVERS:
-        yield f"provisioner is {provisioner or 'missing'}; it must be one of {', '.join(DRIVERS)}"
-    elif provisioner == EBS_DRIVER and str(resource.at("parameters", "encrypted")).lower() != "true":
-        yield 'parameters.encrypted is not "true"; it must be'

@@ -1,4 +1,4 @@
-"""Rules for stored data: buckets and Lustre file systems. checkov has the rules for encryption, versions and access."""
+"""Rules for stored data: buckets, file systems and volumes. checkov checks the encryption and versions of buckets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ BUCKET_POLICY: Final = "aws:s3/bucketPolicy:BucketPolicy"
 DATA_LINK: Final = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html
 LUSTRE_PORTS: Final = ((988, 988), (1018, 1023))
+STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
+EBS_DRIVER: Final = "ebs.csi.aws.com"
+# FSx encrypts all data (https://docs.aws.amazon.com/fsx/latest/LustreGuide/encryption-at-rest.html).
+DRIVERS: Final = (EBS_DRIVER, "fsx.csi.aws.com")
 
 
 @rule("bucket-tls-only", BUCKET, why="CKV_AWS_379 does not read bucket policies")
@@ -52,3 +56,13 @@ def lustre_ports(resource: Resource, stack: Stack) -> Iterator[str]:
                 continue  # EFA needs it
             if (found.first, found.last) not in LUSTRE_PORTS or found.protocol not in TCP:
                 yield f"{each.name} allows {found}; it must be tcp 988 or tcp 1018 to 1023"
+
+
+@rule("storage-class-encrypted", STORAGE_CLASS, why="checkov checks volumes, not classes that create them")
+def storage_class_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Storage classes create encrypted volumes of AWS services."""
+    provisioner = resource.at("provisioner")
+    if provisioner not in DRIVERS:
+        yield f"provisioner is {provisioner or 'missing'}; it must be one of {', '.join(DRIVERS)}"
+    elif provisioner == EBS_DRIVER and str(resource.at("parameters", "encrypted")).lower() != "true":
+        yield 'parameters.encrypted is not "true"; it must be'

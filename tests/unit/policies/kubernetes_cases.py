@@ -1,4 +1,4 @@
-"""Fixtures of the rules for namespaces, RBAC, network access and storage classes."""
+"""Fixtures of the rules for namespaces, RBAC and network access."""
 
 from __future__ import annotations
 
@@ -166,19 +166,6 @@ CASES: dict[str, Cases] = {
             binding("launcher", scope=1),
             binding("platform-team", kind="Group"),
             binding("team:default", kind="User"),
-        ],
-    ),
-    "storage-class-encrypted": Cases(
-        rejects=[
-            made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com"),
-            made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "false"}),
-            made(k.STORAGE_CLASS, provisioner="kubernetes.io/aws-ebs", parameters={"encrypted": "true"}),
-            made(k.STORAGE_CLASS, provisioner="rancher.io/local-path", parameters={"encrypted": "true"}),
-            made(k.STORAGE_CLASS, parameters={"encrypted": "true"}),
-        ],
-        accepts=[
-            made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "true"}),
-            made(k.STORAGE_CLASS, provisioner="fsx.csi.aws.com"),
         ],
     ),
 }

@@ -1,4 +1,4 @@
-"""Fixtures of the rules for buckets and Lustre file systems."""
+"""Fixtures of the rules for buckets, file systems and volumes."""
 
 from __future__ import annotations
 
@@ -69,6 +69,19 @@ CASES: dict[str, Cases] = {
             made(LUSTRE, automaticBackupRetentionDays=7),
             made(LUSTRE, importPath="s3://b/p"),
             (FILES, made(s.DATA_LINK, of={"fileSystemId": FILES})),
+        ],
+    ),
+    "storage-class-encrypted": Cases(
+        rejects=[
+            made(s.STORAGE_CLASS, provisioner="ebs.csi.aws.com"),
+            made(s.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "false"}),
+            made(s.STORAGE_CLASS, provisioner="kubernetes.io/aws-ebs", parameters={"encrypted": "true"}),
+            made(s.STORAGE_CLASS, provisioner="rancher.io/local-path", parameters={"encrypted": "true"}),
+            made(s.STORAGE_CLASS, parameters={"encrypted": "true"}),
+        ],
+        accepts=[
+            made(s.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "true"}),
+            made(s.STORAGE_CLASS, provisioner="fsx.csi.aws.com"),
         ],
     ),
 }
