@@ -44,10 +44,10 @@ _UNPACK: Final = f"""
 scratch=$(mktemp -d "$1/.kubectl-torchrun-XXXXXX") || {{ head -c "$3" >/dev/null; exit 1; }}
 trap 'rm -rf "$scratch" 2>/dev/null || {{ chmod -R u+rwx "$scratch"; rm -rf "$scratch"; }}' EXIT
 trap 'exit 1' HUP INT TERM
-head -c "$3" | tar xf - $raw -C "$scratch" || exit $?
+head -c "$3" | tar xf - -C "$scratch" || exit $?
 [ -f "$scratch/$4" ] || exit 1
 if [ -d "$1/$2" ]; then
-  tar cf - $raw -C "$scratch/$2" . | tar xf - $raw -C "$1/$2" || exit $?
+  tar cf - -C "$scratch/$2" . | tar xf - -C "$1/$2" || exit $?
 else
   closed=
   if [ -d "$scratch/$2" ] && [ ! -w "$scratch/$2" ]; then chmod u+w "$scratch/$2" && closed=1; fi
@@ -56,8 +56,6 @@ else
 fi
 echo {_DONE}
 """
-# GNU tar reads `\\n` in a name as a line feed. Other tars do not have this option.
-_LITERAL_NAMES: Final = "raw=; tar --help 2>&1 | grep -q -e --no-unquote && raw=--no-unquote; "
 # Linux follows this number of links.
 _MAX_LINKS: Final = 40
 _MAX_REPORTED: Final = 10
@@ -153,9 +151,7 @@ def _send(cluster: Cluster, pod: str, file: IO[bytes], into: str, name: str, *, 
     size = file.tell()
     file.seek(0)
     directory = into if into.startswith("/") else f"./{into}"
-    script = (
-        (_LITERAL_NAMES if "\\" in into + name else "raw=; ") + (_CHECK_FILE if is_file else "") + _UNPACK
-    )
+    script = (_CHECK_FILE if is_file else "") + _UNPACK
     command = ["sh", "-c", script, "sh", directory, name, str(size), _last_name(name)]
     with (
         Execution(cluster.client, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
@@ -233,9 +229,6 @@ def _receive(cluster: Cluster, pod: str, path: str, into: Path, final: Path, ski
     """Unpack what is at this path of the pod. If that is a link, return its target and unpack nothing."""
     directory, base = posixpath.split(path)
     command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
-    if "\\" in path:
-        script = f'{_LITERAL_NAMES}exec tar cf - $raw -C "$1" -- "$2"'
-        command = ["sh", "-c", script, "sh", directory or ".", base]
     broken: Exception | None = None
     has_member = False
     with Execution(cluster.client, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:

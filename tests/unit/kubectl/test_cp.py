@@ -175,35 +175,6 @@ def test_the_size_of_what_was_copied_is_that_of_its_files(
     assert capfd.readouterr().err == f"copied 2.0 KiB of {here} to all of pod\n"
 
 
-@pytest.mark.parametrize("is_gnu", [True, False])
-def test_a_backslash_is_a_letter_of_a_name(
-    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gnu: bool
-) -> None:
-    """Another tar than GNU's takes names as they are, and refuses its option: here GNU's plays one."""
-    if not is_gnu:
-        other = """#!/bin/sh
-        case "$*" in *--help*) echo usage; exit;; *--no-unquote*) echo unknown option >&2; exit 1;; esac
-        words=$1 file=$2; shift 2; exec /bin/tar "-$words" "$file" --no-unquote "$@"
-        """
-        (tmp_path / "bin").mkdir()
-        (tmp_path / "bin" / "tar").write_text(other.replace("        ", ""))
-        (tmp_path / "bin" / "tar").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    (pods.root / "a\\b").mkdir()
-    (pods.root / "a\\b" / "c\\n").write_text("x")
-    assert cp(cluster, "job:a\\b/c\\n", tmp_path) == 0
-    assert (tmp_path / "c\\n").read_text() == "x"
-    assert cp(cluster, "job:a\\b", tmp_path / "all") == 0
-    assert (tmp_path / "all" / "c\\n").read_text() == "x"
-    assert cp(cluster, tmp_path / "c\\n", "job:a\\b/d\\n") == 0
-    assert (pods.root / "a\\b" / "d\\n").read_text() == "x"
-    (tmp_path / "t\\a").mkdir()
-    (tmp_path / "t\\a" / "f").write_text("x")
-    (pods.root / "t\\a").mkdir()
-    assert cp(cluster, tmp_path / "t\\a", "job:./") == 0
-    assert (pods.root / "t\\a" / "f").read_text() == "x"
-
-
 def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (pods.root / "runs").mkdir()
     (pods.root / "runs" / "7").write_text("seven")
