@@ -24,8 +24,6 @@ WAIT_SECONDS: Final = 300.0
 _CHUNK: Final = 2**16
 _TRIES: Final = 3
 _POLL_SECONDS: Final = 0.5
-# The exit code of `python -m trainyard.workspace` for unknown arguments.
-_UNKNOWN_ARGUMENT: Final = 2
 # Other sync pods to copy from. Each one that does not answer costs seconds.
 _MAX_NEARBY: Final = 3
 # Requests for such pods. Of a hundred jobs that wait together, none may have a pod.
@@ -196,8 +194,6 @@ def _send(
             if running.line() == f"done {archive.digest}":
                 return offset < archive.size
         code, stderr = running.result()
-    if nearby and code == _UNKNOWN_ARGUMENT:  # the pod of an earlier release
-        return _send(cluster, job, archive, (), run, keep)
     reason = stderr.splitlines()[-1] if stderr else f"the command ended with exit code {code}"
     raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
 

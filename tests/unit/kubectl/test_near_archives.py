@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,26 +80,20 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     assert pod.archive(digest).exists()
 
 
-def of_an_earlier_release(root: Path, command: list[str]) -> Receiver:
-    """Its program does not know the word for the pods that have it, and says so."""
-    return Receiver(root, [word.replace("--nearby", "--near-by") for word in command])
-
-
 def breaking(root: Path, command: list[str]) -> Receiving:
     """What the pod waited for may be what was silent."""
     return Receiving(root, command, 0)
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("first", [of_an_earlier_release, breaking])
 def test_upload_to_a_pod_that_cannot_copy_sends_the_archive(
-    api: TorchrunApi, tmp_path: Path, code: Path, first: Callable[[Path, list[str]], Running]
+    api: TorchrunApi, tmp_path: Path, code: Path
 ) -> None:
     archive, asked = pack(code, directory=tmp_path), []
 
     def run(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Running:
         asked.append("--nearby" in command)
-        return (first if len(asked) == 1 else Receiver)(tmp_path / pod, command)
+        return (breaking if len(asked) == 1 else Receiver)(tmp_path / pod, command)
 
     cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
     upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], run)
