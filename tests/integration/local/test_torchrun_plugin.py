@@ -124,7 +124,7 @@ BAD = [
     (
         (*SUBMIT, "--name", "a" * 300, "python train.py"),
         64,
-        "has 300 characters; a job's name has at most 40",
+        "has 300 characters; a job's name must have at most 40",
     ),
     ((*SUBMIT, "--kubeconfig", "/none", "python train.py"), 78, "/none"),
     ((*SUBMIT, "--workspace", "none", "python train.py"), 65, "workspace: none does not exist"),
@@ -176,7 +176,7 @@ def test_a_namespace_that_is_not_there_is_told(person: Person) -> None:
     answer = person.types("torchrun", *SUBMIT, "-n", "nowhere", "python train.py")
     assert (answer.returncode, answer.stdout) == (64, ""), answer.stderr
     assert answer.stderr == (
-        "kubectl torchrun: -n: there is no namespace nowhere; `kubectl get namespaces` shows all\n"
+        "kubectl torchrun: -n: namespace nowhere does not exist; `kubectl get namespaces` shows all\n"
     )
 
 

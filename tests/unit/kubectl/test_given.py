@@ -9,7 +9,6 @@ import pytest
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from trainyard.kubectl import complete
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.cli import parser
 
 pytestmark = pytest.mark.unit
 FLAGS = ("-n", "--namespace", "--context", "--kubeconfig")
@@ -43,11 +42,3 @@ def test_completion_takes_them_so_too(
     file = str(api.kubeconfig(tmp_path / "kubeconfig"))
     assert complete.main(["logs", "--kubeconfig", file, "--context", "", "-n", "", ""]) == 0
     assert capfd.readouterr().out == "mine\n:4\n"
-
-
-@pytest.mark.parametrize("verb", ["logs", "cp"])
-def test_the_help_says_whose_rank_it_is(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args([verb, "-h"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert "not the rank of a process" in told
