@@ -7,7 +7,7 @@ git tracks belong to the workspace even if a `.gitignore` matches them. Without 
 be tracked.
 
 Git matches each entry alone, never searches an ignored directory, and compares bytes
-(https://git-scm.com/docs/gitignore; dir.c and wildmatch.c of git). A comparison: docs/decisions/0027-ignore-rules.md.
+(https://git-scm.com/docs/gitignore; dir.c and wildmatch.c of git). A comparison: docs/decisions/0029-ignore-rules.md.
 """
 
 from __future__ import annotations
