@@ -108,8 +108,8 @@ locks: environment ## resolve requirements.txt of all parts into their locks, an
 	@$(RUN) -m local.tools.lock
 	@$(RUN) -m local.tools.lock tests/modules/etcd-with-v2 go.etcd.io/etcd/server/v3
 
-reference: environment ## write docs/settings.md, the page of all settings
-	@$(RUN) -m infra.reference
+reference: environment ## write docs/settings.md, the page of all settings, and the JSON schema of stack files
+	@$(RUN) -m infra.settings.reference
 
 manifests: environment ## write crd/ and config/ (with the controller's IMAGE=NAME@sha256:DIGEST) and docs/torchrun-fields.md
 	@$(RUN) -m trainyard.operator.manifests $(if $(IMAGE),--image '$(IMAGE)')

@@ -16,7 +16,7 @@ from components.identity import Identity, IdentityArgs
 from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
 from components.storage import ModelBucket
 from infra.foundation import Foundation
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.k8s import names
 
 

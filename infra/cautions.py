@@ -8,8 +8,8 @@ from components.documents import checkpoints, user_data
 from components.documents.pool import GPU, SPOT
 from infra import support
 from infra.credential_names import is_credential_name
-from infra.model import Settings, Training
-from infra.training_settings import STATIC
+from infra.settings import Settings, Training
+from infra.settings.training import STATIC
 
 
 def lines(settings: Settings, today: date) -> list[str]:

@@ -1,10 +1,9 @@
-"""Define what a changed setting does to a running stack; `infra.meanings` describes the same keys.
+"""Refuse changes of settings that a running stack can't change.
 
-A change is applied *in place*, *replaces* a resource, or is refused because the setting is *fixed* after the first
-`up`. A fixed setting has a function here that returns its value. `components.fixed_settings` records these values in
-the state and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight`
-compare them with the state first: `find_refused_changes` is their entry point, and also refuses values that can't
-shrink.
+Each field of the models says what another value does: it is applied *in place*, *replaces* a resource, or is refused,
+because the setting is *fixed* after the first `up`. `components.fixed_settings` records the values of `FIXED` in the
+state and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight` compare
+them with the state first: `find_refused_changes` is their entry point, and also refuses values that can't shrink.
 
 The tables in local/plugins say which inputs of a resource force a replacement; tests compare them with the official
 providers. A Kubernetes provider with another endpoint or certificate authority replaces all of its objects
@@ -14,41 +13,14 @@ providers. A Kubernetes provider with another endpoint or certificate authority 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from components.documents.launch import Candidate
 from components.documents.lustre import PERSISTENT_1
 from components.documents.setting_changes import find_changes
-from infra.model import ExistingCluster, Lustre, Settings, Training
+from infra.settings import ExistingCluster, Lustre, Settings, Training
 
 Value = Callable[[Settings], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """The effect of another value.
-
-    `value` returns the value of a fixed setting, or None in stacks where the setting is not fixed.
-    """
-
-    text: str
-    value: Value | None = None
-
-
-def in_place(note: str = "") -> Change:
-    """Describe a setting that the next `up` changes in place."""
-    return Change(text=f"in place{f', {note}' if note else ''}")
-
-
-def replaces(resource: str) -> Change:
-    """Describe a setting whose change makes the next `up` replace a resource."""
-    return Change(text=f"replaces {resource}")
-
-
-def fixed(value: Value, note: str = "") -> Change:
-    """Describe a setting that is fixed after the first `up`."""
-    return Change(text=f"fixed{f', {note}' if note else ''}", value=value)
 
 
 def _if_vpc_is_created(get: Value) -> Value:
@@ -109,184 +81,33 @@ def _public_subnets(settings: Settings) -> Any:
     return existing.public_subnet_ids if existing and settings.cluster.existing is None else None
 
 
-NEW_NODES: Final = "for new nodes"
-NEXT_RUN: Final = "for the next `runId`"
-NEXT_JOB: Final = "for the next job"
-
-CHANGES: Final[dict[str, Change]] = {
-    "network.cidr": fixed(_if_vpc_is_created(lambda s: s.network.cidr), "if the stack creates the VPC"),
-    "network.zones": fixed(_if_vpc_is_created(lambda s: list(s.network.zones)), "with their order"),
-    "network.natPerZone": in_place(),
-    "network.vpcId": fixed(lambda s: s.network.existing.vpc_id if s.network.existing else ""),
-    "network.privateSubnetIds": fixed(
-        _private_subnets, "except on an existing cluster, in zones without a file system of the stack"
-    ),
-    "network.publicSubnetIds": fixed(_public_subnets, "if the stack creates the cluster"),
-    "network.workerSecurityGroupId": in_place(NEW_NODES),
-    "network.private": fixed(lambda s: s.network.private),
-    "network.interfaceEndpoints": in_place(),
-    "network.flowLogs": in_place("`false` deletes the logs"),
-    "network.flowLogRetentionDays": in_place(),
-    "cluster.existing": fixed(lambda s: s.cluster.existing is not None),
-    "cluster.existing.name": fixed(lambda s: s.cluster.name if s.cluster.existing else None),
-    "cluster.existing.endpoint": fixed(_existing_cluster_value(lambda x: x.endpoint)),
-    "cluster.existing.certificateAuthority": fixed(
-        _existing_cluster_value(lambda x: x.certificate_authority)
-    ),
-    "cluster.existing.oidcProviderArn": in_place("in the same account"),
-    "cluster.existing.oidcIssuer": in_place(),
-    "cluster.existing.securityGroupId": in_place(NEW_NODES),
-    "cluster.name": fixed(_if_cluster_is_created(lambda s: s.cluster.name)),
-    "cluster.accountId": fixed(lambda s: s.cluster.account_id),
-    "cluster.version": in_place("to the next minor version"),
-    "cluster.administrators": in_place(),
-    "cluster.publicAccessCidrs": in_place(),
-    "cluster.deployFrom": in_place(),
-    "cluster.systemNodes": in_place(),
-    "cluster.systemNodes.instanceType": replaces("the system nodes"),
-    "cluster.systemNodes.count": in_place(),
-    "cluster.karpenterReplicas": in_place(),
-    "cluster.nodeRepair": in_place(),
-    "cluster.addonVersions": in_place(),
-    "cluster.volumeKey": replaces("the system nodes"),
-    "cluster.ami": in_place(NEW_NODES),
-    "cluster.logRetentionDays": in_place(),
-    "cluster.lateLogSeconds": in_place(),
-    "pools[].name": replaces("the pool"),
-    "pools[].instanceType": in_place(NEW_NODES),
-    "pools[].zone": in_place(NEW_NODES),
-    "pools[].maxNodes": in_place(),
-    "pools[].warmNodes": in_place(),
-    "pools[].efa": in_place(NEW_NODES),
-    "pools[].purchase": in_place(NEW_NODES),
-    "pools[].capacityReservationIds": in_place(NEW_NODES),
-    "pools[].rootVolumeGiB": in_place(NEW_NODES),
-    "pools[].dataSnapshotId": in_place(NEW_NODES),
-    "pools[].dataVolumeGiB": in_place(NEW_NODES),
-    "pools[].idleSeconds": in_place(),
-    "pools[].reservationType": in_place(NEW_NODES),
-    "pools[].reservationBegins": in_place(),
-    "pools[].reservationEnds": in_place(),
-    "pools[].onDemandFallback": in_place(NEW_NODES),
-    "pools[].placementGroup": replaces("the group of the stack, which must be empty"),
-    "pools[].placementGroupOfReservation": in_place(NEW_NODES),
-    "images.build": in_place(NEXT_RUN),
-    "images.launcher": in_place(NEXT_RUN),
-    "images.trainer": in_place(NEXT_RUN),
-    "images.placeholder": in_place(NEXT_RUN),
-    "images.trainingOperator": in_place(),
-    "images.devicePlugin": in_place(),
-    "images.efaDevicePlugin": in_place(),
-    "images.neuronDevicePlugin": in_place(),
-    "images.kubectlDelivery": in_place(),
-    "images.debug": replaces("the pod"),
-    "images.baseImages": in_place(NEXT_RUN),
-    "images.baseImages.launcher": in_place(NEXT_RUN),
-    "images.baseImages.trainer": in_place(NEXT_RUN),
-    "images.packageIndex": in_place(NEXT_RUN),
-    "images.debianMirror": in_place(NEXT_RUN),
-    "images.efaInstaller": in_place(NEXT_RUN),
-    "images.mirror": in_place(),
-    "storage.prefix": in_place(NEXT_RUN),
-    "storage.keepOldVersionsDays": in_place(),
-    "storage.keepJobLogsDays": in_place(),
-    "storage.lustre": in_place("removal deletes the stack's file system with its data"),
-    "storage.lustre.existing": fixed(
-        lambda s: s.storage.lustre.existing is not None if s.storage.lustre else None
-    ),
-    "storage.lustre.existing.fileSystemId": fixed(_existing_lustre_value("file_system_id")),
-    "storage.lustre.existing.dnsName": fixed(_existing_lustre_value("dns_name")),
-    "storage.lustre.existing.mountName": fixed(_existing_lustre_value("mount_name")),
-    "storage.lustre.deploymentType": fixed(_created_lustre_value(lambda x: x.deployment_type)),
-    "storage.lustre.storageType": fixed(_created_lustre_value(lambda x: x.storage_type)),
-    "storage.lustre.driveCache": fixed(_created_lustre_value(lambda x: x.drive_cache)),
-    "storage.lustre.capacityGiB": in_place("a smaller value is refused"),
-    "storage.lustre.throughput": fixed(_created_lustre_value(lambda x: x.throughput)),
-    "storage.lustre.metadataIops": in_place("a smaller value is refused"),
-    "storage.lustre.s3": replaces("the link; fixed with PERSISTENT_1"),
-    "storage.lustre.s3.bucket": Change(
-        text="replaces the link; fixed with PERSISTENT_1", value=_persistent_1_link_value("bucket")
-    ),
-    "storage.lustre.s3.prefix": Change(
-        text="replaces the link; fixed with PERSISTENT_1", value=_persistent_1_link_value("prefix")
-    ),
-    "storage.lustre.s3.path": replaces("the link"),
-    "storage.lustre.zone": fixed(_created_lustre_value(lambda x: x.zone)),
-    "storage.lustre.compression": in_place(),
-    "storage.lustre.mountPath": in_place(NEXT_RUN),
-    "storage.lustre.efa": fixed(_created_lustre_value(lambda x: x.efa)),
-    "storage.lustre.backupDays": in_place(),
-    "training.pool": in_place(NEXT_RUN),
-    "training.runId": in_place("starts the next run"),
-    "training.minNodes": in_place(NEXT_RUN),
-    "training.maxNodes": in_place(NEXT_RUN),
-    "training.device": in_place(NEXT_RUN),
-    "training.processesPerNode": in_place(NEXT_RUN),
-    "training.capacityDeadlineSeconds": in_place(NEXT_RUN),
-    "training.fallbackPools": in_place(NEXT_RUN),
-    "training.fallbackPools[].pool": in_place(NEXT_RUN),
-    "training.fallbackPools[].capacityDeadlineSeconds": in_place(NEXT_RUN),
-    "training.fallbackPools[].processesPerNode": in_place(NEXT_RUN),
-    "training.fallbackPools[].cpu": in_place(NEXT_RUN),
-    "training.fallbackPools[].memory": in_place(NEXT_RUN),
-    "training.fallbackPools[].sharedMemory": in_place(NEXT_RUN),
-    "training.holdSeconds": in_place(NEXT_RUN),
-    "training.nodeStartSeconds": in_place(NEXT_RUN),
-    "training.attempts": in_place(NEXT_RUN),
-    "training.retrySeconds": in_place(NEXT_RUN),
-    "training.maxRestarts": in_place(NEXT_RUN),
-    "training.shape": in_place(NEXT_RUN),
-    "training.activeDeadlineSeconds": in_place(NEXT_RUN),
-    "training.data": in_place(NEXT_RUN),
-    "training.checkpoints": in_place(NEXT_RUN),
-    "training.args": in_place(NEXT_RUN),
-    "training.env": in_place(NEXT_RUN),
-    "training.secrets": in_place(NEXT_RUN),
-    "training.cpu": in_place(NEXT_RUN),
-    "training.memory": in_place(NEXT_RUN),
-    "training.sharedMemory": in_place(NEXT_RUN),
-    "queues[].name": replaces("the queue"),
-    "queues[].namespace": replaces("the queue"),
-    "queues[].pool": in_place(NEXT_JOB),
-    "queues[].image": in_place(NEXT_JOB),
-    "queues[].nodeResources": in_place(NEXT_JOB),
-    "queues[].nodeResources.gpus": in_place(NEXT_JOB),
-    "queues[].nodeResources.cpus": in_place(NEXT_JOB),
-    "queues[].nodeResources.memory": in_place(NEXT_JOB),
-    "queues[].storage": in_place(NEXT_JOB),
-    "queues[].storage.workspace": in_place(NEXT_JOB),
-    "queues[].storage.workspace.bucket": in_place(NEXT_JOB),
-    "queues[].storage.workspace.size": in_place(NEXT_JOB),
-    "queues[].storage.workspace.sizePerGPU": in_place(NEXT_JOB),
-    "queues[].storage.workspace.storageClass": in_place(NEXT_JOB),
-    "queues[].storage.datasets": in_place(NEXT_JOB),
-    "queues[].storage.datasets.existingClaim": in_place(NEXT_JOB),
-    "queues[].storage.checkpoints": in_place(NEXT_JOB),
-    "queues[].storage.checkpoints.size": in_place(NEXT_JOB),
-    "queues[].storage.checkpoints.sizePerGPU": in_place(NEXT_JOB),
-    "queues[].storage.checkpoints.existingClaim": in_place(NEXT_JOB),
-    "queues[].storage.checkpoints.storageClass": in_place(NEXT_JOB),
-    "queues[].storage.checkpoints.retain": in_place(NEXT_JOB),
-    "queues[].storage.shmSizePerGPU": in_place(NEXT_JOB),
-    "queues[].scheduling": in_place(NEXT_JOB),
-    "queues[].scheduling.priorityClassName": in_place(NEXT_JOB),
-    "queues[].serviceAccount": in_place(NEXT_JOB),
-    "queues[].jobDefaults": in_place(NEXT_JOB),
-    "queues[].jobDefaults.ttlSecondsAfterFinished": in_place(NEXT_JOB),
-    "queues[].jobDefaults.activeDeadlineSeconds": in_place(NEXT_JOB),
-    "queues[].jobDefaults.restartPolicy": in_place(NEXT_JOB),
-    "queues[].jobDefaults.maxRestarts": in_place(NEXT_JOB),
-    "serviceAccounts[].name": replaces("the service account and its role"),
-    "serviceAccounts[].namespace": replaces("the service account"),
-    "serviceAccounts[].bucket": in_place(),
-    "serviceAccounts[].access": in_place(),
-    "debugPod": in_place(),
-    "nodeCheck": in_place(),
-    "mpi": in_place(),
-    "sources.karpenterChart": in_place(),
-    "sources.karpenterCrdChart": in_place(),
-    "sources.trainingOperator": in_place(),
-    "protectData": in_place(),
+# The fixed settings, each with the function that returns its value, or None in stacks where it is not fixed. The models
+# say which settings are fixed, too (`changedLater`).
+FIXED: Final[dict[str, Value]] = {
+    "network.cidr": _if_vpc_is_created(lambda s: s.network.cidr),
+    "network.zones": _if_vpc_is_created(lambda s: list(s.network.zones)),
+    "network.vpcId": lambda s: s.network.existing.vpc_id if s.network.existing else "",
+    "network.privateSubnetIds": _private_subnets,
+    "network.publicSubnetIds": _public_subnets,
+    "network.private": lambda s: s.network.private,
+    "cluster.existing": lambda s: s.cluster.existing is not None,
+    "cluster.existing.name": lambda s: s.cluster.name if s.cluster.existing else None,
+    "cluster.existing.endpoint": _existing_cluster_value(lambda x: x.endpoint),
+    "cluster.existing.certificateAuthority": _existing_cluster_value(lambda x: x.certificate_authority),
+    "cluster.name": _if_cluster_is_created(lambda s: s.cluster.name),
+    "cluster.accountId": lambda s: s.cluster.account_id,
+    "storage.lustre.existing": lambda s: s.storage.lustre.existing is not None if s.storage.lustre else None,
+    "storage.lustre.existing.fileSystemId": _existing_lustre_value("file_system_id"),
+    "storage.lustre.existing.dnsName": _existing_lustre_value("dns_name"),
+    "storage.lustre.existing.mountName": _existing_lustre_value("mount_name"),
+    "storage.lustre.deploymentType": _created_lustre_value(lambda x: x.deployment_type),
+    "storage.lustre.storageType": _created_lustre_value(lambda x: x.storage_type),
+    "storage.lustre.driveCache": _created_lustre_value(lambda x: x.drive_cache),
+    "storage.lustre.throughput": _created_lustre_value(lambda x: x.throughput),
+    "storage.lustre.s3.bucket": _persistent_1_link_value("bucket"),
+    "storage.lustre.s3.prefix": _persistent_1_link_value("prefix"),
+    "storage.lustre.zone": _created_lustre_value(lambda x: x.zone),
+    "storage.lustre.efa": _created_lustre_value(lambda x: x.efa),
 }
 FIXED_SETTINGS_TYPE: Final = "pulumi-python:dynamic/settings:Fixed"
 STARTED_RUN_TYPE: Final = "pulumi-python:dynamic/settings:StartedRun"
@@ -297,8 +118,8 @@ CLUSTER_TYPE: Final = "aws:eks/cluster:Cluster"
 def fixed_values(settings: Settings) -> dict[str, Any]:
     """Return the value of each setting that is fixed in this stack, by its full key."""
     found: dict[str, Any] = {"aws:region": settings.region}
-    for path, change in CHANGES.items():
-        value = change.value(settings) if change.value else None
+    for path, get in FIXED.items():
+        value = get(settings)
         if value is not None:
             found[f"trainyard:{path}"] = value
     return found

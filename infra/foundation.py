@@ -16,7 +16,7 @@ from components.existing_network import ExistingNetwork, ExistingNetworkArgs
 from components.handles import ClusterHandles, NetworkHandles
 from components.network import FlowLogSettings, Network, NetworkArgs
 from components.node_roles import NodeRoles, NodeRolesArgs
-from infra.model import ExistingVpc, Settings
+from infra.settings import ExistingVpc, Settings
 
 # The shortest and the longest time that AWS offers (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
 KEY_DELETION_DAYS = {False: 7, True: 30}
@@ -135,7 +135,7 @@ def _network(
         NetworkArgs(
             region=settings.region,
             cluster=name,
-            # Only a given VPC can be without a range (`infra.network_settings`).
+            # Only a given VPC can be without a range (`infra.settings.network`).
             cidr=wanted.cidr or "",
             zones=wanted.zones,
             nat_per_zone=wanted.nat_per_zone,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from components.documents.pool import GPU
-from infra.model import Images, Settings
+from infra.settings import Images, Settings
 
 # Arguments of both Dockerfiles, and those of the trainer's alone.
 BASE_IMAGE, PACKAGE_INDEX = "PYTHON_IMAGE", "PIP_INDEX_URL"

@@ -17,7 +17,7 @@ from components.registry import Images
 from components.storage import ModelBucket
 from infra import access
 from infra.foundation import Foundation
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.k8s import names
 
 

@@ -41,14 +41,12 @@ from infra import (
     foundation,
     image_builds,
     revision,
-    trainer_options,
     versions,
     volumes,
 )
 from infra.foundation import Foundation
-from infra.model import Settings, Training
 from infra.outputs import outputs
-from infra.settings import PROJECT
+from infra.settings import PROJECT, Settings, Training, trainer_options
 from trainyard.k8s import names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -319,7 +317,7 @@ def _karpenter(
 
 
 def checkpoint_uri(settings: Settings, training: Training, bucket: ModelBucket) -> pulumi.Output[str | None]:
-    """Where runs keep their checkpoints; a file system that the settings name there is one (`infra.rules`)."""
+    """Where runs keep their checkpoints; a file system that the settings name there is one (`infra.settings.rules`)."""
     shared = volumes.shared_directory(settings)
     return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, shared))
 

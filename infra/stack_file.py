@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from infra import settings
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard import stack_files
 
 

@@ -22,8 +22,8 @@ from components.lustre import (
 )
 from components.storage import ModelBucket
 from infra.foundation import Foundation
-from infra.model import Lustre as LustreSettings
-from infra.model import LustreLink, Settings
+from infra.settings import Lustre as LustreSettings
+from infra.settings import LustreLink, Settings
 from trainyard.k8s import names
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    *("infra", "components", "components/documents", "launcher", "trainer", "tests"),
+    *("infra", "infra/settings", "components", "components/documents", "launcher", "trainer", "tests"),
     *(f"trainyard/{name}" for name in ("k8s", "operator", "kubectl", "workspace")),
     *(f"trainyard/{name}" for name in ("preflight", "policies", "cli")),
     *("trainyard", "local", *(f"local/{name}" for name in ("aws", "cluster", "nodes", "plugins", "tools"))),

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from infra import changes, stack_state
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import CALLER, Report, examine
 from trainyard.preflight.command import NOT_ASKED, main, report_line

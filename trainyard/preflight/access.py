@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from infra import ranges
-from infra.model import Settings
+from infra.settings import Settings, ranges
 from trainyard.preflight.aws import Aws, account_id, caller_arn, filter_by
 from trainyard.preflight.findings import NOT_ASKED, Finding, pool_key
 

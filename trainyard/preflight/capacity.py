@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from components.documents.pool import CAPACITY_BLOCK, ODCR, Pool, taken_back_seconds
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import RUNNING, Aws, by_tags, filter_by, instances
 from trainyard.preflight.findings import CAUTION, Finding, own_tags, pool_key
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight import (
     access,
     capacity,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from infra import versions
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.access import is_principal, principal_arn
 from trainyard.preflight.aws import Aws, caller_arn, has, tags_of
 from trainyard.preflight.findings import Finding, own_tags

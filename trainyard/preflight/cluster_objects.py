@@ -16,7 +16,7 @@ from components.documents import efa
 from components.documents.device_plugins import where
 from components.documents.eks import AGENT, VALUES
 from components.documents.pool import GPU, NEURON
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.k8s import eks, names
 from trainyard.k8s.client import REFUSED_STATUS, ApiError, ApiUnavailable, RetryPolicy
 from trainyard.preflight.aws import Aws, Denied, has

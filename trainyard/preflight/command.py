@@ -9,8 +9,7 @@ from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.model import Settings
-from infra.settings import SettingsError
+from infra.settings import Settings, SettingsError
 from infra.stack_file import load
 from trainyard.preflight.aws import Aws, error_line
 from trainyard.stack_files import StackFileError

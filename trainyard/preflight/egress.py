@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from components.documents.vpc import service_name
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws, filter_by, has, tags_of
 from trainyard.preflight.findings import CAUTION, Finding, new_endpoints, own_tags, required_endpoints
 from trainyard.preflight.network import KEY, endpoints, is_endpoint_of, subnets

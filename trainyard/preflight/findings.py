@@ -8,8 +8,7 @@ from typing import Final
 
 from components.documents.tags import stack_tags
 from components.documents.vpc import private_endpoints
-from infra.model import Settings
-from infra.settings import PROJECT
+from infra.settings import PROJECT, Settings
 from trainyard.preflight.aws import Aws
 
 MISSING: Final = "missing"

@@ -13,7 +13,7 @@ from typing import Final
 
 from components.documents.device_plugins import where
 from components.documents.pool import GPU, NEURON
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.k8s import names
 from trainyard.preflight.aws import Aws, account_id
 from trainyard.preflight.cluster import existing_cluster

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from components.documents.vpc import service_name
-from infra.model import Settings
-from infra.rules import needed_addresses
+from infra.settings import Settings
+from infra.settings.rules import needed_addresses
 from trainyard.preflight.aws import Aws, filter_by, has, tags_of
 from trainyard.preflight.findings import CAUTION, Finding, own_tags
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from components.documents import eks
 from infra import accelerators
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import RUNNING, Aws, by_tags, filter_by, has, instances, tags_of
 from trainyard.preflight.findings import Finding, own_tags, pool_key
 from trainyard.preflight.storage import snapshots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws, has, tags_of
 from trainyard.preflight.cluster import describe
 from trainyard.preflight.findings import Finding, own_tags

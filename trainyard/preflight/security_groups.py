@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from components.documents.pool import DISCOVERY_TAG
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws, by_tags, filter_by, has, tags_of
 from trainyard.preflight.findings import NOT_ASKED, Finding, own_tags, required_endpoints
 from trainyard.preflight.network import endpoints, is_endpoint_of, private_subnets

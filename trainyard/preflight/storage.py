@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.access import has_service_role
 from trainyard.preflight.aws import Aws, Denied, filter_by
 from trainyard.preflight.findings import NOT_ASKED, Finding, pool_key

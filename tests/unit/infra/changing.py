@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.model import Settings
-from infra.settings import SettingsError, read
+from infra.settings import Settings, SettingsError, read
 from tests.shipped import config_of
 
 ROOT = Path(__file__).resolve().parents[3]

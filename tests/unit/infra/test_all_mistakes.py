@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra.reading import hint
 from infra.settings import SettingsError
+from infra.settings.fields import hint
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit

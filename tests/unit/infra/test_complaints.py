@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.reference import keys
 from infra.settings import KEYS
+from infra.settings.reference import keys
 from tests.unit.infra.changing import ROOT
 
 pytestmark = pytest.mark.unit

@@ -11,9 +11,8 @@ import pytest
 from pulumi.runtime import config as engine
 from pulumi_aws.provider import ProviderArgs
 
-from infra.model import Provider
-from infra.provider_settings import REFUSED, SUPPORTED_KEYS
-from infra.settings import SettingsError, load, read
+from infra.settings import Provider, SettingsError, load, read
+from infra.settings.provider import REFUSED, SUPPORTED_KEYS
 from tests.unit.infra.changing import BASE, NOW, POOL, with_
 
 pytestmark = pytest.mark.unit
@@ -88,7 +87,7 @@ def test_each_key_of_the_aws_provider_is_supported_or_refused() -> None:
         ("aws:assumeRoles[0].roleArn", "x", "aws:assumeRoles[0].roleArn: is not supported"),
         ("aws:profile", "ml ", "aws:profile: 'ml ' is invalid"),
         ("aws:profile", ["ml"], "aws:profile: "),
-        ("aws:defaultTags", {"team": "ml"}, "aws:defaultTags: "),
+        ("aws:defaultTags", {"team": "ml"}, "aws:defaultTags.team: is not a known key (known: tags)"),
         ("aws:defaultTags", {"tags": ["ml"]}, "aws:defaultTags.tags: "),
         ("aws:defaultTags", {"tags": {"trainyard:stack": "b"}}, "aws:defaultTags.tags.trainyard:stack: "),
         ("aws:defaultTags", {"tags": {"Name": "b"}}, "aws:defaultTags.tags.Name: "),

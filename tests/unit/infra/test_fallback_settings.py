@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from components.documents.launch import Candidate, WorkerSize
 from infra import accelerators, cautions
-from infra.model import Training
-from infra.quantities import GIB, amount
-from infra.settings import SettingsError
+from infra.settings import SettingsError, Training
+from infra.settings.quantities import GIB, amount
 from tests.unit.infra.changing import NOW, POOL, ROOT, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
@@ -189,7 +188,7 @@ def test_processes_without_gpus_are_as_many_on_every_type() -> None:
             " least 2",
         ),
         ({}, {}, ".pool: is missing; it must be the name of a pool"),
-        (None, {}, ".pool: is missing; it must be the name of a pool"),
+        (None, {}, ": null is nothing; it must be a pool's name or a mapping"),
         (3, {}, ": 3 is a whole number; it must be a pool's name or a mapping"),
         ({"pool": "large", "colour": 1}, {}, ".colour: is not a known key"),
         ({"pool": "large", "capacityDeadlineSeconds": 0}, {}, ".capacityDeadlineSeconds: 0 is out of range"),
@@ -241,7 +240,7 @@ def test_a_pool_that_is_named_twice_is_told_at_the_second_place() -> None:
 
 def test_anything_but_a_list_is_told() -> None:
     (line,) = mistakes(with_({"pools": POOLS, "training": {**RUN, "fallbackPools": "large"}}))
-    assert line.startswith(f"{FALLBACKS}: 'large' is a text; it must be a list, each entry a pool's name or")
+    assert line.startswith(f"{FALLBACKS}: 'large' is a text; it must be a list of names or mappings")
 
 
 def test_a_pool_with_mistakes_of_its_own_is_no_mistake_of_the_fallbacks() -> None:

@@ -7,11 +7,10 @@ import json
 
 import pytest
 
-from infra.examples import IS_GIVEN_EVERYTHING
-from infra.model import Settings
-from infra.settings import read
+from infra.settings import Settings, read
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import NOW
+from tests.unit.infra.examples import IS_GIVEN_EVERYTHING
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from trainyard.preflight import resource_names
 

@@ -10,12 +10,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from components.documents.launch import Resolved, job_spec
-from infra.examples import MAKES_EVERYTHING
-from infra.model import Training
+from infra.settings import Training
 from infra.stack import run_of
 from launcher.request import Request, parse_request
 from tests.shipped import shipped
 from tests.unit.infra.changing import POOL, settings, stack_file, with_
+from tests.unit.infra.examples import MAKES_EVERYTHING
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from components.documents.vpc import private_endpoints, service_name, short_name
-from infra.rules import needed_addresses
 from infra.settings import SettingsError, read
+from infra.settings.rules import needed_addresses
 from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
@@ -110,10 +110,10 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
             "network.flowLogRetentionDays: 91 days are not offered; it must be one of 1, 3",
         ),
         ({"flowLogRetentionDays": 91}, "2922, 3288, 3653, such as 90 or 120"),
-        ({"flowLogRetentionDays": 0}, "network.flowLogRetentionDays: 0 is out of range"),
+        ({"flowLogRetentionDays": 0}, "network.flowLogRetentionDays: 0 days are not offered"),
         (
             {**GIVEN_VPC, "interfaceEndpoints": ["sts"]},
-            "network.cidr: is missing; interface endpoints in a given VPC",
+            "network.cidr: is missing; interface endpoints in an existing VPC",
         ),
         (
             {"private": True},
@@ -302,7 +302,7 @@ def test_where_the_stacks_name_is_no_begin_of_names_either_it_is_told() -> None:
         read("My_Stack", config, NOW)
     (line,) = caught.value.lines
     assert line.startswith(
-        "trainyard:cluster.existing.name: 'Prod' is no begin of other names, and neither is"
+        "trainyard:cluster.existing.name: 'Prod' can't be the prefix of other names, and neither can"
     )
     config["trainyard:cluster"]["existing"]["name"] = "prod"
     assert read("My_Stack", config, NOW).cluster.prefix == "prod"
@@ -311,7 +311,7 @@ def test_where_the_stacks_name_is_no_begin_of_names_either_it_is_told() -> None:
 def test_a_given_cluster_needs_a_given_vpc() -> None:
     config = with_({})
     config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
-    assert any("network.vpcId: is missing; a given cluster" in line for line in mistakes(config))
+    assert any("network.vpcId: is missing; an existing cluster" in line for line in mistakes(config))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from components.documents.torchrun_queue import JobDefaults, Queue, Surroundings, Volume, spec
 from infra import accelerators
-from infra.quantities import GIB, amount
+from infra.settings.quantities import GIB, amount
 from tests.unit.components.torchrun_crd import problems
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
 from trainyard.operator.api.queue import parse_queue
@@ -161,17 +161,18 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
         (
             {"storage": {"checkpoints": {"size": "1Gi", "sizePerGPU": "1Gi"}}},
             [
-                "storage.checkpoints.sizePerGPU: is said beside size; it must be one of size, sizePerGPU, existingClaim"
+                "storage.checkpoints.sizePerGPU: is given beside size; it must be one of size, sizePerGPU,"
+                " existingClaim"
             ],
         ),
         (
             {"storage": {"checkpoints": {"existingClaim": "a", "storageClass": "b"}}},
-            ["storage.checkpoints.storageClass: is said beside existingClaim, which is used as it is"],
+            ["storage.checkpoints.storageClass: is given beside existingClaim, which has its own class"],
         ),
         (
             {"storage": {"checkpoints": {"retain": True}}},
             [
-                "storage.checkpoints.retain: is said of a volume that jobs don't have; there must be one of size"
+                "storage.checkpoints.retain: is given for a volume that jobs don't have; there must be one of size"
             ],
         ),
         (

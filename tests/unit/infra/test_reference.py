@@ -3,36 +3,76 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
+import jsonschema
 import pytest
 import yaml
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.fields import FieldInfo
 
-from infra.examples import BOTH
-from infra.meanings import DEFAULTS, MEANINGS, SECTIONS
-from infra.reference import PAGE, example, keys, render
-from infra.settings import KEYS, asked, read
+from infra.settings import KEYS, read
+from infra.settings.problems import model_in
+from infra.settings.reference import PAGE, SCHEMA, is_list, keys, render, render_schema, schema
 from tests.shipped import shipped
-from tests.unit.infra.changing import NOW, ROOT, stack_file
+from tests.unit.infra.changing import NOW, POOL, ROOT, with_
+from tests.unit.infra.examples import BOTH
+from trainyard.stack_files import find
 
 pytestmark = pytest.mark.unit
-
-# Lists of mappings and the mappings that a section always is: told by the keys below them.
-GROUPS = {"pools", "queues", "serviceAccounts"}
 
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text() == render(), "run: make reference"
 
 
-def test_every_key_that_is_read_has_a_meaning_and_no_other() -> None:
-    assert set(keys()) - GROUPS == set(MEANINGS)
-    assert set(DEFAULTS) <= set(MEANINGS)
-    assert set(SECTIONS) == set(KEYS)
+def test_the_schema_is_current() -> None:
+    assert SCHEMA.read_text() == render_schema(), "run: make reference"
 
 
-def test_every_key_has_an_example() -> None:
-    assert [path for path in MEANINGS if example(path) is None] == []
+@pytest.mark.parametrize(("path", "info"), keys().items(), ids=list(keys()))
+def test_every_key_has_a_description_and_a_valid_example(path: str, info: FieldInfo) -> None:
+    assert info.description
+    if model_in(info.annotation) is None or is_list(info):
+        (value,) = info.examples or []
+        type_ = Annotated[info.annotation, Field(), *info.metadata]
+        TypeAdapter(type_, config=ConfigDict(strict=True)).validate_python(value)
+
+
+def schema_errors(document: Any) -> list[str]:
+    """The places in a stack file that its JSON schema refuses."""
+    validator = jsonschema.Draft202012Validator(schema())
+    return sorted(error.json_path for error in validator.iter_errors(document))
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_stack_file_names_its_schema_and_is_valid(name: str) -> None:
+    file = find(name)
+    comment, text = file.read_text().split("\n", 1)
+    assert (file.parent / comment.removeprefix("# yaml-language-server: $schema=")).resolve() == SCHEMA
+    assert schema_errors(yaml.safe_load(text)) == []
+
+
+@pytest.mark.parametrize("config", BOTH, ids=["makes", "is given"])
+def test_the_schema_accepts_every_key(config: dict[str, Any]) -> None:
+    assert schema_errors({"config": config}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"pools": [{**POOL, "maxNode": 4}]}, "pools'][0]"),
+        ({"pools": [{**POOL, "maxNodes": 0}]}, "pools'][0].maxNodes"),
+        ({"pools": [{**POOL, "purchase": "sport"}]}, "pools'][0].purchase"),
+        ({"cluster": {"ami": "al2023@latest"}}, "cluster'].ami"),
+        ({"network": {"privateSubnetIds": {"a": "subnet-0123456789abcdef0"}}}, "network'].privateSubnetIds"),
+        ({"training": {"pool": "small", "minNodes": 1, "maxNodes": "2"}}, "training'].maxNodes"),
+        ({"trainning": {}}, ""),
+    ],
+)
+def test_the_schema_refuses_a_misspelt_key_and_an_invalid_value(change: dict[str, Any], place: str) -> None:
+    (found,) = schema_errors({"config": with_(change)})
+    assert found == (f"$.config['trainyard:{place}" if place else "$.config")
 
 
 @pytest.mark.parametrize("config", BOTH, ids=["makes", "is given"])
@@ -40,15 +80,10 @@ def test_the_examples_are_right(config: dict[str, Any]) -> None:
     assert read("example", config, NOW).cluster.name == "research"
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_no_shipped_stack_file_asks_for_a_key_that_the_page_lacks(name: str) -> None:
-    assert {each.removeprefix("trainyard:") for each in asked(name, stack_file(name))} <= {*MEANINGS, *GROUPS}
-
-
 def test_pulumi_yaml_names_every_key_of_every_section() -> None:
     """`pulumi config` shows these descriptions; the page has the details."""
     declared = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
-    for path in MEANINGS:
+    for path in keys():
         section, *rest = path.replace("[]", "").split(".")
         text = declared[section]["description"]
         named = (re.search(rf"\b{name}\b", text) for name in rest)

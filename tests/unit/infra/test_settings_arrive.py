@@ -13,8 +13,8 @@ import pulumi
 import pytest
 
 from infra import stack, volumes
-from infra.meanings import MEANINGS
 from infra.settings import read
+from infra.settings.reference import keys
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import GIVEN_VPC, NOW
 from tests.unit.infra.whole import in_a_small_checkout
@@ -264,7 +264,7 @@ ELSEWHERE = {
     ),
     *("storage.lustre.existing", *(f"storage.lustre.existing.{key}" for key in GIVEN_FILES)),
     "network.private",
-    *(key for key in MEANINGS if key.startswith("cluster.existing")),
+    *(key for key in keys() if key.startswith("cluster.existing")),
     *("pools[].reservationType", "pools[].reservationBegins", "pools[].reservationEnds"),
     "pools[].placementGroupOfReservation",
 }
@@ -311,7 +311,7 @@ def test_a_setting_that_excludes_another_one_arrives(
 
 def test_every_setting_of_these_sections_is_looked_for() -> None:
     sections = ("network", "cluster", "pools[]", "storage")
-    every = {key for key in MEANINGS if key.split(".")[0] in sections}
+    every = {key for key in keys() if key.split(".")[0] in sections}
     assert {row[0] for row in (*ARRIVES, *OTHERS_ARRIVE)} | ELSEWHERE == every
 
 

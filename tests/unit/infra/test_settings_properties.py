@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from components.documents import efa
 from infra import accelerators
-from infra.examples import BOTH
-from infra.meanings import MEANINGS
 from infra.settings import SettingsError, read
+from infra.settings.reference import keys
 from tests.shipped import shipped
 from tests.unit.infra.changing import BASE, NOW, stack_file
+from tests.unit.infra.examples import BOTH
 
 pytestmark = pytest.mark.unit
 
@@ -106,9 +106,7 @@ def test_any_value_at_any_key_is_read_or_told_with_a_path(
 
 @settings(max_examples=30)
 @given(
-    st.dictionaries(
-        st.sampled_from([f"trainyard:{key.split('.')[0]}" for key in MEANINGS]) | st.text(), VALUES
-    )
+    st.dictionaries(st.sampled_from([f"trainyard:{key.split('.')[0]}" for key in keys()]) | st.text(), VALUES)
 )
 @pytest.mark.long
 def test_any_sections_at_all_are_read_or_told(config: dict[str, Any]) -> None:
@@ -157,7 +155,7 @@ def test_what_is_right_stays_right_with_texts_for_values_as_the_engine_passes_th
     st.sampled_from("abc"),
     st.booleans(),
 )
-def test_every_pool_of_a_known_type_is_right_or_its_efa_is_told(
+def test_every_pool_of_a_find_type_is_right_or_its_efa_is_told(
     type_: str, policy: str, nodes: int, letter: str, group: bool
 ) -> None:
     pool = {

@@ -15,8 +15,7 @@ import pytest
 
 from components.documents import user_data
 from infra import stack
-from infra.model import Settings
-from infra.settings import read
+from infra.settings import Settings, read
 from tests.previews import ALIKE
 from tests.shipped import shipped
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy

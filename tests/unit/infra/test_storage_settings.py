@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.model import LustreLink, ServiceAccount
+from infra.settings import LustreLink, ServiceAccount
 from tests.unit.infra.changing import GIVEN_VPC, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
@@ -262,10 +262,10 @@ def test_a_service_account_reads_from_a_bucket_unless_it_says_that_it_writes() -
             [{"name": "trainer", "namespace": "training"}],
             "serviceAccounts[0].name: 'trainer' is the stack's own",
         ),
-        ([{"name": "a"}, {"name": "a"}], "serviceAccounts[1].name: 'a' is another one, too, in default"),
+        ([{"name": "a"}, {"name": "a"}], "serviceAccounts[1].name: 'a' is also in default"),
         (
             [{"name": "a", "namespace": "training"}, {"name": "a"}],
-            "serviceAccounts[1].name: 'a' is another one, too, in training; each needs its own name, in whatever",
+            "serviceAccounts[1].name: 'a' is also in training; each needs its own name, in whatever",
         ),
         ([{"name": "default"}], "serviceAccounts[0].name: 'default' is in every namespace already"),
         (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from infra.trainer_options import wrong
+from infra.settings.trainer_options import wrong
 from tests.unit.infra.changing import mistakes, settings, with_
 from trainer.config import Config
 from trainer.contract import TrainerError

@@ -16,8 +16,7 @@ import pytest
 from components import operators
 from infra import stack
 from infra.foundation import Foundation
-from infra.model import Settings
-from infra.settings import read
+from infra.settings import Settings, read
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import NOW, stack_file
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.model import Settings
+from infra.settings import Settings
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import EXISTING, TAGS, ExistingVpc, account, stack, tagged
 from trainyard.preflight.leftovers import __main__, services

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from infra.model import Settings
-from infra.settings import read
+from infra.settings import Settings, read
 from tests.unit.emulator import REGION, Cloud
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import CHECKS, Report, examine

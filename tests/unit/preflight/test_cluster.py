@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.model import Settings
+from infra.settings import Settings
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import (
     ADMINISTRATOR,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.model import Settings
+from infra.settings import Settings
 from tests.unit.infra.changing import BASE, POOL
 from trainyard.preflight import command
 from trainyard.preflight.aws import Aws

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra import accelerators
-from infra.model import Settings
+from infra.settings import Settings
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import (
     OTHER,

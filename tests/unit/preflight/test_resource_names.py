@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.model import Settings
+from infra.settings import Settings
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import ACCOUNT, EXISTING, TAGS, Answers, account, findings, stack, tagged
 from trainyard.preflight.checks import CHECKS

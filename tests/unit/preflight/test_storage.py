@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.model import Settings
+from infra.settings import Settings
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.preflight.accounts import (
     ACCOUNT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.command import main, report_line
 from trainyard.preflight.leftovers.search import search

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws, by_tags, filter_by, instances, tags_of
 from trainyard.preflight.findings import own_tags
 from trainyard.preflight.leftovers.leftover import CLUSTER_TAGS, Leftover, own_cluster, tag_sets

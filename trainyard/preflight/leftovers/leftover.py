@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from components.documents.interfaces import CLUSTER_TAG as CNI
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.findings import own_tags
 

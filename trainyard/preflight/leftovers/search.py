@@ -15,7 +15,7 @@ from typing import Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws, Denied, error_line, has_bad_credentials
 from trainyard.preflight.leftovers import ec2, services
 from trainyard.preflight.leftovers.leftover import Leftover, Reader

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from infra.model import Settings
+from infra.settings import Settings
 from trainyard.preflight.aws import Aws, Denied, by_tags, filter_by, has, tags_of
 from trainyard.preflight.cluster import describe
 from trainyard.preflight.findings import own_tags

@@ -1,54 +1,97 @@
-"""Rules of a stack file that no section can judge alone; part of `infra.settings`."""
+"""Rules of a stack file that no section can check alone."""
 
 from __future__ import annotations
 
 from components.documents import checkpoints, efa, eks, vpc
+from components.documents.pool import CAPACITY_BLOCK
 from components.documents.torchrun_queue import BUCKET_PREFIX, Queue
-from infra import accelerators, trainer_options
-from infra.model import Cluster, Network, Settings, Storage
-from infra.reading import Problems
+from infra import accelerators
+from infra.settings import trainer_options
+from infra.settings.cluster import VPC, Cluster
+from infra.settings.model import Settings
+from infra.settings.network import Network
+from infra.settings.pools import PoolEntry
+from infra.settings.problems import Problems
+from infra.settings.storage import Storage
+from infra.settings.training import CUDA
 
 
-def check(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
+def check(
+    problems: Problems,
+    settings: Settings,
+    pools: list[PoolEntry],
+    queues: tuple[Queue | None, ...],
+    *,
+    accepts_ended: bool,
+) -> None:
     """Report settings that contradict each other. Invalid settings are skipped.
 
-    `queues` are in the order of the stack file, None for a queue with an unknown pool.
+    Args:
+        problems: The errors so far.
+        settings: The settings.
+        pools: The pools in the order of the stack file.
+        queues: The queues in the order of the stack file, None for a queue with an unknown pool.
+        accepts_ended: The caller deploys nothing, so no run starts.
     """
-    network, cluster, images = settings.network, settings.cluster, settings.images
-    right = not problems.about("trainyard:network") and not problems.about("trainyard:cluster.systemNodes")
-    if right and network.existing is None and network.cidr is not None:
-        _addresses(problems, settings)
-    if network.private and images.mirror is None and not problems.about("trainyard:images.mirror"):
+    _check_network(problems, settings)
+    _check_kernels(problems, settings)
+    _check_arguments(problems, settings)
+    _check_checkpoints(problems, settings)
+    _check_network_plugin(problems, settings)
+    _check_workspaces(problems, settings)
+    _check_linked_workspaces(problems, settings)
+    _check_queue_kernels(problems, settings, queues)
+    if not accepts_ended:
+        _check_block_ends(problems, settings, pools)
+
+
+def _check_network(problems: Problems, settings: Settings) -> None:
+    network, cluster = settings.network, settings.cluster
+    is_valid = not problems.about("trainyard:network") and not problems.about("trainyard:cluster.systemNodes")
+    if is_valid and network.existing is None and network.cidr is not None:
+        _check_addresses(problems, settings)
+    no_mirror = settings.images.mirror is None and not problems.about("trainyard:images.mirror")
+    if network.private and no_mirror:
         problems.add(
             "trainyard:network.private",
             "is true, so that no public registry is reached, and images.mirror is missing;"
             " it must name the registry that holds the third-party images",
         )
-    _kernels(problems, settings)
-    _arguments(problems, settings)
-    _checkpoints(problems, settings)
-    _network_plugin(problems, settings)
-    _workspaces(problems, settings)
-    _linked_workspaces(problems, settings)
-    _check_queue_kernels(problems, settings, queues)
-    from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
-    if (
-        from_vpc
-        and network.existing
-        and network.cidr is None
-        and not problems.about("trainyard:network.cidr")
-    ):
+    is_from_vpc = cluster.deploy_from == VPC and cluster.existing is None
+    has_no_range = network.cidr is None and not problems.about("trainyard:network.cidr")
+    if is_from_vpc and network.existing and has_no_range:
         problems.add(
             "trainyard:network.cidr",
             "is missing; cluster.deployFrom: vpc lets the range that you deploy from reach the API, and must know it",
         )
 
 
-def _kernels(problems: Problems, settings: Settings) -> None:
-    """The image that the stack builds has one torch, which older GPUs are too old for."""
+def _check_block_ends(problems: Problems, settings: Settings, pools: list[PoolEntry]) -> None:
+    """A run that `up` starts must know the end of its capacity block, which only the stack file tells its launcher."""
+    training = settings.training
+    if training is None or training.run_id is None:
+        return
+    for index, entry in enumerate(pools):
+        pool = entry.pool
+        if not entry.has("purchase", "capacityReservationIds", "reservationType", "reservationEnds"):
+            continue
+        is_used = any(candidate.pool is pool for candidate in training.candidates)
+        if is_used and pool.reservation_type == CAPACITY_BLOCK and pool.reservation_ends is None:
+            ids = " ".join(pool.capacity_reservation_ids)
+            problems.add(
+                f"trainyard:pools[{index}].reservationEnds",
+                "is missing, and training.runId starts a run, which has to know when its capacity block ends; it must"
+                " be the end (of several: the first one), in quotes, which this prints: aws ec2"
+                f" describe-capacity-reservations --capacity-reservation-ids {ids}"
+                " --query 'CapacityReservations[].EndDate'",
+            )
+
+
+def _check_kernels(problems: Problems, settings: Settings) -> None:
+    """The image that the stack builds has one torch, which has no kernels for older GPUs."""
     training = settings.training
     wrong = problems.about("trainyard:training.device")
-    if training is None or wrong or training.device != "cuda" or settings.images.trainer is not None:
+    if training is None or wrong or training.device != CUDA or settings.images.trainer is not None:
         return
     old = []
     for candidate in training.candidates:
@@ -66,7 +109,7 @@ def _kernels(problems: Problems, settings: Settings) -> None:
 
 
 def _check_queue_kernels(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
-    """As `_kernels`, of workers that get the stack's trainer for their image."""
+    """As `_check_kernels`, for workers with the stack's trainer as their image."""
     if settings.images.trainer is not None or problems.about("trainyard:images.trainer"):
         return
     for index, queue in enumerate(queues):
@@ -83,8 +126,8 @@ def _check_queue_kernels(problems: Problems, settings: Settings, queues: tuple[Q
             )
 
 
-def _workspaces(problems: Problems, settings: Settings) -> None:
-    """A run's models and the archives of workspaces are not to lie in one place of the stack's bucket."""
+def _check_workspaces(problems: Problems, settings: Settings) -> None:
+    """Models of runs and workspaces of jobs need different prefixes in the stack's bucket."""
     prefix = settings.storage.prefix
     inside = prefix.split("/")[0] == BUCKET_PREFIX
     if problems.about("trainyard:storage.prefix"):
@@ -97,7 +140,7 @@ def _workspaces(problems: Problems, settings: Settings) -> None:
         )
 
 
-def _linked_workspaces(problems: Problems, settings: Settings) -> None:
+def _check_linked_workspaces(problems: Problems, settings: Settings) -> None:
     """Refuse a file system that makes the workspaces and logs of torchrun jobs visible to all pods."""
     path = "trainyard:storage.lustre"
     link = settings.storage.lustre.link if settings.storage.lustre else None
@@ -112,8 +155,8 @@ def _linked_workspaces(problems: Problems, settings: Settings) -> None:
         )
 
 
-def _arguments(problems: Problems, settings: Settings) -> None:
-    """The image that the stack builds has this repository's trainer; what a given one takes, nobody knows here."""
+def _check_arguments(problems: Problems, settings: Settings) -> None:
+    """The image that the stack builds has this repository's trainer. The options of another image are unknown."""
     given = settings.images.trainer is not None or problems.about("trainyard:images.trainer")
     if settings.training is None or given or problems.about("trainyard:training.args"):
         return
@@ -121,8 +164,8 @@ def _arguments(problems: Problems, settings: Settings) -> None:
         problems.add(f"trainyard:training.args[{index}]", problem)
 
 
-def _checkpoints(problems: Problems, settings: Settings) -> None:
-    """They lie on a file system only where there is one."""
+def _check_checkpoints(problems: Problems, settings: Settings) -> None:
+    """Checkpoints on a file system need one."""
     training = settings.training
     if training is None or training.checkpoints != checkpoints.LUSTRE or settings.storage.lustre is not None:
         return
@@ -134,8 +177,8 @@ def _checkpoints(problems: Problems, settings: Settings) -> None:
         )
 
 
-def _network_plugin(problems: Problems, settings: Settings) -> None:
-    """The version of the VPC CNI that is pinned, if any; a given cluster's own is the preflight's to ask for."""
+def _check_network_plugin(problems: Problems, settings: Settings) -> None:
+    """Check the pinned version of the VPC CNI, if any. The preflight reads that of an existing cluster."""
     version = settings.cluster.addon_versions.get("vpc-cni")
     with_efa = [pool.name for pool in settings.pools if pool.efa]
     if version and with_efa and (problem := efa.cni_problem(version)):
@@ -146,7 +189,7 @@ def _network_plugin(problems: Problems, settings: Settings) -> None:
 
 
 def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
-    """Addresses that a stack may take in each zone's private subnet, by what takes them."""
+    """Return the addresses that a stack may take in each zone's private subnet, by what takes them."""
     network, cluster = settings.network, settings.cluster
     own_cluster = cluster.existing is None
     found: dict[str, dict[str, int]] = {}
@@ -170,7 +213,7 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
 
 
 def _system(cluster: Cluster, zones: int) -> int:
-    """Addresses of the system nodes that may be in one zone."""
+    """Return the addresses of the system nodes that may be in one zone."""
     facts = accelerators.TYPES[cluster.system_instance_type]
     nodes = -(-cluster.system_count // zones) + eks.SPARE_IN_A_ZONE
     machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
@@ -187,7 +230,7 @@ def _endpoints(network: Network, storage: Storage) -> int:
     )
 
 
-def _addresses(problems: Problems, settings: Settings) -> None:
+def _check_addresses(problems: Problems, settings: Settings) -> None:
     network = settings.network
     layout = vpc.subnets(network.cidr or "", len(network.zones))
     blocks = dict(zip(network.zones, layout.private, strict=True))

@@ -1,4 +1,4 @@
-"""Kubernetes quantities as numbers, so that a stack file's can be compared with what a machine has."""
+"""Kubernetes quantities as numbers, to compare those of a stack file with the resources of a node."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ GIB: Final = _FACTORS["Gi"]
 
 
 def amount(text: str) -> Fraction:
-    """The number that a quantity stands for: cores, or bytes.
+    """Return the number of a quantity: cores or bytes.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: The text is no quantity.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)", text)
     if found is None or found[2] not in _FACTORS:

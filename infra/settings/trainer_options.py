@@ -1,6 +1,6 @@
-"""Arguments of the trainer that the stack builds, judged by the options that it has; part of `infra.settings`.
+"""Check the arguments of the trainer that the stack builds.
 
-The trainer refuses the same (`trainer.config`), once machines are bought and pay for it. Values are its own matter.
+The trainer refuses the same (`trainer.config`), but only after nodes were bought. Only the trainer checks the values.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from infra.reading import hint, shown
+from infra.settings.fields import hint, shown
 from trainyard.k8s.names import TRAINER_OPTIONS
 
-# What argparse takes for a value though it begins with a hyphen.
+# argparse reads these as values although they begin with a hyphen.
 NEGATIVE: Final = r"-[0-9]+|-[0-9]*\.[0-9]+"
 METRICS: Final = "metrics"
 
 
 def of_the_stack(shared: str | None, *, built: bool) -> tuple[str, ...]:
-    """What stands before the arguments of the settings, which win: of one that is there twice argparse takes the last.
+    """Return the arguments before those of the settings, which override them: argparse takes the last of two.
 
-    `shared` is the directory of a shared file system that workers write to, None without one. There the trainer writes
-    its records, and where a hang is; a pod's own disk goes with the pod, and its log, where stacks go otherwise, is
-    more easily read. Another image than the one that is `built` may know no such option.
+    Args:
+        shared: The directory of a shared file system that workers can write, None without one. The trainer writes its
+            metrics there, because the disk of a pod is deleted with the pod.
+        built: Whether the stack builds the image. Other images may have no such option.
     """
     return ("--metrics-directory", f"{shared}/{METRICS}") if built and shared is not None else ()
 
 
 def wrong(words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The place of each word that the trainer would not take, and what is wrong with it."""
+    """Return the index of each word that the trainer refuses, and what is wrong with it."""
     index = 0
     while index < len(words):
         name, given, _ = words[index].partition("=")
@@ -39,12 +40,12 @@ def wrong(words: Sequence[str]) -> Iterator[tuple[int, str]]:
             yield index, f"{shown(name)} is no option of the trainer (trainer/config.py){near}"
         elif not given and not has_value:
             yield index, f"'{name}' has no value; it must be followed by one"
-        # The value of a word that is no option is told with it.
+        # The value of a word that is no option is reported with it.
         index += 2 if has_value and name.startswith("-") else 1
 
 
 def _is_option(word: str) -> bool:
-    """Whether argparse takes a word for an option, known or not."""
+    """Return whether argparse reads a word as an option, known or not."""
     if word.partition("=")[0] in TRAINER_OPTIONS:
         return True
     return word.startswith("-") and word != "-" and " " not in word and not re.fullmatch(NEGATIVE, word)

@@ -1,4 +1,4 @@
-"""Which IPv4 ranges a VPC can have and which may reach an API over the internet. Pure; part of `infra.settings`."""
+"""IPv4 ranges: those that a VPC can have, and those that can reach an API server over the internet."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ipaddress
 import re
 from typing import Final
 
-from infra import formats
+from infra.settings.formats import CIDR
 
-# A /7 is more than any company has.
+# No company has more than a /8.
 WIDEST_PUBLIC: Final = 8
 # "Public endpoint access CIDR ranges per cluster"
 # (https://docs.aws.amazon.com/eks/latest/userguide/service-quotas.html).
@@ -17,7 +17,7 @@ MOST_PUBLIC: Final = 40
 # (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
 PRIVATE: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
 LOOPBACK: Final = "127.0.0.0/8"
-# "This network", link-local, multicast and the rest (RFC 6890): no machine has such an address.
+# "This network", link-local, multicast and the rest (RFC 6890): no host has such an address.
 NOBODYS: Final = ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4")
 # For examples in documents, routed nowhere (RFC 5737).
 DOCUMENTS: Final = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
@@ -27,48 +27,48 @@ VPC_PREFIXES: Final = range(16, 29)
 
 
 def public_problem(block: str) -> str | None:
-    """Why a range can't be one that reaches the API over the internet. Loopback can: the local cloud is there.
+    """Return why a range can't reach the API over the internet, else None. The local cloud has loopback addresses.
 
-    Ranges of documents can, too: they hold a place in stack files, of which the preflight tells (`documents`).
+    Ranges of documents are accepted: stack files have them as an example. The preflight reports them (`documents`).
     """
     if re.fullmatch(ADDRESS, block):
         return f"'{block}' is an address; did you mean {block}/32?"
-    if not re.fullmatch(formats.CIDR, block):
+    if not re.fullmatch(CIDR, block):
         return f"'{block}' is invalid; it must be an IPv4 range such as 203.0.113.0/24"
     try:
         network = ipaddress.IPv4Network(block)
     except ValueError as error:
         return f"{error}; it must be a range such as 203.0.113.0/24"
-    right = "it must be the range that you deploy from"
+    must_be = "it must be the range that you deploy from"
     if network.prefixlen == 0:
-        return f"'{block}' is the whole internet; {right}"
+        return f"'{block}' is the whole internet; {must_be}"
     if network.prefixlen < WIDEST_PUBLIC:
-        return f"'{block}' is a large part of the internet; {right}"
+        return f"'{block}' is a large part of the internet; {must_be}"
     if _in(network, PRIVATE):
         return (
             f"'{block}' is private, and nobody comes from it over the internet; it must be the public range that you"
             " deploy from"
         )
     if _in(network, NOBODYS):
-        return f"'{block}' is nobody's address; {right}"
+        return f"'{block}' is nobody's address; {must_be}"
     # EKS is not known to take /08.
     return None if str(network) == block else f"'{block}' is invalid; it must be {network}"
 
 
 def documents(block: str) -> bool:
-    """Whether a range is one for documents, from which nobody comes."""
+    """Return whether a range is for documents only."""
     return _in(ipaddress.IPv4Network(block), DOCUMENTS)
 
 
 def new_vpc_problem(block: str) -> str | None:
-    """Why a new VPC can't have a range, as far as its size is not asked (`components.documents.network`)."""
+    """Return why a new VPC can't have a range, else None. `components.documents.vpc` checks its size."""
     if not _in(ipaddress.IPv4Network(block), PRIVATE):
         return f"'{block}' is not private; it must lie in {', '.join(PRIVATE[:-1])} or {PRIVATE[-1]}"
     return None
 
 
-def given_vpc_problem(block: str) -> str | None:
-    """Why no VPC can have a range. Public ones are somebody's, who may have them in a VPC."""
+def existing_vpc_problem(block: str) -> str | None:
+    """Return why no VPC can have a range, else None. The owner of a public range may have it in a VPC."""
     try:
         network = ipaddress.IPv4Network(block)
     except ValueError as error:

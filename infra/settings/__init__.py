@@ -1,0 +1,209 @@
+"""The settings of a stack: its stack file, checked, with defaults.
+
+All errors are reported together. `read` is pure: it takes the raw configuration. `load` gets it from the running
+program. The models (`model.StackConfig` and one module per section) validate single values; each section's `check_...`
+function checks its rules, and `rules` those of several sections.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from infra.settings import provider, rules
+from infra.settings.cluster import Cluster, ExistingCluster, check_cluster
+from infra.settings.images import Images, Sources, check_images, check_sources
+from infra.settings.model import KEYS, Settings, StackConfig
+from infra.settings.network import ExistingVpc, Network, check_network
+from infra.settings.pools import PoolEntry, check_pools
+from infra.settings.problems import Problems, Section, sections, validate
+from infra.settings.provider import Provider
+from infra.settings.queues import check_queues
+from infra.settings.storage import (
+    ExistingLustre,
+    Lustre,
+    LustreLink,
+    ServiceAccount,
+    Storage,
+    check_service_accounts,
+    check_storage,
+)
+from infra.settings.training import Training, check_training
+from trainyard import stack_files
+
+__all__ = [
+    "KEYS",
+    "PROJECT",
+    "Cluster",
+    "ExistingCluster",
+    "ExistingLustre",
+    "ExistingVpc",
+    "Images",
+    "Lustre",
+    "LustreLink",
+    "Network",
+    "PoolEntry",
+    "Provider",
+    "ServiceAccount",
+    "Settings",
+    "SettingsError",
+    "SettingsNotPassedError",
+    "Sources",
+    "Storage",
+    "Training",
+    "load",
+    "read",
+]
+
+PROJECT: Final = "trainyard"
+
+
+class SettingsError(Exception):
+    """The stack file is wrong; `lines` holds one line per mistake."""
+
+    def __init__(self, stack: str, lines: list[str]) -> None:
+        self.lines = lines
+        count = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+        name = stack_files.display_name(stack_files.path_of(stack))
+        super().__init__(f"{name} has {count}:\n" + "\n".join(f"  {line}" for line in lines))
+
+
+class SettingsNotPassedError(Exception):
+    """Pulumi did not read the stack's file, which is in `examples/stacks`."""
+
+    def __init__(self, stack: str, file: str) -> None:
+        super().__init__(
+            f"stack {stack}: Pulumi read no settings, because the stack's file is {file}. Add --config-file {file}"
+        )
+
+
+def load(stack: str) -> Settings:
+    """Return the settings of the running program.
+
+    Raises:
+        SettingsError: The stack file is wrong.
+        SettingsNotPassedError: The stack file is an example, and the option `--config-file` is missing.
+    """
+    from pulumi.runtime.config import CONFIG, get_config_env, is_config_secret
+
+    config = {**get_config_env(), **CONFIG.get()}
+    file = stack_files.path_of(stack)
+    # Pulumi.yaml gives `trainyard:pools` an empty list for a default, and `aws:region` none.
+    is_empty = "aws:region" not in config and not _decoded(config.get("trainyard:pools"))
+    if is_empty and stack_files.is_example(file):
+        raise SettingsNotPassedError(stack, stack_files.display_name(file))
+    return read(stack, config, secrets=frozenset(key for key in config if is_config_secret(key)))
+
+
+def read(
+    stack: str,
+    config: Mapping[Any, Any],
+    now: datetime | None = None,
+    *,
+    secrets: frozenset[str] = frozenset(),
+    takes_ended: bool = False,
+) -> Settings:
+    """Return the settings in `config`: full keys (`trainyard:pools`) with what the engine passes, texts or JSON.
+
+    Args:
+        stack: The stack's name.
+        config: The configuration.
+        now: An aware time, by default the clock's. A reservation that ended before is refused.
+        secrets: The keys whose values the engine decrypted. They are refused, because settings stand in plain text in
+            what they make.
+        takes_ended: Accept reservations that have ended, for callers that deploy nothing.
+
+    Raises:
+        SettingsError: With all errors.
+    """
+    problems = Problems()
+    provider.check_namespaces(problems, config, PROJECT, KEYS)
+    decoded = {key: _decoded(value) for key, value in config.items() if isinstance(key, str)}
+    raw = {
+        key.removeprefix(f"{PROJECT}:"): value
+        for key, value in decoded.items()
+        if key.startswith(f"{PROJECT}:")
+    }
+    for key in list(raw):
+        if provider.has_secret(problems, f"{PROJECT}:{key}", raw[key], secrets):
+            # Nothing else is reported of the section: an encrypted value means nothing, a decrypted one is secret.
+            raw.pop(key)
+            problems.invalidate(f"{PROJECT}:{key}")
+    region, provider_settings = provider.read_provider(problems, decoded)
+    values = validate(problems, StackConfig, raw)
+    settings = _check(
+        problems, stack, values, region, provider_settings, now or datetime.now(UTC), takes_ended
+    )
+    lines = problems.lines(f"{PROJECT}:{each.alias}" for each in StackConfig.model_fields.values())
+    if lines:
+        raise SettingsError(stack, lines)
+    return settings
+
+
+def _check(
+    problems: Problems,
+    stack: str,
+    values: StackConfig,
+    region: str,
+    provider_settings: Provider,
+    now: datetime,
+    takes_ended: bool,
+) -> Settings:
+    """Check the rules of all sections in turn, then those of several sections."""
+
+    def part(key: str, section: Any) -> Any:
+        return Section(problems, f"{PROJECT}:{key}", section)
+
+    network = check_network(
+        part("network", values.network), region, has_existing_cluster=values.cluster.existing is not None
+    )
+    cluster = check_cluster(part("cluster", values.cluster), f"{PROJECT}-{stack}")
+    if not values.pools:
+        problems.add(
+            f"{PROJECT}:pools",
+            "is missing; it must list at least one pool with name, instanceType, zone, maxNodes",
+        )
+    pools = check_pools(
+        sections(problems, f"{PROJECT}:pools", values.pools),
+        region,
+        network.zones,
+        cluster.name,
+        now,
+        accepts_ended=takes_ended,
+    )
+    accounts = check_service_accounts(
+        sections(problems, f"{PROJECT}:serviceAccounts", values.service_accounts), cluster.prefix
+    )
+    queues = check_queues(sections(problems, f"{PROJECT}:queues", values.queues), pools, accounts)
+    settings = Settings(
+        stack=stack,
+        region=region,
+        provider=provider_settings,
+        network=network,
+        cluster=cluster,
+        pools=tuple(each.pool for each in pools if not each.wrong),
+        images=check_images(part("images", values.images), region),
+        storage=check_storage(part("storage", values.storage), network, region, pools),
+        training=check_training(part("training", values.training), pools) if values.training else None,
+        queues=tuple(queue for queue in queues if queue),
+        service_accounts=accounts,
+        debug_pod=values.debug_pod,
+        node_check=values.node_check,
+        mpi=values.mpi,
+        sources=check_sources(part("sources", values.sources)),
+        protect_data=values.protect_data,
+    )
+    rules.check(problems, settings, pools, queues, accepts_ended=takes_ended)
+    return settings
+
+
+def _decoded(value: Any) -> Any:
+    """Decode JSON: the engine passes all values as texts. A text that is not JSON is a value itself."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

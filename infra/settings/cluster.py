@@ -1,0 +1,394 @@
+"""Section `cluster` of a stack file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from infra import versions
+from infra.settings import ranges
+from infra.settings.fields import (
+    FIXED,
+    IN_PLACE,
+    NEW_NODES,
+    REQUIRED,
+    AsTuple,
+    Choice,
+    MapKey,
+    Model,
+    Scalar,
+    Text,
+    WholeNumber,
+    hint,
+    mistyped,
+    setting,
+    shown,
+)
+from infra.settings.formats import (
+    CIDR,
+    CLUSTER_NAME,
+    CLUSTER_NAME_MUST_BE,
+    OIDC_ISSUER,
+    PARTITION,
+    PRINCIPAL,
+    PRINCIPAL_MUST_BE,
+    ROLE_SESSION,
+    AccountId,
+    ClusterName,
+    EksName,
+    KmsKeyArn,
+    Line,
+    LogDays,
+    SecurityGroupId,
+)
+from infra.settings.pools import find_type
+from infra.settings.problems import Section, twice
+
+INTERNET, VPC = "internet", "vpc"
+# Eight cores: room for Karpenter (a core per copy), CoreDNS, the operators, the CSI controllers and the launcher on one
+# machine while the other one is replaced.
+SYSTEM_NODE_TYPE: Final = "c5.2xlarge"
+ONLY_NEW: Final = (
+    *("name", "accountId", "version", "deployFrom", "administrators", "publicAccessCidrs", "systemNodes"),
+    *("logRetentionDays", "lateLogSeconds"),
+)
+
+
+class _Principal(Text):
+    """An IAM user or role to which EKS can give access."""
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(mistyped(value, self.must_be))
+        if re.fullmatch(PRINCIPAL, value):
+            return value
+        session = re.fullmatch(ROLE_SESSION, value)
+        if session is None:
+            raise ValueError(f"{shown(value)} is invalid; it must be {self.must_be}")
+        role = session["role"]
+        raise ValueError(
+            f"'{value}' is a session of the role {role}; it must be that role's ARN, as"
+            f" 'aws iam get-role --role-name {role} --query Role.Arn' prints it"
+        )
+
+
+class _PublicRange(Text):
+    """A range that can reach the API server over the internet."""
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(mistyped(value, self.must_be))
+        if problem := ranges.public_problem(value):
+            raise ValueError(problem)
+        return value
+
+
+class _Addon(MapKey):
+    """An add-on of EKS that the stack installs."""
+
+    def check(self, value: Any) -> Any:
+        name = super().check(value)
+        if name not in versions.ADDONS:
+            near = hint(name, versions.ADDONS)
+            raise ValueError(f"no add-on of this name is known{near} (known: {', '.join(versions.ADDONS)})")
+        return name
+
+
+Principals = Annotated[
+    tuple[Annotated[str, _Principal(PRINCIPAL_MUST_BE, PRINCIPAL)], ...],
+    AsTuple,
+]
+PublicRanges = Annotated[
+    tuple[Annotated[str, _PublicRange("an IPv4 range such as 203.0.113.0/24", CIDR)], ...], AsTuple
+]
+AddonVersions = dict[
+    Annotated[str, _Addon()],
+    Annotated[
+        str, Scalar("a version such as v1.21.1-eksbuild.1", r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+")
+    ],
+]
+# Bottlerocket has another layout of disks and a device plugin of its own.
+Ami = Annotated[str, Text(f"an alias with a version, such as {versions.AMI}", r"al2023@v[0-9]{8}")]
+Endpoint = Annotated[
+    str,
+    Text(
+        "the API's address, such as https://AB.gr7.us-west-2.eks.amazonaws.com",
+        r"https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?",
+    ),
+]
+Certificate = Annotated[
+    str,
+    Text(
+        "the certificate in base64, certificateAuthority.data of DescribeCluster",
+        r"(?=.)([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
+    ),
+]
+OidcProviderArn = Annotated[
+    str,
+    Text(
+        "the ARN of the cluster's OIDC provider in IAM",
+        rf"arn:{PARTITION}:iam::[0-9]{{12}}:oidc-provider/{OIDC_ISSUER}",
+    ),
+]
+OidcIssuer = Annotated[
+    str, Text("the issuer, such as oidc.eks.us-west-2.amazonaws.com/id/AB", rf"(https://)?{OIDC_ISSUER}")
+]
+
+
+class ExistingCluster(Model):
+    """An existing EKS cluster, as DescribeCluster describes it."""
+
+    name: EksName = setting(REQUIRED, FIXED, example="research")
+    """The cluster's name. The names of other resources begin with it, or with `trainyard-<stack>` if it has upper
+    case letters, underscores or more than 31 characters.
+    """
+    endpoint: Endpoint = setting(REQUIRED, FIXED, example="https://AB.gr7.us-west-2.eks.amazonaws.com")
+    """The endpoint of its API server."""
+    certificate_authority: Certificate = setting(REQUIRED, FIXED, example="LS0tLS1CRUdJTg==")
+    """`certificateAuthority.data` of DescribeCluster."""
+    oidc_provider_arn: OidcProviderArn = setting(
+        REQUIRED,
+        "in place, in the same account",
+        example="arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
+    )
+    """Its OIDC provider in IAM."""
+    oidc_issuer: OidcIssuer = setting(
+        REQUIRED, IN_PLACE, example="https://oidc.eks.us-west-2.amazonaws.com/id/AB"
+    )
+    """Its OIDC issuer."""
+    security_group_id: SecurityGroupId = setting(REQUIRED, NEW_NODES, example="sg-0223456789abcdef0")
+    """The cluster security group that EKS created."""
+
+
+class SystemNodes(Model):
+    """The nodes of the managed node group."""
+
+    instance_type: Line = setting(SYSTEM_NODE_TYPE, "replaces the system nodes", example="c5.2xlarge")
+    """Their instance type."""
+    count: WholeNumber = setting(2, IN_PLACE, example=2, unit="nodes", ge=1, le=20)
+    """The number of system nodes."""
+
+
+class ClusterSection(Model):
+    """The section `cluster`."""
+
+    existing: ExistingCluster | None = setting(None, FIXED)
+    """An existing cluster. The stack creates all other resources in it. It excludes settings of a new cluster, and
+    needs `network.vpcId`.
+    """
+    name: ClusterName = setting("", FIXED, example="research", default_text="`trainyard-<stack>`")
+    """The cluster's name, which is also the prefix of other names; at most 31 characters."""
+    version: Annotated[str, Choice(versions.KUBERNETES_SUPPORTED)] = setting(
+        versions.KUBERNETES, "in place, to the next minor version", example="1.35"
+    )
+    """The Kubernetes version. A running cluster can be updated to the next minor version only. Add-ons and system
+    nodes follow it. `up` warns 90 days before EKS ends its support.
+    """
+    administrators: Principals = setting(
+        (),
+        IN_PLACE,
+        example=["arn:aws:iam::123456789012:role/platform"],
+        default_text="required, except for an existing cluster",
+    )
+    """ARNs of IAM users and roles with all permissions in the cluster. They must include the deployer."""
+    public_access_cidrs: PublicRanges = setting((), IN_PLACE, example=["203.0.113.0/24"])
+    """Public ranges with access to the API server over the internet, at most 40, each /8 or smaller. Without them,
+    the API server is reached from the VPC only, and `deployFrom` must be vpc.
+    """
+    deploy_from: Annotated[str, Choice((INTERNET, VPC))] = setting(INTERNET, IN_PLACE, example="internet")
+    """Where `pulumi up` runs."""
+    system_nodes: SystemNodes = setting(SystemNodes(), IN_PLACE)
+    """Nodes for Karpenter, CoreDNS, the operators and the launcher."""
+    karpenter_replicas: WholeNumber = setting(2, IN_PLACE, example=2, ge=1, le=2)
+    """Replicas of Karpenter, each on another system node."""
+    account_id: AccountId | None = setting(
+        None, FIXED, example="123456789012", default_text="the administrators' account"
+    )
+    """The AWS account of the stack, in quotes. Credentials of other accounts are refused. Required if the
+    administrators belong to several accounts.
+    """
+    node_repair: bool = setting(True, IN_PLACE, example=True)
+    """Replace nodes that stay unhealthy: after 10 minutes for accelerators, otherwise 30."""
+    addon_versions: AddonVersions = setting({}, IN_PLACE, example={"coredns": "v1.12.4-eksbuild.1"})
+    """Versions of EKS add-ons by their names. Each `up` sets others to EKS's default for the Kubernetes version.
+    Pools with EFA need a vpc-cni of 1.18.5 or newer.
+    """
+    ami: Ami = setting(versions.AMI, NEW_NODES, example="al2023@v20260724")
+    """The nodes' AMI, an alias with a version. New nodes use a newer one."""
+    volume_key: KmsKeyArn | None = setting(
+        None,
+        "replaces the system nodes",
+        example="arn:aws:kms:us-west-2:123456789012:key/0123abcd-0123-0123-0123-0123456789ab",
+    )
+    """The ARN of a KMS key for the disks of all nodes. The stack grants its use to Karpenter and EC2 Auto Scaling.
+    Without it, disks have the account's default key for EBS. Set it if that is a customer managed key whose policy
+    does not allow all principals of the account to use it through EC2; otherwise nodes fail at launch. A change
+    replaces the system nodes one by one, and applies to new nodes of pools.
+    """
+    log_retention_days: LogDays = setting(365, IN_PLACE, example=90, unit="days")
+    """The retention of the control plane's logs."""
+    late_log_seconds: WholeNumber = setting(180, IN_PLACE, example=300, unit="seconds", ge=0, le=600)
+    """The time that `destroy` waits for late log entries of the deleted cluster. They create the log group again,
+    which would block the next `up`.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The EKS cluster and its system nodes, created by the stack, or with `existing` an existing one named `name`.
+
+    The names of all other resources begin with `prefix`, which is the cluster's name if all services accept it.
+    `account_id` is the account of the stack.
+    """
+
+    name: str
+    prefix: str
+    account_id: str
+    version: str
+    existing: ExistingCluster | None
+    deploy_from: str
+    administrators: tuple[str, ...]
+    public_access_cidrs: tuple[str, ...]
+    system_instance_type: str
+    system_count: int
+    karpenter_replicas: int
+    node_repair: bool
+    addon_versions: dict[str, str]
+    ami: str
+    volume_key: str | None
+    log_retention_days: int
+    late_log_seconds: int
+
+
+def check_cluster(section: Section[ClusterSection], default_name: str) -> Cluster:
+    """Check the cluster. `default_name` is the name by the stack's name."""
+    values, existing = section.values, section.values.existing
+    nodes = section.part("systemNodes", values.system_nodes)
+    find_type(nodes, "instanceType", values.system_nodes.instance_type)
+    for arn in twice(values.administrators):
+        section.reject("administrators", f"names '{arn}' twice; each must be another one")
+    _check_public(section)
+    if existing is None:
+        name = prefix = _check_name(section, default_name)
+        _check_new(section)
+    else:
+        given = section.part("existing", existing)
+        name, prefix = existing.name, _check_prefix(given, existing.name, default_name)
+        _check_issuer(given)
+        section.reject_given(
+            ONLY_NEW, "is for a cluster that the stack makes, and existing gives one; leave it out"
+        )
+    account = _check_account(section)
+    if values.volume_key and section.ok("volumeKey") and account != account_of(values.volume_key):
+        section.reject(
+            "volumeKey",
+            f"'{values.volume_key}' is of another account; it must be a key of {account or 'the account to deploy to'}",
+        )
+    return Cluster(
+        name=name,
+        prefix=prefix,
+        account_id=account,
+        system_instance_type=values.system_nodes.instance_type,
+        system_count=values.system_nodes.count,
+        **{
+            key: getattr(values, key)
+            for key in ClusterSection.model_fields
+            if key not in ("name", "account_id", "system_nodes")
+        },
+    )
+
+
+def account_of(arn: str) -> str:
+    """Return the account in an ARN; "" if it is none."""
+    return (arn.split(":") + [""] * 5)[4]
+
+
+def _check_new(section: Section[ClusterSection]) -> None:
+    values = section.values
+    if not section.has("administrators"):
+        section.reject("administrators", f"is missing; it must be a list, each entry {PRINCIPAL_MUST_BE}")
+    elif section.ok("administrators") and not values.administrators:
+        section.reject("administrators", "is empty; it must name at least the user or role that deploys")
+    is_open = values.public_access_cidrs or values.deploy_from == VPC
+    if not is_open and section.ok("publicAccessCidrs", "deployFrom"):
+        section.reject(
+            "publicAccessCidrs",
+            "has no range, so that nobody outside of the VPC reaches the API; it must hold those that you deploy from,"
+            " such as 203.0.113.0/24, or deployFrom must be vpc",
+        )
+    count = values.system_nodes.count
+    if section.ok("systemNodes.count") and values.karpenter_replicas > count:
+        section.reject(
+            "karpenterReplicas",
+            f"{values.karpenter_replicas} need a system node each; it must be at most systemNodes.count ({count})",
+        )
+
+
+def _check_name(section: Section[ClusterSection], default: str) -> str:
+    if section.has("name"):
+        return section.values.name
+    if not re.fullmatch(CLUSTER_NAME, default):
+        section.reject(
+            "name", f"is '{default}' by the stack's name; it must be given as {CLUSTER_NAME_MUST_BE}"
+        )
+    return default
+
+
+def _check_prefix(given: Section[ExistingCluster], name: str, default: str) -> str:
+    """Return the prefix of other names. An existing cluster's name may be longer, or have other characters."""
+    if not given.ok("name") or re.fullmatch(CLUSTER_NAME, name):
+        return name
+    if not re.fullmatch(CLUSTER_NAME, default):
+        given.reject(
+            "name",
+            f"'{name}' can't be the prefix of other names, and neither can '{default}' by the stack's name; the stack"
+            f" must be named so that it is {CLUSTER_NAME_MUST_BE}",
+        )
+    return default
+
+
+def _check_issuer(given: Section[ExistingCluster]) -> None:
+    issuer, arn = given.values.oidc_issuer, given.values.oidc_provider_arn
+    is_same = arn.endswith(f"/{issuer.removeprefix('https://')}")
+    if given.ok("oidcProviderArn", "oidcIssuer") and not is_same:
+        given.reject("oidcIssuer", f"'{issuer}' is not the provider's; it must end oidcProviderArn")
+
+
+def _check_account(section: Section[ClusterSection]) -> str:
+    """Return the account of the stack: that of an existing cluster's provider, else that of the administrators.
+
+    The deployer must be one of them. If they belong to several accounts, the setting says which.
+    """
+    values, chosen = section.values, section.values.account_id
+    if values.existing is not None:
+        return account_of(values.existing.oidc_provider_arn)
+    if not section.ok("accountId"):
+        return ""
+    is_valid = section.ok("administrators")
+    accounts = sorted({account_of(arn) for arn in values.administrators}) if is_valid else []
+    if chosen is not None and accounts and chosen not in accounts:
+        section.reject(
+            "accountId",
+            f"'{chosen}' is the account of no administrator, and the one that deploys must be one; it must be"
+            f" {' or '.join(accounts)}",
+        )
+    elif chosen is None and len(accounts) > 1:
+        section.reject(
+            "accountId",
+            f"is missing; administrators are of {', '.join(accounts)}, and it must be the one to deploy to, in quotes",
+        )
+    return chosen or (accounts[0] if accounts else "")
+
+
+def _check_public(section: Section[ClusterSection]) -> None:
+    blocks = section.values.public_access_cidrs
+    for index, block in enumerate(blocks):
+        if block in blocks[:index]:
+            section.reject(
+                f"publicAccessCidrs[{index}]", f"'{block}' is there already; each must be another one"
+            )
+    if len(blocks) > ranges.MOST_PUBLIC:
+        section.reject(
+            "publicAccessCidrs", f"has {len(blocks)} entries; EKS takes at most {ranges.MOST_PUBLIC}"
+        )

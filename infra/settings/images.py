@@ -1,0 +1,251 @@
+"""Sections `images` and `sources` of a stack file: container images, charts and manifests."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from components.documents.device_plugins import known_wrong
+from components.documents.images import mirrored
+from components.documents.pool import GPU, NEURON
+from infra import eks_registry, versions
+from infra.settings.fields import IN_PLACE, NEXT_RUN, Model, setting
+from infra.settings.formats import (
+    CHART,
+    CHART_MUST_BE,
+    IMAGE_MUST_BE,
+    DebianMirror,
+    EfaInstaller,
+    Image,
+    Line,
+    Mirror,
+    PackageIndex,
+)
+from infra.settings.problems import Section
+from trainyard.k8s import names
+
+DIGEST = "@sha256:" + "0" * 64
+
+
+class BaseImages(Model):
+    """The base images of the stack's own images."""
+
+    launcher: Image | None = setting(None, NEXT_RUN, example=f"registry.example/python{DIGEST}")
+    """The launcher's base image, with its digest."""
+    trainer: Image | None = setting(None, NEXT_RUN, example=f"registry.example/python{DIGEST}")
+    """The trainer's base image, with its digest."""
+
+
+class ImagesSection(Model):
+    """The section `images`."""
+
+    build: bool = setting(True, NEXT_RUN, example=True)
+    """Build the launcher's and the trainer's image with Docker and push them to ECR."""
+    launcher: Image | None = setting(None, NEXT_RUN, example=f"registry.example/launcher{DIGEST}")
+    """A ready launcher image, with its digest."""
+    trainer: Image | None = setting(None, NEXT_RUN, example=f"registry.example/trainer{DIGEST}")
+    """A ready trainer image, with its digest. Training on V100 needs one of the target v100: docs/images.md."""
+    mirror: Mirror | None = setting(
+        None, IN_PLACE, example="123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
+    )
+    """A registry and prefix with copies of third-party images, for networks without internet access."""
+    placeholder: Image = setting(
+        versions.PLACEHOLDER_IMAGE, NEXT_RUN, example=f"registry.example/pause{DIGEST}"
+    )
+    """The image of placeholder pods."""
+    training_operator: Image | None = setting(
+        None, IN_PLACE, example=f"registry.example/training-operator{DIGEST}"
+    )
+    """The training operator's image, instead of that in its manifests."""
+    device_plugin: Image = setting(
+        versions.DEVICE_PLUGIN_IMAGE, IN_PLACE, example=f"registry.example/k8s-device-plugin{DIGEST}"
+    )
+    """NVIDIA's device plugin."""
+    efa_device_plugin: Image | None = setting(
+        None,
+        IN_PLACE,
+        example=f"registry.example/aws-efa-k8s-device-plugin{DIGEST}",
+        default_text="EKS's, in its registry of the region",
+    )
+    """The EFA device plugin."""
+    neuron_device_plugin: Image = setting(
+        versions.NEURON_PLUGIN_IMAGE, IN_PLACE, example=f"registry.example/neuron-device-plugin{DIGEST}"
+    )
+    """The Neuron device plugin."""
+    kubectl_delivery: Image = setting(
+        versions.KUBECTL_DELIVERY_IMAGE, IN_PLACE, example=f"registry.example/kubectl-delivery{DIGEST}"
+    )
+    """The image that provides kubectl to the launchers of MPIJobs."""
+    debug: Image = setting(
+        versions.DEBUG_IMAGE, "replaces the pod", example=f"registry.example/agnhost{DIGEST}"
+    )
+    """The image of the debug pod."""
+    base_images: BaseImages = setting(BaseImages(), NEXT_RUN)
+    """The base images of the two images, instead of those in their Dockerfiles."""
+    package_index: PackageIndex | None = setting(None, NEXT_RUN, example="https://pypi.example/simple")
+    """The package index for pip in both images, instead of PyPI. Packages are verified by their hashes. It must not
+    contain credentials, because build arguments stay in the history of an image.
+    """
+    debian_mirror: DebianMirror | None = setting(None, NEXT_RUN, example="http://debian.example")
+    """The mirror of Debian's packages for the trainer's image, instead of deb.debian.org. Packages are signed by
+    Debian.
+    """
+    efa_installer: EfaInstaller | None = setting(None, NEXT_RUN, example="https://files.example/efa")
+    """The source of AWS's EFA installer for the trainer's image, instead of efa-installer.amazonaws.com. Its
+    signature is verified (docs/images.md).
+    """
+
+
+class SourcesSection(Model):
+    """The section `sources`."""
+
+    karpenter_chart: Line = setting(
+        versions.KARPENTER_CHART, IN_PLACE, example=f"oci://registry.example/charts/karpenter{DIGEST}"
+    )
+    """Karpenter's chart. With `@sha256:<digest>` after a registry's address, Helm refuses other content."""
+    karpenter_crd_chart: Line = setting(
+        versions.KARPENTER_CRD_CHART, IN_PLACE, example="oci://registry.example/charts/karpenter-crd"
+    )
+    """The chart of Karpenter's definitions. It must be published if the other chart is."""
+    training_operator: Line = setting(
+        versions.TRAINING_OPERATOR_MANIFESTS,
+        IN_PLACE,
+        example="https://git.example/training-operator//manifests/overlays/standalone?ref=v1.9.4",
+    )
+    """The training operator's kustomization."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """Container images; `launcher` and `trainer` are None if the stack builds them.
+
+    `base_images` replace those of the Dockerfiles. `mirror` is a registry and prefix for third-party images without a
+    setting of their own. `package_index` is the address for pip in both builds, None for pip's default.
+    """
+
+    build: bool
+    launcher: str | None
+    trainer: str | None
+    placeholder: str
+    training_operator: str | None
+    device_plugin: str
+    efa_device_plugin: str
+    neuron_device_plugin: str
+    kubectl_delivery: str
+    debug: str
+    base_images: dict[str, str]
+    package_index: str | None
+    debian_mirror: str | None
+    efa_installer: str | None
+    mirror: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The sources of charts and manifests; a chart from a registry has a version."""
+
+    karpenter_chart: str
+    karpenter_crd_chart: str
+    karpenter_version: str | None
+    training_operator: str
+
+
+def check_images(section: Section[ImagesSection], region: str) -> Images:
+    """Check the images, and take those of third parties from the mirror, if there is one."""
+    values = section.values
+    launcher, trainer, mirror = values.launcher, values.trainer, values.mirror
+    _check_builds(section)
+
+    def third_party(key: str, image: str) -> str:
+        return image if section.has(key) else mirrored(image, mirror)
+
+    plugins = {
+        "devicePlugin": (GPU, third_party("devicePlugin", values.device_plugin)),
+        "efaDevicePlugin": (
+            names.EFA_RESOURCE,
+            values.efa_device_plugin or eks_registry.efa_plugin(region or "us-west-2"),
+        ),
+        "neuronDevicePlugin": (NEURON, third_party("neuronDevicePlugin", values.neuron_device_plugin)),
+    }
+    for key, (resource, image) in plugins.items():
+        # Releases that are known to do harm.
+        if problem := known_wrong(resource, image):
+            section.reject(key, problem)
+    bases = {"launcher": values.base_images.launcher, "trainer": values.base_images.trainer}
+    return Images(
+        build=values.build,
+        launcher=launcher,
+        trainer=trainer,
+        placeholder=third_party("placeholder", values.placeholder),
+        training_operator=values.training_operator
+        or (mirrored(versions.TRAINING_OPERATOR_IMAGE, mirror) if mirror else None),
+        device_plugin=plugins["devicePlugin"][1],
+        efa_device_plugin=plugins["efaDevicePlugin"][1],
+        neuron_device_plugin=plugins["neuronDevicePlugin"][1],
+        kubectl_delivery=third_party("kubectlDelivery", values.kubectl_delivery),
+        debug=third_party("debug", values.debug),
+        base_images={name: image for name, image in bases.items() if image is not None},
+        package_index=values.package_index,
+        debian_mirror=values.debian_mirror,
+        efa_installer=values.efa_installer,
+        mirror=mirror,
+    )
+
+
+def _check_builds(section: Section[ImagesSection]) -> None:
+    """Without a build both images must be given; a given image excludes the settings of its build."""
+    values = section.values
+    given = {key: section.has(key) for key in ("launcher", "trainer")}
+    for key in given:
+        if not values.build and not given[key]:
+            section.reject(key, f"is missing; build: false needs {IMAGE_MUST_BE}")
+        if given[key]:
+            section.part("baseImages", values.base_images).reject_given(
+                (key,), f"is given, but images.{key} is, too, so that nothing is built; leave one out"
+            )
+    if given["trainer"]:
+        section.reject_given(
+            ("debianMirror", "efaInstaller"),
+            "is given, but images.trainer is, too, so that nothing is built; leave it out",
+        )
+    if all(given.values()):
+        section.reject_given(
+            ("packageIndex",),
+            "is given, but images.launcher and images.trainer are, too, so that nothing is built; leave it out",
+        )
+
+
+def check_sources(section: Section[SourcesSection]) -> Sources:
+    """Check the sources: published ones, or directories, which must exist."""
+    values = section.values
+    chart, crds = values.karpenter_chart, values.karpenter_crd_chart
+    if chart.startswith("oci://") != crds.startswith("oci://"):
+        section.reject(
+            "karpenterCrdChart",
+            f"'{crds}' does not go with karpenterChart '{chart}'; both must be published charts or both directories",
+        )
+    for key, source in (("karpenterChart", chart), ("karpenterCrdChart", crds)):
+        if source.startswith("oci://") and not re.fullmatch(CHART, source):
+            section.reject(key, f"'{source}' is invalid; it must be {CHART_MUST_BE}")
+        _check_directory(section, key, source, "Chart.yaml")
+    _check_directory(section, "trainingOperator", values.training_operator, "kustomization.yaml")
+    return Sources(
+        karpenter_chart=chart,
+        karpenter_crd_chart=crds,
+        # A chart in a directory has the version in its Chart.yaml.
+        karpenter_version=versions.KARPENTER if chart.startswith("oci://") else None,
+        training_operator=values.training_operator,
+    )
+
+
+def _check_directory(section: Section[SourcesSection], key: str, source: str, file: str) -> None:
+    """A source without a scheme is a directory of this computer."""
+    if "://" in source or source.startswith(("github.com/", "git@")):
+        return
+    try:
+        exists = (Path(source) / file).is_file()
+    except (OSError, ValueError):
+        exists = False
+    if not exists:
+        section.reject(key, f"'{source}' is no directory with a {file} here; it must be one, or an address")

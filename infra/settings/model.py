@@ -1,0 +1,89 @@
+"""The stack file's sections as one model, and the settings that the program gets from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import field_validator
+
+from components.documents.pool import Pool
+from components.documents.torchrun_queue import Queue
+from infra.settings.cluster import Cluster, ClusterSection
+from infra.settings.fields import IN_PLACE, AsTuple, Model, setting
+from infra.settings.images import Images, ImagesSection, Sources, SourcesSection
+from infra.settings.network import Network
+from infra.settings.pools import PoolSection
+from infra.settings.provider import Provider
+from infra.settings.queues import QueueSection
+from infra.settings.storage import ServiceAccount, Storage
+from infra.settings.training import Training, TrainingSection
+
+
+class StackConfig(Model):
+    """The keys `trainyard:...` of a stack file."""
+
+    network: Network = setting(Network(), "")
+    """The VPC: created by the stack, or an existing one (`vpcId`)."""
+    cluster: ClusterSection = setting(ClusterSection(), "")
+    """The EKS cluster and its administrators: created by the stack, or an existing one (`existing`)."""
+    pools: Annotated[tuple[PoolSection, ...], AsTuple] = setting((), "")
+    """Karpenter node pools, each with one instance type in one zone."""
+    images: ImagesSection = setting(ImagesSection(), "")
+    """Container images of the stack and of third parties."""
+    storage: Storage = setting(Storage(), "")
+    """The bucket for models, and a shared file system."""
+    training: TrainingSection | None = setting(None, "")
+    """The run that `up` starts. Without this section, the stack has pools and no run."""
+    queues: Annotated[tuple[QueueSection, ...], AsTuple] = setting((), "")
+    """Torchrun queues, and with them the controller of their jobs: docs/queues.md. Keys have the names of a
+    TorchrunQueue's fields (docs/torchrun-fields.md).
+    """
+    service_accounts: Annotated[tuple[ServiceAccount, ...], AsTuple] = setting((), "")
+    """Service accounts for pods of your own, each with a role (IRSA) for one bucket."""
+    sources: SourcesSection = setting(SourcesSection(), "")
+    """The sources of charts and manifests: published ones, or local directories."""
+    debug_pod: bool = setting(False, IN_PLACE, example=True)
+    """A pod with network tools: `kubectl exec -it network-debug-0 -n training -- sh`."""
+    node_check: bool = setting(False, IN_PLACE, example=True)
+    """A check per pool that `make check-nodes STACK=<stack> POOL=<pool>` starts: devices, driver, EFA interfaces,
+    file system. It costs nothing while it does not run, and launches no node.
+    """
+    mpi: bool = setting(False, IN_PLACE, example=True)
+    """Support for MPIJobs in the training operator."""
+    protect_data: bool = setting(True, IN_PLACE, example=True)
+    """true: `destroy` fails, or keeps models, file system, images and keys (docs/destroying.md)."""
+
+    @field_validator("training", mode="before")
+    @classmethod
+    def _no_run(cls, value: Any) -> Any:
+        """Take an empty mapping, the default in Pulumi.yaml, for no run."""
+        return None if value == {} else value
+
+
+KEYS: Final = tuple(sorted(str(each.alias) for each in StackConfig.model_fields.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings of one stack; without `training` it has pools and starts no run.
+
+    Without `queues` there is no controller of torchrun jobs.
+    """
+
+    stack: str
+    region: str
+    provider: Provider
+    network: Network
+    cluster: Cluster
+    pools: tuple[Pool, ...]
+    images: Images
+    storage: Storage
+    training: Training | None
+    queues: tuple[Queue, ...]
+    service_accounts: tuple[ServiceAccount, ...]
+    debug_pod: bool
+    node_check: bool
+    mpi: bool
+    sources: Sources
+    protect_data: bool

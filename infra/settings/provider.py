@@ -1,0 +1,221 @@
+"""The keys of the AWS provider in a stack file (`aws:...`), and keys that no provider reads.
+
+The program creates its own provider, which the engine does not configure from these keys. So `read_provider` applies
+or refuses each key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from infra.settings import regions
+from infra.settings.fields import REQUIRED, MapKey, Model, Scalar, Text, hint, mistyped, setting, type_name
+from infra.settings.formats import REGION
+from infra.settings.problems import Problems, validate
+
+PREFIX: Final = "aws:"
+# AWS allows 50 tags on a resource
+# (https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html). The stack, Karpenter and
+# EKS set some of them.
+MAX_TAGS: Final = 30
+# Prefixes of tags that the stack and its controllers set or select by. AWS reserves `aws:`.
+RESERVED_TAG_PREFIXES: Final = (
+    *("aws:", "trainyard:", "eks:", "karpenter.", "kubernetes.io/", "k8s.io/", "ebs.csi.aws.com/"),
+)
+_USE_PROFILE: Final = "set it in a profile of ~/.aws/config, and set aws:profile to the profile's name"
+_LEAVE_OUT: Final = "remove it, or use a profile (aws:profile) or the environment"
+# Keys of the provider (pulumi_aws.Provider) that are refused, each with the advice for the user.
+REFUSED: Final = {
+    **dict.fromkeys(
+        ("accessKey", "secretKey", "token"),
+        "a stack file must not contain credentials. Use a profile (aws:profile) or the environment",
+    ),
+    **dict.fromkeys(
+        (
+            *("assumeRole", "assumeRoles", "assumeRoleWithWebIdentity", "stsRegion", "customCaBundle"),
+            *("useDualstackEndpoint", "useFipsEndpoint", "maxRetries", "retryMode", "endpoints"),
+            *("s3UsePathStyle", "s3UsEast1RegionalEndpoint"),
+        ),
+        _USE_PROFILE,
+    ),
+    **dict.fromkeys(
+        ("allowedAccountIds", "forbiddenAccountIds"), "set trainyard:cluster.accountId to the one account"
+    ),
+    **dict.fromkeys(
+        ("sharedConfigFiles", "sharedCredentialsFiles"),
+        "set AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE in the environment",
+    ),
+    **dict.fromkeys(
+        ("httpProxy", "httpsProxy", "noProxy"), "set HTTPS_PROXY and NO_PROXY in the environment"
+    ),
+    **dict.fromkeys(
+        (
+            *("ec2MetadataServiceEndpoint", "ec2MetadataServiceEndpointMode", "ignoreTags", "insecure"),
+            *("skipCredentialsValidation", "skipMetadataApiCheck", "skipRegionValidation"),
+            *(
+                "skipRequestingAccountId",
+                "tagPolicyCompliance",
+                "tokenBucketRateLimiterCapacity",
+                "userAgents",
+            ),
+        ),
+        _LEAVE_OUT,
+    ),
+}
+# Other providers, and why their keys have no effect.
+UNUSED_PROVIDERS: Final = {
+    "aws-native": "the program does not use this provider",
+    "docker": "the program does not use this provider",
+    "docker-build": "the program uses Docker's own configuration",
+    "eks": "trainyard:cluster holds the settings of the cluster",
+    "kubernetes": "the program connects it to the stack's own cluster",
+}
+# A namespace less similar to the project's name is that of a provider, such as aws or kubernetes.
+SIMILAR: Final = 0.75
+# How a stack file writes an encrypted value (https://www.pulumi.com/docs/iac/concepts/secrets/).
+ENCRYPTED: Final = "secure"
+PLAIN: Final = (
+    "settings stand in plain text in what they make, Jobs and outputs among it; it must not be here, but in a"
+    " Kubernetes Secret that pods of your own read"
+)
+
+
+class _Region(Text):
+    """An AWS region that the pinned botocore knows."""
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(mistyped(value, self.must_be))
+        if value not in regions.names():
+            near = hint(value, regions.names()) or f"; it must be {self.must_be}"
+            raise ValueError(f"'{value}' is not a known region{near}")
+        return value
+
+
+class _TagKey(MapKey):
+    """A tag that neither the stack nor AWS uses."""
+
+    def check(self, value: Any) -> Any:
+        key = super().check(value)
+        if key.lower().startswith(RESERVED_TAG_PREFIXES) or key == "Name":
+            raise ValueError("is reserved for the stack and for AWS; it must be another tag")
+        return key
+
+
+# Characters that all services accept (best-practices-and-strats.html).
+Tags = dict[
+    Annotated[str, _TagKey("1 to 128 letters, digits, spaces and _.:/=+@-", r"[A-Za-z0-9 _.:/=+@-]{1,128}")],
+    Annotated[
+        str, Scalar("at most 256 letters, digits, spaces and _.:/=+@-", r"[A-Za-z0-9 _.:/=+@-]{0,256}")
+    ],
+]
+
+
+class DefaultTags(Model):
+    """The tags of all resources."""
+
+    tags: Tags = setting({}, "new nodes; replaces system nodes", example={"team": "ml"})
+    """Tags for all resources, nodes and disks."""
+
+
+class ProviderSection(Model):
+    """The keys of the AWS provider that the program applies."""
+
+    region: Annotated[str, _Region("the name of an AWS region, such as us-west-2", REGION)] = setting(
+        REQUIRED, "fixed", example="us-west-2"
+    )
+    """The region; required."""
+    profile: Annotated[str, Text("the name of a profile", r"[!-~]([ -~]*[!-~])?")] | None = setting(
+        None, "in place, in one account", example="research"
+    )
+    """A profile of `~/.aws/config`. It overrides keys in the environment."""
+    default_tags: DefaultTags | None = setting(None, "new nodes; replaces system nodes")
+    """`tags:` with tags for all resources, nodes and disks."""
+
+
+SUPPORTED_KEYS: Final = tuple(str(each.alias) for each in ProviderSection.model_fields.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """The AWS provider: a profile of ~/.aws/config, None for the environment; the tags of all resources."""
+
+    profile: str | None
+    tags: dict[str, str]
+
+
+def read_provider(problems: Problems, config: Mapping[str, Any]) -> tuple[str, Provider]:
+    """Return the region, "" if it is invalid, and the provider. `config` has the full keys of a stack file."""
+    values = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
+    known = {key: values[key] for key in SUPPORTED_KEYS if key in values}
+    section = validate(problems, ProviderSection, known, prefix=PREFIX)
+    tags = section.default_tags.tags if section.default_tags else {}
+    if len(tags) > MAX_TAGS:
+        problems.add(
+            f"{PREFIX}defaultTags.tags",
+            f"has {len(tags)} tags; it must have at most {MAX_TAGS}, because AWS allows 50 on a resource",
+        )
+    for key in values:
+        # A key may contain a path: aws:assumeRoles[0].roleArn.
+        name = re.split(r"[.\[]", key)[0]
+        if name in SUPPORTED_KEYS:
+            continue
+        near = hint(name, (*SUPPORTED_KEYS, *REFUSED))
+        problems.add(
+            f"{PREFIX}{key}",
+            f"is not supported; {REFUSED[name]}"
+            if name in REFUSED
+            else f"is not a known key{near} (known: {', '.join(SUPPORTED_KEYS)})",
+        )
+    for key in config:
+        namespace, colon, _ = key.partition(":")
+        if colon and namespace in UNUSED_PROVIDERS:
+            problems.add(key, f"has no effect, because {UNUSED_PROVIDERS[namespace]}; remove it")
+    return section.region, Provider(profile=section.profile, tags=tags)
+
+
+def check_namespaces(
+    problems: Problems, config: Mapping[Any, Any], project: str, known: tuple[str, ...]
+) -> None:
+    """Report every key that is meant for the project and would not be read."""
+    for key in config:
+        if not isinstance(key, str):
+            name = "null" if key is None else str(key).lower() if isinstance(key, bool) else str(key)
+            problems.add(f"{project}:{name}", f"has a key that is {type_name(key)}; it must be a text")
+            continue
+        namespace, colon, name = key.partition(":")
+        if not colon:
+            near = "" if key in known else hint(key, known)
+            problems.add(key, f"has no namespace; it must be {project}:{key}{near}")
+        elif namespace != project and _is_similar(namespace, project):
+            problems.add(key, f"'{namespace}' is nobody's namespace; it must be {project}:{name}")
+
+
+def _is_similar(word: str, project: str) -> bool:
+    return difflib.SequenceMatcher(None, word.strip().lower(), project).ratio() >= SIMILAR
+
+
+def has_secret(problems: Problems, path: str, value: object, secrets: frozenset[str]) -> bool:
+    """Return whether a section holds a secret. Report its place; the engine knows the section only."""
+    places = list(_encrypted(path, value))
+    for place in places:
+        problems.add(place, f"is a secret, and {PLAIN}")
+    if not places and path in secrets:
+        problems.add(path, f"holds a secret, and {PLAIN}")
+    return bool(places) or path in secrets
+
+
+def _encrypted(path: str, value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if set(value) == {ENCRYPTED} and isinstance(value[ENCRYPTED], str):
+            yield path
+            return
+        for key, entry in value.items():
+            yield from _encrypted(f"{path}.{key}", entry)
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from _encrypted(f"{path}[{index}]", entry)
