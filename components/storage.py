@@ -31,7 +31,7 @@ class ModelBucketArgs:
 class ModelBucket(pulumi.ComponentResource):
     """Afterwards there is a bucket: versioned, encrypted with our key, closed to the public, reached over TLS only.
 
-    Access control lists are off: the account owns each object, whoever uploads it. Lifecycle rules delete incomplete
+    Access control lists are off: the account owns each object. Lifecycle rules delete incomplete
     uploads after seven days, old versions after `keep_old_versions_days` (those of checkpoints after a day), and logs
     of torchrun jobs after `keep_job_logs_days`. Other current objects are never deleted. With `protect`, neither
     `destroy` nor a replacement touches the bucket or its settings; without, `destroy` deletes it with its objects.

@@ -40,10 +40,10 @@ PASSING: Final = (
 
 
 class Account:
-    """An `AccountApi`, and what the sweep after the cluster needs.
+    """An `AccountApi` and a `RemainsApi`.
 
-    `pools` names the stack's own pools in a given cluster, where machines of others have the cluster's tags, too, and
-    are left alone; None is a cluster that is all the stack's own.
+    `pools` names the stack's pools in an existing cluster, where other instances have the cluster's tags, too. It is
+    None if the stack created the cluster.
     """
 
     def __init__(self, session: Any, cluster: str, pools: frozenset[str] | None = None) -> None:
@@ -53,11 +53,11 @@ class Account:
         self._iam = session.client("iam")
         self._logs = session.client("logs")
 
-    def machines(self) -> list[str]:
-        return self._machines({"Name": "instance-state-name", "Values": ALIVE})
+    def instances(self) -> list[str]:
+        return self._instances({"Name": "instance-state-name", "Values": ALIVE})
 
-    def _machines(self, *more: dict[str, Any]) -> list[str]:
-        """Karpenter's, also those that have ended within the last hour or so, which EC2 still shows."""
+    def _instances(self, *more: dict[str, Any]) -> list[str]:
+        """Return Karpenter's instances, with those that were terminated in the last hour, which EC2 still lists."""
         filters = [*self._karpenters(), {"Name": "tag-key", "Values": [LABEL_NODEPOOL]}, *more]
         pages = self._ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return [
@@ -70,7 +70,7 @@ class Account:
     def terminate(self, instances: list[str]) -> None:
         self._ec2.terminate_instances(InstanceIds=instances)
 
-    def remove_remains_of_machines(self) -> list[str]:
+    def remove_leftovers_of_instances(self) -> list[str]:
         return [*self.remove_interfaces(), *self._remove_templates(), *self._remove_profiles()]
 
     def remove_interfaces(self) -> list[str]:
@@ -111,9 +111,9 @@ class Account:
         ]
 
     def remove_late_logs(self) -> list[str]:
-        """The control plane's log group, where EKS made it anew.
+        """Delete the control plane's log group if EKS created it again.
 
-        EKS gives it no tag; one with a tag is the stack's own, or somebody's who wants it.
+        EKS sets no tags. A group with a tag is the stack's, or was created by a user.
         """
         name = control_plane_group(self._cluster)
         # Sorted by name, so that the group of exactly this name is on the first page
@@ -128,16 +128,16 @@ class Account:
                 return [f"log group {name}"]
         return []
 
-    def held(self, vpc: str | None) -> list[str]:
-        """What is still to go: interfaces of the cluster in any state, its group, GuardDuty's endpoint and group."""
-        held = [
+    def remaining(self, vpc: str | None) -> list[str]:
+        """Return what is left: interfaces of the cluster in any state, its group, GuardDuty's endpoint and group."""
+        found = [
             f"network interface {each}"
             for each in self._ids(
                 "describe_network_interfaces", "NetworkInterfaces", self._tagged(INTERFACE_CLUSTER_TAG)
             )
         ]
         groups = self._ids("describe_security_groups", "SecurityGroups", self._tagged(EKS_CLUSTER_TAG))
-        held += [f"security group {each}" for each in groups]
+        found += [f"security group {each}" for each in groups]
         if vpc:
             filters = [
                 {"Name": "vpc-id", "Values": [vpc]},
@@ -147,8 +147,8 @@ class Account:
                 ("describe_vpc_endpoints", "VpcEndpoints"),
                 ("describe_security_groups", "SecurityGroups"),
             ):
-                held += [f"GuardDuty's {each}" for each in self._ids(method, key, filters)]
-        return held
+                found += [f"GuardDuty's {each}" for each in self._ids(method, key, filters)]
+        return found
 
     def _remove_templates(self) -> list[str]:
         found = self._ids("describe_launch_templates", "LaunchTemplates", self._karpenters())
@@ -200,7 +200,7 @@ class Account:
         if self._pools is None:
             yield of_cluster
             return
-        machines = self._machines()
+        machines = self._instances()
         for first in range(0, len(machines), MOST_VALUES):
             ids = machines[first : first + MOST_VALUES]
             yield [*of_cluster, {"Name": f"tag:{INSTANCE_TAG}", "Values": ids}]

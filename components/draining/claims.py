@@ -1,6 +1,6 @@
-"""Who mounts a volume claim, and what makes such pods anew. Pure: objects as the API serves them in, names out.
+"""Which pods mount a volume claim, and which objects own these pods. Pure: objects of the API in, names out.
 
-A claim that is deleted stays as long as there is a pod with it, running or not
+A deleted claim remains as long as a pod uses it, running or not
 (https://kubernetes.io/docs/concepts/storage/persistent-volumes/, "Storage Object in Use Protection").
 """
 
@@ -21,9 +21,9 @@ from components.draining.kinds import (
 )
 
 Item = Mapping[str, Any]
-# What Kubernetes itself makes pods by. Those of an operator's own kinds are not here: what they made is, and is ended
-# as often as they make it.
-MAKERS: Final[Mapping[tuple[str, str], Kind]] = {
+# Kinds of Kubernetes that create pods. An operator's own kinds are not here: the objects that they create are, and the
+# drain deletes these as often as they are created.
+OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     ("apps", "DaemonSet"): DAEMON_SETS,
     ("apps", "Deployment"): DEPLOYMENTS,
     ("apps", "ReplicaSet"): REPLICA_SETS,
@@ -32,11 +32,11 @@ MAKERS: Final[Mapping[tuple[str, str], Kind]] = {
     ("batch", "Job"): EVERY_JOB,
 }
 # A pod's ReplicaSet and its Deployment, or its Job and its CronJob.
-MOST_MAKERS: Final = 2
+MAX_OWNERS: Final = 2
 
 
 def claims_of(pod: Item) -> frozenset[str]:
-    """Claims that a pod mounts, `<namespace>/<name>`; the one of an ephemeral volume has pod's and volume's name.
+    """Return the claims that a pod mounts, `<namespace>/<name>`. An ephemeral volume's has the pod's and its name.
 
     https://kubernetes.io/docs/concepts/storage/ephemeral-volumes/, "PersistentVolumeClaim naming".
     """
@@ -50,15 +50,15 @@ def claims_of(pod: Item) -> frozenset[str]:
     return frozenset(f"{metadata['namespace']}/{name}" for name in found)
 
 
-def first_maker(pod: Item, get: Callable[[Kind, str], Item | None]) -> tuple[Kind, Item] | None:
-    """The object at whose deletion a pod goes for good, with its kind; None for a pod that nothing makes anew.
+def top_owner(pod: Item, get: Callable[[Kind, str], Item | None]) -> tuple[Kind, Item] | None:
+    """Return the topmost owner of a pod, with its kind; None for a pod without an owner.
 
-    `get` reads an object by its kind and `<namespace>/<name>`; it gives None for one that is gone.
+    `get` reads an object by its kind and `<namespace>/<name>`; it returns None if there is none.
     """
     found: tuple[Kind, Item] | None = None
     item = pod
-    for _ in range(MOST_MAKERS):
-        named = _maker(item)
+    for _ in range(MAX_OWNERS):
+        named = _owner(item)
         above = get(*named) if named else None
         if named is None or above is None:
             break
@@ -66,11 +66,11 @@ def first_maker(pod: Item, get: Callable[[Kind, str], Item | None]) -> tuple[Kin
     return found
 
 
-def _maker(item: Item) -> tuple[Kind, str] | None:
+def _owner(item: Item) -> tuple[Kind, str] | None:
     metadata = metadata_of(item)
     for owner in metadata.get("ownerReferences") or []:
         group = str(owner.get("apiVersion", "")).rpartition("/")[0]
-        kind = MAKERS.get((group, str(owner.get("kind"))))
+        kind = OWNERS.get((group, str(owner.get("kind"))))
         if owner.get("controller") and kind is not None:
             return kind, f"{metadata['namespace']}/{owner['name']}"
     return None

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
-from components.draining.claims import claims_of, first_maker
+from components.draining.claims import claims_of, top_owner
 from components.draining.kinds import (
     ALL_PODS,
     EVERYWHERE,
@@ -71,7 +71,7 @@ class Cluster:
         deployment = self._request("GET", CONTROLLER_PATH) or {}
         return int(deployment.get("status", {}).get("availableReplicas") or 0) > 0
 
-    def delete_pods_that_hold_machines(self) -> list[str]:
+    def delete_blocking_pods(self) -> list[str]:
         nodes = frozenset(self.names(NODES))
         holding = [pod for pod in self._items(ALL_PODS) if nodes and holds_a_node(pod, nodes)]
         found = [name_of(ALL_PODS, pod) for pod in holding if "deletionTimestamp" not in metadata_of(pod)]
@@ -100,11 +100,11 @@ class Cluster:
         wanted, found = frozenset(claims), dict[tuple[Kind, str], Mapping[str, Any]]()
         for pod in self._items(ALL_PODS):
             if self._scope.has(ALL_PODS, pod) and claims_of(pod) & wanted:
-                kind, item = first_maker(pod, self._get) or (ALL_PODS, pod)
+                kind, item = top_owner(pod, self._get) or (ALL_PODS, pod)
                 found[kind, name_of(kind, item)] = item
         fresh = [each for each, item in found.items() if "deletionTimestamp" not in metadata_of(item)]
         for kind, name in fresh:
-            # In the foreground, so that it makes no pod anew, and its pods go with it.
+            # In the foreground, so that it creates no more pods, and its pods are deleted with it.
             self.delete(kind, name)
         return [f"{kind.plural} {name}" for kind, name in fresh]
 

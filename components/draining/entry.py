@@ -24,7 +24,7 @@ def at_delete(props: Mapping[str, Any]) -> None:
     """
     cluster, timeout = str(props["cluster"]), float(props["timeoutSeconds"])
     session = boto3.Session(region_name=str(props["region"]), profile_name=props.get("profile"))
-    say = _teller(f"{props['task']} of {cluster}")
+    say = _printer(f"{props['task']} of {cluster}")
     if props["task"] == REMAINS:
         vpc = str(props["vpc"]) if props.get("vpc") else None
         # A stack of an earlier program did not note it.
@@ -40,7 +40,7 @@ def at_delete(props: Mapping[str, Any]) -> None:
         protection.turn_off(session.client("eks"), cluster, say=say, clock=steps.Clock())
 
 
-def _teller(prefix: str) -> Callable[[str], None]:
+def _printer(prefix: str) -> Callable[[str], None]:
     def say(line: str) -> None:
         print(f"{prefix}: {line}", flush=True)
 

@@ -37,7 +37,7 @@ class Kind:
     labels: str | None = None
 
 
-# A Job that was made from the manifest in the outputs has no run of its own name, so that the role tells.
+# Selected by role, because a Job from the manifest in the outputs has another run's name.
 JOBS: Final = Kind(
     group="batch",
     version="v1",
@@ -45,20 +45,18 @@ JOBS: Final = Kind(
     namespace=TRAINING_NAMESPACE,
     labels=f"{LABEL_ROLE}={ROLE_LAUNCHER}",
 )
-TRAININGS: Final = Kind(
+PYTORCH_JOBS: Final = Kind(
     group="kubeflow.org", version="v1", plural="pytorchjobs", namespace=TRAINING_NAMESPACE
 )
-MPI_TRAININGS: Final = Kind(
-    group="kubeflow.org", version="v1", plural="mpijobs", namespace=TRAINING_NAMESPACE
-)
-# Wherever they are: with their definitions, which are the stack's, all of them go.
+MPI_JOBS: Final = Kind(group="kubeflow.org", version="v1", plural="mpijobs", namespace=TRAINING_NAMESPACE)
+# In all namespaces: the stack's CustomResourceDefinitions are deleted with all objects.
 GANGS: Final = Kind(
     group=TORCHRUN_GROUP, version=TORCHRUN_VERSION, plural=TORCHRUN_JOBS, namespace=EVERYWHERE
 )
 QUEUES: Final = Kind(
     group=TORCHRUN_GROUP, version=TORCHRUN_VERSION, plural=TORCHRUN_QUEUES, namespace=EVERYWHERE
 )
-# What keeps machines warm: without it first, its pods would come back for as long as the drain takes.
+# Deployments of warm nodes: deleted before their pods, which would come back otherwise.
 HOLDERS: Final = Kind(
     group="apps", version="v1", plural="deployments", namespace=TRAINING_NAMESPACE, labels=LABEL_ROLE
 )
@@ -70,7 +68,7 @@ NODE_CLAIMS: Final = Kind(group=KARPENTER, version="v1", plural="nodeclaims", la
 NODE_CLASSES: Final = Kind(group=KARPENTER_AWS, version="v1", plural="ec2nodeclasses")
 NODES: Final = Kind(group="", version="v1", plural="nodes", labels=LABEL_NODEPOOL)
 ALL_PODS: Final = Kind(group="", version="v1", plural="pods", namespace=EVERYWHERE)
-# What makes pods anew, wherever it is.
+# Owners of pods, in all namespaces.
 DEPLOYMENTS: Final = Kind(group="apps", version="v1", plural="deployments", namespace=EVERYWHERE)
 REPLICA_SETS: Final = Kind(group="apps", version="v1", plural="replicasets", namespace=EVERYWHERE)
 STATEFUL_SETS: Final = Kind(group="apps", version="v1", plural="statefulsets", namespace=EVERYWHERE)

@@ -1,7 +1,7 @@
-"""EKS's own guard of a cluster, which a stack with `protectData` has: turned off when the stack itself goes.
+"""Turns off the deletion protection of a stack's EKS cluster (`protectData`) when the stack is destroyed.
 
-The engine refuses to destroy such a stack unless it is told to leave the data; only then does a drain run. Until then
-nobody deletes the cluster by the console or the AWS CLI, with machines that nobody would give back.
+The engine only destroys such a stack if it keeps the data; only then a drain runs. The protection prevents that the
+cluster is deleted in the console or with the AWS CLI, which would leave its nodes without a controller.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ BUSY: Final = ("ResourceInUseException", "ThrottlingException")
 
 
 def turn_off(eks: Any, cluster: str, *, say: Callable[[str], None], clock: Clock) -> None:
-    """Let a cluster be deleted; one that may be already, or that is gone, is no error. `eks` is a boto3 client.
+    """Turn off the protection. It is no error if it is off, or if there is no cluster. `eks` is a boto3 client.
 
     Raises:
-        DrainError: EKS did not come to an end with it in a quarter of an hour, or failed.
+        DrainError: EKS failed, or did not finish within 15 minutes.
     """
     end = clock.now() + UPDATE_SECONDS
     update = _begin(eks, cluster, clock, end)
@@ -42,7 +42,7 @@ def turn_off(eks: Any, cluster: str, *, say: Callable[[str], None], clock: Clock
 
 
 def _begin(eks: Any, cluster: str, clock: Clock, end: float) -> Any:
-    """EKS's update of the cluster; None where none is needed."""
+    """Start the update of the cluster and return it; None if it is not necessary."""
     while True:
         try:
             if not eks.describe_cluster(name=cluster)["cluster"].get("deletionProtection"):

@@ -1,10 +1,10 @@
-"""After a cluster and its nodes: what still holds the subnets and groups of its network, and is in nobody's state.
+"""Removes what a deleted cluster leaves in its network and in no state.
 
-The network plugin leaves interfaces when its node goes first, EKS leaves its security group where such an interface
-held it, and GuardDuty keeps its own endpoint and group. And the control plane's log group, which holds nothing, but
-whose name the next cluster needs: EKS delivers entries within a few minutes
-(https://docs.aws.amazon.com/eks/latest/userguide/control-plane-logs.html), by its own role, and those that come
-after the group was deleted make it anew. Pure: account and clock are passed in.
+The VPC CNI leaves network interfaces if their node ends first. EKS leaves its security group if such an interface uses
+it, and GuardDuty keeps its endpoint and group. The control plane's log group must go because the next cluster needs its
+name: EKS delivers entries within a few minutes
+(https://docs.aws.amazon.com/eks/latest/userguide/control-plane-logs.html) with its own role, and entries after the
+deletion of the group create it again. Pure: account and clock are passed in.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from components.draining.steps import POLL_SECONDS, REPORT_SECONDS, Clock, Drain
 
 
 class RemainsApi(Protocol):
-    """What is asked of the account. `account_api` has the real one."""
+    """The calls to the AWS account. `account_api` implements them."""
 
     def remove_interfaces(self) -> list[str]:
-        """Remove the cluster's free interfaces; returns their names."""
+        """Remove the cluster's free interfaces. Return their names."""
 
     def remove_cluster_group(self) -> list[str]:
-        """Remove the group that EKS made; returns its name."""
+        """Remove the group that EKS created. Return its name."""
 
     def remove_guardduty(self, vpc: str) -> list[str]:
-        """Remove what GuardDuty made in the VPC; returns the names."""
+        """Remove what GuardDuty created in the VPC. Return the names."""
 
     def remove_late_logs(self) -> list[str]:
-        """Remove the control plane's log group where late entries made it anew; returns its name."""
+        """Remove the control plane's log group if late entries created it again. Return its name."""
 
-    def held(self, vpc: str | None) -> list[str]:
-        """What still holds the network, in whatever state."""
+    def remaining(self, vpc: str | None) -> list[str]:
+        """Return what still uses the network, in whatever state."""
 
 
 def remove(
@@ -43,31 +43,35 @@ def remove(
     say: Callable[[str], None],
     clock: Clock,
 ) -> None:
-    """Remove the remains of a cluster; `vpc` only where the stack made it, None for one that was given.
+    """Remove the leftovers of a cluster. `vpc` is its id if the stack created it, None for an existing one.
 
     `late_logs` are the seconds for which entries of the control plane's logs may still come.
 
     Raises:
-        DrainError: something still holds the network after `timeout` seconds.
+        DrainError: Something still uses the network after `timeout` seconds.
     """
     started = reported = clock.now()
     while True:
-        # Asked before the group is looked for: an entry of the last moment is to be seen by the last round.
+        # Before the search for the group, so that the last round sees an entry of the last moment.
         left = late_logs - (clock.now() - started)
         removed = [*account.remove_interfaces(), *account.remove_cluster_group(), *account.remove_late_logs()]
         removed += account.remove_guardduty(vpc) if vpc else []
         for name in removed:
             say(f"{clock.now() - started:.0f} s: removed {name}")
-        held = account.held(vpc)
-        if not held and left <= 0:
+        remaining = account.remaining(vpc)
+        if not remaining and left <= 0:
             return
         now = clock.now()
-        if held and now - started >= timeout:
+        if remaining and now - started >= timeout:
             raise DrainError(
-                f"still in the network: {some(held)}; find who uses them, then run the destroy again"
+                f"still in the network: {some(remaining)}; find who uses them, then run the destroy again"
             )
         if now - reported >= REPORT_SECONDS:
             reported = now
-            waiting = some(held) if held else f"late entries of the control plane's logs, {left:.0f} s more"
+            waiting = (
+                some(remaining)
+                if remaining
+                else f"late entries of the control plane's logs, {left:.0f} s more"
+            )
             say(f"{now - started:.0f} s: waiting for {waiting}")
-        clock.sleep(POLL_SECONDS * 2 if held else min(POLL_SECONDS * 2, left))
+        clock.sleep(POLL_SECONDS * 2 if remaining else min(POLL_SECONDS * 2, left))

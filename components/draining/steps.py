@@ -1,9 +1,9 @@
-"""The drain: end the work, release addresses, give back every machine, then what hangs on machines.
+"""The steps of the drain: end jobs, delete load balancers, remove every node, then what depended on nodes.
 
-Karpenter's machines are not in the state of the stack; they end only while Karpenter, its role and the routes are
-alive. Where Karpenter does not do it, the machines are terminated by exactly this cluster's tags, and what waits for
-Karpenter is released. Pure: cluster, account and clock are passed in. Each step asks what is there, so that a drain
-that was stopped is simply run again.
+The stack's state does not contain Karpenter's nodes. They can only be removed while Karpenter, its role and the routes
+exist. If Karpenter does not do it, the drain terminates the instances with exactly this cluster's tags, and removes the
+finalizers that wait for Karpenter. Pure: cluster, account and clock are passed in. Each step reads what exists, so a
+drain that was stopped can be run again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from components.draining.kinds import (
     HOLDERS,
     INGRESSES,
     JOBS,
-    MPI_TRAININGS,
+    MPI_JOBS,
     NODE_CLAIMS,
     NODE_CLASSES,
     NODE_POOLS,
     NODES,
     PODS,
+    PYTORCH_JOBS,
     QUEUES,
     SERVICES,
-    TRAININGS,
     VOLUME_CLAIMS,
     VOLUMES,
     Kind,
@@ -34,64 +34,64 @@ from components.draining.kinds import (
 
 POLL_SECONDS: Final = 2.0
 REPORT_SECONDS: Final = 15.0
-# A controller that moves to another node is away for less.
+# A controller that moves to another node is unavailable for less time.
 ABSENT_SECONDS: Final = 45.0
-# Karpenter clears an EC2NodeClass in seconds once its last machine is gone, or not at all.
+# Karpenter finalizes an EC2NodeClass in seconds once its last node is gone, or not at all.
 NODE_CLASS_SECONDS: Final = 120.0
-# The controller of torchrun jobs releases a queue in seconds, or is not there.
+# The controller of torchrun jobs finalizes a queue in seconds, or does not run.
 QUEUE_SECONDS: Final = 120.0
-# Detaching and deleting an EBS volume; one that is not made by a driver of this cluster never goes.
+# Time to detach and delete an EBS volume. A volume of no driver of this cluster is never deleted.
 VOLUME_SECONDS: Final = 180.0
 
 
 class DrainError(Exception):
-    """Machines or objects are left; the message names them and what to do."""
+    """Instances or objects are left. The message names them, and what to do."""
 
 
 class ClusterApi(Protocol):
-    """What the drain asks of a cluster. `cluster_api` has the real one."""
+    """The calls of the drain to a cluster. `cluster_api` implements them."""
 
     def names(self, kind: Kind) -> list[str]:
-        """Names of the stack's own objects of a kind; an empty list where the kind itself is not known."""
+        """Return the names of the stack's objects of a kind; none if the cluster does not know the kind."""
 
     def delete(self, kind: Kind, name: str) -> None:
-        """Delete an object, its dependents with it; one that is gone is no error."""
+        """Delete an object and its dependents. It is no error if it does not exist."""
 
     def remove_finalizers(self, kind: Kind, name: str) -> None:
-        """Let an object go whose controller can't finish it."""
+        """Remove the finalizers of an object whose controller can't finish it."""
 
     def controller_runs(self) -> bool:
-        """Whether a pod of Karpenter's controller is available."""
+        """Return whether a pod of Karpenter's controller is available."""
 
-    def delete_pods_that_hold_machines(self) -> list[str]:
-        """Delete the pods on the stack's machines that Karpenter would wait for; returns those found."""
+    def delete_blocking_pods(self) -> list[str]:
+        """Delete the pods on the stack's nodes for which Karpenter would wait. Return their names."""
 
     def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
-        """Remove the pods of nodes that are gone, as far as this may be done; returns those."""
+        """Remove the pods of deleted nodes, as far as permitted. Return their names."""
 
     def claims_of_volumes(self) -> list[str]:
-        """Volume claims, `<namespace>/<name>`, whose volumes a driver made and removes again."""
+        """Return the volume claims, `<namespace>/<name>`, whose volumes a driver created and deletes."""
 
     def end_users_of_claims(self, claims: list[str]) -> list[str]:
-        """Delete the stack's own pods that mount these claims, by what makes them anew; returns what is new of it."""
+        """Delete the stack's pods that mount these claims, by their owners. Return what was not deleted before."""
 
 
 class AccountApi(Protocol):
-    """What the drain asks of the account. `account_api` has the real one."""
+    """The calls of the drain to the AWS account. `account_api` implements them."""
 
-    def machines(self) -> list[str]:
-        """Ids of instances with exactly this cluster's tags (in a given one: own pools') that are not terminated."""
+    def instances(self) -> list[str]:
+        """Return the ids of instances of this cluster (in an existing one: of the stack's pools) that exist."""
 
     def terminate(self, instances: list[str]) -> None:
         """Terminate instances."""
 
-    def remove_remains_of_machines(self) -> list[str]:
-        """Remove free interfaces, launch templates and instance profiles of machines; returns their names."""
+    def remove_leftovers_of_instances(self) -> list[str]:
+        """Remove free interfaces, launch templates and instance profiles. Return their names."""
 
 
 @dataclass(kw_only=True)
 class Clock:
-    """Time, so that tests need none of it."""
+    """Time; tests pass their own."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -105,26 +105,26 @@ def run(
     say: Callable[[str], None],
     clock: Clock,
 ) -> None:
-    """The drain's steps; `cluster` None is one that is gone, of which only the account is left.
+    """Run the drain's steps. `cluster` is None if it does not exist any more; then only the account is cleaned.
 
     Raises:
-        DrainError: something is left after `timeout` seconds.
+        DrainError: Something is left after `timeout` seconds.
     """
     drain = _Drain(cluster=cluster, account=account, clock=clock, out=say, timeout=timeout)
     if cluster is None:
-        drain.say("the cluster is gone; looking for machines that it left")
+        drain.say("the cluster does not exist; looking for its instances")
     else:
         drain.end_work(cluster)
         drain.release_addresses(cluster)
-        drain.give_back_machines(cluster)
+        drain.remove_nodes(cluster)
     drain.terminate_rest()
     if cluster is not None:
         drain.forget_pods(cluster)
         drain.release_volumes(cluster)
         drain.end_node_classes(cluster)
-    for name in account.remove_remains_of_machines():
-        drain.say(f"removed {name}, which a machine had left")
-    drain.say("no machine is left")
+    for name in account.remove_leftovers_of_instances():
+        drain.say(f"removed {name}, a leftover of an instance")
+    drain.say("no node is left")
 
 
 @dataclass(kw_only=True)
@@ -142,19 +142,19 @@ class _Drain:
 
     @property
     def end(self) -> float:
-        """When the time is over."""
+        """The time at which the drain gives up."""
         return self.started + self.timeout
 
     def say(self, line: str) -> None:
-        """One line of progress, with the seconds since the start."""
+        """Print a line of progress with the seconds since the start."""
         self.out(f"{self.clock.now() - self.started:.0f} s: {line}")
 
     def end_work(self, cluster: ClusterApi) -> None:
-        """The launcher first: it would make the placeholders anew; likewise what keeps machines warm."""
+        """Delete launchers first, because they create placeholders; then jobs, warm nodes and pods."""
         for kind, what in (
             (JOBS, "launcher Jobs"),
-            (TRAININGS, "PyTorchJobs"),
-            (MPI_TRAININGS, "MPIJobs"),
+            (PYTORCH_JOBS, "PyTorchJobs"),
+            (MPI_JOBS, "MPIJobs"),
         ):
             self._empty(cluster, kind, what)
         self._end_torchrun(cluster)
@@ -162,10 +162,10 @@ class _Drain:
             self._empty(cluster, kind, what)
 
     def _end_torchrun(self, cluster: ClusterApi) -> None:
-        """Jobs, whose pods go with them, then queues, while the controller runs that has to release some of these.
+        """Delete jobs with their pods, then queues, while their controller still runs to finalize them.
 
-        What it does not release would keep the definitions from going for ever. Of a queue KAI's is left then, which is
-        nobody's any more.
+        An object that it does not finalize would block the deletion of its definition for ever. Its queue of KAI
+        Scheduler then remains.
         """
         for kind, what in ((GANGS, "TorchrunJobs"), (QUEUES, "TorchrunQueues")):
             names = cluster.names(kind)
@@ -178,12 +178,12 @@ class _Drain:
                 self._release(cluster, (kind,))
 
     def release_addresses(self, cluster: ClusterApi) -> None:
-        """Load balancers hold subnets and groups; their controllers let go of the object when they are gone."""
+        """Delete load balancers, which use subnets and security groups."""
         for kind, what in ((SERVICES, "Services of type LoadBalancer"), (INGRESSES, "Ingresses")):
             self._empty(cluster, kind, what)
 
-    def give_back_machines(self, cluster: ClusterApi) -> None:
-        """Pools, so that nothing new is bought; then claims, for half of the time at most by Karpenter itself."""
+    def remove_nodes(self, cluster: ClusterApi) -> None:
+        """Delete NodePools, so that no node is created, then NodeClaims: by Karpenter for at most half of the time."""
         for name in cluster.names(NODE_POOLS):
             cluster.delete(NODE_POOLS, name)
         half = self.started + self.timeout / 2
@@ -202,51 +202,52 @@ class _Drain:
                 for name in sorted(fresh):
                     cluster.delete(NODE_CLAIMS, name)
                 asked |= fresh
-            if held := cluster.delete_pods_that_hold_machines():
-                self.say(f"deleting pods that hold machines: {some(held)}")
+            if blocking := cluster.delete_blocking_pods():
+                self.say(f"deleting pods that block nodes: {some(blocking)}")
             if now - reported >= REPORT_SECONDS:
                 reported = now
-                self.say(f"waiting for {len(claims)} machines: {some(claims)}")
+                self.say(f"waiting for {len(claims)} nodes: {some(claims)}")
             self.clock.sleep(POLL_SECONDS)
 
     def _take_down(self, cluster: ClusterApi, why: str) -> None:
-        """Karpenter won't do it: terminate the machines ourselves, then release what waits for it."""
-        machines = self.account.machines()
-        self.say(f"Karpenter {why}; terminating {len(machines)} machines by this cluster's tags")
+        """Terminate the instances without Karpenter, then remove the finalizers that wait for it."""
+        instances = self.account.instances()
+        self.say(f"Karpenter {why}; terminating {len(instances)} instances by this cluster's tags")
         self.terminate_rest()
         self._release(cluster, (NODE_CLAIMS, NODES))
 
     def terminate_rest(self) -> None:
-        """Machines that no claim names (any more)."""
+        """Terminate instances without a NodeClaim."""
         asked: set[str] = set()
         reported = self.clock.now() - REPORT_SECONDS
-        while machines := self.account.machines():
-            if fresh := sorted(set(machines) - asked):
+        while instances := self.account.instances():
+            if fresh := sorted(set(instances) - asked):
                 self.account.terminate(fresh)
                 asked |= set(fresh)
             if self.clock.now() >= self.end:
                 raise DrainError(
-                    f"{len(machines)} machines are left: {some(machines)}; terminate them, then run the destroy again"
+                    f"{len(instances)} instances are left: {some(instances)}; terminate them, then run the destroy"
+                    " again"
                 )
             if self.clock.now() - reported >= REPORT_SECONDS:
                 reported = self.clock.now()
-                self.say(f"waiting for {len(machines)} machines to terminate: {some(machines)}")
+                self.say(f"waiting for {len(instances)} instances to terminate: {some(instances)}")
             self.clock.sleep(POLL_SECONDS * 2)
 
     def forget_pods(self, cluster: ClusterApi) -> None:
-        """The pods of a DaemonSet outlive their machines, and a DaemonSet ends only with its pods.
+        """Delete the pods of DaemonSets that outlive their nodes: a DaemonSet ends only with its pods.
 
-        The garbage collector of Kubernetes leaves them for 40 seconds and looks every 20 (kube-controller-manager,
-        pkg/controller/podgc/gc_controller.go), which all of a destroy would wait for.
+        The garbage collector of Kubernetes only deletes them after 40 seconds and runs every 20
+        (kube-controller-manager, pkg/controller/podgc/gc_controller.go); the whole destroy would wait for it.
         """
         gone = self.nodes - set(cluster.names(NODES))
         if gone and (pods := cluster.forget_pods_of(frozenset(gone))):
-            self.say(f"removed pods of machines that are gone: {some(pods)}")
+            self.say(f"removed pods of deleted nodes: {some(pods)}")
 
     def release_volumes(self, cluster: ClusterApi) -> None:
-        """Disks that a driver made: after the machines that held them, while the driver still runs.
+        """Delete the volumes of drivers: after the nodes that mounted them, while the driver still runs.
 
-        A claim stays as long as a pod mounts it, and the pods on the system nodes are still there.
+        A claim remains as long as a pod mounts it, and the pods on the system nodes still run.
         """
         if not cluster.claims_of_volumes():
             return
@@ -256,12 +257,12 @@ class _Drain:
         while volumes := cluster.names(VOLUMES):
             now = self.clock.now()
             if now >= until:
-                self.say(f"still there, look for them in the account: {some(volumes)}")
+                self.say(f"volumes are left; delete them in the account: {some(volumes)}")
                 return
-            # Again and again: an operator may make its pods, and their claims, anew.
+            # In each round, because an operator may create its pods and their claims again.
             claims = cluster.claims_of_volumes()
             if ended := cluster.end_users_of_claims(claims):
-                self.say(f"ending what mounts volumes: {some(ended)}")
+                self.say(f"deleting what mounts volumes: {some(ended)}")
             if fresh := set(claims) - asked:
                 self.say(f"deleting volume claims: {some(list(fresh))}")
                 asked |= fresh
@@ -273,7 +274,7 @@ class _Drain:
             self.clock.sleep(POLL_SECONDS)
 
     def end_node_classes(self, cluster: ClusterApi) -> None:
-        """With the last EC2NodeClass Karpenter removes its instance profiles, unless its role no longer may."""
+        """Delete the EC2NodeClasses. With the last one, Karpenter removes its instance profiles, if it may."""
         for name in cluster.names(NODE_CLASSES):
             cluster.delete(NODE_CLASSES, name)
         patience = NODE_CLASS_SECONDS if cluster.controller_runs() else 0
@@ -297,7 +298,7 @@ class _Drain:
             )
 
     def _wait(self, cluster: ClusterApi, kind: Kind, what: str, until: float) -> bool:
-        """Wait until no object of the kind is left; False when the time is over."""
+        """Wait until no object of the kind is left. Return False if the time is over."""
         began = reported = self.clock.now()
         while names := cluster.names(kind):
             now = self.clock.now()
@@ -310,7 +311,7 @@ class _Drain:
         return True
 
     def _release(self, cluster: ClusterApi, kinds: tuple[Kind, ...]) -> None:
-        """Remove finalizers of objects whose machines are gone for sure."""
+        """Remove the finalizers of objects whose instances certainly do not exist."""
         for kind in kinds:
             names = cluster.names(kind)
             if names:
@@ -321,6 +322,6 @@ class _Drain:
 
 
 def some(names: list[str]) -> str:
-    """The first five of the names."""
+    """Return the first five names."""
     shown = ", ".join(sorted(names)[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -198,14 +198,14 @@ def live(second_world: World) -> Iterator[Live]:
 def test_a_pod_that_must_not_be_disrupted_does_not_stop_the_drain(live: Live) -> None:
     instance = live.machine()
     said = live.drain(timeout=240)
-    assert "deleting pods that hold machines: default/holder" in said
+    assert "deleting pods that block nodes: default/holder" in said
     assert "Karpenter does not finish" not in said
     live.assert_given_back(instance)
 
 
 def test_a_drain_that_was_done_is_done_again_at_once(live: Live) -> None:
     (line,) = live.drain(timeout=60).splitlines()
-    assert line.endswith("s: no machine is left")
+    assert line.endswith("s: no node is left")
 
 
 def test_a_disk_goes_although_its_pod_is_on_a_system_node(live: Live) -> None:
@@ -269,4 +269,4 @@ def test_a_cluster_that_is_gone_is_no_failure(live: Live) -> None:
     eks.get_waiter("cluster_deleted").wait(name=CLUSTER, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
     said = live.drain(timeout=60)
     assert "the cluster is gone" in said
-    assert said.splitlines()[-1].endswith("no machine is left")
+    assert said.splitlines()[-1].endswith("no node is left")

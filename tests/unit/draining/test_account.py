@@ -73,7 +73,7 @@ def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
             LaunchTemplateData={},
             TagSpecifications=specification("launch-template", values),
         )
-    removed = Account(Session(cloud), "main").remove_remains_of_machines()
+    removed = Account(Session(cloud), "main").remove_leftovers_of_instances()
     assert {line for line in removed if "interface" in line} == {f"network interface {each}" for each in mine}
     assert len(removed) == 4
     left = {each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]}
@@ -84,7 +84,7 @@ def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
     assert [each["InstanceProfileName"] for each in iam.list_instance_profiles()["InstanceProfiles"]] == [
         "two"
     ]
-    assert Account(Session(cloud), "main").remove_remains_of_machines() == []
+    assert Account(Session(cloud), "main").remove_leftovers_of_instances() == []
 
 
 def test_in_a_given_cluster_what_belongs_to_pools_of_others_stays(cloud: Cloud) -> None:
@@ -107,8 +107,8 @@ def test_in_a_given_cluster_what_belongs_to_pools_of_others_stays(cloud: Cloud) 
             TagSpecifications=specification("launch-template", of_pool),
         )
     account = Account(Session(cloud), "main", frozenset({"small"}))
-    assert account.machines() == made["small"][:1]
-    removed = account.remove_remains_of_machines()
+    assert account.instances() == made["small"][:1]
+    removed = account.remove_leftovers_of_instances()
     assert {line for line in removed if "interface" in line} == {
         f"network interface {each}" for each in made["small"][1:]
     }
@@ -172,9 +172,9 @@ def test_only_karpenters_machines_of_this_cluster_are_counted(cloud: Cloud) -> N
     for values in (MINE, {**THEIRS, **pool}):
         launch(cloud, values)
     account = Account(Session(cloud), "main")
-    assert account.machines() == [mine]
+    assert account.instances() == [mine]
     account.terminate([mine])
-    assert account.machines() == []
+    assert account.instances() == []
 
 
 def test_the_group_of_a_cluster_and_guarddutys_endpoint_no_longer_hold_the_network(cloud: Cloud) -> None:
@@ -203,10 +203,10 @@ def test_the_group_of_a_cluster_and_guarddutys_endpoint_no_longer_hold_the_netwo
         TagSpecifications=specification("vpc-endpoint", {"GuardDutyManaged": "true"}),
     )
     account = Account(Session(cloud), "main")
-    assert len(account.held(vpc)) == 3
+    assert len(account.remaining(vpc)) == 3
     account.remove_cluster_group()
     account.remove_guardduty(vpc)
     account.remove_guardduty(vpc)  # the group goes once the endpoint's interface is gone
-    assert account.held(vpc) == []
+    assert account.remaining(vpc) == []
     left = ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["SecurityGroups"]
     assert {each["GroupId"] for each in left if each["GroupName"] != "default"} == {other}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.draining.claims import claims_of, first_maker
+from components.draining.claims import claims_of, top_owner
 from components.draining.cluster_api import Cluster
 from components.draining.kinds import DEPLOYMENTS, STATEFUL_SETS, Kind, Scope
 from trainyard.k8s.client import ApiError
@@ -73,13 +73,13 @@ def test_a_pod_goes_for_good_with_what_makes_it_first(
         assert namespace == "web"
         return item(own, *there[own]) if own in there else None
 
-    made = first_maker(pod("p", "data", *owners), get)
+    made = top_owner(pod("p", "data", *owners), get)
     assert (made and (made[0], made[1]["metadata"]["name"])) == found
 
 
 def test_owners_that_own_each_other_come_to_an_end() -> None:
     circle = item("a", owner("apps/v1", "ReplicaSet", "a"))
-    made = first_maker(circle, lambda _kind, _name: circle)
+    made = top_owner(circle, lambda _kind, _name: circle)
     assert made is not None
     assert made[1] is circle
 

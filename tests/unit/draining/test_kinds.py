@@ -16,9 +16,9 @@ from components.draining.kinds import (
     NODE_CLASSES,
     NODE_POOLS,
     PODS,
+    PYTORCH_JOBS,
     QUEUES,
     SERVICES,
-    TRAININGS,
     VOLUMES,
     Kind,
     Scope,
@@ -84,7 +84,7 @@ def test_torchrun_jobs_and_queues_go_from_everywhere_with_their_definitions_and_
     for place in ("training", "team"):
         assert not SHARED.has(kind, item("a", place))
     assert not SHARED.asks_for(kind)
-    assert SHARED.asks_for(TRAININGS)
+    assert SHARED.asks_for(PYTORCH_JOBS)
     assert not brought.has(SERVICES, item("a", "web", spec={"type": "LoadBalancer"}))
 
 

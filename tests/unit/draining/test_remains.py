@@ -39,7 +39,7 @@ class Remaining:
     def remove_late_logs(self) -> list[str]:
         return ["log group g"] if self.rounds in self.late else []
 
-    def held(self, vpc: str | None) -> list[str]:
+    def remaining(self, vpc: str | None) -> list[str]:
         return ["network interface eni-1"] if self.there else []
 
 

@@ -11,15 +11,15 @@ from components.draining.kinds import (
     HOLDERS,
     INGRESSES,
     JOBS,
-    MPI_TRAININGS,
+    MPI_JOBS,
     NODE_CLAIMS,
     NODE_CLASSES,
     NODE_POOLS,
     NODES,
     PODS,
+    PYTORCH_JOBS,
     QUEUES,
     SERVICES,
-    TRAININGS,
     VOLUME_CLAIMS,
     VOLUMES,
     Kind,
@@ -37,7 +37,7 @@ class World:
 
     def __init__(self, objects: dict[Kind, list[str]], instances: list[str]) -> None:
         self.objects = {kind: list(names) for kind, names in objects.items()}
-        self.instances = list(instances)
+        self.alive = list(instances)
         self.log: list[str] = []
         self.finishes: Callable[[Kind], bool] = lambda _: True
         self.terminates = True
@@ -60,8 +60,8 @@ class World:
 
     def _gone(self, kind: Kind, name: str) -> None:
         self.objects[kind].remove(name)
-        if kind == NODE_CLAIMS and self.instances:
-            self.instances.pop()
+        if kind == NODE_CLAIMS and self.alive:
+            self.alive.pop()
         if kind == NODE_CLAIMS and self.objects.get(NODES):
             self.objects[NODES].pop()
         if kind == VOLUME_CLAIMS and self.finishes(VOLUMES):
@@ -75,7 +75,7 @@ class World:
     def controller_runs(self) -> bool:
         return self.runs
 
-    def delete_pods_that_hold_machines(self) -> list[str]:
+    def delete_blocking_pods(self) -> list[str]:
         held, self.held = self.held, []
         if held:  # Karpenter now goes on with the claims it was asked to end
             for name in self.names(NODE_CLAIMS):
@@ -93,15 +93,15 @@ class World:
         self.log += [f"end users of {name}" for name in claims if self.users]
         return self.users.pop(0) if self.users else []
 
-    def machines(self) -> list[str]:
-        return list(self.instances)
+    def instances(self) -> list[str]:
+        return list(self.alive)
 
     def terminate(self, instances: list[str]) -> None:
         self.log.append(f"terminate {','.join(instances)}")
         if self.terminates:
-            self.instances = [i for i in self.instances if i not in instances]
+            self.alive = [i for i in self.alive if i not in instances]
 
-    def remove_remains_of_machines(self) -> list[str]:
+    def remove_leftovers_of_instances(self) -> list[str]:
         self.log.append("remains")
         return self.remains
 
@@ -121,8 +121,8 @@ def busy() -> World:
     return World(
         {
             JOBS: ["launch-r1"],
-            TRAININGS: ["train-r1"],
-            MPI_TRAININGS: ["mpi-r2"],
+            PYTORCH_JOBS: ["train-r1"],
+            MPI_JOBS: ["mpi-r2"],
             GANGS: ["team/a"],
             QUEUES: ["training/research"],
             HOLDERS: ["warm-small"],
@@ -167,8 +167,8 @@ def test_work_ends_before_machines_go_and_disks_after_them() -> None:
         "delete ec2nodeclasses",
         "remains",
     ]
-    assert world.instances == []
-    assert lines[-1].endswith("no machine is left")
+    assert world.alive == []
+    assert lines[-1].endswith("no node is left")
 
 
 def test_pods_that_outlive_their_machines_are_removed_but_for_those_of_nodes_that_stay() -> None:
@@ -176,7 +176,7 @@ def test_pods_that_outlive_their_machines_are_removed_but_for_those_of_nodes_tha
     world.pods_of = {"gone": ["plugins/efa-1"], "own": ["plugins/efa-2"]}
     lines = drain(world)
     assert [entry for entry in world.log if entry.startswith("forget")] == ["forget pods of gone"]
-    assert any(line.endswith("removed pods of machines that are gone: plugins/efa-1") for line in lines)
+    assert any(line.endswith("removed pods of deleted nodes: plugins/efa-1") for line in lines)
 
 
 def test_nodes_that_nobody_saw_going_keep_their_pods() -> None:
@@ -187,13 +187,13 @@ def test_nodes_that_nobody_saw_going_keep_their_pods() -> None:
 
 def test_an_empty_cluster_is_drained_at_once() -> None:
     world = World({}, [])
-    assert drain(world) == ["0 s: no machine is left"]
+    assert drain(world) == ["0 s: no node is left"]
     assert world.log == ["remains"]
 
 
 def test_a_drain_that_was_stopped_is_run_again() -> None:
     world = busy()
-    world.finishes = lambda kind: kind != TRAININGS
+    world.finishes = lambda kind: kind != PYTORCH_JOBS
     with pytest.raises(DrainError):
         drain(world)
     world.finishes = lambda _: True
@@ -205,7 +205,7 @@ def test_pods_that_karpenter_would_wait_for_are_deleted() -> None:
     world = busy()
     world.held = ["web/pinned"]
     lines = drain(world)
-    assert any("deleting pods that hold machines: web/pinned" in line for line in lines)
+    assert any("deleting pods that block nodes: web/pinned" in line for line in lines)
     assert not [entry for entry in world.log if entry.startswith("terminate")], "Karpenter could do it"
 
 
@@ -228,7 +228,7 @@ def test_a_controller_that_is_down_is_not_waited_for() -> None:
     (down,) = [line for line in lines if "Karpenter is not running" in line]
     assert float(down.split(" s:")[0]) < 60
     assert world.names(NODE_CLASSES) == world.names(NODE_POOLS) == []
-    assert world.instances == []
+    assert world.alive == []
 
 
 def test_a_node_class_that_karpenter_may_not_finish_is_released() -> None:
@@ -254,7 +254,7 @@ def test_what_the_controller_of_torchrun_jobs_does_not_release_the_drain_does_af
     (told,) = [line for line in lines if f"releasing 1 {kind.plural}" in line]
     assert 120 <= float(told.split(" s:")[0]) <= 122
     assert world.log.index(released) < world.log.index("delete nodepools/small")
-    assert world.names(GANGS) == world.names(QUEUES) == world.instances == []
+    assert world.names(GANGS) == world.names(QUEUES) == world.alive == []
 
 
 def test_jobs_end_before_the_queues_that_they_name() -> None:
@@ -277,7 +277,7 @@ def test_a_cluster_that_is_gone_is_success_and_its_machines_end() -> None:
     lines: list[str] = []
     run(None, world, timeout=60, say=lines.append, clock=Time())
     assert world.log == ["terminate i-9", "remains"]
-    assert lines[0] == "0 s: the cluster is gone; looking for machines that it left"
+    assert lines[0] == "0 s: the cluster does not exist; looking for its instances"
 
 
 def test_instances_without_a_claim_are_terminated_too() -> None:
@@ -290,7 +290,7 @@ def test_nothing_is_released_while_a_machine_runs() -> None:
     world = busy()
     world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODE_CLASSES)
     world.terminates = False
-    with pytest.raises(DrainError, match=r"2 machines are left: i-1, i-2; terminate them"):
+    with pytest.raises(DrainError, match=r"2 instances are left: i-1, i-2; terminate them"):
         drain(world)
     assert not [entry for entry in world.log if entry.startswith("release")]
 
@@ -298,7 +298,7 @@ def test_nothing_is_released_while_a_machine_runs() -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (TRAININGS, r"PyTorchJobs do not end: train-r1 \(namespace training\)"),
+        (PYTORCH_JOBS, r"PyTorchJobs do not end: train-r1 \(namespace training\)"),
         (SERVICES, r"Services of type LoadBalancer do not end: web/front"),
     ],
 )
