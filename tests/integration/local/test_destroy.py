@@ -219,7 +219,7 @@ def test_a_disk_goes_although_its_pod_is_on_a_system_node(live: Live) -> None:
     )
     (disk,) = live.get("persistentvolumes")
     said = live.drain(timeout=240)
-    assert "ending what mounts volumes: deployments default/keeper" in said
+    assert "deleting what mounts volumes: deployments default/keeper" in said
     assert "still there" not in said
     assert live.get("persistentvolumes") == []
     ec2, handle = live.made.client("ec2"), disk["spec"]["csi"]["volumeHandle"]

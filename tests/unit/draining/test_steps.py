@@ -317,9 +317,9 @@ def test_pods_that_mount_a_disk_end_before_its_claim_is_waited_for() -> None:
     lines = drain(world)
     said = [line.partition(": ")[2] for line in lines if "volume" in line]
     assert said == [
-        "ending what mounts volumes: deployments web/front, pods web/shell",
+        "deleting what mounts volumes: deployments web/front, pods web/shell",
         "deleting volume claims: training/data",
-        "ending what mounts volumes: statefulsets web/base",
+        "deleting what mounts volumes: statefulsets web/base",
     ]
     assert world.names(VOLUMES) == []
     first = world.log.index("end users of training/data")
@@ -331,8 +331,8 @@ def test_a_claim_that_a_pod_does_not_let_go_of_is_told_after_three_minutes() -> 
     world = busy()
     world.users = [["pods web/shell"], *[[]] * 1000]
     lines = drain(world)
-    (began,) = [line for line in lines if line.endswith("ending what mounts volumes: pods web/shell")]
-    (told,) = [line for line in lines if "still there, look for them in the account: pv-1" in line]
+    (began,) = [line for line in lines if line.endswith("deleting what mounts volumes: pods web/shell")]
+    (told,) = [line for line in lines if "volumes are left; delete them in the account: pv-1" in line]
     assert float(told.split(" s:")[0]) - float(began.split(" s:")[0]) == 180
     assert any("waiting for 1 volumes since 16 s: pv-1" in line for line in lines)
     assert world.log.count("delete persistentvolumeclaims/training/data") == 90, "one made anew goes, too"
@@ -342,7 +342,7 @@ def test_a_disk_that_no_driver_removes_is_told_and_does_not_stop_the_drain() -> 
     world = busy()
     world.finishes = lambda each: each != VOLUMES
     lines = drain(world)
-    assert any("still there, look for them in the account: pv-1" in line for line in lines)
+    assert any("volumes are left; delete them in the account: pv-1" in line for line in lines)
     assert world.names(NODE_CLASSES) == []
 
 
