@@ -70,8 +70,8 @@ def test_a_log_that_does_not_end_hides_neither_a_restart_nor_the_end(
     finally:
         never.set()
     assert (result, out) == (9, "begins\n")
-    told = ["one: Restarting: worker 1 failed", "one: Provisioning", "one: Failed: worker 1 failed again"]
-    assert err.splitlines()[-3:] == told
+    reported = ["one: Restarting: worker 1 failed", "one: Provisioning", "one: Failed: worker 1 failed again"]
+    assert err.splitlines()[-3:] == reported
 
 
 def test_follow_after_submit_does_not_ask_for_the_workspace(

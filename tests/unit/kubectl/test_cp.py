@@ -52,9 +52,9 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert (here / "a").read_bytes() == (here / "in" / "a").read_bytes()
     assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
     (pods.root / "to" / "empty").mkdir()
-    with pytest.raises(PluginError, match=r"^cp: to/empty of pod is a directory; it must be to") as told:
+    with pytest.raises(PluginError, match=r"^cp: to/empty of pod is a directory; it must be to") as reported:
         cp(cluster, here / "a", "job:to/empty")
-    assert (told.value.code, list((pods.root / "to" / "empty").iterdir())) == (65, [])
+    assert (reported.value.code, list((pods.root / "to" / "empty").iterdir())) == (65, [])
     assert cp(cluster, here / "a", "job:to/empty/") == 0
     assert (pods.root / "to" / "empty" / "a").read_bytes() == (here / "a").read_bytes()
 
@@ -224,9 +224,9 @@ def test_a_pod_whose_tar_is_not_its_own_writes_nothing_elsewhere(
     (tmp_path / "bin" / "tar").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     (tmp_path / "to").mkdir()
-    with pytest.raises(PluginError, match=r"the tar of in is broken: member '\.\./victim': ") as told:
+    with pytest.raises(PluginError, match=r"the tar of in is broken: member '\.\./victim': ") as reported:
         cp(cluster, "job:in", tmp_path / "to")
-    assert told.value.code == 69
+    assert reported.value.code == 69
     assert not list((tmp_path / "to").iterdir())
 
 
@@ -256,14 +256,14 @@ def test_the_place_here_is_looked_at_first(
         ("job:in", "/proc/x", 65, "cp: can't write /proc/x: "),
         ("job:in", tmp_path / "file", 65, "file is a file here, and in of pod a directory"),
     ):
-        with pytest.raises(PluginError, match=said) as told:
+        with pytest.raises(PluginError, match=said) as reported:
             cp(cluster, source, target)
-        assert told.value.code == code
+        assert reported.value.code == code
     assert len(asked) == 1
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_full_disk_and_a_broken_tar_are_told(
+def test_a_full_disk_and_a_broken_tar_are_reported(
     cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pods.root / "data").write_bytes(bytes(10_000_000))
@@ -271,14 +271,14 @@ def test_a_full_disk_and_a_broken_tar_are_told(
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
-        with pytest.raises(PluginError, match=r"cp: can't write .*/x: File too large") as told:
+        with pytest.raises(PluginError, match=r"cp: can't write .*/x: File too large") as reported:
             cp(cluster, "job:data", tmp_path / "x")
         with pytest.raises(PluginError, match=r"cp: can't pack .*/data: File too large"):
             cp(cluster, pods.root / "data", "job:x")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert told.value.code == 65
+    assert reported.value.code == 65
     assert [path.name for path in tmp_path.iterdir()] == ["pod"]
     bad = "#!/bin/sh\nexec head -c 700 /dev/urandom\n"
     (tmp_path / "bin").mkdir()
@@ -293,9 +293,9 @@ def test_a_full_disk_and_a_broken_tar_are_told(
     ):
         (tmp_path / "bin" / "tar").write_text(tar)
         (tmp_path / "bin" / "tar").chmod(0o755)
-        with pytest.raises(PluginError, match=said) as told:
+        with pytest.raises(PluginError, match=said) as reported:
             cp(cluster, "job:data", tmp_path / "x")
-        assert told.value.code == code
+        assert reported.value.code == code
 
 
 def test_what_is_no_file_here_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
@@ -303,9 +303,9 @@ def test_what_is_no_file_here_keeps_its_place(cluster: Cluster, pods: Pods, tmp_
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
-        with pytest.raises(PluginError, match=rf"^cp: \S+/{name} is no file; it must be") as told:
+        with pytest.raises(PluginError, match=rf"^cp: \S+/{name} is no file; it must be") as reported:
             cp(cluster, "job:a", tmp_path / name)
-        assert told.value.code == 65
+        assert reported.value.code == 65
     assert (tmp_path / "pipe").is_fifo()
     assert (tmp_path / "link").is_symlink()
 
@@ -319,12 +319,12 @@ def test_a_worker_that_has_ended_has_nothing_to_copy_from(
         monkeypatch.setattr(cp_verb, "newest_pods", lambda _pods, pod=pod: {0: pod})
         with pytest.raises(
             PluginError, match=r"^job one: its worker 0 has ended; cp needs a running worker"
-        ) as told:
+        ) as reported:
             cp(cluster, "one:/checkpoints/last.pt", tmp_path / "x")
-        assert told.value.code == 66
+        assert reported.value.code == 66
 
 
-def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+def test_what_cant_be_copied_is_reported(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (pods.root / "file").touch()
     (tmp_path / "ring").symlink_to("ring")
     for source, target, more, code, said in (
@@ -345,22 +345,22 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
             "job job: has no worker 7 now; its phase is Pending",
         ),
     ):
-        with pytest.raises(PluginError) as told:
+        with pytest.raises(PluginError) as reported:
             cp(cluster, source, target, *more)
-        assert told.value.code == code, told.value
-        assert re.search(said, str(told.value)), told.value
+        assert reported.value.code == code, reported.value
+        assert re.search(said, str(reported.value)), reported.value
     assert not (tmp_path / "x").exists()
     (pods.root / "bytes").symlink_to("\udcff")
-    with pytest.raises(PluginError, match=r"is a link, whose target '\\udcff' must be UTF-8") as told:
+    with pytest.raises(PluginError, match=r"is a link, whose target '\\udcff' must be UTF-8") as reported:
         cp(cluster, "job:bytes", tmp_path / "x")
-    assert told.value.code == 65
+    assert reported.value.code == 65
     for source, target in (("job:\udcff", tmp_path / "x"), (tmp_path / "pod", "job:\udcff")):
-        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' must be UTF-8") as told:
+        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' must be UTF-8") as reported:
             cp(cluster, source, target)
-        assert told.value.code == 64
+        assert reported.value.code == 64
     (pods.root / "data").write_bytes(bytes(10_000))
     pods.cut = 0
-    with pytest.raises(PluginError, match="connection broke") as told:
+    with pytest.raises(PluginError, match="connection broke") as reported:
         cp(cluster, "job:data", tmp_path / "x")
-    assert told.value.code == 69
+    assert reported.value.code == 69
     assert not (tmp_path / "x").exists()

@@ -194,7 +194,7 @@ def long_log(api: TorchrunApi) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "code_of_us", "told"),
+    ("words", "code_of_us", "reported"),
     [
         (("logs", "one"), 0, ""),
         (
@@ -211,7 +211,7 @@ def test_logs_that_nobody_reads_any_more_end(
     capfd: pytest.CaptureFixture[str],
     words: tuple[str, ...],
     code_of_us: int,
-    told: str,
+    reported: str,
 ) -> None:
     reader, writer = os.pipe()
     first: list[str] = []
@@ -225,7 +225,7 @@ def test_logs_that_nobody_reads_any_more_end(
     assert main_into(writer, words) == code_of_us
     thread.join()
     assert first[0].endswith("step 0\n")
-    assert (capfd.readouterr().err, long_log) == (told, ["one-0-0"])
+    assert (capfd.readouterr().err, long_log) == (reported, ["one-0-0"])
 
 
 @pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
@@ -241,7 +241,7 @@ def test_logs_to_a_full_disk_end(
     assert long_log == ["one-0-0"]
 
 
-def test_a_current_directory_that_was_removed_is_told(
+def test_a_current_directory_that_was_removed_is_reported(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (code / "train.py").unlink()

@@ -1,4 +1,4 @@
-"""A worker that did not begin: what kept it is told, and the log of that is shown."""
+"""A worker that did not begin: what kept it is reported, and the log of that is shown."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ NO_SHELL = 'OCI runtime create failed: exec: "sh": executable file not found in 
 
 @pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
 @pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
-def test_a_worker_that_the_runtime_could_not_start_is_told_with_its_words(
+def test_a_worker_that_the_runtime_could_not_start_is_reported_with_its_words(
     api: TorchrunApi, run: Run, words: tuple[str, ...], reason: str
 ) -> None:
     """As with `--env PATH=/nope`: its log is empty, and 128 alone says nothing."""

@@ -24,7 +24,7 @@ def test_pip_installs_both_programs(tmp_path: Path) -> None:
     for package in ("launcher", "trainyard"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", source)
-    # What the plugin needs besides is in this environment; neither that nor the build asks the network.
+    # Its dependencies are in this environment; neither they nor the build use the network.
     pip = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     installed = subprocess.run(
         [sys.executable, *pip, "--target", str(target), str(source)],

@@ -1,4 +1,4 @@
-"""A job that is followed and removed: how it ended is known, or that nobody knows it is told."""
+"""A job that is followed and removed: how it ended is known, or that nobody knows it is reported."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_login_that_fails_is_one_line_and_nothing_is_asked(
     assert api.requests == []
 
 
-def test_a_missing_program_is_told_with_how_to_get_it(
+def test_a_missing_program_is_reported_with_how_to_get_it(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = kubeconfig(api, tmp_path, tmp_path / "none", installHint="install\n the AWS CLI")

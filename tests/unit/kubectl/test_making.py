@@ -21,16 +21,16 @@ def lose(
     api: TorchrunApi, monkeypatch: pytest.MonkeyPatch, times: int, methods: tuple[str, ...] = ("POST",)
 ) -> None:
     """From the job's creation on, so many requests are carried out and their answers lost."""
-    real, left, begun = api.answer, times, False
+    real, left, started = api.answer, times, False
     if times > 1:
         impatient = RetryPolicy(timeout=0.05, initial_delay=0.01, max_delay=0.02)
         monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (impatient,))  # type: ignore[attr-defined]
 
     def answer(method: str, target: str, body: Object) -> tuple[int, Object] | Iterator[bytes | None]:
-        nonlocal left, begun
+        nonlocal left, started
         done = real(method, target, body)
-        begun = begun or (method == "POST" and "dryRun" not in target)
-        if begun and left and method in methods:
+        started = started or (method == "POST" and "dryRun" not in target)
+        if started and left and method in methods:
             left -= 1
             return iter([None])
         return done

@@ -37,13 +37,13 @@ def test_it_is_the_archive_of_the_directory_and_gone_afterwards(tmp_path: Path) 
     assert not archive.file.parent.exists()
 
 
-def test_a_directory_that_cant_be_sent_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_directory_that_cant_be_sent_is_reported_where_it_is_asked_for(tmp_path: Path) -> None:
     with (
         packing(options(tmp_path / "none")) as packed,
-        pytest.raises(PluginError, match=r"workspace: .*none does not exist") as told,
+        pytest.raises(PluginError, match=r"workspace: .*none does not exist") as reported,
     ):
         packed()
-    assert told.value.code == WORKSPACE
+    assert reported.value.code == WORKSPACE
 
 
 def test_nothing_is_packed_where_nothing_is_sent(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_nothing_is_packed_where_nothing_is_sent(tmp_path: Path) -> None:
         assert packed() is None
 
 
-def test_a_packing_process_that_is_killed_is_told(tmp_path: Path) -> None:
+def test_a_packing_process_that_is_killed_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(os.urandom(20_000_000))
     before = set(multiprocessing.active_children())
     with packing(options(tmp_path)) as packed:

@@ -100,21 +100,21 @@ def test_waiting_for_a_sync_pod_prints_the_reason_once(
 
 
 def test_submit_to_an_unknown_queue_is_refused_with_the_one_meant(api: TorchrunApi, run: Run) -> None:
-    def told() -> str:
+    def reported() -> str:
         result, _, err = run("submit", "--queue", "cpu", "--gpus", "0", "--no-workspace", "x")
         assert result == 64
         return only_line(err)
 
-    assert "--queue: queue cpu does not exist in namespace team; the namespace has none" in told()
+    assert "--queue: queue cpu does not exist in namespace team; the namespace has none" in reported()
     for name in ("a", "b"):
         api.queue(name)
-    assert "the namespace has a, b; `kubectl torchrun queues -A" in told()
+    assert "the namespace has a, b; `kubectl torchrun queues -A" in reported()
     api.queue("cpus")
-    assert "did you mean cpus?" in told()
+    assert "did you mean cpus?" in reported()
     api.put(QUEUES.replace("/team/", "/other/") + "/cpu", {"metadata": {"name": "cpu", "namespace": "other"}})
-    assert "it is in other: submit with -n other" in told()
+    assert "it is in other: submit with -n other" in reported()
     api.refused.add(("GET", f"/apis/{n.API_VERSION}/{n.QUEUE_PLURAL}"))
-    assert "did you mean cpus?" in told()
+    assert "did you mean cpus?" in reported()
     assert not [path for path in api.objects if path.startswith(JOBS)]
 
 

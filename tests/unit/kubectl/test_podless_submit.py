@@ -65,13 +65,13 @@ def test_what_somebody_else_heals_keeps_the_job(
     says(reason=reason, message="its own words")
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
-    waits, told = err.splitlines()
+    waits, reported = err.splitlines()
     assert waits == WAITING
     assert re.fullmatch(
         rf"job one: waits: {reason}: its own words; send the workspace when {until}: "
         r"kubectl torchrun sync --kubeconfig (\S+) one; "
         r"if it should not wait: kubectl torchrun cancel --kubeconfig \1 one",
-        told,
+        reported,
     )
     assert sent(api, "DELETE") == []
 
@@ -110,20 +110,20 @@ def test_a_job_that_waits_is_followed(api: TorchrunApi, run: Run, says: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("phase", "why", "told"),
+    ("phase", "why", "reported"),
     [
         (n.PHASE_FAILED, "it has failed already", "job one: Failed: one node alone"),
         (n.PHASE_PENDING, "it is refused", "job one: InvalidSpec: one node alone"),
     ],
 )
 def test_a_job_that_is_refused_is_not_left(
-    api: TorchrunApi, run: Run, says: Any, phase: str, why: str, told: str
+    api: TorchrunApi, run: Run, says: Any, phase: str, why: str, reported: str
 ) -> None:
     api.queue("q")
     says(phase=phase, reason=n.REASON_INVALID_SPEC, message="one node alone")
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (64, "")
-    assert err.splitlines() == [WAITING, f"job one is deleted again: {why}", f"kubectl torchrun: {told}"]
+    assert err.splitlines() == [WAITING, f"job one is deleted again: {why}", f"kubectl torchrun: {reported}"]
     assert f"{JOBS}/one" not in api.objects
 
 

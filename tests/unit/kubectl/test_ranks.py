@@ -77,7 +77,7 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
     api.job("one", phase="Running", elastic={"minNodes": 1, "maxNodes": 4})["status"]["nodes"] = 1
     looks = 0
 
-    def look(method: str, path: str) -> None:
+    def on_request(method: str, path: str) -> None:
         nonlocal looks
         looks += (method, path) == ("GET", f"{JOBS}/one")
         if looks == 4:
@@ -93,7 +93,7 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
         if looks == 12:
             api.objects[f"{JOBS}/one"]["status"]["phase"] = "Succeeded"
 
-    api.on_request = look
+    api.on_request = on_request
     result, out, err = run("logs", "-f", "one", "--node-rank", "3")
     assert (result, out) == (0, "")
     assert err.splitlines() == [
@@ -106,7 +106,7 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
     ]
 
 
-def test_restarts_between_two_looks_are_told_with_their_causes(api: TorchrunApi, run: Run) -> None:
+def test_restarts_between_two_looks_are_reported_with_their_causes(api: TorchrunApi, run: Run) -> None:
     """The first restart has no pause, and is often over before the next look; so may be several."""
     job, looks = api.job("one", phase="Running"), 0
 
@@ -115,7 +115,7 @@ def test_restarts_between_two_looks_are_told_with_their_causes(api: TorchrunApi,
 
     job["status"] |= {"attempt": 1, "attempts": ended(0)}
 
-    def look(method: str, path: str) -> None:
+    def on_request(method: str, path: str) -> None:
         nonlocal looks
         looks += (method, path) == ("GET", f"{JOBS}/one")
         if looks == 4:
@@ -127,7 +127,7 @@ def test_restarts_between_two_looks_are_told_with_their_causes(api: TorchrunApi,
         if looks == 16:
             job["status"] |= {"phase": "Failed", "message": "cause 4", "attempts": ended(1, 2, 3, 4)}
 
-    api.on_request = look
+    api.on_request = on_request
     _, _, err = run("logs", "-f", "one")
     assert [line for line in err.splitlines() if "waits for" not in line] == [
         "one: Running",

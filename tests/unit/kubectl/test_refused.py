@@ -167,7 +167,7 @@ def test_main_with_bad_words_prints_one_clear_line(api: TorchrunApi, run: Run, c
         assert sent(api, "POST") == [], words
 
 
-def test_a_missing_kubeconfig_is_told(
+def test_a_missing_kubeconfig_is_reported(
     api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["list", "--kubeconfig", str(tmp_path / "none")], {}) == 78
@@ -186,7 +186,7 @@ def test_a_missing_kubeconfig_is_told(
 
 
 @pytest.mark.parametrize("server", ["", "ftp://x", "https://x:99999999", "x:6443", "https://"])
-def test_a_server_that_is_none_is_told(
+def test_a_server_that_is_none_is_reported(
     api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, server: str
 ) -> None:
     file = api.kubeconfig(tmp_path / "kubeconfig")
@@ -197,7 +197,7 @@ def test_a_server_that_is_none_is_told(
     assert f"server: {server!r} should be an address such as" in only_line(capfd.readouterr().err)
 
 
-def test_a_workspace_that_is_a_link_to_itself_is_told(run: Run, code: Path) -> None:
+def test_a_workspace_that_is_a_link_to_itself_is_reported(run: Run, code: Path) -> None:
     (code / "own").symlink_to("own")
     result, out, err = run("submit", "--queue", "q", "--gpus", "8", "--workspace", "own", "--dry-run", "x")
     assert (result, out) == (65, "")
@@ -212,8 +212,8 @@ def test_without_an_output_nothing_is_done(api: TorchrunApi, tmp_path: Path, cod
         ["bash", "-c", command], env=environment, cwd=code, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 74
-    told = "kubectl torchrun: standard output: is closed. Nothing was done\n"
-    assert (ended.stdout, ended.stderr) == ("", told if closed == ">&-" else "")
+    reported = "kubectl torchrun: standard output: is closed. Nothing was done\n"
+    assert (ended.stdout, ended.stderr) == ("", reported if closed == ">&-" else "")
     assert not api.requests
 
 
@@ -244,7 +244,7 @@ def test_a_cluster_without_the_kinds(api: TorchrunApi, run: Run) -> None:
         assert "torchrun.ai/v1alpha1 is not installed" in only_line(err)
 
 
-def test_what_the_api_server_refuses_is_told_before_anything_is_sent(
+def test_what_the_api_server_refuses_is_reported_before_anything_is_sent(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q", storage={"workspace": {"bucket": "s3://code"}})
@@ -321,7 +321,7 @@ def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:
     assert f"{JOBS}/one" in api.objects
 
 
-def test_an_answer_that_is_no_object_is_told(
+def test_an_answer_that_is_no_object_is_reported(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (RetryPolicy(timeout=0.1),))

@@ -101,7 +101,9 @@ def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
     assert run("logs", "one", "--node-rank", str(rank)) == (0, f"of node {rank}\n", "")
 
 
-def test_the_log_of_an_attempt_is_shown_and_one_that_is_not_there_is_told(api: TorchrunApi, run: Run) -> None:
+def test_the_log_of_an_attempt_is_shown_and_one_that_is_not_there_is_reported(
+    api: TorchrunApi, run: Run
+) -> None:
     api.job("one", phase="Running")
     for attempt in (0, 1):
         api.logs[worker(api, attempt)] = [f"of attempt {attempt}\n".encode()]
@@ -142,7 +144,7 @@ def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: R
     assert "Reason:     ?[2Jgone ?31m next\n" in run("status", "one")[1]
 
 
-def test_a_worker_that_has_not_begun_has_no_log(
+def test_a_worker_that_has_not_started_has_no_log(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.job("one", phase="Provisioning")

@@ -39,13 +39,13 @@ def test_a_queue_that_is_not_there_is_named_with_those_that_are(
     api.queue("quick")
     result, out, err = run("sync", "one")
     assert (result, out) == (69, "")
-    told = only_line(err)
-    assert told.startswith(
+    reported = only_line(err)
+    assert reported.startswith(
         "kubectl torchrun: job one: has no pod that receives the workspace: queue q: is not in namespace team, "
         "which has quick; run sync again when the queue exists; if its name is wrong: kubectl torchrun cancel "
         "--kubeconfig "
     )
-    assert told.endswith(" one, and submit another job")
+    assert reported.endswith(" one, and submit another job")
 
 
 def test_so_is_one_that_is_being_deleted(api: TorchrunApi, run: Run) -> None:
@@ -54,7 +54,7 @@ def test_so_is_one_that_is_being_deleted(api: TorchrunApi, run: Run) -> None:
     assert "queue q: is being deleted in namespace team; run sync" in only_line(run("sync", "one")[2])
 
 
-def test_who_may_not_see_queues_is_told_what_the_job_says(api: TorchrunApi, run: Run) -> None:
+def test_who_may_not_see_queues_is_reported_what_the_job_says(api: TorchrunApi, run: Run) -> None:
     job = api.job("one", phase="Pending", workspace=WORKSPACE)
     job["status"] |= UNKNOWN_TO_ALL
     for path in (f"{QUEUES}/q", QUEUES, QUEUES.replace("/namespaces/team", "")):
@@ -90,7 +90,7 @@ def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run
         (n.REASON_REFUSED, "run sync again when the API server accepts it"),
     ],
 )
-def test_what_else_keeps_the_pod_away_is_told_with_what_to_do(
+def test_what_else_keeps_the_pod_away_is_reported_with_what_to_do(
     api: TorchrunApi, run: Run, reason: str, first: str
 ) -> None:
     api.queue("q")
@@ -107,7 +107,7 @@ def test_what_else_keeps_the_pod_away_is_told_with_what_to_do(
     ("reason", "generation"),
     [(n.REASON_WAITING_FOR_NODES, 1), (n.REASON_STOPPING, 1), (n.REASON_QUEUE_INVALID, 2)],
 )
-def test_what_does_not_keep_it_away_is_waited_for_and_then_told(
+def test_what_does_not_keep_it_away_is_waited_for_and_then_reported(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, reason: str, generation: int
 ) -> None:
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.1)

@@ -88,7 +88,7 @@ CHANGES: dict[str, Callable[[Place], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_whatever_changes_is_packed_anew(place: Place, change: Callable[[Place], object]) -> None:
+def test_whatever_changes_is_packed_again(place: Place, change: Callable[[Place], object]) -> None:
     before = place.packed()
     change(place)
     after = place.packed()

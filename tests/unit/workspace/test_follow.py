@@ -71,12 +71,14 @@ def test_what_is_refused_or_has_no_room_is_not_fetched_at_every_look(
         stopping.set()
         thread.join()
         assert 1 <= source.asked <= most
-        (told,) = [record.getMessage() for record in caplog.records]
-        assert "download-" not in told
-    assert told == f"workspace: can't write in {into}: No space left on device; the workspace is unchanged"
+        (reported,) = [record.getMessage() for record in caplog.records]
+        assert "download-" not in reported
+    assert (
+        reported == f"workspace: can't write in {into}: No space left on device; the workspace is unchanged"
+    )
 
 
-def test_a_workers_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workers_full_disk_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive, store = packed(tmp_path / "in", a=os.urandom(2_000_000).hex()), Store(tmp_path / "store")
     received(store, archive)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -91,7 +93,7 @@ def test_a_workers_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest
             signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_what_was_the_jobs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_the_jobs_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     into = tmp_path / "app"
     into.mkdir()
     (into / "a").write_text("the job's")

@@ -164,7 +164,7 @@ def test_select_below_the_top_heeds_the_files_above(memory_path: Path) -> None:
             expected = {p.removeprefix(f"{below.name}/") for p in listed if p.startswith(f"{below.name}/")}
             if expected and not only_ignore_files(
                 expected
-            ):  # else git looks not into it, and we were told to
+            ):  # else git looks not into it, and we were reported to
                 assert ours(below) == expected
                 compared += 1
     assert compared > 5

@@ -37,13 +37,13 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
         nobody = f"http://127.0.0.1:{silent.getsockname()[1]}"
         root = tmp_path / "store"
         for address in (a, b, c, "http://none.invalid:8080", nobody, "x"):
-            told: list[int] = []
+            reported: list[int] = []
             store = Store(root)
             assert not transfer.copy_from_nearby(store, archive.digest, archive.size, [address]), address
             assert not list(root.glob("*")), "nothing is left that a sender would go on from"
             with pytest.raises(WorkspaceError, match="ended after 0"):
-                store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
-            assert told == [0]
+                store.receive(archive.digest, archive.size, io.BytesIO(b""), reported.append)
+            assert reported == [0]
             store._part(archive.digest).unlink()
         monkeypatch.setattr(transfer, "_SECONDS", 0.5)
         caplog.clear()
@@ -58,11 +58,15 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
 
 
 @pytest.mark.parametrize(
-    ("drips", "told"), [(True, "it is too slow"), (False, "the connection broke: timed out")]
+    ("drips", "reported"), [(True, "it is too slow"), (False, "the connection broke: timed out")]
 )
 @pytest.mark.long
 def test_copied_from_a_slow_pod_gives_up_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, drips: bool, told: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    drips: bool,
+    reported: str,
 ) -> None:
     """A byte now and then is no silence."""
     caplog.set_level(logging.INFO)
@@ -90,7 +94,7 @@ def test_copied_from_a_slow_pod_gives_up_in_time(
         address = f"http://127.0.0.1:{slow.getsockname()[1]}"
         assert not transfer.copy_from_nearby(Store(root), archive.digest, archive.size, [address])
         assert 0.3 <= time.monotonic() - began < 10
-        assert caplog.messages == [f"{archive.digest} is not copied from {address}: {told}"]
+        assert caplog.messages == [f"{archive.digest} is not copied from {address}: {reported}"]
     finally:
         going.set()
         thread.join()

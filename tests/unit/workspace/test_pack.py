@@ -113,9 +113,9 @@ def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
     (tmp_path / "python").symlink_to("/usr/bin/python3")
     (tmp_path / "up").symlink_to("../up")
     (tmp_path / "inside").symlink_to("a")
-    with pytest.raises(WorkspaceError, match=r"python -> /usr/bin/python3, up -> \.\./up; copy") as told:
+    with pytest.raises(WorkspaceError, match=r"python -> /usr/bin/python3, up -> \.\./up; copy") as reported:
         pack(tmp_path)
-    assert "inside" not in str(told.value)
+    assert "inside" not in str(reported.value)
     (tmp_path / ".torchrunignore").write_text("python\nup\n")
     assert pack(tmp_path).files == 3
 
@@ -208,7 +208,7 @@ def test_an_ignore_file_of_our_own_may_be_a_link(tmp_path: Path) -> None:
         ({".gitignore": b"secret\n", ".torchrunignore": b"other\n"}, ".torchrunignore"),
     ],
 )
-def test_what_is_told_to_be_left_out_lets_in_nothing_else(
+def test_what_is_reported_to_be_left_out_lets_in_nothing_else(
     tmp_path: Path, files: dict[str, bytes], named: str
 ) -> None:
     """A new .torchrunignore stands in place of every .gitignore, and of what that keeps secret."""
@@ -228,21 +228,21 @@ def test_what_is_told_to_be_left_out_lets_in_nothing_else(
 
 def test_over_the_limit_the_largest_ten_are_named(tmp_path: Path) -> None:
     fill(tmp_path, {f"file{i}": bytes(1000 * i) for i in range(12)})
-    with pytest.raises(WorkspaceError) as told:
+    with pytest.raises(WorkspaceError) as reported:
         pack(tmp_path, limit=65_999)
-    assert "64.5 KiB in 12 files, and the limit is 64.5 KiB" in str(told.value)
-    named = [word for word in str(told.value).replace(",", " ").split() if word.startswith("file")]
+    assert "64.5 KiB in 12 files, and the limit is 64.5 KiB" in str(reported.value)
+    named = [word for word in str(reported.value).replace(",", " ").split() if word.startswith("file")]
     assert named == ["files", "files"] + [f"file{i}" for i in range(11, 1, -1)]
     assert pack(tmp_path, limit=66_000).content == 66_000
 
 
-def test_over_the_limit_many_small_files_are_told_as_their_directory(tmp_path: Path) -> None:
+def test_over_the_limit_many_small_files_are_reported_as_their_directory(tmp_path: Path) -> None:
     many = {f".venv/lib/{number}.py": bytes(10_000) for number in range(300)}
     fill(tmp_path, {**many, "runs/a/last.pt": bytes(500_000), "runs/a/log": bytes(100), "train.py": b"1"})
-    with pytest.raises(WorkspaceError) as told:
+    with pytest.raises(WorkspaceError) as reported:
         select(tmp_path, limit=1)
     largest = ".venv/ 2.9 MiB, runs/a/last.pt 488.3 KiB, runs/ 100 B, train.py 1 B"
-    assert str(told.value).endswith(f"; the largest: {largest}")
+    assert str(reported.value).endswith(f"; the largest: {largest}")
 
 
 def test_a_file_that_shrinks_leaves_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,10 +400,10 @@ def test_far_too_many_bytes_are_not_counted_to_their_end(
     monkeypatch.setattr(selection, "_REPORT_EVERY", 2)
     monkeypatch.setattr(selection, "_CUT_SECONDS", 0.0)
     fill(tmp_path, {f"{top}/{each}": b"12345" for top in "abcdef" for each in range(4)})
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with pytest.raises(
         WorkspaceError,
         match=r"workspace: more than \d+ B in \d+ files, and the limit is 6 B; .* largest: \w/",
     ):
-        select(tmp_path, 6, lambda files, size: told.append((files, size)))
-    assert told == [(2, 10)]
+        select(tmp_path, 6, lambda files, size: reported.append((files, size)))
+    assert reported == [(2, 10)]

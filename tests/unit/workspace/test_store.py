@@ -35,17 +35,17 @@ NONE = "sha256:" + "0" * 64
 
 def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
-    store, data, told = Store(tmp_path / "store"), archive.file.read_bytes(), []
+    store, data, reported = Store(tmp_path / "store"), archive.file.read_bytes(), []
     for end in (0, 1000, 300_000):
         done = store.offset(archive.digest, archive.size)
         with pytest.raises(WorkspaceError, match=f"ended after {end} of {archive.size} bytes"):
-            store.receive(archive.digest, archive.size, io.BytesIO(data[done:end]), told.append)
+            store.receive(archive.digest, archive.size, io.BytesIO(data[done:end]), reported.append)
         assert not store.archive(archive.digest).exists()
-    store.receive(archive.digest, archive.size, io.BytesIO(data[300_000:]), told.append)
-    assert told == [0, 0, 1000, 300_000]
+    store.receive(archive.digest, archive.size, io.BytesIO(data[300_000:]), reported.append)
+    assert reported == [0, 0, 1000, 300_000]
     assert store.archive(archive.digest).read_bytes() == data
-    store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
-    assert told[-1] == archive.size
+    store.receive(archive.digest, archive.size, io.BytesIO(b""), reported.append)
+    assert reported[-1] == archive.size
 
 
 class Waiting(io.BytesIO):
@@ -63,14 +63,14 @@ class Waiting(io.BytesIO):
 
 def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
-    store, data, told = Store(tmp_path / "store"), archive.file.read_bytes(), []
+    store, data, reported = Store(tmp_path / "store"), archive.file.read_bytes(), []
 
     def second() -> None:
-        if len(told) == 1:
-            store.receive(archive.digest, archive.size, Waiting(data, lambda: None), told.append)
+        if len(reported) == 1:
+            store.receive(archive.digest, archive.size, Waiting(data, lambda: None), reported.append)
 
-    store.receive(archive.digest, archive.size, Waiting(data, second), told.append)
-    assert told == [0, 0]
+    store.receive(archive.digest, archive.size, Waiting(data, second), reported.append)
+    assert reported == [0, 0]
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
 
@@ -97,7 +97,7 @@ def test_the_pod_keeps_what_comes_and_what_the_job_names_and_whoever_reads_anoth
         "current",
         *(store.archive(each).name for each in kept()),
     }
-    # The pod is told nothing of what another one sends meanwhile.
+    # The pod is reported nothing of what another one sends meanwhile.
     with store.receiving(one.digest):
         store.receive(one.digest, one.size, one.file.open("rb"))
         assert receive(root, two) == (0, "")
@@ -347,14 +347,14 @@ def bucket(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) -> None:
     archive, into = packed(tmp_path / "in", a="1"), tmp_path / "app"
-    url, told = archive_url("s3://code/team/", "research", archive.digest), []
+    url, reported = archive_url("s3://code/team/", "research", archive.digest), []
     assert url == f"s3://code/team/workspaces/research/{archive.digest[7:]}.tar.zst"
-    assert Bucket().send(archive, url, lambda done, total: told.append((done, total))) is True
-    assert told[-1] == (archive.size, archive.size)
+    assert Bucket().send(archive, url, lambda done, total: reported.append((done, total))) is True
+    assert reported[-1] == (archive.size, archive.size)
     before = bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"]
-    told.clear()
-    assert Bucket().send(archive, url, lambda done, total: told.append((done, total))) is False
-    assert told == []
+    reported.clear()
+    assert Bucket().send(archive, url, lambda done, total: reported.append((done, total))) is False
+    assert reported == []
     assert bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"] == before
     assert fetch(PodSource(pointing(tmp_path / "archive", archive, url)), into).put == 1
     assert archive_prefix(url) == "s3://code/team"
@@ -427,15 +427,17 @@ def test_what_s3_refuses_is_one_clear_line(
     bucket: Any, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = packed(tmp_path / "in", a="1")
-    with pytest.raises(WorkspaceError, match="bucket: nobodys does not exist; name an existing one") as told:
+    with pytest.raises(
+        WorkspaceError, match="bucket: nobodys does not exist; name an existing one"
+    ) as reported:
         Bucket().send(archive, archive_url("s3://nobodys", "research", archive.digest))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
     key = cloud.session("guest", {"Effect": "Allow", "Action": "s3:GetBucketLocation", "Resource": "*"})
     with pytest.raises(
         WorkspaceError, match=r"PutObject is refused .*need s3:GetObject, s3:PutObject and s3:ListBucket"
-    ) as told:
+    ) as reported:
         Bucket(cloud.client("s3", key)).send(archive, archive_url("s3://code", "research", archive.digest))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
