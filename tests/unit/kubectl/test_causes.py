@@ -41,7 +41,7 @@ def failed(api: TorchrunApi) -> Object:
     return job
 
 
-def test_a_log_that_does_not_end_hides_neither_a_restart_nor_the_end(
+def test_endless_log_hides_neither_restart_nor_end(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torchrun of rank 0 waits in its exit barrier, and then for its pod's grace period."""
@@ -119,7 +119,7 @@ def test_follow_of_ended_job_shows_the_last_lines(api: TorchrunApi, run: Run, wo
     assert "pod one-0-1-abcde: is gone" in err
 
 
-def test_they_are_shown_where_the_node_is_gone_and_the_pod_is_not(
+def test_last_lines_are_shown_if_the_node_is_gone(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed(api)

@@ -130,9 +130,7 @@ def test_a_directory_comes_with_all_of_its_files_or_not_at_all(
     assert sorted(each.name for each in pods.root.iterdir()) == [".last", "new"]
 
 
-def test_directories_that_cant_be_written_are_copied_by_who_is_not_root(
-    cluster: Cluster, pods: Pods, tmp_path: Path
-) -> None:
+def test_cp_of_read_only_directories_without_root(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "in").mkdir(parents=True)
     (tree / "in" / "a").write_text("1")

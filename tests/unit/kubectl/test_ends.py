@@ -116,7 +116,7 @@ entry()
     assert done.stderr == "kubectl torchrun: interrupted\n"
 
 
-def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
+def test_job_that_can_not_be_deleted_again_is_named(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q")
@@ -131,7 +131,7 @@ def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
     )
 
 
-def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
+def test_interrupt_during_creation_says_that_the_job_may_exist(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.kubectl.cluster import Cluster

@@ -126,7 +126,7 @@ NO_SHELL = 'OCI runtime create failed: exec: "sh": executable file not found in 
 
 @pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
 @pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
-def test_a_worker_that_the_runtime_could_not_start_is_reported_with_its_words(
+def test_worker_that_can_not_start_shows_the_runtime_message(
     api: TorchrunApi, run: Run, words: tuple[str, ...], reason: str
 ) -> None:
     """As with `--env PATH=/nope`: its log is empty, and 128 alone says nothing."""
@@ -140,7 +140,7 @@ def test_a_worker_that_the_runtime_could_not_start_is_reported_with_its_words(
     assert err.splitlines()[-1] == f"pod {NAME}: worker did not start: {NO_SHELL} ({reason}), exit code 128"
 
 
-def test_a_worker_that_ends_so_by_itself_is_not_said_to_have_not_started(api: TorchrunApi, run: Run) -> None:
+def test_worker_with_exit_code_128_has_started(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Failed")
     state = api.worker(NAME, "terminated")["status"]["containerStatuses"][0]["state"]
     state["terminated"] = {"exitCode": 128, "reason": "Error", "message": "fatal: not a git repository"}

@@ -63,7 +63,7 @@ def test_a_job_that_nobody_said_was_made_is_not_left(
     assert f"{JOBS}/one" not in api.objects
 
 
-def test_a_job_that_may_be_there_is_named_where_nothing_answers_any_more(
+def test_lost_answer_without_a_server_names_the_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q")

@@ -37,7 +37,7 @@ def test_it_is_the_archive_of_the_directory_and_gone_afterwards(tmp_path: Path) 
     assert not archive.file.parent.exists()
 
 
-def test_a_directory_that_cant_be_sent_is_reported_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_invalid_directory_raises_when_the_archive_is_requested(tmp_path: Path) -> None:
     with (
         packing(options(tmp_path / "none")) as packed,
         pytest.raises(PluginError, match=r"workspace: .*none does not exist") as reported,

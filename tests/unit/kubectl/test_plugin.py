@@ -99,7 +99,7 @@ def test_waiting_for_a_sync_pod_prints_the_reason_once(
     assert capfd.readouterr().err == waits + said
 
 
-def test_submit_to_an_unknown_queue_is_refused_with_the_one_meant(api: TorchrunApi, run: Run) -> None:
+def test_submit_to_an_unknown_queue_suggests_a_similar_one(api: TorchrunApi, run: Run) -> None:
     def reported() -> str:
         result, _, err = run("submit", "--queue", "cpu", "--gpus", "0", "--no-workspace", "x")
         assert result == 64
@@ -341,9 +341,7 @@ def test_the_cluster_of_a_context(api: TorchrunApi, tmp_path: Path) -> None:
     assert Cluster.connect(file, None, "mine").namespace == "mine"
 
 
-def test_a_context_that_is_not_the_current_one_is_taken_where_it_is_named(
-    api: TorchrunApi, run: Run, tmp_path: Path
-) -> None:
+def test_context_flag_selects_another_context(api: TorchrunApi, run: Run, tmp_path: Path) -> None:
     file = api.kubeconfig(tmp_path / "kubeconfig")
     document = yaml.safe_load(file.read_text())
     document["contexts"].append(

@@ -122,7 +122,7 @@ def test_nothing_is_drawn_where_standard_error_is_no_terminal(
     assert not set("\r\x1b") & set(err)
 
 
-def test_a_bar_is_not_drawn_faster_than_it_can_be_seen_but_for_its_end(
+def test_bar_is_drawn_at_intervals_and_at_the_end(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_EVERY_SECONDS", 3600.0)

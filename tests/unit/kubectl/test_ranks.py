@@ -71,9 +71,7 @@ def test_how_many_nodes_a_job_has(
     assert node_rank_problem(job, least) == f"--node-rank: {least} is not a node of job one, which has {said}"
 
 
-def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_once(
-    api: TorchrunApi, run: Run
-) -> None:
+def test_follow_of_a_missing_elastic_node_reports_the_wait_once(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Running", elastic={"minNodes": 1, "maxNodes": 4})["status"]["nodes"] = 1
     looks = 0
 
@@ -106,7 +104,7 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
     ]
 
 
-def test_restarts_between_two_looks_are_reported_with_their_causes(api: TorchrunApi, run: Run) -> None:
+def test_restarts_between_two_polls_are_reported(api: TorchrunApi, run: Run) -> None:
     """The first restart has no pause, and is often over before the next look; so may be several."""
     job, looks = api.job("one", phase="Running"), 0
 

@@ -244,7 +244,7 @@ def test_a_cluster_without_the_kinds(api: TorchrunApi, run: Run) -> None:
         assert "torchrun.ai/v1alpha1 is not installed" in only_line(err)
 
 
-def test_what_the_api_server_refuses_is_reported_before_anything_is_sent(
+def test_job_refused_by_the_api_server_is_not_sent(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q", storage={"workspace": {"bucket": "s3://code"}})

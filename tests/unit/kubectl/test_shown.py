@@ -73,7 +73,7 @@ def test_the_table_and_the_status_of_a_job() -> None:
     assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
 
 
-def test_a_workspace_is_shown_with_the_size_of_the_one_that_the_job_names() -> None:
+def test_status_shows_the_size_of_the_named_workspace() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     spec = {"jobQueue": "h100", "numGPUs": 1, "command": "true"}
     sent = {"digest": "sha256:1", "sizeBytes": 5 * 2**20}
@@ -91,9 +91,7 @@ def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
-    api: TorchrunApi, run: Run, rank: int
-) -> None:
+def test_worker_of_a_node_is_found_with_one_job_for_each_node(api: TorchrunApi, run: Run, rank: int) -> None:
     api.job("one", phase="Running")
     for node, name in enumerate(("one-0-0-abcde", "one-0-n1-0-abcde")):
         api.worker(name, **{n.LABEL_NODE: str(node)})
@@ -101,9 +99,7 @@ def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
     assert run("logs", "one", "--node-rank", str(rank)) == (0, f"of node {rank}\n", "")
 
 
-def test_the_log_of_an_attempt_is_shown_and_one_that_is_not_there_is_reported(
-    api: TorchrunApi, run: Run
-) -> None:
+def test_logs_of_an_attempt_and_of_a_missing_one(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Running")
     for attempt in (0, 1):
         api.logs[worker(api, attempt)] = [f"of attempt {attempt}\n".encode()]
@@ -217,7 +213,7 @@ def test_what_the_kubelet_says_itself_does_not_end_the_log(
     assert run("logs", "-f", "one")[:2] == (0, f"a\n{said.decode()}\nb\n")
 
 
-def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
+def test_follow_of_a_broken_log_continues_without_repeats(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)

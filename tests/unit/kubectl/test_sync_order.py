@@ -44,9 +44,7 @@ def test_sync_with_a_refused_archive_leaves_the_job(api: TorchrunApi, run: Run, 
     assert api.objects[f"{JOBS}/one"]["spec"]["workspace"] == OLD
 
 
-def test_sync_without_the_right_to_change_the_job_changes_nothing_that_runs(
-    api: TorchrunApi, run: Run, bucket: Bucket
-) -> None:
+def test_sync_without_permission_to_patch_changes_nothing(api: TorchrunApi, run: Run, bucket: Bucket) -> None:
     """The bucket has one archive more, under its digest: no worker looks there for what it should run."""
     api.job("one", phase="Running", workspace=OLD)
     api.refused.add(("PATCH", f"{JOBS}/one"))

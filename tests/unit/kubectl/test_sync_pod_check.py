@@ -90,7 +90,7 @@ def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run
         (n.REASON_REFUSED, "run sync again when the API server accepts it"),
     ],
 )
-def test_what_else_keeps_the_pod_away_is_reported_with_what_to_do(
+def test_reasons_without_a_sync_pod_are_reported_with_advice(
     api: TorchrunApi, run: Run, reason: str, first: str
 ) -> None:
     api.queue("q")
@@ -107,7 +107,7 @@ def test_what_else_keeps_the_pod_away_is_reported_with_what_to_do(
     ("reason", "generation"),
     [(n.REASON_WAITING_FOR_NODES, 1), (n.REASON_STOPPING, 1), (n.REASON_QUEUE_INVALID, 2)],
 )
-def test_what_does_not_keep_it_away_is_waited_for_and_then_reported(
+def test_other_reasons_are_waited_for_and_then_reported(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, reason: str, generation: int
 ) -> None:
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.1)
@@ -179,7 +179,7 @@ def test_sync_to_a_pod_that_is_never_ready_ends_in_time(
         ({}, {}, ""),
     ],
 )
-def test_status_does_not_show_a_workspace_as_sent_that_no_pod_could_take(
+def test_status_of_an_unsent_workspace_says_so(
     more: dict[str, str], status: dict[str, Any], shown: str
 ) -> None:
     spec = {"jobQueue": "q", "numGPUs": 1, "command": "true", "workspace": {**WORKSPACE, **more}}

@@ -122,7 +122,7 @@ def test_what_a_directory_has_comes_as_it_is(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "two" / "d").stat().st_mode) == 0o600
 
 
-def test_what_a_worker_knows_of_its_workspace_comes_only_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_cp_of_a_workspace_leaves_out_the_control_directory(tmp_path: Path) -> None:
     (tmp_path / "of").mkdir()
     record, log = "d/.torchrun-workspace", "d/.torchrun-workspace/log"
     data = tar(("d", DIRECTORY, ""), (record, DIRECTORY, ""), (log, FILE, "x"), (f"{record}s", FILE, "x"))

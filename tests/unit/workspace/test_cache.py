@@ -52,7 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path)
 
 
-def test_an_unchanged_directory_is_remembered_and_packed_when_it_is_opened(place: Place) -> None:
+def test_unchanged_directory_is_packed_when_it_is_opened(place: Place) -> None:
     first = place.packed()
     again = place.packed()
     assert not isinstance(first, CachedArchive)
@@ -105,7 +105,7 @@ def test_what_changed_a_moment_ago_is_not_believed(tmp_path: Path) -> None:
     assert not place.memory.exists()
 
 
-def test_one_that_changes_before_it_is_sent_is_refused_and_leaves_nothing(place: Place) -> None:
+def test_directory_changed_before_it_is_sent_is_refused(place: Place) -> None:
     place.packed()
     again = place.packed()
     (place.code / "train.py").write_text("one = 11\n")

@@ -51,7 +51,7 @@ def refused(tmp_path: Path) -> Archive:
     return Archive(file, digest_of(file), len(data), 0, 0)
 
 
-def test_what_is_refused_or_has_no_room_is_not_fetched_at_every_look(
+def test_refused_or_too_large_archive_is_fetched_less_often(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = packed(tmp_path / "in", a="1")
@@ -102,7 +102,7 @@ def test_what_was_the_jobs_is_reported(tmp_path: Path, caplog: pytest.LogCapture
     assert re.search(r"\.torchrun-workspace/kept-\w+/a: the job's file was moved here", caplog.text)
 
 
-def test_at_a_workers_start_what_is_gone_of_the_workspace_is_put_again(tmp_path: Path) -> None:
+def test_fetch_restores_removed_files(tmp_path: Path) -> None:
     into, source = tmp_path / "app", Counting(packed(tmp_path / "in", a="1", b="1"))
     assert fetch(source, into).put == 2
     (into / "a").unlink()

@@ -253,7 +253,7 @@ def test_without_git_nothing_is_known_to_be_tracked(tmp_path: Path, monkeypatch:
     assert ours(tmp_path) == {".gitignore", "keep.log"}
 
 
-def test_a_submodule_that_is_left_out_is_taken_with_its_own_rules(tmp_path: Path) -> None:
+def test_ignored_submodule_is_sent_with_its_own_rules(tmp_path: Path) -> None:
     root, inner = tmp_path / "root", tmp_path / "root" / "third" / "inner"
     inner.mkdir(parents=True)
     for name, content in (("a", "x"), ("b.log", "x"), (".gitignore", "*.log\n")):

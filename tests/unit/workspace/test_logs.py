@@ -52,7 +52,7 @@ def test_short_log_is_kept_whole(tmp_path: Path) -> None:
     assert read_log(file) == lines(1000)
 
 
-def test_long_log_keeps_head_and_tail_and_says_how_much_is_missing(tmp_path: Path) -> None:
+def test_long_log_keeps_head_and_tail(tmp_path: Path) -> None:
     """Also after its middle was given back, and while the worker goes on."""
     file, head, tail = tmp_path / "worker.log", 100_000, 200_000
     whole = lines(200_000)

@@ -236,7 +236,7 @@ def test_over_the_limit_the_largest_ten_are_named(tmp_path: Path) -> None:
     assert pack(tmp_path, limit=66_000).content == 66_000
 
 
-def test_over_the_limit_many_small_files_are_reported_as_their_directory(tmp_path: Path) -> None:
+def test_limit_error_sums_small_files_of_a_directory(tmp_path: Path) -> None:
     many = {f".venv/lib/{number}.py": bytes(10_000) for number in range(300)}
     fill(tmp_path, {**many, "runs/a/last.pt": bytes(500_000), "runs/a/log": bytes(100), "train.py": b"1"})
     with pytest.raises(WorkspaceError) as reported:

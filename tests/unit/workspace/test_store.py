@@ -74,7 +74,7 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
 
-def test_the_pod_keeps_what_comes_and_what_the_job_names_and_whoever_reads_another_reads_it_to_its_end(
+def test_store_keeps_the_incoming_and_the_named_archive(
     tmp_path: Path,
 ) -> None:
     one, two, three = (packed(tmp_path / str(i), a=os.urandom(400_000).hex()) for i in range(3))
@@ -104,7 +104,7 @@ def test_the_pod_keeps_what_comes_and_what_the_job_names_and_whoever_reads_anoth
     assert kept() == [one.digest, two.digest, three.digest]
 
 
-def test_what_broken_connections_left_of_other_archives_does_not_add_up(tmp_path: Path) -> None:
+def test_partial_files_of_other_archives_are_removed(tmp_path: Path) -> None:
     """The pod's room is that of two archives."""
     archives = [packed(tmp_path / str(i), a=os.urandom(200_000).hex()) for i in range(3)]
     first, *broken = archives
@@ -131,7 +131,7 @@ def test_more_than_the_pod_has_room_for_is_refused_at_once(tmp_path: Path) -> No
     assert receive(tmp_path / "store", archive, {names.ENV_SYNC_MOST: str(archive.size)}) == (0, "")
 
 
-def test_worker_that_waits_for_an_archive_that_is_gone_takes_the_one_that_the_job_names_then(
+def test_fetch_of_a_removed_archive_takes_the_newly_named_one(
     tmp_path: Path,
 ) -> None:
     one, two = packed(tmp_path / "1", a="1"), packed(tmp_path / "2", a="2")

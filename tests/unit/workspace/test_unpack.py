@@ -271,7 +271,7 @@ def test_a_file_that_was_lost_comes_back_with_the_same_archive(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", ["../victim", "/etc/none", "d/../../victim", ".torchrun-workspace/lock"])
-def test_what_is_in_place_is_not_believed_of_a_path_that_no_archive_has(tmp_path: Path, path: str) -> None:
+def test_state_with_an_invalid_path_is_ignored(tmp_path: Path, path: str) -> None:
     into = tmp_path / "into"
     one, two = workspace(tmp_path / "1", {"a": "1", "d/c": "1"}), workspace(tmp_path / "2", {"a": "2"})
     apply(*one, into)
@@ -301,7 +301,7 @@ def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
     assert (into / "d" / "x").read_text() == "3"
 
 
-def test_what_the_job_wrote_over_a_file_of_the_workspace_is_moved_aside(tmp_path: Path) -> None:
+def test_file_overwritten_by_the_job_is_moved_aside(tmp_path: Path) -> None:
     into = tmp_path / "into"
     files = {"log": "1", "gone": "1", "same": "1", "both": "1", "a/b": "1", "pipe": "1"}
     apply(*workspace(tmp_path / "1", files), into)
@@ -338,7 +338,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def test_killed_on_the_way_to_another_archive_the_first_one_can_come_back(
+def test_apply_of_the_first_archive_after_a_killed_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     into = tmp_path / "into"
