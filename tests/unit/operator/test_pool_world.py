@@ -69,7 +69,7 @@ class Pooled(World):
         lagging, self.lagging = self.lagging or fresh, fresh
         return *given, lagging, fresh, self.api.held_by_placeholders()
 
-    def look(self, seen: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
+    def reconcile(self, seen: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
         given = seen or self.seen()
         if given is None:
             return None
@@ -151,7 +151,7 @@ class Pooled(World):
     def the_deadline_comes(self) -> None:
         self.api.now += self.chance.choice([59, 61, DEADLINE_SECONDS])
 
-    def well(self) -> None:
+    def succeeded_jobs(self) -> None:
         """Nothing is wrong with the pool any more."""
         self.api.exists, self.api.limit, self.api.left = True, 8, 99
         self.api.others.clear()

@@ -70,7 +70,7 @@ class World:
         children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
         return item, self.api.get(n.QUEUE_KIND, "research"), children, self.api.now
 
-    def look(self, seen: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
+    def reconcile(self, seen: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
         """One decision of a fresh look, or of the given one, carried out as far as it comes."""
         given = seen or self.seen()
         if given is None:
@@ -98,7 +98,7 @@ class World:
                 return
         raise AssertionError(f"no end: {decision}")
 
-    def trained(self) -> str:
+    def succeeded_attempt(self) -> str:
         """The attempt of which enough Jobs have succeeded, none of which somebody deleted.
 
         No worker failed, and none of its other Jobs runs.
