@@ -36,13 +36,13 @@ from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
 from infra import (
     access,
-    cautions,
     changes,
     foundation,
     image_builds,
     revision,
     versions,
     volumes,
+    warnings,
 )
 from infra.foundation import Foundation
 from infra.outputs import outputs
@@ -57,7 +57,7 @@ DRAIN_TIMEOUT_SECONDS = 1800
 
 def deploy(settings: Settings) -> dict[str, Any]:
     """Register every resource of the stack; returns the stack's outputs by name."""
-    for line in cautions.lines(settings, datetime.now(UTC).date()):
+    for line in warnings.find_warnings(settings, datetime.now(UTC).date()):
         pulumi.log.warn(line)
     # Set the tags on each resource, not as the provider's defaults, so that nodes and volumes have them, too.
     tags = {**settings.provider.tags, **stack_tags(PROJECT, settings.stack)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# infra/support.py holds when their support ends.
+# infra/warnings.py has the end of their support.
 KUBERNETES: Final = "1.35"
 KUBERNETES_SUPPORTED: Final = ("1.34", "1.35", "1.36")
 

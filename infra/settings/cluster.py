@@ -95,10 +95,7 @@ class _Addon(MapKey):
         return name
 
 
-Principals = Annotated[
-    tuple[Annotated[str, _Principal(PRINCIPAL_MUST_BE, PRINCIPAL)], ...],
-    AsTuple,
-]
+Principals = Annotated[tuple[Annotated[str, _Principal(PRINCIPAL_MUST_BE, PRINCIPAL)], ...], AsTuple]
 PublicRanges = Annotated[
     tuple[Annotated[str, _PublicRange("an IPv4 range such as 203.0.113.0/24", CIDR)], ...], AsTuple
 ]

@@ -234,8 +234,7 @@ def _pool(section: Section[PoolSection], region: str, zones: tuple[str, ...]) ->
     _check_zone(section, region, zones)
     if section.ok("maxNodes", "warmNodes") and values.warm_nodes > values.max_nodes:
         section.reject(
-            "warmNodes",
-            f"{values.warm_nodes} is more than maxNodes; it must be at most {values.max_nodes}",
+            "warmNodes", f"{values.warm_nodes} is more than maxNodes; it must be at most {values.max_nodes}"
         )
     policy = _check_efa(section, known)
     return Pool(

@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from components.documents.launch import Candidate, WorkerSize
-from infra import accelerators, cautions
+from infra import accelerators, warnings
 from infra.settings import SettingsError, Training
 from infra.settings.quantities import GIB, amount
 from tests.unit.infra.changing import NOW, POOL, ROOT, mistakes, settings, with_
@@ -284,9 +284,9 @@ def test_a_fallback_in_another_zone_than_the_file_system_is_told() -> None:
 def test_spot_machines_of_a_fallback_are_warned_of_with_their_pool() -> None:
     cheap = {**POOL, "name": "cheap", "purchase": "spot"}
     found = settings(stack("cheap", pools=[POOL, cheap]))
-    (line,) = cautions.lines(found, NOW.date())
-    assert line.startswith("trainyard:pools[1].purchase is spot, and up to 4 machines train together")
-    assert cautions.lines(settings(stack(pools=[POOL, cheap])), NOW.date()) == []
+    (line,) = warnings.find_warnings(found, NOW.date())
+    assert line.startswith("trainyard:pools[1].purchase is spot, and the run uses up to 4 nodes")
+    assert warnings.find_warnings(settings(stack(pools=[POOL, cheap])), NOW.date()) == []
 
 
 def outcome(config: dict[str, Any]) -> list[str]:

@@ -288,7 +288,7 @@ def test_without_a_run_there_is_no_launcher() -> None:
     assert plain().result["runId"] is None
 
 
-def test_cautions_of_today_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_of_today_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     asked: list[tuple[str, date]] = []
 
@@ -303,7 +303,7 @@ def test_cautions_of_today_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(Enough):
             stack.deploy(read("test", with_({"cluster": {"version": "1.34"}}), NOW))
 
-    monkeypatch.setattr(stack.cautions, "lines", lines)
+    monkeypatch.setattr(stack.warnings, "find_warnings", lines)
     monkeypatch.setattr(pulumi.log, "warn", lambda line, *_more, **_other: said.append(line))
     monkeypatch.setattr(stack.foundation, "build", mock.Mock(side_effect=Enough))
     deploy(program)
