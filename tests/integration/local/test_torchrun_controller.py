@@ -222,7 +222,7 @@ class TestOneController:
             assert seen["status"] == "False"
             return str(seen["message"])
 
-        assert f"spec.podTemplate.metadata.labels.{label} is Kubernetes' own" in told("labelled")
+        assert f"spec.podTemplate.metadata.labels.{label}: Kubernetes" in told("labelled")
         assert "spec.podTemplate.spec.initContainers[1].name" in told("named")
         assert "spec.initContainers[0].image: Required value" in told("incomplete")
         team.make(job("refused", jobQueue="labelled"))
