@@ -36,6 +36,8 @@ SCHEDULER_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 30.0
 # The interval at which a queue's status is updated with the limits of its pool.
 POOL_SECONDS: Final = 60.0
+# The interval at which the progress of a running job is read.
+PROGRESS_SECONDS: Final = 10.0
 NORMAL = "Normal"
 WARNING = "Warning"
 

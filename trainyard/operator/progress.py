@@ -26,7 +26,7 @@ from launcher.manifests import stamp
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
-from trainyard.operator.running import PROGRESS_SECONDS
+from trainyard.operator.plan import PROGRESS_SECONDS
 
 _TIMEOUT_SECONDS = 2.0
 _MAX_BYTES: Final = 1 << 20

@@ -33,11 +33,10 @@ from trainyard.operator.diagnostics import ended_sync_pod, is_lost, pending_reas
 from trainyard.operator.failures import AttemptEnd, find_end
 from trainyard.operator.gang import relax_gang
 from trainyard.operator.nodes import find_unplaced_worker, release_placeholders
-from trainyard.operator.plan import ReconcilePlan
+from trainyard.operator.plan import PROGRESS_SECONDS, ReconcilePlan
 from trainyard.operator.status import Condition, truncate_message
 from trainyard.operator.suspension import resume_jobs, suspension_message
 
-PROGRESS_SECONDS: Final = 10.0
 # The status keeps the last attempts, because a client that follows the job may have missed several.
 MAX_ATTEMPTS: Final = 8
 _ATTEMPT_MESSAGE: Final = 1024

@@ -141,8 +141,8 @@ class Api:
         """As trainyard/operator/reconciler.py does; False where something is in the way."""
         if any(each.kind == "NodeClaim" for each in decision.deletions):
             live = self.get(item["kind"], item["metadata"]["name"])
-            told = ("spec", "status")
-            if live is None or [live.get(key) for key in told] != [item.get(key) for key in told]:
+            reported = ("spec", "status")
+            if live is None or [live.get(key) for key in reported] != [item.get(key) for key in reported]:
                 return False
         for each in decision.deletions:
             self._write(f"delete {each.kind} {each.name}")
@@ -216,15 +216,15 @@ class Api:
 
     def _work(self, job: JsonObject) -> None:
         meta, spec, status = job["metadata"], job["spec"], job.setdefault("status", {})
-        told = [each["type"] for each in status.get("conditions", [])]
-        if told not in ([], ["SuccessCriteriaMet"]) or "deletionTimestamp" in meta:
+        reported = [each["type"] for each in status.get("conditions", [])]
+        if reported not in ([], ["SuccessCriteriaMet"]) or "deletionTimestamp" in meta:
             return
         pods = list(self.pods(job))
         phases = [each["status"]["phase"] for each in pods]
         gone = [each for each in pods if "deletionTimestamp" in each["metadata"]]
         made = status.get("made", 0)
         live = [each for each in pods if each["status"]["phase"] in ("Pending", "Running")]
-        if told:
+        if reported:
             for each in live:
                 self.delete("Pod", each["metadata"]["name"]) if each not in gone else None
             if self.prompt and not live:
@@ -234,7 +234,7 @@ class Api:
         if spec["suspend"]:
             for each in pods:
                 self.delete("Pod", each["metadata"]["name"]) if each not in gone else None
-            status.pop("made", None)  # they are made anew
+            status.pop("made", None)  # they are made again
             return
         if "Failed" in phases or gone or len(pods) < made:
             status["conditions"] = [{"type": "Failed", "status": "True"}]

@@ -1,4 +1,4 @@
-"""One TorchrunJob on a small API server, and the controller that looks at it."""
+"""One TorchrunJob on a small API server, and the controller that reconciles it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.operator.reconciler import plan_job
 
 
 class Life:
-    """One job in a namespace, and the controller that looks at it."""
+    """One job in a namespace, and the controller that reconciles it."""
 
     def __init__(
         self,

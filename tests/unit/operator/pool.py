@@ -26,7 +26,7 @@ OVER = ("Succeeded", "Failed")
 class PoolApi(Api):
     """`limit` is how many machines the pool may have, `left` how many more EC2 gives; `others` are pods of others.
 
-    Lists that are not read anew do not have the `unheard` of them yet.
+    Lists that are not read again do not have the `unheard` of them yet.
 
     A machine is usable `starts` looks of Karpenter after it was bought.
     """

@@ -1,4 +1,4 @@
-"""One TorchrunJob whose queue names a pool, and the controller that looks at it."""
+"""One TorchrunJob whose queue names a pool, and the controller that reconciles it."""
 
 from __future__ import annotations
 

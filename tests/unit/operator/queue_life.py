@@ -1,4 +1,4 @@
-"""One TorchrunQueue on a small API server, and the controller that looks at it."""
+"""One TorchrunQueue on a small API server, and the controller that reconciles it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = {"kaiQueue": "gpu"}
 
 
 class Life:
-    """One queue, and the controller that looks at it."""
+    """One queue, and the controller that reconciles it."""
 
     def __init__(self, changes: dict[str, Any] | None = None, tried: DryRun | None = DryRun()) -> None:  # noqa: B008
         self.api, self.cluster, self.tried = Api(), KAI, tried

@@ -1,4 +1,4 @@
-"""The pause before a worker that failed again and again is begun anew."""
+"""The pause before a worker that failed again and again is restarted."""
 
 from __future__ import annotations
 

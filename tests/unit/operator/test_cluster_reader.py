@@ -28,7 +28,7 @@ def api() -> Iterator[FakeApi]:
 
 
 def reconciler(api: FakeApi) -> Reconciler:
-    """Its clock stands still: it never reads the facts anew because they are old. It has just read them."""
+    """Its clock stands still: it never reads the facts again because they are old. It has just read them."""
     objects = Mortal(api)
     looks = Reconciler(objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
     looks.queue("team", "h100")

@@ -350,7 +350,7 @@ def test_one_of_several_serves_the_store_whatever_the_dns_knows(rank: str, host:
     assert done.stdout.strip() == f"is_host={host},join_timeout=604800,read_timeout=604800"
 
 
-def test_who_does_not_serve_it_is_told_nothing() -> None:
+def test_who_does_not_serve_it_is_reported_nothing() -> None:
     for other in (ALONE, replace(SEVERAL, given=True), replace(SEVERAL, backend="etcd-v2")):
         assert build_command("python train.py", (), other).words[0] == "torchrun"
 

@@ -40,7 +40,7 @@ def free(life: Life) -> None:
     life.api.settle()
 
 
-def test_it_is_told_once_no_worker_is_left() -> None:
+def test_it_is_reported_once_no_worker_is_left() -> None:
     life = ending()
     life.reconcile()
     assert life.status["phase"] == "Running"
@@ -155,19 +155,19 @@ def test_elastic_with_claims_of_each_node_waits_for_those_that_run() -> None:
 
 @pytest.mark.parametrize("seen", ["alive", "over", "gone"])
 def test_a_worker_that_somebody_deletes_and_that_ends_well_in_its_time_has_not_trained(seen: str) -> None:
-    """As scripts do that save when they are told to go. The Job controller counts it, and its Job is complete."""
+    """As scripts do that save when they are deleted. The Job controller counts it, and its Job is complete."""
     life = Life({"numGPUs": 8}).run()
     (worker,) = life.api.workers()
     worker["metadata"] |= {"stuck": True, "deletionGracePeriodSeconds": 30}
     worker["metadata"]["deletionTimestamp"] = worker["metadata"]["creationTimestamp"]
     life.api.prompt = False
     if seen != "over":
-        life.api.crash_after(1)  # the loss is told, and the Job is there still
+        life.api.crash_after(1)  # the loss is reported, and the Job is there still
         with pytest.raises(Exception, match="delete Job vit-0"):
             life.reconcile()
     worker["status"] = {"phase": "Succeeded"}
-    told = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
-    life.api.objects["Job", "vit-0"]["status"]["conditions"] = told
+    reported = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    life.api.objects["Job", "vit-0"]["status"]["conditions"] = reported
     if seen == "gone":
         del life.api.objects["Pod", worker["metadata"]["name"]]
     life.reconcile()

@@ -1,4 +1,4 @@
-"""When looks begin, what is counted of them, and what the liveness probe is told."""
+"""When looks begin, what is counted of them, and what the liveness probe is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Clock:
         return self.now
 
 
-class Looks:
+class FakeReconciler:
     """What would be looked at; a queue's look fails."""
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class Looks:
         """Nothing."""
 
 
-def working(then: Callable[[Controller, Looks, Clock, Metrics], Awaitable[None]]) -> None:
+def working(then: Callable[[Controller, FakeReconciler, Clock, Metrics], Awaitable[None]]) -> None:
     async def main() -> None:
-        looks, clock, metrics = Looks(), Clock(), Metrics()
+        looks, clock, metrics = FakeReconciler(), Clock(), Metrics()
         made = Controller(cast(Objects, None), cast(Reconciler, looks), metrics, clock=clock)
         task = asyncio.create_task(made.run())
         try:
@@ -75,7 +75,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_no_look_begins_before_the_lease_is_held_or_after_its_end() -> None:
-    async def then(controller: Controller, looks: Looks, clock: Clock, _: Metrics) -> None:
+    async def then(controller: Controller, looks: FakeReconciler, clock: Clock, _: Metrics) -> None:
         controller.enqueue([(JOB, 0.0)])
         await asyncio.sleep(0.05)
         assert looks.jobs == 0
@@ -137,7 +137,9 @@ def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_
 def test_liveness_fails_without_reconciles_while_the_lease_is_held() -> None:
     async def main() -> None:
         clock = Clock()
-        controller = Controller(cast(Objects, None), cast(Reconciler, Looks()), Metrics(), clock=clock)
+        controller = Controller(
+            cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics(), clock=clock
+        )
         server = serve_liveness("127.0.0.1", 0, controller.silent_seconds, STUCK_SECONDS)
         url = f"http://127.0.0.1:{server.server_port}"
         clock.now += 10 * STUCK_SECONDS
@@ -169,7 +171,7 @@ def probe(url: str) -> tuple[int, str]:
 )
 def test_a_new_pod_enqueues_its_job_unless_it_is_finished(phase: str, is_new: bool, enqueued: int) -> None:
     async def main() -> None:
-        controller = Controller(cast(Objects, None), cast(Reconciler, Looks()), Metrics())
+        controller = Controller(cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics())
         meta = {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit", "other": "x"}}
         pod = converter("Pod")({"metadata": meta, "status": {"phase": phase}})
         on_change(controller, None if is_new else {}, pod)
@@ -181,7 +183,9 @@ def test_a_new_pod_enqueues_its_job_unless_it_is_finished(phase: str, is_new: bo
 def test_watches_enqueue_what_changes_and_wait_for_missing_kinds() -> None:
     async def main(api: FakeApi) -> None:
         client = api.client(retry=RetryPolicy(initial_delay=0.01, max_delay=0.05))
-        controller = Controller(Objects(client, n.FIELD_MANAGER), cast(Reconciler, Looks()), Metrics())
+        controller = Controller(
+            Objects(client, n.FIELD_MANAGER), cast(Reconciler, FakeReconciler()), Metrics()
+        )
         stage(api, queue=False)
         watches = Watches(client, controller, asyncio.get_running_loop())
         watches.start()
@@ -201,14 +205,14 @@ def test_watches_enqueue_what_changes_and_wait_for_missing_kinds() -> None:
 
 
 def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
-    async def then(controller: Controller, _: Looks, clock: Clock, metrics: Metrics) -> None:
+    async def then(controller: Controller, _: FakeReconciler, clock: Clock, metrics: Metrics) -> None:
         controller.allow(clock() + 1000)
         clock.now += 100
         controller.enqueue([(QUEUE, 0.0)])
 
         def failures() -> bool:
-            told = generate_latest(metrics._registry).decode()
-            return 'trainyard_torchrun_reconcile_failures_total{kind="TorchrunQueue"} 1.0' in told
+            reported = generate_latest(metrics._registry).decode()
+            return 'trainyard_torchrun_reconcile_failures_total{kind="TorchrunQueue"} 1.0' in reported
 
         await until(failures)
         await until(lambda: controller.silent_seconds() == 0)
@@ -219,7 +223,9 @@ def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
 def test_refused_watch_is_logged_once_and_a_missing_kind_never(caplog: pytest.LogCaptureFixture) -> None:
     async def main(api: FakeApi) -> None:
         client = api.client(retry=RetryPolicy(initial_delay=0.01, max_delay=0.05))
-        controller = Controller(Objects(client, n.FIELD_MANAGER), cast(Reconciler, Looks()), Metrics())
+        controller = Controller(
+            Objects(client, n.FIELD_MANAGER), cast(Reconciler, FakeReconciler()), Metrics()
+        )
         api.refused.add(("GET", "/api/v1/pods"))
         watches = Watches(client, controller, asyncio.get_running_loop())
         await asyncio.to_thread(watches.start)

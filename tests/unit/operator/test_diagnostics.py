@@ -1,4 +1,4 @@
-"""What a job tells of workers that do not start: nobody finds it by looking for it only."""
+"""What a job reports workers that do not start: nobody finds it by looking for it only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def message(life: Life) -> str:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "reported"),
     [
         (
             {"conditions": []},
@@ -74,7 +74,7 @@ def message(life: Life) -> str:
         (waiting("CrashLoopBackOff"), "can't start: CrashLoopBackOff"),
     ],
 )
-def test_a_worker_that_does_not_start_is_named_with_the_reason(status: dict[str, Any], told: str) -> None:
+def test_a_worker_that_does_not_start_is_named_with_the_reason(status: dict[str, Any], reported: str) -> None:
     life = held(status)
     assert message(life) == "0 of 2 workers are ready"
     assert life.requeue_after is not None
@@ -82,11 +82,11 @@ def test_a_worker_that_does_not_start_is_named_with_the_reason(status: dict[str,
     life.api.now += life.requeue_after
     life.reconcile()
     first = life.names("Pod")[0]
-    assert message(life) == f"0 of 2 workers are ready, {first} {told}"
+    assert message(life) == f"0 of 2 workers are ready, {first} {reported}"
     assert life.condition(n.WORKERS_READY) == ("False", "Starting")
 
 
-def test_a_worker_that_no_scheduler_has_seen_is_told() -> None:
+def test_a_worker_that_no_scheduler_has_seen_is_reported() -> None:
     """The queue names one that does not run: nobody else says anything of such a pod."""
     life = held({"conditions": []})
     first = life.names("Pod")[0]
@@ -107,7 +107,7 @@ def test_of_several_the_first_is_named_and_the_others_are_counted() -> None:
     assert message(life).endswith(" (1 more is held up)")
 
 
-def test_nothing_is_told_of_workers_that_are_on_their_way_or_run() -> None:
+def test_nothing_is_reported_of_workers_that_are_on_their_way_or_run() -> None:
     life = held(waiting("ContainerCreating"), waiting("PodInitializing"))
     life.api.now += PATIENCE_SECONDS
     life.reconcile()
@@ -125,7 +125,7 @@ def test_a_pull_that_is_tried_again_is_no_news() -> None:
     assert life.reconcile() == 0
 
 
-def test_workers_that_get_no_pod_are_told_with_where_it_is_said_why() -> None:
+def test_workers_that_get_no_pod_are_reported_with_where_it_is_said_why() -> None:
     """A quota on pods: the Job controller tries again and again, and tells it to the batch/v1 Job alone."""
     life = Life()
     life.reconcile()
@@ -151,11 +151,16 @@ EVENTS = "kubectl describe job vit-0"
 
 
 def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
-    """What a job tells none of whose workers gets a pod, in a queue of whose template this is told."""
+    """What a job tells none of whose workers gets a pod, in a queue of whose template this is reported."""
     life = Life(of_job, {"scheduling.priorityClassName": "high"})
-    told = {"type": n.POD_TEMPLATE_VALID, "status": "False", "reason": n.REASON_REFUSED, "message": NO_CLASS}
+    reported = {
+        "type": n.POD_TEMPLATE_VALID,
+        "status": "False",
+        "reason": n.REASON_REFUSED,
+        "message": NO_CLASS,
+    }
     its_queue = life.api.objects[n.QUEUE_KIND, "research"]
-    its_queue["status"] = {"conditions": [{**told, "observedGeneration": 1, **condition}]}
+    its_queue["status"] = {"conditions": [{**reported, "observedGeneration": 1, **condition}]}
     life.reconcile()
     for name in life.names("Pod"):
         del life.api.objects["Pod", name]
@@ -166,7 +171,7 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
     return message(life).removeprefix("0 of 2 workers are ready, ")
 
 
-def test_workers_that_get_no_pod_are_told_with_what_a_dry_run_of_their_queues_pod_said() -> None:
+def test_workers_that_get_no_pod_are_reported_with_what_a_dry_run_of_their_queues_pod_said() -> None:
     """A PriorityClass that is not there, for instance: admission refuses each of their pods."""
     said = f"2 have no pod; TorchrunQueue research rejects its pods: {NO_CLASS}; Events: {EVENTS}"
     assert without_pods() == said
@@ -186,10 +191,10 @@ def test_workers_that_get_no_pod_are_told_with_what_a_dry_run_of_their_queues_po
         {"message": None},
     ],
 )
-def test_a_dry_run_that_says_nothing_of_the_queue_as_it_is_is_not_told(condition: dict[str, Any]) -> None:
+def test_a_dry_run_that_says_nothing_of_the_queue_as_it_is_is_not_reported(condition: dict[str, Any]) -> None:
     assert without_pods(**condition) == f"2 have no pod; why, Events say: {EVENTS}"
 
 
 def test_a_dry_run_is_not_of_the_pods_of_a_job_that_overrides_its_queue() -> None:
-    told = without_pods({"overrides": {"scheduling": {"priorityClassName": "low"}}})
-    assert told == f"2 have no pod; why, Events say: {EVENTS}"
+    reported = without_pods({"overrides": {"scheduling": {"priorityClassName": "low"}}})
+    assert reported == f"2 have no pod; why, Events say: {EVENTS}"

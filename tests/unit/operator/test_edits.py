@@ -1,4 +1,4 @@
-"""Edits of a job that has begun, and what is told of one that nobody looked at for a while."""
+"""Edits of a job that has started, and what is reported of one that nobody looked at for a while."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_large_numbers_change_nothing_for_workers_that_run(edit: dict[str, Any])
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_read_ends_no_job_that_has_begun(wrong: dict[str, Any]) -> None:
+def test_what_cannot_be_read_ends_no_job_that_has_started(wrong: dict[str, Any]) -> None:
     life = Life().run()
     sound = life.api.objects[n.JOB_KIND, "vit"]["spec"]
     life.api.edit(n.JOB_KIND, "vit", **wrong)
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_refused_before_the_first_start(wrong: dict[str, 
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
 
 
-def test_an_attempt_on_record_has_begun_before_its_first_worker_is_seen() -> None:
+def test_an_attempt_on_record_has_started_before_its_first_worker_is_seen() -> None:
     life = Life()
     once(life)
     life.api.edit(n.JOB_KIND, "vit", **WRONG[0])
@@ -151,7 +151,7 @@ def test_one_that_is_late_while_it_is_suspended_is_not_suspended_any_more() -> N
 
 
 @pytest.mark.parametrize("of_queue", [{}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}])
-def test_the_size_that_runs_said_in_other_words_starts_nothing_anew(of_queue: dict[str, Any]) -> None:
+def test_the_size_that_runs_said_in_other_words_starts_nothing_again(of_queue: dict[str, Any]) -> None:
     life = Life({"numGPUs": 16}, of_queue).run()
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
     life.reconcile()
@@ -185,7 +185,7 @@ def test_a_wrong_edit_of_a_suspended_job_that_is_put_right_is_not_called_wrong_a
     assert life.condition(n.ACCEPTED) == ("True", "Valid")
 
 
-def test_what_the_api_server_refused_is_not_told_of_a_suspended_job() -> None:
+def test_what_the_api_server_refused_is_not_reported_of_a_suspended_job() -> None:
     life = Life().run()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
@@ -210,7 +210,7 @@ def test_a_budget_that_cannot_be_read_ends_nothing() -> None:
 
 
 def found(life: Life) -> str:
-    """What is told of the job's queue."""
+    """What is reported of the job's queue."""
     return next(each["message"] for each in life.status["conditions"] if each["type"] == n.QUEUE_FOUND)
 
 

@@ -162,7 +162,7 @@ def test_a_clock_that_is_far_off_costs_no_time(ahead: float) -> None:
         (127, "Error", "command not found"),
     ],
 )
-def test_an_exit_code_is_told_with_its_meaning(code: int, reason: str, shown: str) -> None:
+def test_an_exit_code_is_reported_with_its_meaning(code: int, reason: str, shown: str) -> None:
     gang = Gang(maxRestarts=0)
     gang.ends(1, code, "", reason=reason)
     status = gang.at(SETTLE_SECONDS)

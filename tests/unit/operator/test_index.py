@@ -190,7 +190,7 @@ def test_the_parent_of_a_queue_of_kai_concerns_those_below_it() -> None:
     assert it.kai_queue(parent) == []
 
 
-def test_what_anybody_may_wait_for_is_told_to_all_but_those_that_are_over() -> None:
+def test_what_anybody_may_wait_for_is_reported_to_all_but_those_that_are_over() -> None:
     it = known()
     it.queue(queue())
     it.job(job("waits"))

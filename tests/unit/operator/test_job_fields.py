@@ -58,7 +58,7 @@ def test_num_gpus_and_num_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus", "told"),
+    ("asked", "gpus", "reported"),
     [
         ({"numGPUs": 3}, 2, "be spec.numNodes 3 with 1 GPU on each, or spec.numGPUs 2 or 4"),
         ({"numGPUs": 9}, 8, "be spec.numNodes 3 with 3 GPUs on each, or spec.numGPUs 8 or 10"),
@@ -77,8 +77,8 @@ def test_num_gpus_and_num_nodes() -> None:
         ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),
     ],
 )
-def test_sizes_that_cannot_be(asked: dict[str, Any], gpus: int, told: str) -> None:
-    with pytest.raises(InvalidJob, match=told):
+def test_sizes_that_cannot_be(asked: dict[str, Any], gpus: int, reported: str) -> None:
+    with pytest.raises(InvalidJob, match=reported):
         attempt_spec(asked, {"nodeResources.gpus": gpus})
 
 
@@ -183,8 +183,8 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
     command = ["python", "-m", "trainyard.workspace", "serve", "--expect", DIGEST, "--size", "5"]
     assert sync["spec"]["containers"][0]["command"] == [*command, "--give-up-seconds", "600"]
-    begun = build_sync_pod(dataclasses.replace(made, has_started=True, nearby=("http://other:8080",)))
-    assert begun["spec"]["containers"][0]["command"] == [*command, "--nearby", "http://other:8080"]
+    started = build_sync_pod(dataclasses.replace(made, has_started=True, nearby=("http://other:8080",)))
+    assert started["spec"]["containers"][0]["command"] == [*command, "--nearby", "http://other:8080"]
     assert sync["spec"]["subdomain"] == "vit"
     assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"
     archives = sync["spec"]["volumes"][0]
@@ -359,8 +359,8 @@ def test_one_worker_needs_neither_a_name_nor_a_fixed_port() -> None:
 
 def test_time_to_stop_goes_with_torchruns() -> None:
     assert pod()["spec"]["terminationGracePeriodSeconds"] == 45
-    told = {"env": [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "300"}]}
-    assert pod(told)["spec"]["terminationGracePeriodSeconds"] == 315
+    reported = {"env": [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "300"}]}
+    assert pod(reported)["spec"]["terminationGracePeriodSeconds"] == 315
 
 
 def test_a_class_without_a_name_is_the_clusters() -> None:

@@ -48,7 +48,7 @@ def test_pods_run_only_once_the_attempt_is_on_record() -> None:
     assert decision.creations[-1]["spec"]["suspend"] is True
     assert decision.status is not None
     assert decision.status["phase"] == "Provisioning"
-    # A look from old answers makes the Job, which never runs, as the status can't be put.
+    # A reconcile from old answers makes the Job, which never runs, as the status can't be put.
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     assert not life.api.apply(item, decision)
     life.api.settle()
@@ -154,7 +154,7 @@ def test_a_claim_that_is_not_there_is_waited_for() -> None:
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "ClaimNotFound")
     assert "existingClaim data" in life.status["message"]
-    assert life.requeue_after == POLL_SECONDS, "nobody tells of a claim that has no job's label"
+    assert life.requeue_after == POLL_SECONDS, "nobody reports a claim that has no job's label"
     assert life.names("Job") == []
     life.cluster = replace(CLUSTER, claims={"data": ("ReadWriteMany",)})
     life.run()
@@ -186,7 +186,7 @@ def test_a_queue_that_leaves_begins_nothing_and_keeps_what_runs() -> None:
     assert (running.status["phase"], running.status["restarts"]) == ("Running", 1)
 
 
-def test_a_rendezvous_that_is_another_than_asked_for_is_told() -> None:
+def test_a_rendezvous_that_is_another_than_asked_for_is_reported() -> None:
     life = Life({"distributed": {"rdzvBackend": "etcd-v2"}}).run()
     assert life.condition(n.RENDEZVOUS_SUBSTITUTED) == ("True", "NoEndpoint")
     assert Life().run().condition(n.RENDEZVOUS_SUBSTITUTED)[0] == "False"

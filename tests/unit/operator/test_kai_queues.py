@@ -25,7 +25,7 @@ def api() -> Iterator[FakeApi]:
 
 
 def reconciler(api: FakeApi) -> Reconciler:
-    """Its clock stands still: it never reads the facts anew because they are old."""
+    """Its clock stands still: it never reads the facts again because they are old."""
     objects = Mortal(api)
     return Reconciler(objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
 
@@ -66,7 +66,7 @@ def test_a_job_that_waits_for_its_queue_begins_at_the_look_after_it_was_made(api
     assert api.objects[JOB]["status"]["phase"] == n.PHASE_PROVISIONING
 
 
-def test_a_limit_is_told_as_it_is_now(api: FakeApi) -> None:
+def test_a_limit_is_reported_as_it_is_now(api: FakeApi) -> None:
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
     put_queue(api, "gpu", {"resources": {"gpu": {"limit": 16}}})
     looks = reconciler(api)

@@ -54,10 +54,12 @@ def test_a_container_that_goes_on_is_named_with_the_workers_end() -> None:
 
 
 def test_so_are_several_of_several_workers() -> None:
-    told = later(ended_beside({"istio-proxy": RUNS, "gone": {"terminated": {}}, "vault": {"waiting": {}}}, 2))
+    reported = later(
+        ended_beside({"istio-proxy": RUNS, "gone": {"terminated": {}}, "vault": {"waiting": {}}}, 2)
+    )
     assert (
         "ended with exit code 0, and its containers istio-proxy and vault still run, and so do those of 1 more"
-        in told
+        in reported
     )
 
 

@@ -209,7 +209,7 @@ def test_nothing_is_waited_for_where_no_more_can_come() -> None:
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 3)
 
 
-def test_a_suspended_job_holds_nothing_and_begins_anew_when_it_is_resumed() -> None:
+def test_a_suspended_job_holds_nothing_and_begins_again_when_it_is_resumed() -> None:
     life = Pooled()
     life.api.left = 1
     life.turn(2)
@@ -245,7 +245,7 @@ def test_whatever_else_ends_the_wait_takes_the_placeholders_with_it() -> None:
     assert (life.status["phase"], life.api.placeholders()) == ("Failed", [])
 
 
-def test_a_wait_of_another_size_begins_anew_with_its_own_number_of_placeholders() -> None:
+def test_a_wait_of_another_size_begins_again_with_its_own_number_of_placeholders() -> None:
     life = Pooled({"numGPUs": 16, "numNodes": 4})
     life.api.left = 2
     life.turn(2)

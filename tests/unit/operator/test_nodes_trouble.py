@@ -57,7 +57,7 @@ def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
     assert life.api.placeholders() == []
 
 
-def test_a_type_that_can_take_no_worker_is_told_as_karpenter_tells_it() -> None:
+def test_a_type_that_can_take_no_worker_is_reported_as_karpenter_tells_it() -> None:
     life = Pooled()
     life.reconcile()
     said = "Failed to schedule pod, no instance type has the required offering, requirements=a, resources=b"
@@ -84,7 +84,7 @@ def test_a_type_that_can_take_no_worker_is_told_as_karpenter_tells_it() -> None:
 
 def test_idle_nodes_with_gpus_of_another_type_hide_nothing_of_what_karpenter_tells() -> None:
     said = "Failed to schedule pod, no instance type met all requirements, requirements=gpu-name In [h100]"
-    for gpu_name, told in (("a10g", n.REASON_CAPACITY_IMPOSSIBLE), ("h100", n.REASON_WAITING_FOR_NODES)):
+    for gpu_name, reported in (("a10g", n.REASON_CAPACITY_IMPOSSIBLE), ("h100", n.REASON_WAITING_FOR_NODES)):
         life = Pooled({"numGPUs": 8}, {"nodeResources.gpuType": "h100"})
         life.api.offers[LABEL_GPU_NAME] = gpu_name
         life.api.add("idle")
@@ -94,13 +94,13 @@ def test_idle_nodes_with_gpus_of_another_type_hide_nothing_of_what_karpenter_tel
         assert left_out == (gpu_name == "a10g")
         life.api.warn("Pod", "vit-hold-0", said)
         life.reconcile()
-        assert life.phase_and_reason == ("Pending", told), (
+        assert life.phase_and_reason == ("Pending", reported), (
             "one that is free for it the scheduler may give it yet"
         )
         assert ("gpu-name In [h100]" in life.status["message"]) == left_out
 
 
-def test_idle_nodes_that_the_queues_own_affinity_leaves_out_are_told() -> None:
+def test_idle_nodes_that_the_queues_own_affinity_leaves_out_are_reported() -> None:
     fast = {"key": "fast", "operator": "Exists"}
     terms = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [fast]}]}}
     asked = {"scheduling.affinity": {"nodeAffinity": terms}, "nodeResources.gpuType": "h100"}
@@ -359,7 +359,7 @@ def test_a_clock_that_is_set_back_prolongs_nothing() -> None:
     assert (life.requeue_after or 0) <= 1.2 * RETRY_SECONDS
 
 
-def test_a_name_that_another_has_is_told() -> None:
+def test_a_name_that_another_has_is_reported() -> None:
     life = Pooled()
     theirs = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vit-hold-0", "labels": {}}, "spec": {}}
     life.api.create(theirs)

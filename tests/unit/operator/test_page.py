@@ -18,12 +18,12 @@ CONDITIONS = {n.REASON_COUNTED}
 REASONS = {value for name, value in vars(n).items() if name.startswith("REASON_")} - CONDITIONS
 
 
-def test_each_reason_is_told_with_what_to_do() -> None:
+def test_each_reason_is_reported_with_what_to_do() -> None:
     table, _, rest = PAGE.partition("## A job's way")[2].partition("\n\n`kubectl get tj`")
-    told = set(re.findall(r"`([A-Z][A-Za-z]+)`", table + rest)) | set(
+    reported = set(re.findall(r"`([A-Z][A-Za-z]+)`", table + rest)) | set(
         re.findall(r"^\| ([A-Z]\w+) \| \|", table, re.M)
     )
-    assert REASONS - told == set()
+    assert REASONS - reported == set()
 
 
 def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
@@ -40,5 +40,5 @@ def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
         for family in metrics._registry.collect()
     }
     row = re.compile(r"^\| `(trainyard_torchrun_\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
-    told = {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in row.findall(PAGE)}
-    assert told == served
+    reported = {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in row.findall(PAGE)}
+    assert reported == served

@@ -17,17 +17,17 @@ OTHER = "example.com/theirs"
 CLAIM = "/apis/karpenter.sh/v1/nodeclaims/p5-1"
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_no_machine_is_given_back_by_a_look_from_before_the_job_began(api: FakeApi, begun: bool) -> None:
+@pytest.mark.parametrize("started", [False, True])
+def test_no_machine_is_given_back_by_a_look_from_before_the_job_began(api: FakeApi, started: bool) -> None:
     stage(api)
     api.put(CLAIM, {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "p5-1"}})
     read = copy.deepcopy(api.objects[JOB])
     decision = ReconcilePlan(deletions=(deletion(api.objects[CLAIM]),))
-    if begun:
+    if started:
         api.put(JOB, {**read, "status": {"phase": "Provisioning"}})
     blocked = apply_plan(decision, read, Mortal(api), now=lambda: NOW)
-    assert (CLAIM in api.objects) is begun
-    assert blocked == (JOB if begun else "")
+    assert (CLAIM in api.objects) is started
+    assert blocked == (JOB if started else "")
 
 
 @pytest.mark.parametrize("newer", [False, True])

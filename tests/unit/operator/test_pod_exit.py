@@ -1,4 +1,4 @@
-"""What is told of a worker whose init containers fail, and what of it counts as the command's own end."""
+"""What is reported of a worker whose init containers fail, and what of it counts as the command's own end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes
     return life
 
 
-def test_a_workspace_that_did_not_come_is_told_with_its_last_line() -> None:
+def test_a_workspace_that_did_not_come_is_reported_with_its_last_line() -> None:
     life = failed(ended(n.FETCH_CONTAINER, 1, LOG), restartPolicy="Never")
     assert (life.status["phase"], life.status["reason"]) == ("Failed", n.REASON_WORKER_FAILED)
     message = life.status["message"]
@@ -48,7 +48,7 @@ def test_a_workspace_that_did_not_come_is_told_with_its_last_line() -> None:
     assert life.status["exitCode"] == 1
 
 
-def test_one_that_says_nothing_is_told_with_its_reason() -> None:
+def test_one_that_says_nothing_is_reported_with_its_reason() -> None:
     life = failed(ended("mine", 3), restartPolicy="Never")
     assert life.status["message"].endswith("its init container mine ended with exit code 3 (Error)")
 
@@ -61,7 +61,7 @@ def test_an_exit_code_of_an_init_container_is_not_the_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("reported", "shown"),
     [
         ("3", 3),
         ("255", 255),
@@ -74,9 +74,9 @@ def test_an_exit_code_of_an_init_container_is_not_the_commands() -> None:
         ("-200", 1),
     ],
 )
-def test_an_exit_code_that_no_process_has_is_not_believed(told: str, shown: int) -> None:
+def test_an_exit_code_that_no_process_has_is_not_believed(reported: str, shown: int) -> None:
     """The words may be the script's own, and the status takes 0 to 255: the job could not come to its end."""
-    said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {told} (pid: 7) \n"
+    said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {reported} (pid: 7) \n"
     life = failed(own=ended(n.WORKER_CONTAINER, 1, said), restartPolicy="Never")
     assert (life.status["phase"], life.status["exitCode"]) == ("Failed", shown)
 
@@ -96,7 +96,7 @@ NO_SHELL = (
 
 
 def unstarted(reason: str, message: str, code: int = 128) -> str:
-    """What a job tells of a worker whose container could not be started."""
+    """What a job reports a worker whose container could not be started."""
     end = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
     own = {"name": n.WORKER_CONTAINER, "state": {"terminated": end}}
     life = failed(own=own, restartPolicy="Never")
@@ -105,17 +105,17 @@ def unstarted(reason: str, message: str, code: int = 128) -> str:
 
 
 @pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "CreateContainerError"])
-def test_a_container_that_could_not_be_started_is_told_with_the_runtimes_words(reason: str) -> None:
+def test_a_container_that_could_not_be_started_is_reported_with_the_runtimes_words(reason: str) -> None:
     """128 alone says nothing, and no log has more. https://github.com/containerd/containerd, internal/cri"""
     assert unstarted(reason, f"first\n{NO_SHELL}\n") == f"did not start: {NO_SHELL} ({reason}, exit code 128)"
     assert unstarted(reason, "") == f"ended with exit code 128 ({reason})"
 
 
-def test_of_long_words_of_the_runtime_the_end_is_told() -> None:
+def test_of_long_words_of_the_runtime_the_end_is_reported() -> None:
     """It is where they say what is wrong; before it are the names of who asked whom."""
-    told = unstarted("StartError", f"{'failed: ' * 1000}not a directory")
-    assert told.endswith("failed: not a directory (StartError, exit code 128)")
-    assert len(told) < 400
+    reported = unstarted("StartError", f"{'failed: ' * 1000}not a directory")
+    assert reported.endswith("failed: not a directory (StartError, exit code 128)")
+    assert len(reported) < 400
 
 
 def test_a_command_that_ends_with_128_was_started() -> None:
@@ -123,7 +123,7 @@ def test_a_command_that_ends_with_128_was_started() -> None:
     assert unstarted("Error", said) == f"ended with exit code 128 (Error): {said}"
 
 
-def test_an_init_container_that_could_not_be_started_is_told_with_the_end_of_the_runtimes_words() -> None:
+def test_an_init_container_that_could_not_be_started_is_reported_with_the_end_of_the_runtimes_words() -> None:
     end = {"exitCode": 128, "reason": "StartError", "message": f"{'failed: ' * 1000}not a directory"}
     life = failed({"name": "mine", "state": {"terminated": end}}, restartPolicy="Never")
     assert "did not start: its init container mine ended with exit code 128 (" in life.status["message"]

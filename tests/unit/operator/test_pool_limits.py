@@ -83,7 +83,7 @@ def test_worker_larger_than_every_node_is_refused_at_once(resource: tuple[str, s
     assert life.api.bought == 0
 
 
-def test_pool_whose_type_is_gone_is_told() -> None:
+def test_pool_whose_type_is_gone_is_reported() -> None:
     life = Pooled({"numGPUs": 8})
     life.reconcile()
     life.api.warn(
@@ -109,7 +109,7 @@ def test_queue_status_has_all_that_submit_goes_by() -> None:
     assert pool_rejection_reason(status, attempt_spec({"numGPUs": 1}, {**POOLED, **PART, **bears}), 0.0) == ""
 
 
-def test_pool_whose_reservation_is_gone_is_told_and_waited_for() -> None:
+def test_pool_whose_reservation_is_gone_is_reported_and_waited_for() -> None:
     life = Pooled({"numGPUs": 16})
     life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
     life.api.reservations = []

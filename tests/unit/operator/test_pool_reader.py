@@ -152,10 +152,13 @@ def test_of_two_jobs_that_see_the_same_idle_nodes_one_begins(api: FakeApi) -> No
         place(api, path, node)
     for _ in range(3):
         look()
-    told = api.objects[second]["status"]
+    reported = api.objects[second]["status"]
     assert phase(api) == n.PHASE_PROVISIONING
-    assert (told["phase"], told["reason"]) == ("Pending", n.REASON_WAITING_FOR_NODES)
-    assert "2 nodes: nvidia.com/gpu in use" in told["message"] or "2 nodes: cpu in use" in told["message"]
+    assert (reported["phase"], reported["reason"]) == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert (
+        "2 nodes: nvidia.com/gpu in use" in reported["message"]
+        or "2 nodes: cpu in use" in reported["message"]
+    )
 
 
 def test_a_pool_is_read_for_jobs_that_wait_for_it_alone(api: FakeApi) -> None:
@@ -221,17 +224,17 @@ def test_of_a_pool_that_is_not_there_nothing_else_is_read(api: FakeApi) -> None:
     assert api.objects[JOB]["status"]["reason"] == n.REASON_PRIORITY_CLASS_NOT_FOUND
 
 
-def test_a_placeholder_that_is_not_taken_is_told_and_tried_again(api: FakeApi) -> None:
+def test_a_placeholder_that_is_not_taken_is_reported_and_tried_again(api: FakeApi) -> None:
     """A quota of the namespace, for instance."""
     pooled(api)
     api.refused = {("POST", PODS)}
     objects = Mortal(api)
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     assert reconciler.job("team", "vit") == 30
-    told = api.objects[JOB]["status"]
-    assert (told["phase"], told["reason"]) == ("Pending", n.REASON_PLACEHOLDER_REFUSED)
-    assert "a pod that would hold a node is refused: Forbidden" in told["message"]
-    assert told["capacity"]["tries"] == 1
+    reported = api.objects[JOB]["status"]
+    assert (reported["phase"], reported["reason"]) == ("Pending", n.REASON_PLACEHOLDER_REFUSED)
+    assert "a pod that would hold a node is refused: Forbidden" in reported["message"]
+    assert reported["capacity"]["tries"] == 1
     version = api.objects[JOB]["metadata"]["resourceVersion"]
     assert reconciler.job("team", "vit") == 30
     assert api.objects[JOB]["metadata"]["resourceVersion"] == version

@@ -134,7 +134,7 @@ def test_the_request_is_of_the_jobs_own_numbers() -> None:
 @pytest.mark.parametrize("resources", [
     {"requests": {"cpu": "lots"}}, {"requests": {"cpu": {}}}, {"limits": {"memory": "-1"}},
 ])  # fmt: skip
-def test_a_template_that_asks_for_no_amount_is_told(resources: dict[str, Any]) -> None:
+def test_a_template_that_asks_for_no_amount_is_reported(resources: dict[str, Any]) -> None:
     template = {"spec": {"containers": [{"name": "beside", "resources": resources}]}}
     with pytest.raises(Unreadable, match=r"podTemplate\.spec asks for what is no amount"):
         build_request(attempt_spec({}, {**POOLED, "podTemplate": template}), POOL)

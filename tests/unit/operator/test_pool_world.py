@@ -193,7 +193,7 @@ def test_whatever_happens_to_the_pool(part: int, monkeypatch: pytest.MonkeyPatch
 
 
 def live(world: Pooled) -> None:
-    """Harm, and then none any more: it comes to its end, with all of its workers at once and nothing left."""
+    """Harm, and then none any more: it ends, with all of its workers at once and nothing left."""
     for _ in range(120):
         world.happen()
     world.nodes_are_removed()

@@ -1,4 +1,4 @@
-"""What a training tells of itself, from a real server of metrics, and from servers that misbehave."""
+"""What a training reports itself, from a real server of metrics, and from servers that misbehave."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text(**values: float) -> str:
 def test_ask_of_a_metrics_server_returns_the_progress() -> None:
     registry = CollectorRegistry()
     for key, value in {"step": 40, "loss": 2.5, "tokensPerSecond": 1200.5, "samplesPerSecond": 8}.items():
-        Gauge(NAMES[key], "told", ["run"], registry=registry).labels("vit").set(value)
+        Gauge(NAMES[key], "reported", ["run"], registry=registry).labels("vit").set(value)
     with make_server("127.0.0.1", 0, make_wsgi_app(registry)) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
@@ -62,9 +62,9 @@ def test_ask_of_a_metrics_server_returns_the_progress() -> None:
         thread.join()
 
 
-def test_of_a_checkpoint_step_and_time_are_told() -> None:
-    told = parse_metrics(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
-    assert told == {
+def test_of_a_checkpoint_step_and_time_are_reported() -> None:
+    reported = parse_metrics(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
+    assert reported == {
         "step": 9,
         "throughput": 3.0,
         "unit": "samples/s",
@@ -76,8 +76,8 @@ def test_of_a_checkpoint_step_and_time_are_told() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1e30])
 def test_a_value_that_a_status_can_t_have_is_left_out(value: float) -> None:
     assert parse_metrics(text(step=value, loss=1.0)) is None
-    told = parse_metrics(text(step=1, checkpointStep=value, checkpointTime=value, samplesPerSecond=value))
-    assert told == {"step": 1}
+    reported = parse_metrics(text(step=1, checkpointStep=value, checkpointTime=value, samplesPerSecond=value))
+    assert reported == {"step": 1}
 
 
 def test_a_loss_may_be_below_zero() -> None:
@@ -173,10 +173,10 @@ def test_nobody_listens() -> None:
     assert read_progress(pod(port)) is None
 
 
-def unreadable(told: dict[str, Any] | None) -> str:
-    assert told is not None
-    assert list(told) == [UNREADABLE]
-    return str(told[UNREADABLE])
+def unreadable(reported: dict[str, Any] | None) -> str:
+    assert reported is not None
+    assert list(reported) == [UNREADABLE]
+    return str(reported[UNREADABLE])
 
 
 @pytest.mark.parametrize("port", ["9" * 5000, "0", "70000", "x", "-1", "²", " 9465", "9465\r\n"])
@@ -231,6 +231,6 @@ ONE = NAMES["step"]
 def test_malformed_answer_of_a_worker_is_data_or_unreadable(answer: str) -> None:
     with serving(HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), closes=answer.encode()) as port:
         began = time.monotonic()
-        told = read_progress(pod(port))
+        reported = read_progress(pod(port))
         assert time.monotonic() - began < 3
-    assert told is None or list(told) == [UNREADABLE] or told == {"step": 1}
+    assert reported is None or list(reported) == [UNREADABLE] or reported == {"step": 1}

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.launcher.api_server import until
 from trainyard.operator import progress
+from trainyard.operator.plan import PROGRESS_SECONDS
 from trainyard.operator.progress import ProgressPoller
-from trainyard.operator.running import PROGRESS_SECONDS
 
 pytestmark = pytest.mark.unit
 
@@ -46,7 +46,7 @@ def worker(uid: str) -> dict[str, Any]:
     return {"metadata": {"name": "vit-0-0-abcde", "uid": uid}}
 
 
-def test_a_worker_is_asked_when_it_is_due_and_its_answer_is_told_once(workers: Workers) -> None:
+def test_a_worker_is_asked_when_it_is_due_and_its_answer_is_reported_once(workers: Workers) -> None:
     assert workers.asking.poll("vit", worker("a")) == {"step": 1, "of": "a"}
     assert workers.asking.poll("vit", worker("a")) is None
     workers.now += PROGRESS_SECONDS

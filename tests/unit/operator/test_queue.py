@@ -100,7 +100,7 @@ def test_without_a_kai_queue_there_is_no_finalizer() -> None:
     assert life.api.objects == {}
 
 
-def test_kai_that_is_not_installed_is_told() -> None:
+def test_kai_that_is_not_installed_is_reported() -> None:
     life = Life(NAMED)
     life.cluster = CLUSTER
     life.reconcile()
@@ -145,7 +145,7 @@ def test_another_name_moves_it_and_another_parent_changes_it() -> None:
     assert (life.kai, life.finalizers) == ([], [])
 
 
-def test_a_parent_that_is_not_there_is_told_and_looked_for_again() -> None:
+def test_a_parent_that_is_not_there_is_reported_and_looked_for_again() -> None:
     life = Life({**NAMED, "parentKaiQueue": "other"})
     life.reconcile()
     assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "other"

@@ -35,7 +35,7 @@ from trainyard.operator.progress import read_progress
 from trainyard.operator.reconciler import Reconciler, plan_job
 
 
-def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_anew(api: FakeApi) -> None:
+def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_again(api: FakeApi) -> None:
     stage(api)
     settle(Mortal(api))
     assert phase(api) == n.PHASE_PROVISIONING
@@ -62,8 +62,8 @@ def test_at_rest_nothing_is_written(api: FakeApi) -> None:
     assert requeue_after.writes == 0
 
 
-def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_anew(api: FakeApi) -> None:
-    """Kubernetes removes what was made for it, and a look must not take that for missing."""
+def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_again(api: FakeApi) -> None:
+    """Kubernetes removes what was made for it, and a reconcile must not take that for missing."""
     stage(api)
     settle(Mortal(api))
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_is_refused_for_ever(api: FakeApi) -> None:
     assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_FAILED, n.REASON_INVALID_SPEC)
 
 
-def test_a_name_that_another_has_is_left_alone_and_told_until_it_is_free(api: FakeApi) -> None:
+def test_a_name_that_another_has_is_left_alone_and_reported_until_it_is_free(api: FakeApi) -> None:
     stage(api)
     theirs = thing("v1", "Service", "vit", {"clusterIP": "10.0.0.1"})
     api.put(SERVICE, theirs)
@@ -229,7 +229,7 @@ READ = [
 
 
 @pytest.mark.parametrize("path", READ)
-def test_a_right_to_read_that_is_missing_is_told_by_the_job_until_it_is_given(
+def test_a_right_to_read_that_is_missing_is_reported_by_the_job_until_it_is_given(
     api: FakeApi, path: str
 ) -> None:
     stage(api)
@@ -252,7 +252,7 @@ def test_a_right_to_read_that_is_missing_is_told_by_the_job_until_it_is_given(
     assert phase(api) == n.PHASE_PROVISIONING
 
 
-def test_how_a_job_ended_stays_told_when_a_right_is_missing_later(api: FakeApi) -> None:
+def test_how_a_job_ended_stays_reported_when_a_right_is_missing_later(api: FakeApi) -> None:
     stage(api)
     api.objects[JOB]["spec"]["maxRestarts"] = 0
     settle(Mortal(api))

@@ -70,7 +70,7 @@ def test_each_node_with_a_workspace_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         ({"numGPUs": 9}, "spec.numGPUs is 9"),
         ({"numGPUs": "many"}, 'spec.numGPUs is "many"'),
@@ -78,11 +78,11 @@ def test_each_node_with_a_workspace_of_its_own() -> None:
         ({"overrides.nodeResources.memory": "x"}, "nodeResources.memory"),
     ],
 )
-def test_what_can_never_run_fails_and_makes_nothing(asked: dict[str, Any], told: str) -> None:
+def test_what_can_never_run_fails_and_makes_nothing(asked: dict[str, Any], reported: str) -> None:
     life = Life(asked)
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
-    assert told in life.status["message"]
+    assert reported in life.status["message"]
     assert {each["kind"] for each in life.api.list()} == {n.JOB_KIND, n.QUEUE_KIND}
 
 
@@ -92,7 +92,7 @@ def test_a_queue_that_is_wrong_is_waited_for() -> None:
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueInvalid")
 
 
-def test_a_queue_that_was_changed_does_not_end_what_was_begun() -> None:
+def test_a_queue_that_was_changed_does_not_end_what_was_started() -> None:
     life = Life().run()
     life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 0, "cpus": 1, "memory": "1Gi"})
     life.reconcile()
@@ -260,7 +260,7 @@ def test_a_job_that_is_let_go_is_not_removed_by_a_look_that_began_before() -> No
     assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
 
 
-def test_a_gang_that_was_made_for_another_queue_of_kai_is_made_anew() -> None:
+def test_a_gang_that_was_made_for_another_queue_of_kai_is_made_again() -> None:
     queues = {each: KaiQueue() for each in ("a", "b")}
     gang = {"scheduling.scheduler": "kai-scheduler", "kaiQueue": "a"}
     life = Life({}, gang, cluster=replace(CLUSTER, kai=True, kai_queues=queues))

@@ -1,4 +1,4 @@
-"""Looks at a queue through a real client and a small API server: KAI's queue of it, and what is told."""
+"""Looks at a queue through a real client and a small API server: KAI's queue of it, and what is reported."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_a_queue_is_ready_when_a_pod_of_it_would_be_taken_and_none_is_made(api: 
     assert api.names(PODS) == []
     assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
     api.refused = {("POST", PODS)}
-    told = settle_queue(api)
-    assert (told[n.READY][0], told[n.POD_TEMPLATE_VALID][0]) == ("False", "False")
-    assert "Forbidden" in told[n.POD_TEMPLATE_VALID][1]
+    reported = settle_queue(api)
+    assert (reported[n.READY][0], reported[n.POD_TEMPLATE_VALID][0]) == ("False", "False")
+    assert "Forbidden" in reported[n.POD_TEMPLATE_VALID][1]
 
 
 def test_a_queue_has_its_own_in_kai_as_long_as_it_is_there_and_takes_nobody_elses(api: FakeApi) -> None:
@@ -109,8 +109,8 @@ def test_a_queue_of_kai_goes_after_the_gangs_in_it_wherever_they_are(api: FakeAp
     assert f"{KAI}/queues/gpu" in api.objects
     item = api.objects[QUEUE]
     api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
-    told = settle_queue(api)[n.READY]
-    assert told == ("False", "is deleted when nothing is left in KAI's queue gpu: PodGroup team/vit-0")
+    reported = settle_queue(api)[n.READY]
+    assert reported == ("False", "is deleted when nothing is left in KAI's queue gpu: PodGroup team/vit-0")
     assert f"{KAI}/queues/gpu" in api.objects
     gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
     api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
@@ -130,7 +130,7 @@ def test_a_queue_of_kai_goes_after_the_gangs_in_it_wherever_they_are(api: FakeAp
     assert QUEUE not in api.objects
 
 
-def test_a_right_to_read_that_is_missing_is_told_by_the_queue(api: FakeApi) -> None:
+def test_a_right_to_read_that_is_missing_is_reported_by_the_queue(api: FakeApi) -> None:
     stage(api)
     api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
     objects = Mortal(api)

@@ -1,4 +1,4 @@
-"""Workers that fail or are lost: all of them begin anew, and what is told of why."""
+"""Workers that fail or are lost: all of them begin again, and what is reported of why."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_lost_worker_is_a_failed_one() -> None:
 
 @pytest.mark.parametrize("reason", ["PreemptionByScheduler", "EvictionByEvictionAPI"])
 @pytest.mark.parametrize("phase", ["Running", "Failed"])
-def test_who_took_a_worker_away_is_told_and_stays_told(phase: str, reason: str) -> None:
+def test_who_took_a_worker_away_is_reported_and_stays_reported(phase: str, reason: str) -> None:
     life = Life().run()
     lost = life.names("Pod")[0]
     pod = life.api.objects["Pod", lost]
@@ -98,7 +98,7 @@ def test_who_took_a_worker_away_is_told_and_stays_told(phase: str, reason: str) 
     assert life.status["lastRestart"]["attempt"] == 0
 
 
-def test_what_the_kubelet_says_of_a_pod_that_it_did_not_take_is_told() -> None:
+def test_what_the_kubelet_says_of_a_pod_that_it_did_not_take_is_reported() -> None:
     life = Life({"restartPolicy": "Never"}).run()
     pod = life.api.workers()[0]
     said = (
@@ -112,8 +112,8 @@ def test_what_the_kubelet_says_of_a_pod_that_it_did_not_take_is_told() -> None:
     life.api.settle()
     life.reconcile()
     name = pod["metadata"]["name"]
-    told = f"worker {name} on node n0 failed (UnexpectedAdmissionError): {said}, which is unexpected"
-    assert life.status["message"] == told
+    reported = f"worker {name} on node n0 failed (UnexpectedAdmissionError): {said}, which is unexpected"
+    assert life.status["message"] == reported
 
 
 def made_anew_beside_what_it_left(life: Life) -> None:
@@ -143,7 +143,7 @@ def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nob
     assert life.status["message"] == "Job vit-0 belongs to something else; the job begins when it is gone"
 
 
-def test_workers_that_run_and_whose_job_was_deleted_without_them_are_told_with_what_ends_them() -> None:
+def test_workers_that_run_and_whose_job_was_deleted_without_them_are_reported_with_what_ends_them() -> None:
     life = Life().run()
     made_anew_beside_what_it_left(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
@@ -202,8 +202,8 @@ def test_workers_that_no_job_owns_any_more_are_named_with_what_ends_them() -> No
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.reconcile()
     assert life.condition(n.SUSPENDED) == ("False", n.REASON_STOPPING)
-    told = "the workers are being stopped; no Job owns"
-    assert life.status["message"] == f"{told} {first} any more: kubectl delete pod {first} {second}"
+    reported = "the workers are being stopped; no Job owns"
+    assert life.status["message"] == f"{reported} {first} any more: kubectl delete pod {first} {second}"
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     for each in (first, second):
         life.api.objects.pop(("Pod", each))

@@ -111,7 +111,7 @@ def test_what_has_one_ends_in_its_time_and_says_how(shell: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_ends_well_because_it_was_told_to_go_has_not_trained(shell: str, tmp_path: Path) -> None:
+def test_what_ends_well_because_it_was_reported_to_go_has_not_trained(shell: str, tmp_path: Path) -> None:
     """Kubernetes would count its pod, and may call its Job complete."""
     with started(shell, *script(tmp_path, code=0)) as process:
         appears(tmp_path / "ready")

@@ -1,4 +1,4 @@
-"""Conditions are in one order, that of the reference page, whatever was told of a job first."""
+"""Conditions are in one order, that of the reference page, whatever was reported of a job first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW = 1_000_000.0
 
 
 def so(*types: str) -> list[Condition]:
-    return [Condition(type=each, status=True, reason="Told", message=each) for each in types]
+    return [Condition(type=each, status=True, reason="Reported", message=each) for each in types]
 
 
 def types(found: list[dict[str, Any]]) -> list[str]:
@@ -24,38 +24,38 @@ def types(found: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("every", [n.JOB_CONDITIONS, n.QUEUE_CONDITIONS])
 def test_conditions_are_in_the_order_of_their_kind(every: tuple[str, ...]) -> None:
-    told = merge_conditions(None, so(*reversed(every)), 1, NOW)
-    assert types(told) == list(every)
+    reported = merge_conditions(None, so(*reversed(every)), 1, NOW)
+    assert types(reported) == list(every)
     one_by_one: list[dict[str, Any]] = []
     for each in every[1::2] + every[0::2]:
         one_by_one = merge_conditions(one_by_one, so(each), 1, NOW)
-    assert one_by_one == told
+    assert one_by_one == reported
 
 
 def test_those_of_somebody_else_come_last_as_they_were() -> None:
     """The reference page names none of them; each writer has its own types."""
     others = [{"type": "Zoned", "status": "True"}, {"type": "Audited", "status": "True"}]
-    told = merge_conditions(others, so(n.FAILED, n.ACCEPTED), 1, NOW)
-    assert types(told) == [n.ACCEPTED, n.FAILED, "Zoned", "Audited"]
+    reported = merge_conditions(others, so(n.FAILED, n.ACCEPTED), 1, NOW)
+    assert types(reported) == [n.ACCEPTED, n.FAILED, "Zoned", "Audited"]
 
 
 def test_what_has_another_order_and_says_the_same_is_left_as_it_is() -> None:
-    """A thousand jobs at rest are not written anew for that."""
+    """A thousand jobs at rest are not written again for that."""
     before = list(reversed(merge_conditions(None, so(*n.JOB_CONDITIONS), 1, NOW)))
     assert merge_conditions(before, so(n.ACCEPTED), 1, NOW + 60) == before
     other = merge_conditions(before, [Condition(type=n.ACCEPTED, status=False, reason="No")], 1, NOW + 60)
     assert types(other) == list(n.JOB_CONDITIONS)
 
 
-def test_a_job_that_runs_in_another_order_is_not_written_anew() -> None:
+def test_a_job_that_runs_in_another_order_is_not_written_again() -> None:
     life = Life().run()
     item = life.api.objects[n.JOB_KIND, "vit"]
     item["status"]["conditions"].reverse()
     assert life.reconcile() == 0
-    told = types(life.status["conditions"])
+    reported = types(life.status["conditions"])
     life.api.run_pods("Succeeded", exit_code=0)
     life.reconcile()
     assert life.status["phase"] == "Succeeded"
     ended = types(life.status["conditions"])
-    assert set(told) < set(ended)
+    assert set(reported) < set(ended)
     assert ended == [each for each in n.JOB_CONDITIONS if each in ended]

@@ -138,7 +138,7 @@ def test_a_running_attempt_becomes_no_gang() -> None:
     assert gang.names("PodGroup") == ["vit-0"]
 
 
-def test_a_claim_that_was_made_before_it_was_to_be_retained_is_told_with_what_keeps_it() -> None:
+def test_a_claim_that_was_made_before_it_was_to_be_retained_is_reported_with_what_keeps_it() -> None:
     life = Life(SMALL, checkpoints()).run()
 
     def accepted() -> tuple[str, str]:
@@ -172,7 +172,7 @@ def test_a_class_that_is_named_and_not_there_is_waited_for(volume: str) -> None:
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
     assert f"storage.{volume}.storageClass late is no StorageClass of the cluster" in life.status["message"]
-    assert life.requeue_after == POLL_SECONDS, "nobody tells of a class"
+    assert life.requeue_after == POLL_SECONDS, "nobody reports a class"
     assert life.names("Job") == life.names("PersistentVolumeClaim") == []
     assert life.api.events == ["StorageClassNotFound"]
     life.cluster = replace(CLUSTER, provisioners={**CLUSTER.provisioners, "late": "fsx.csi.aws.com"})
@@ -203,6 +203,6 @@ def test_claims_that_are_there_need_no_class_any_more() -> None:
     assert (life.status["restarts"], life.names("Job")) == (1, ["vit-1", "vit-1-n1"])
 
 
-def test_a_cluster_without_a_default_class_is_told_by_its_claims() -> None:
+def test_a_cluster_without_a_default_class_is_reported_by_its_claims() -> None:
     life = Life(SMALL, checkpoints(), cluster=replace(CLUSTER, default_class="")).run()
     assert modes(life.api) == {"vit-checkpoints": ["ReadWriteOnce"]}

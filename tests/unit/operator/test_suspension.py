@@ -31,7 +31,7 @@ def suspended(life: Life) -> bool:
     return bool(life.api.objects["Job", "vit-0"]["spec"]["suspend"])
 
 
-def test_it_is_told_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_is_counted() -> None:
+def test_it_is_reported_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_is_counted() -> None:
     life = Life().run()
     life.api.now += 5
     suspend(life)
@@ -39,8 +39,8 @@ def test_it_is_told_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_i
     assert suspended(life)
     assert life.names("Pod") == []
     assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == ("Running", 0, 0)
-    told = "kueue has suspended Job vit-0; the controller resumes it 30 s later"
-    assert life.status["message"] == f"0 of 2 workers are ready, {told}"
+    reported = "kueue has suspended Job vit-0; the controller resumes it 30 s later"
+    assert life.status["message"] == f"0 of 2 workers are ready, {reported}"
     assert life.condition(n.SUSPENDED) == ("True", n.REASON_SUSPENDED_BY_ANOTHER)
     assert life.condition(n.WORKERS_READY)[0] == "False"
     assert life.requeue_after == POLL_SECONDS
@@ -106,7 +106,7 @@ def test_its_own_word_is_nobody_elses() -> None:
     assert not suspended(life)
 
 
-def test_a_worker_that_does_not_go_is_told_with_what_to_do() -> None:
+def test_a_worker_that_does_not_go_is_reported_with_what_to_do() -> None:
     life = Life().run()
     life.api.now += 5
     name = life.names("Pod")[0]
@@ -117,8 +117,10 @@ def test_a_worker_that_does_not_go_is_told_with_what_to_do() -> None:
     assert life.status["message"].endswith("the controller resumes it 30 s later")
     life.api.now += 40
     life.reconcile()
-    told = f"the controller resumes it when pod {name} is gone; if its node does not answer, delete the pod"
-    assert life.status["message"].endswith(told)
+    reported = (
+        f"the controller resumes it when pod {name} is gone; if its node does not answer, delete the pod"
+    )
+    assert life.status["message"].endswith(reported)
 
 
 def test_a_clock_that_is_far_ahead_prolongs_nothing() -> None:

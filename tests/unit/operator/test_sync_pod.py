@@ -1,4 +1,4 @@
-"""A job that waits for its workspace holds no node; a sync pod that ends is made anew, and what is told of that."""
+"""A job that waits for its workspace holds no node; a sync pod that ends is created again, and is reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pass_time(life: Life) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
-def test_a_sync_pod_that_has_ended_is_made_anew(phase: str) -> None:
+def test_a_sync_pod_that_has_ended_is_made_again(phase: str) -> None:
     life = Life(SENT).run()
     before = uid(life)
     life.api.now += PATIENCE_SECONDS
@@ -61,7 +61,7 @@ def test_a_suspended_job_keeps_what_was_sent_to_its_sync_pod() -> None:
     assert uid(life) == before
 
 
-def test_one_that_fails_at_once_is_not_made_anew_without_a_pause() -> None:
+def test_one_that_fails_at_once_is_not_made_again_without_a_pause() -> None:
     life = Life(SENT).run()
     before = uid(life)
     life.api.objects[SYNC]["status"] = EVICTED
@@ -73,7 +73,7 @@ def test_one_that_fails_at_once_is_not_made_anew_without_a_pause() -> None:
     assert uid(life) != before
 
 
-def test_one_that_ended_between_two_attempts_is_made_anew_for_the_next() -> None:
+def test_one_that_ended_between_two_attempts_is_made_again_for_the_next() -> None:
     life = Life(SENT).run()
     before = uid(life)
     life.api.now += PATIENCE_SECONDS
@@ -84,7 +84,7 @@ def test_one_that_ended_between_two_attempts_is_made_anew_for_the_next() -> None
     assert life.names("Job") == ["vit-1"]
 
 
-def test_one_that_ended_while_the_job_waits_for_nodes_is_made_anew() -> None:
+def test_one_that_ended_while_the_job_waits_for_nodes_is_made_again() -> None:
     life = Pooled(SENT)
     life.reconcile()
     before = uid(life)
@@ -142,7 +142,7 @@ def test_abandoned_upload_ends_the_job_and_leaves_nothing(key: str) -> None:
     assert (life.names("Pod"), life.names("Job")) == ([], [])
 
 
-def test_sync_pod_of_a_job_that_has_begun_never_gives_up() -> None:
+def test_sync_pod_of_a_job_that_has_started_never_gives_up() -> None:
     life = Life(SENT).run()
     lose_sync_pod(life)
     life.reconcile()
@@ -233,7 +233,7 @@ NO_IMAGE = {
 }
 
 
-def test_sync_pod_that_does_not_start_is_told() -> None:
+def test_sync_pod_that_does_not_start_is_reported() -> None:
     life = Life(SENT)
     life.api.sends = False
     life.reconcile()

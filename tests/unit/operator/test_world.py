@@ -1,6 +1,6 @@
 """Seeded lives of a job among everything that happens: the same promises hold whatever comes, and wherever it stops.
 
-`World` runs the decisions on a small API server. Before any write the controller may be killed, and a look may be given
+`World` runs the plans on a small API server. Before any write the controller may be killed, and a reconcile may be given
 what was true some time ago.
 """
 
@@ -109,14 +109,14 @@ class World:
                 "conditions", []
             ):
                 well.setdefault(each["metadata"]["labels"][n.LABEL_ATTEMPT], []).append(each["metadata"])
-        told = {job["uid"] for jobs in well.values() for job in jobs}
+        reported = {job["uid"] for jobs in well.values() for job in jobs}
         unended = {
             each["metadata"]["labels"][n.LABEL_ATTEMPT]
             for each in self.api.of_kind("Pod")
             if n.LABEL_ATTEMPT in each["metadata"]["labels"]
             and each.get("status", {}).get("phase") in ("Failed", "Running")
             and "deletionTimestamp" not in each["metadata"]
-            and each["metadata"]["ownerReferences"][0]["uid"] not in told
+            and each["metadata"]["ownerReferences"][0]["uid"] not in reported
         }
         for attempt, jobs in well.items():
             parts, size = (jobs[0]["annotations"][key] for key in (n.ANNOTATION_PARTS, n.ANNOTATION_SIZE))
@@ -130,7 +130,7 @@ class World:
         return ""
 
     def check(self, *, old: bool = False) -> None:
-        """What always holds. A look at what was, `old`, may end what has succeeded since."""
+        """What always holds. A reconcile at what was, `old`, may end what has succeeded since."""
         api = self.api
         live = {
             each["metadata"]["labels"][n.LABEL_ATTEMPT]
@@ -146,7 +146,7 @@ class World:
             }
             assert len(images) == 1, f"workers of attempt {attempt} with {images}"
         names = [name for _, name in api.ran]
-        # One that somebody deleted may come again by a look at what was before, under the same number, while its end
+        # One that somebody deleted may come again by an old reconcile, under the same number, while its end
         # was not noticed; docs/decisions/0022 says why that is left.
         nested_launcher = {name for name in names if names.count(name) > 1}
         assert nested_launcher <= self.deleted, f"a Job ran twice: {names}"
@@ -168,7 +168,7 @@ class World:
         if not self.trained_by and not over:
             self.trained_by = self.succeeded_attempt()
         if self.trained_by and item is not None:
-            # A look at what was may let a Job of the same attempt go, which is removed by the next one.
+            # A reconcile at what was may let a Job of the same attempt go, which is removed by the next one.
             last = n.attempt_name("vit", int(self.trained_by))
             later = names[names.index(last) :]
             assert all(name == last or name.startswith(f"{last}-") for name in later), (
@@ -320,7 +320,7 @@ def test_whatever_happens(part: int) -> None:
         try:
             for _ in range(60):
                 world.happen()
-            # Then nothing stands in its way any more, and it comes to its end.
+            # Then nothing stands in its way any more, and it ends.
             world.nodes_are_removed()
             world.api.bring(None)
             world.the_job_controller_works()
