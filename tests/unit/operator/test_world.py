@@ -1,6 +1,6 @@
 """Seeded lives of a job among everything that happens: the same promises hold whatever comes, and wherever it stops.
 
-`World` runs the plans on a small API server. Before any write the controller may be killed, and a reconcile may be given
+`World` runs plans on a small API server. Before any write the controller may be killed, and a reconcile may be given
 what was true some time ago.
 """
 
