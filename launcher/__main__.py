@@ -1,6 +1,6 @@
-"""`python -m launcher`: waits for nodes, submits the training, follows it; `--dry-run` only shows the objects.
+"""Wait for nodes, submit the PyTorchJob and follow it; with `--dry-run`, only print the objects.
 
-The request comes from the environment, see launcher/request.py. Exit codes: trainyard/k8s/names.py.
+The request comes from the environment (launcher/request.py). The exit codes are in trainyard/k8s/names.py.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dataclasses import asdict, replace
 
 from launcher import manifests
 from launcher.manifests import JsonObject, Owner
-from launcher.progress import begun
+from launcher.progress import initial_progress
 from launcher.request import Request, RequestError, parse_request
 from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
-# In a pod, network policies say who gets here, and `kubectl port-forward` does; outside of one only this machine.
+# In a pod, network policies restrict the clients; outside of a pod, only this host may connect.
 _ALL_ADDRESSES, _LOOPBACK = "", "127.0.0.1"
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs one launcher and returns its exit code."""
+    """Run one launcher and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m launcher", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--dry-run", action="store_true", help="print the request and the objects as YAML, create nothing"
@@ -62,9 +62,12 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def run(request: Request, job: str, holder: str, address: str) -> int:
-    """Runs the request against the cluster as this holder of its Lease; SIGTERM and SIGINT end it in order.
+    """Run the request against the cluster and return the exit code. SIGTERM and SIGINT end it cleanly.
 
-    Metrics are served on this address.
+    Args:
+        job: The name of the launcher's Job.
+        holder: The identity in the run's Lease.
+        address: The address on which metrics are served.
     """
     from launcher import metrics
     from launcher.gateway import KubernetesGateway
@@ -75,7 +78,7 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
     try:
         gateway = KubernetesGateway(connect_in_pod_or_outside(), time.time)
     except ApiUnavailable as error:
-        print(f"launcher: no way to the Kubernetes API: {error}", file=sys.stderr)
+        print(f"launcher: can't connect to the Kubernetes API: {error}", file=sys.stderr)
         return names.EXIT_API_ERROR
     stopping = threading.Event()
 
@@ -86,7 +89,7 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder)
-    metrics.serve(lambda: launcher.tally, address, names.METRICS_PORT)
+    metrics.serve(lambda: launcher.counters, address, names.METRICS_PORT)
     try:
         return launcher.run()
     finally:
@@ -94,9 +97,9 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
 
 
 def dry_run(request: Request, job: str) -> str:
-    """The request, and for each candidate every placeholder and the PyTorchJob, as YAML documents.
+    """Return the request, and the placeholders and the PyTorchJob of each candidate, as YAML documents.
 
-    They are for MAX nodes, or as many as the candidate's pool may have; none for one that may have fewer than MIN.
+    They are for MAX nodes, or for the pool's maximum. A pool that may have fewer than MIN nodes has none.
     """
     import yaml
 
@@ -114,7 +117,7 @@ def dry_run(request: Request, job: str) -> str:
                 request.min_nodes,
             )
             continue
-        wait = replace(begun(0.0), candidate=index).label
+        wait = replace(initial_progress(0.0), candidate=index).label
         documents += (manifests.placeholder(candidate, number, owner, wait) for number in range(nodes))
         reason = f"dry run: as if all nodes of pool {pool.name} were there"
         documents.append(manifests.training_job(candidate, nodes, reason))
@@ -122,7 +125,7 @@ def dry_run(request: Request, job: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Tuples as lists, and nothing shared, so that the YAML has neither tags nor anchors."""
+    """Return a copy with lists for tuples and no shared objects, so that the YAML has neither tags nor anchors."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -16,7 +16,7 @@ from launcher.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """Create the placeholder with this index, labelled with the wait that it is of."""
+    """Create the placeholder with this index and the label of its wait."""
 
     index: int
     wait: str
@@ -24,17 +24,17 @@ class Hold:
 
 @dataclass(frozen=True, kw_only=True)
 class Remove:
-    """Delete exactly this pod; another one of the same name is left alone."""
+    """Delete exactly this pod, not another one of the same name."""
 
     name: str
     uid: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiveBack:
-    """Delete exactly this NodeClaim, whose machine is of no use; `reason` says why.
+class ReleaseNode:
+    """Delete exactly this NodeClaim.
 
-    `late` says that it took too long, and not only that it is not waited for any more.
+    `late` says that its node took too long; otherwise it is only no longer needed.
     """
 
     claim: str
@@ -58,7 +58,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Retire:
-    """Delete exactly this PyTorchJob, whose name is free again once all of its pods are gone."""
+    """Delete exactly this PyTorchJob. Its name is free again once all of its pods are gone."""
 
     uid: str
 
@@ -71,14 +71,14 @@ class End:
     reason: str
 
 
-Action = Hold | Remove | GiveBack | Recount | Start | Retire | End
-# Between two batches the Lease is renewed where it is time to.
-MOST_AT_ONCE = 64
+Action = Hold | Remove | ReleaseNode | Recount | Start | Retire | End
+# Between two batches, the Lease is renewed if it is due.
+MAX_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a person may see of this step: nodes that are there, out of how many, and NodeClaims of the pool."""
+    """The state for the log: usable nodes, out of how many, and the number of the pool's NodeClaims."""
 
     state: str
     nodes: int
@@ -89,12 +89,16 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What a launcher carries from step to step; only `progress` survives it. Moments are seconds since the epoch.
+    """The launcher's memory between steps. Times are seconds since the epoch. Only `progress` survives a crash.
 
-    `seen_at` and `idle` are the last observation of a wait and the usable nodes in it, up to MAX. `ordered` says when
-    the machines were ordered that came for this run, by their nodes, and `complete` when each was last seen with all of
-    its devices, by the uid of its NodeClaim; after a crash they are empty, and a line of the report shorter. `gang` has
-    the uids of the workers that were last seen unfinished, by their names.
+    Attributes:
+        quorum_since: When MIN was reached in this wait.
+        training_uid: The uid of the PyTorchJob at the last step.
+        seen_at: The time of the last observation of a wait.
+        idle: The usable nodes at `seen_at`, up to MAX.
+        ordered: When the NodeClaim of each node was created, for nodes that came for this run.
+        complete: When each node was last seen with all of its devices, by the uid of its NodeClaim.
+        gang: The uids of the unfinished workers at the last step, by name.
     """
 
     progress: Progress | None = None
@@ -108,13 +112,13 @@ class Memory:
 
     @property
     def candidate(self) -> int:
-        """The candidate whose pool the next observation has to be of."""
+        """The candidate whose pool the next observation must show."""
         return self.progress.candidate if self.progress else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The outcome of one step; the actions are to be done in their order."""
+    """The result of one step; the actions are executed in order."""
 
     memory: Memory
     report: Report
@@ -122,23 +126,23 @@ class Step:
 
 
 def batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
-    """The actions in their order, those together that may be done at the same time: up to `MOST_AT_ONCE` of a kind.
+    """Yield the actions in order, in batches that run in parallel.
 
-    These are pods to make, and pods to remove; every other action is alone.
+    A batch has up to `MAX_AT_ONCE` pods to create or to delete, or one other action.
     """
     for kind, some in groupby(actions, type):
-        most = MOST_AT_ONCE if kind in (Hold, Remove) else 1
+        most = MAX_AT_ONCE if kind in (Hold, Remove) else 1
         run = tuple(some)
         yield from (run[start : start + most] for start in range(0, len(run), most))
 
 
 def placeholders(request: Request, seen: Observation) -> tuple[Pod, ...]:
-    """The placeholders of this run that are not yet on their way out, whichever wait they are of."""
+    """Return the placeholders of this run, of all waits, that are not being deleted."""
     return tuple(pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting)
 
 
 def remove(pods: tuple[Pod, ...]) -> tuple[Remove, ...]:
-    """The removal of each of these pods."""
+    """Return the deletion of each of these pods."""
     return tuple(Remove(name=pod.name, uid=pod.uid) for pod in pods)
 
 
@@ -167,7 +171,7 @@ def is_news(report: Report, last: Report | None) -> bool:
 
 
 def line(report: Report, elapsed: float) -> str:
-    """The line for this report; `elapsed` in seconds since this launcher began."""
+    """Return the log line of this report; `elapsed` is in seconds since the launcher started."""
     return (
         f"launcher state={report.state} nodes={report.nodes}/{report.of} claims={report.claims} "
         f"reason={json.dumps(report.reason, ensure_ascii=False)} elapsed={elapsed:.0f}s"

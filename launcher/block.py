@@ -1,4 +1,4 @@
-"""Whether a run fits into what is left of a capacity block. Pure: the clock is an input."""
+"""Check whether a run fits into the rest of a capacity block. Pure: the clock is an input."""
 
 from __future__ import annotations
 
@@ -9,57 +9,59 @@ from launcher.request import Block, Request
 
 
 def refusal(request: Request, now: float, deadline: float) -> str:
-    """Why a run that waits `now` until `deadline` must not; empty where nothing speaks against it.
+    """Return why a run can't use the block if it waits from `now` until `deadline`; "" if it can.
 
     Both are seconds since the epoch.
     """
     block, pool = request.pool.block, request.pool.name
-    if block is None or _over(block, now):
+    if block is None or _is_over(block, now):
         return ""
     start = _start(block, now)
     if deadline < start:
         return (
-            f"{coming(request, now)}, after the wait's end at {_time(deadline)}; capacityDeadlineSeconds"
+            f"{not_started(request, now)}, after the deadline of the wait at {_time(deadline)}; capacityDeadlineSeconds"
             f" must be at least {ceil(start - now)}, or the run must start later"
         )
     ends = (
         f"the capacity block of pool {pool} ends at {_time(block.ends)},"
-        f" and its machines are taken back from {_time(block.taken_back)}"
+        f" and Karpenter drains its nodes from {_time(block.reclaimed_at)}"
     )
-    if now >= block.taken_back:
+    if now >= block.reclaimed_at:
         return f"{ends}; it is {_time(now)}: use a pool with a later end of its reservation"
     longest = request.active_deadline_seconds
-    if longest is None or start + longest <= block.taken_back:
+    if longest is None or start + longest <= block.reclaimed_at:
         return ""
     return (
         f"{ends}, but the run may take until {_time(start + longest)}; activeDeadlineSeconds must be"
-        f" at most {int(block.taken_back - start)} instead of {longest}, or the block must be a later one"
+        f" at most {int(block.reclaimed_at - start)} instead of {longest}, or the block must be a later one"
     )
 
 
-def coming(request: Request, now: float) -> str:
-    """That the pool's machines can't be had yet, as their block has not begun; empty where they can."""
+def not_started(request: Request, now: float) -> str:
+    """Return the message that the capacity block has not started; "" if nodes can be launched."""
     block = request.pool.block
     if block is None or _start(block, now) <= now:
         return ""
-    return f"the capacity block of pool {request.pool.name} begins at {_time(_start(block, now))}"
+    return f"the capacity block of pool {request.pool.name} starts at {_time(_start(block, now))}"
 
 
-def notice(request: Request, now: float) -> str:
-    """What a person is warned of: a training without a time limit on machines that have one; empty without."""
+def deadline_warning(request: Request, now: float) -> str:
+    """Return the warning that the nodes have a time limit and the run has none; "" if there is nothing to warn of."""
     block = request.pool.block
-    if block is None or request.active_deadline_seconds is not None or _over(block, now):
+    if block is None or request.active_deadline_seconds is not None or _is_over(block, now):
         return ""
-    return f"the machines are taken back from {_time(block.taken_back)}, and activeDeadlineSeconds is not set"
+    return (
+        f"Karpenter drains the nodes from {_time(block.reclaimed_at)}, and activeDeadlineSeconds is not set"
+    )
 
 
 def _start(block: Block, now: float) -> float:
-    """The earliest moment at which machines can be had: on demand at once, else once the block has begun."""
+    """Return the earliest time at which nodes can be launched: on demand, now; else the start of the block."""
     return now if block.begins is None or block.on_demand_fallback else max(now, block.begins)
 
 
-def _over(block: Block, now: float) -> bool:
-    """Whether the block is gone, so that machines are bought on demand."""
+def _is_over(block: Block, now: float) -> bool:
+    """Return whether the block has ended, so that nodes are launched on demand."""
     return block.on_demand_fallback and now >= block.ends
 
 

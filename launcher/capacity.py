@@ -1,4 +1,7 @@
-"""Which nodes can run a worker now, how many there can be at most, whether to submit, and what is missing. Pure."""
+"""Count the nodes that can run a worker now, and decide whether to wait, submit or give up. Pure.
+
+The entry points are `count()`, `decide()` and `shortfall()`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from dataclasses import dataclass, replace
 
 from launcher import block
 from launcher.observe import Node, NodePool, Observation, Pod
-from launcher.refusals import closed, describe_ended_instances, missing_capacity
+from launcher.refusals import describe_ended_instances, is_out_of_capacity, missing_capacity
 from launcher.request import Request
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 
 # Karpenter may see a NodePool a moment before its node class.
 CLASS_SECONDS = 10
-# A taint with this effect is a wish, not a rule: the scheduler still places pods there.
+# A taint with this effect is a preference: the scheduler still places pods there.
 _SOFT_EFFECT = "PreferNoSchedule"
 _BYTES = ("memory", "ephemeral-storage")
 
@@ -24,8 +27,10 @@ _BYTES = ("memory", "ephemeral-storage")
 class Count:
     """The nodes of the pool at one moment.
 
-    `usable` are names in a stable order; `foreign` is the number of nodes that pods of others occupy; `unusable` maps a
-    node's name to what is missing.
+    Attributes:
+        usable: The names of the nodes that can run a worker, in a stable order.
+        foreign: The number of nodes that other workloads occupy.
+        unusable: What is wrong with each other node, by name.
     """
 
     usable: tuple[str, ...]
@@ -35,7 +40,7 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Go on waiting. `since` is the moment at which MIN was reached, None below it."""
+    """Continue to wait. `since` is when MIN was reached; None below MIN."""
 
     since: float | None
 
@@ -51,7 +56,7 @@ class Submit:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp:
-    """End without a training."""
+    """Give up the candidate."""
 
     code: int
     reason: str
@@ -76,10 +81,9 @@ def is_warm(pod: Pod) -> bool:
 
 
 def count(request: Request, seen: Observation) -> Count:
-    """The nodes of the pool that could take a worker of this run now, and what keeps the others from it.
+    """Count the nodes of the pool that can run a worker now, and find what is wrong with the others.
 
-    Placeholders of this run leave when a worker comes, and pods that only keep a node do where it needs their place, so
-    they occupy nothing.
+    Placeholders of this run and warm pods occupy nothing, because a worker preempts them.
     """
     needs = {name: quantity.parse(amount) for name, amount in request.resources.items()}
     taken: dict[tuple[str, str], Amount] = defaultdict(int)
@@ -89,7 +93,7 @@ def count(request: Request, seen: Observation) -> Count:
         if not (is_placeholder(pod, request) or is_warm(pod)):
             for name in needs.keys() & pod.requests.keys():
                 taken[pod.node, name] += pod.requests[name]
-    # Karpenter marks the node up to a second later.
+    # The node itself shows the deletion up to a second later.
     deleted = {claim.node for claim in seen.claims if claim.deleting}
     usable: list[str] = []
     unusable: dict[str, str] = {}
@@ -116,8 +120,8 @@ def count(request: Request, seen: Observation) -> Count:
     return Count(usable=tuple(usable), foreign=foreign, unusable=unusable)
 
 
-def incomplete(request: Request, node: Node) -> str:
-    """What this machine still lacks of the devices that make it one of the pool; empty if nothing."""
+def missing_devices(request: Request, node: Node) -> str:
+    """Return which devices of the pool this node still lacks; "" if it has all."""
     if node.labels.get(names.LABEL_INITIALIZED) != "true":
         return "not initialized"
     pool = request.pool
@@ -149,22 +153,22 @@ def _problem(node: Node, request: Request) -> str:
 
 
 def _tolerates(toleration: Mapping[str, object], key: str, effect: str) -> bool:
-    """Startup and ephemeral taints have keys of their own; a toleration of everything must not hide them."""
+    """Return whether the toleration names this taint. One without a key must not hide startup taints."""
     return toleration.get("key") == key and toleration.get("effect") in (None, "", effect)
 
 
 def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
-    """The most nodes the pool can ever have, and what says so.
+    """Return the maximum number of nodes of the pool, and the reason for it.
 
-    All nodes of a pool have one type, so a limit of devices or CPUs is a limit of whole nodes, even if a worker takes a
-    part of one.
+    All nodes of a pool have one type, so a limit of devices or CPUs is a limit of whole nodes, even if a worker uses
+    only a part of a node.
     """
-    most, said = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
+    most, reason = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
     if seen.pool is None:
-        return most, said
+        return most, reason
     there = max(len(seen.nodes), sum(each.launched for each in seen.claims))
     if seen.pool.reservations == 0 and there < most:
-        most, said = there, unreserved(request.pool.name)
+        most, reason = there, no_reservation(request.pool.name)
     asked: dict[str, Amount] = {name: quantity.parse(amount) for name, amount in request.resources.items()}
     asked |= {request.pool.resource: request.pool.per_node, "nodes": 1}
     for name in {**asked, **seen.pool.node}:
@@ -172,62 +176,55 @@ def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
         limit = seen.pool.limits.get(name)
         if limit is not None and limit // size < most:
             most = int(limit // size)
-            said = (
+            reason = (
                 f"the limit of NodePool {request.pool.name} is {float(limit):g} {name}, which is {most} nodes"
             )
-    return most, said
+    return most, reason
 
 
-def unreserved(pool: str) -> str:
+def no_reservation(pool: str) -> str:
     """Return the message for a pool without an active capacity reservation."""
     return f"NodePool {pool} buys reserved capacity alone, and has no active capacity reservation"
 
 
 def target(request: Request, seen: Observation) -> int:
-    """How many nodes to ask for: MAX, or as many as the pool can have."""
+    """Return how many nodes to request: MAX, or the pool's maximum."""
     return min(request.max_nodes, ceiling(request, seen)[0])
 
 
 def preflight(request: Request, seen: Observation, started: float) -> GiveUp | None:
-    """The reason for which no waiting can help, or None. `started` is when the wait began."""
+    """Return the decision to give up if no wait can help, else None. `started` is the start of the wait."""
+    reason = _impossible(request, seen, started)
+    return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=reason) if reason else None
+
+
+def _impossible(request: Request, seen: Observation, started: float) -> str:
     if seen.pool is None:
-        return GiveUp(
-            code=names.EXIT_IMPOSSIBLE,
-            reason=f"there is no NodePool {request.pool.name}; pool must be the name of a NodePool in this cluster",
+        return (
+            f"there is no NodePool {request.pool.name}; pool must be the name of a NodePool in this cluster"
         )
-    for label, wanted in (
+    for label, value in (
         (names.LABEL_INSTANCE_TYPE, request.pool.instance_type),
         (names.LABEL_ZONE, request.pool.zone),
     ):
         offered = seen.pool.offers.get(label)
-        if offered is not None and wanted not in offered:
-            return GiveUp(
-                code=names.EXIT_IMPOSSIBLE,
-                reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; the"
-                " request must come from the present stack",
+        if offered is not None and value not in offered:
+            return (
+                f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {value}; the"
+                " request must come from the present stack"
             )
     if seen.pool.lost_at is not None and seen.now - seen.pool.lost_at >= CLASS_SECONDS:
-        return GiveUp(
-            code=names.EXIT_IMPOSSIBLE,
-            reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; check its EC2NodeClass",
-        )
-    large = _too_large(request, seen.pool)
-    if large:
-        return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=large)
-    most, said = ceiling(request, seen)
+        return f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; check its EC2NodeClass"
+    if large := _too_large(request, seen.pool):
+        return large
+    most, limit = ceiling(request, seen)
     if most < request.min_nodes:
-        return GiveUp(
-            code=names.EXIT_IMPOSSIBLE,
-            reason=f"{request.min_nodes} nodes are needed, but {said}; ask for fewer or raise the ceiling",
-        )
-    refused = block.refusal(request, seen.now, started + request.deadline_seconds)
-    if refused:
-        return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=refused)
-    return None
+        return f"{request.min_nodes} nodes are needed, but {limit}; ask for fewer or raise the ceiling"
+    return block.refusal(request, seen.now, started + request.deadline_seconds)
 
 
 def _too_large(request: Request, pool: NodePool) -> str:
-    """Return which request of a worker exceeds a node of the pool, "" if none is known to."""
+    """Return which request of a worker exceeds a node of the pool; "" if no request does."""
     if not pool.declared:  # an observed node may lack a device for a moment
         return ""
     for name, text in request.resources.items():
@@ -247,12 +244,15 @@ def _readable(name: str, amount: Amount) -> str:
 def decide(
     request: Request, seen: Observation, counted: Count, *, started: float, quorum_since: float | None
 ) -> Decision:
-    """What to do now. `started` is when the wait began and `quorum_since` what the last Wait said.
+    """Decide whether to wait, submit or give up.
 
-    `counted` is what `count` says of the same.
+    Args:
+        counted: The result of `count` for this observation.
+        started: The start of the wait.
+        quorum_since: `Wait.since` of the last decision.
     """
     decision = _decide(request, seen, counted, started, quorum_since)
-    warning = block.notice(request, seen.now)
+    warning = block.deadline_warning(request, seen.now)
     if isinstance(decision, Submit) and warning:
         return replace(decision, reason=f"{decision.reason}; {warning}")
     return decision
@@ -274,17 +274,17 @@ def _decide(
                 reason=f"{have} of at least {request.min_nodes} nodes after {request.deadline_seconds} s",
             )
         return Wait(since=None)
-    # A clock that was set back begins the hold window anew.
+    # If the clock was set back, the hold window starts again.
     since = seen.now if quorum_since is None else min(quorum_since, seen.now)
     if have == request.max_nodes:
         return Submit(nodes=have, reason=f"all {there}" if have > 1 else there)
-    most, said = ceiling(request, seen)
+    most, limit = ceiling(request, seen)
     if have >= most:
-        return Submit(nodes=have, reason=f"{there} and no more can come: {said}")
+        return Submit(nodes=have, reason=f"{there} and no more can come: {limit}")
     if have >= most - counted.foreign:
         return Submit(nodes=have, reason=f"{there} and the pool's other {counted.foreign} are in use")
     on_their_way = len(counted.unusable) - counted.foreign
-    if not on_their_way and closed(request, seen, started, since + request.hold_seconds):
+    if not on_their_way and is_out_of_capacity(request, seen, started, since + request.hold_seconds):
         refused = missing_capacity(request, seen.warnings, started)
         return Submit(nodes=have, reason=f"{there} and no more can come: {refused}", by_events=True)
     if seen.now >= since + request.hold_seconds:
@@ -299,7 +299,7 @@ _MAX_NAMES = 4
 
 
 def _starting(names: list[str]) -> str:
-    """These NodeClaims, so that a person can look at them."""
+    """Return the message about NodeClaims that start, with their names."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"{len(names)} NodeClaim{'s' if len(names) > 1 else ''} starting: {', '.join(names[:_MAX_NAMES])}{more}"
 
@@ -307,22 +307,15 @@ def _starting(names: list[str]) -> str:
 def shortfall(
     request: Request, seen: Observation, counted: Count, since: float, most: int = _MAX_PARTS
 ) -> str:
-    """What is known about the nodes still missing, the most telling first, in up to `most` parts."""
-    parts = []
-    coming = block.coming(request, seen.now)
-    if coming:
-        parts.append(coming)
+    """Return why nodes are missing, the most important reason first, in up to `most` parts."""
     refused = missing_capacity(request, seen.warnings, since)
-    if refused:
-        parts.append(refused)
     ended = describe_ended_instances(request, seen.warnings, since)
-    if ended:
-        parts.append(ended)
+    parts = [part for part in (block.not_started(request, seen.now), refused, ended) if part]
     if seen.pool is not None and not seen.pool.ready:
         parts.append(f"NodePool {request.pool.name} is not ready: {seen.pool.problem}")
-    highest, said = ceiling(request, seen)
+    highest, limit = ceiling(request, seen)
     if highest < request.max_nodes:
-        parts.append(said)
+        parts.append(limit)
     for problem, times in Counter(counted.unusable.values()).most_common(2):
         parts.append(f"{times} node{'s' if times > 1 else ''}: {problem}")
     starting = [claim for claim in seen.claims if not claim.initialized and not claim.deleting]

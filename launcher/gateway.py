@@ -1,4 +1,4 @@
-"""Everything that the launcher asks of a cluster, as one protocol and its real form."""
+"""The launcher's requests to a cluster: the protocol `Gateway`, and `KubernetesGateway` for a real API server."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trainyard.k8s.objects import Objects
 
 T = TypeVar("T")
 
-# Beside the watches, and within the connections that `Rest` keeps.
+# Requests in parallel, beside the watches and within the connections that the client keeps.
 AT_ONCE = 8
 _NOT_FOUND = 404
 _CONFLICT = 409
-# An answer that the API server may give from its cache, which costs the store nothing.
+# The API server may answer from its cache, which does not load etcd.
 _CACHED = {"resourceVersion": "0"}
 
 
@@ -35,35 +35,35 @@ class Gateway(Protocol):
         """The launcher's own Job."""
 
     def lacking(self, request: Request) -> list[str]:
-        """What the request needs of the cluster and is not there: priority classes, the training operator."""
+        """Return what the cluster lacks for the request: priority classes, the training operator."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """The cluster now, without what keeps one from buying machines once there is a PyTorchJob: pool and Events.
+        """Return the state of the cluster; without NodePool and Events once there is a PyTorchJob.
 
-        With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag, and
-        once there is a PyTorchJob only that and the run's own pods.
+        With `fresh`, it is read from etcd. Otherwise it comes from the watches, which may lag, and once there is a
+        PyTorchJob it has only the job and the run's own pods.
         """
 
     def wait(self, timeout: float) -> None:
-        """Returns when something has changed since the last `observe`, and after this many seconds at the latest."""
+        """Wait for a change since the last `observe`, at most this many seconds."""
 
     def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
-        """Makes each of these pods, unless one of its name exists."""
+        """Create each of these pods, unless a pod of its name exists."""
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
-        """Makes this PyTorchJob; False if one of its name exists."""
+        """Create this PyTorchJob. Return False if one of its name exists."""
 
     def delete_training(self, request: Request, uid: str) -> None:
-        """Deletes exactly this PyTorchJob, if it still exists; it is there until its pods are gone."""
+        """Delete exactly this PyTorchJob, if it still exists. It is gone after its pods."""
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
-        """Deletes exactly the pods of these names and uids, as far as they still exist."""
+        """Delete exactly the pods of these names and uids, if they still exist."""
 
-    def give_back(self, claim: str, uid: str) -> None:
-        """Deletes exactly this NodeClaim, if it still exists."""
+    def delete_claim(self, claim: str, uid: str) -> None:
+        """Delete exactly this NodeClaim, if it still exists."""
 
     def record(self, request: Request, event: JsonObject) -> None:
-        """Makes this Event."""
+        """Create this Event."""
 
     def lease_store(self, request: Request) -> LeaseStore:
         """Return what reads and writes the run's Lease."""
@@ -77,7 +77,7 @@ class KubernetesGateway:
         self._now = wall_clock
         self._wakeup = Wakeup()
         self._informers = Informers(client, self._wakeup.set)
-        # The uid of the PyTorchJob as it was last read from the store itself, "" for none.
+        # The uid of the PyTorchJob at the last read from etcd; "" for none.
         self._training_uid = ""
         self._near: frozenset[str] = frozenset()
 
@@ -85,11 +85,11 @@ class KubernetesGateway:
         self._wakeup.wait(timeout)
 
     def wake(self) -> None:
-        """Ends the present `wait`, or else the next one; for signal handlers, too."""
+        """End the present `wait`, or else the next one. Signal handlers may call it."""
         self._wakeup.set()
 
     def close(self) -> None:
-        """Ends the watches."""
+        """End the watches."""
         self._informers.close()
 
     def owner(self, request: Request, job: str) -> Owner:
@@ -109,24 +109,25 @@ class KubernetesGateway:
         return self._read(request) if fresh else self._remembered(request)
 
     def _remembered(self, request: Request) -> Observation:
-        """What the watches have told. Raises ApiUnavailable when one of them was not heard for long."""
+        """Return the state from the watches. Raises ApiUnavailable if one of them was silent for too long."""
         job, own = sources.training(request), sources.own_pods(request)
         pool, claims, nodes = sources.node_pool(request), sources.claims(request), sources.nodes(request)
-        warnings, others = sources.warnings(), sources.others_pods(request, self._is_near)
+        warnings, foreign = sources.warnings(), sources.foreign_pods(request, self._is_near)
         self._informers.start(job)
-        told = next(iter(self._informers.items(job)), None)
-        training = told if _uid(told) == self._training_uid else self._read_training(request)
+        training = next(iter(self._informers.items(job)), None)
+        if _uid(training) != self._training_uid:
+            training = self._read_training(request)
         if training is not None:
             self._informers.keep((job, own))
             return Observation(
                 now=self._now(), fresh=False, pods=self._informers.items(own), training=training
             )
-        self._informers.keep((job, own, pool, claims, nodes, warnings, others))
+        self._informers.keep((job, own, pool, claims, nodes, warnings, foreign))
         present = self._informers.items(nodes)
         aging = self._informers.items(claims)
-        # Before the pods are read, so that a pod which comes later rings.
+        # Before the pods are read, so that a later change of a pod wakes the launcher.
         self._near = _names(present, aging)
-        beside = (pod for pod in self._informers.items(others) if self._is_near(pod.node))
+        on_pool = (pod for pod in self._informers.items(foreign) if self._is_near(pod.node))
         now = self._now()
         return Observation(
             now=now,
@@ -134,7 +135,7 @@ class KubernetesGateway:
             nodes=present,
             claims=tuple(each.at(now) for each in aging),
             pool=next(iter(self._informers.items(pool)), None),
-            pods=(*self._informers.items(own), *beside),
+            pods=(*self._informers.items(own), *on_pool),
             warnings=self._informers.items(warnings),
         )
 
@@ -143,9 +144,9 @@ class KubernetesGateway:
         own = self._list(sources.own_pods(request))
         pool = [] if training is not None else self._list(sources.node_pool(request))
         warnings = [] if training is not None else self._list(sources.warnings(), cached=True)
-        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high. NodeClaims
-        # after both: a node that is listed has registered, so its NodeClaim names it.
-        others = self._list(sources.others_pods(request, self._is_near))
+        # Nodes after pods: if a pod ends between the lists, the count is too low, never too high. NodeClaims after
+        # both: a node in the list has registered, so its NodeClaim names it.
+        foreign = self._list(sources.foreign_pods(request, self._is_near))
         nodes = self._list(sources.nodes(request))
         claims = self._list(sources.claims(request))
         near = _names(nodes, claims)
@@ -156,16 +157,16 @@ class KubernetesGateway:
             nodes=tuple(nodes),
             claims=tuple(each.at(now) for each in claims),
             pool=next(iter(pool), None),
-            pods=(*own, *(pod for pod in others if not pod.node or pod.node in near)),
+            pods=(*own, *(pod for pod in foreign if not pod.node or pod.node in near)),
             warnings=tuple(warnings),
             training=training,
         )
 
     def _read_training(self, request: Request) -> Training | None:
-        """The PyTorchJob as it is now.
+        """Read the PyTorchJob from etcd.
 
-        A watch may lag behind what this launcher has read or made itself. What it says of the job's existence is
-        believed only where it agrees with this; it would look as if a job that was just made had been deleted.
+        A watch may lag behind the launcher's own reads and writes. Then a job that was just created would seem to be
+        deleted. So the watch counts only if it agrees with the last read.
         """
         item = self._get(f"{sources.training_jobs(request)}/{request.training_job}")
         training = None if item is None else observe.training(item, request.run_id)
@@ -183,8 +184,8 @@ class KubernetesGateway:
         return self._create(sources.training_jobs(request), manifest)
 
     def delete_training(self, request: Request, uid: str) -> None:
-        # In the foreground: pods and Services go first (ownerReferences of the operator block the owner's end), and for
-        # as long as one of them is there the name is taken.
+        # In the foreground: pods and Services are deleted first (the operator's ownerReferences block the owner's
+        # deletion), and the name is in use until then.
         path = f"{sources.training_jobs(request)}/{request.training_job}"
         self._delete(path, uid, propagationPolicy="Foreground")
 
@@ -192,7 +193,7 @@ class KubernetesGateway:
         path = f"/api/v1/namespaces/{request.namespace}/pods"
         _each(lambda pod: self._delete(f"{path}/{pod[0]}", pod[1]), pods)
 
-    def give_back(self, claim: str, uid: str) -> None:
+    def delete_claim(self, claim: str, uid: str) -> None:
         self._delete(f"/apis/karpenter.sh/v1/nodeclaims/{claim}", uid)
 
     def record(self, request: Request, event: JsonObject) -> None:
@@ -202,7 +203,7 @@ class KubernetesGateway:
         return ObjectsStore(Objects(self._client, names.MANAGED_BY), request.namespace, request.lease)
 
     def create_job(self, manifest: JsonObject) -> str:
-        """Makes this Job and returns its name; with `generateName` the API chooses it."""
+        """Create this Job and return its name. With `generateName`, the API server chooses it."""
         namespace = manifest["metadata"]["namespace"]
         made = self._client.request(
             "POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", body=manifest, repeatable=False
@@ -226,7 +227,7 @@ class KubernetesGateway:
         try:
             self._client.request("DELETE", path, body=body)
         except ApiError as error:
-            # Gone already, or another of its name by now: both are what was asked for.
+            # It is gone, or another object has its name now.
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise
 
@@ -241,7 +242,7 @@ class KubernetesGateway:
 
 
 def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
-    """Does this to every item, to several at a time where there are many. Raises what the first failure raises."""
+    """Call `work` for each item, in parallel if there are many. The first exception is raised."""
     if len(items) <= AT_ONCE:
         for item in items:
             work(item)
@@ -256,5 +257,5 @@ def _uid(training: Training | None) -> str:
 
 
 def _names(nodes: Iterable[Node], claims: Iterable[Aging]) -> frozenset[str]:
-    """The machines of the pool, those among them that have no Node yet or none with its labels."""
+    """Return the names of the pool's nodes, also of those that have no Node object with its labels yet."""
     return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims))) - {""}

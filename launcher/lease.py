@@ -68,7 +68,7 @@ class RunLease(LeaderElector):
         self.release(_annotations(now))
 
 
-def noted(item: Mapping[str, Any]) -> str:
+def stored_progress(item: Mapping[str, Any]) -> str:
     """Return the progress that stands in a Lease; empty where there is none."""
     return str((item["metadata"].get("annotations") or {}).get(names.ANNOTATION_ATTEMPT) or "")
 

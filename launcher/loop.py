@@ -1,4 +1,7 @@
-"""Runs a request: observes, lets the core decide, does what it says, tells of it."""
+"""Run a request: observe the cluster, let the state machine decide, execute the actions, and report.
+
+The entry point is `Launcher.run()`.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from launcher import actions, manifests, metrics, progress, state_machine
 from launcher.actions import (
     Action,
     End,
-    GiveBack,
     Hold,
     Memory,
     Recount,
+    ReleaseNode,
     Remove,
     Report,
     Retire,
@@ -36,13 +39,14 @@ from trainyard.k8s.lease import Lost, Standing
 
 log = logging.getLogger(__name__)
 
-# A round comes with each change of the cluster, and this often for what only the clock decides. It asks nothing of the
-# API: what the watches have told is in memory.
+# A round runs after each change of the cluster, and this often for decisions that depend on the clock. It sends no
+# request: the state from the watches is in memory.
 POLL_SECONDS = 2.0
-# An API server that is restarted or upgraded is back long before; after this the launcher's Job starts another pod.
+# A restart or an upgrade of the API server takes less. After this time the launcher ends, and its Job starts another
+# pod.
 UNAVAILABLE_SECONDS = 600.0
-# A refused request that is no fault of the request: another try of the same step may succeed.
-_PASSING = frozenset({409, 410})
+# Errors (Conflict, Gone) after which the same step may succeed.
+_RETRYABLE = frozenset({409, 410})
 
 _EVENT_REASONS = {
     names.STATE_WAITING: ("Normal", "WaitingForNodes"),
@@ -63,17 +67,21 @@ def _print(text: str) -> None:
 
 @dataclass
 class Launcher:
-    """One launcher process of one run. `tally` is what it has counted so far; other threads may read it.
+    """One launcher process of one run.
 
-    `stopping` is set by a signal, `holder` is what the run's Lease calls this launcher, and `draw` gives numbers from 0
-    to below 1 by chance.
+    Attributes:
+        stopping: Set by a signal.
+        log_line: Prints a line of state.
+        holder: The launcher's identity in the run's Lease.
+        draw: Returns a random number from 0 to below 1.
+        counters: The present counters. Other threads may read them.
     """
 
     request: Request
     job: str
     gateway: Gateway
     stopping: threading.Event = field(default_factory=threading.Event)
-    say: Callable[[str], None] = _print
+    log_line: Callable[[str], None] = _print
     wall_clock: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
     poll_seconds: float = POLL_SECONDS
@@ -83,7 +91,7 @@ class Launcher:
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._memory = Memory()
-        self.tally = metrics.nothing(self.request)
+        self.counters = metrics.new_counters(self.request)
         self._owner: Owner | None = None
         self._lease: RunLease | None = None
         self._last_report: Report | None = None
@@ -91,7 +99,7 @@ class Launcher:
         self._chance = self.draw or random.Random(self.request.run_id).random  # noqa: S311 (jitter)
 
     def run(self) -> int:
-        """Follows the run to its end and returns the exit code; the Lease is released then."""
+        """Run until the end, release the Lease, and return the exit code."""
         code = self._follow()
         if self._lease is not None:
             self._lease.end(self._memory.progress)
@@ -107,32 +115,32 @@ class Launcher:
             except Lost:
                 code, reachable = None, self.clock()
             except ApiError as error:
-                if error.status not in _PASSING:
-                    return self._refused(error)
+                if error.status not in _RETRYABLE:
+                    return self._end_refused(error)
                 code = None
             except ApiUnavailable as error:
-                code, asked = self._unreachable(error, self.clock() - reachable), error.retry_after
+                code, asked = self._check_unreachable(error, self.clock() - reachable), error.retry_after
             if code is not None:
                 return code
             if asked > 0:
-                self._leave_alone(asked)
+                self._back_off(asked)
             else:
-                self.gateway.wait(self._pause())
+                self.gateway.wait(self._seconds_to_next_round())
 
-    def _leave_alone(self, seconds: float) -> None:
-        """As long as the API asked for, whatever changes; not longer than the launcher waits for it at all."""
+    def _back_off(self, seconds: float) -> None:
+        """Wait as long as the API server asked for (Retry-After), whatever changes; at most UNAVAILABLE_SECONDS."""
         until = self.clock() + min(seconds, UNAVAILABLE_SECONDS)
         while not self.stopping.is_set() and (left := until - self.clock()) > 0:
             self.gateway.wait(left)
 
-    def _pause(self) -> float:
-        """Seconds until the next round, if nothing changes before."""
+    def _seconds_to_next_round(self) -> float:
+        """Return the seconds until the next round, if nothing changes before."""
         now = self.wall_clock()
         due = state_machine.due(self.request, self._memory, now)
         return self.poll_seconds if due is None else min(self.poll_seconds, due - now)
 
     def _round(self) -> int | None:
-        """One round, up to the point where nothing is left to do now; an exit code at the end."""
+        """Take steps until nothing is left to do now. Return the exit code at the end of the run."""
         if self._owner is None:
             self._owner = self.gateway.owner(self.request, self.job)
         if self._lease is None:
@@ -140,7 +148,7 @@ class Launcher:
                 self.gateway, self.request, self._owner, self.holder, self.clock, self.wall_clock
             )
         if not self._lease.held:
-            code = self._begin(self._lease)
+            code = self._take_lease(self._lease)
             if code is not None or not self._lease.held:
                 return code
         fresh = False
@@ -151,17 +159,17 @@ class Launcher:
             seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh or stopping)
             if stopping:
                 actions = state_machine.stop(self.request, self._memory, seen)
-                return self._do(actions, seen, self._owner, self._lease)
+                return self._apply(actions, seen, self._owner, self._lease)
             step = state_machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress != self._memory.progress:
-                # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
+                # Before the actions, so that the next launcher knows of them after a crash.
                 self._lease.write(step.memory.progress)
-            self.tally = metrics.stepped(self.tally, self.request, self._memory, step, seen)
+            self.counters = metrics.count_step(self.counters, self.request, self._memory, step, seen)
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
-            if not recount:  # what a recount may still change is no news
+            if not recount:  # a recount may change the report
                 self._report(step.report)
-            code = self._do(step.actions, seen, self._owner, self._lease)
+            code = self._apply(step.actions, seen, self._owner, self._lease)
             if code is not None:
                 return code
             fresh = recount
@@ -171,14 +179,14 @@ class Launcher:
             elif not recount and not any(isinstance(action, Start) for action in step.actions):
                 return None
 
-    def _begin(self, lease: RunLease) -> int | None:
-        """Takes the Lease if it can be had; an exit code where the run is another's or can't be."""
+    def _take_lease(self, lease: RunLease) -> int | None:
+        """Take the Lease if it is free. Return an exit code if another launcher has the run, or if it can't start."""
         if self.stopping.is_set():
             return self._end(End(code=names.EXIT_STOPPED, reason="stopped by a signal"))
         before = lease.other
         standing = lease.take()
         if standing is Standing.TAKEN:
-            return self._leave(lease)
+            return self._refuse_second_launcher(lease)
         if standing is not Standing.OURS:
             if lease.other != before:
                 log.info(
@@ -202,17 +210,17 @@ class Launcher:
             )
         return None
 
-    def _leave(self, lease: RunLease) -> int:
-        """Ends beside a launcher that lives. The Job may be that one's, too, so that no Event is recorded on it."""
+    def _refuse_second_launcher(self, lease: RunLease) -> int:
+        """End because another launcher works for the run. The Job may be that launcher's, so record no Event on it."""
         reason = (
             f"another launcher, {lease.other}, launches run {self.request.run_id}: it holds and renews Lease"
             f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
         )
         news = Report(state=names.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
-        self.say(actions.line(news, self.clock() - self._began))
+        self.log_line(actions.line(news, self.clock() - self._began))
         return names.EXIT_ALREADY_RUNNING
 
-    def _do(
+    def _apply(
         self, actions: tuple[Action, ...], seen: Observation, owner: Owner, lease: RunLease
     ) -> int | None:
         request = self.request.candidate(self._memory.candidate)
@@ -226,34 +234,34 @@ class Launcher:
                 case Remove():
                     gone = [(each.name, each.uid) for each in some if isinstance(each, Remove)]
                     self.gateway.delete_pods(request, gone)
-                case GiveBack(claim=claim, uid=uid, reason=reason, late=late):
-                    self.gateway.give_back(claim, uid)
+                case ReleaseNode(claim=claim, uid=uid, reason=reason, late=late):
+                    self.gateway.delete_claim(claim, uid)
                     log.info("deleted %s", reason)
                     self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
                     made = self._submit(nodes, reason)
-                    self.tally = metrics.decided(self.tally, self.wall_clock() - seen.now)
+                    self.counters = metrics.count_decision(self.counters, self.wall_clock() - seen.now)
                     word = "created" if made else "found"
                     log.info(
                         "%s PyTorchJob %s for %d nodes, %.3f s after the lists were read",
                         word,
                         self.request.training_job,
                         nodes,
-                        self.tally.decision_seconds,
+                        self.counters.decision_seconds,
                     )
                 case Retire(uid=uid):
                     self.gateway.delete_training(request, uid)
                 case End() as end:
                     return self._end(end)
                 case Recount():
-                    pass  # the caller's business
+                    pass  # the caller observes again
         return None
 
     def _submit(self, nodes: int, reason: str) -> bool:
-        """Makes the PyTorchJob, with what is left of the run's time to train; False if there is one already."""
-        now = self._memory.progress or progress.begun(self.wall_clock())
-        request = progress.asked(self.request, now)
-        job = manifests.training_job(request, nodes, reason, restart=now.trainings)
+        """Create the PyTorchJob with the rest of activeDeadlineSeconds. Return False if there is one already."""
+        now = self._memory.progress or progress.initial_progress(self.wall_clock())
+        request = progress.remaining_request(self.request, now)
+        job = manifests.training_job(request, nodes, reason, restart=now.total_restarts)
         return self.gateway.create_training(request, job)
 
     def _end(self, end: End) -> int:
@@ -281,7 +289,7 @@ class Launcher:
         line = actions.line(news, self.clock() - self._began)
         if actions.is_news(news, self._last_printed):
             self._last_printed = news
-            self.say(line)
+            self.log_line(line)
         else:
             log.debug("%s", line)
         if self._owner is None or (last is not None and last.state == news.state):
@@ -290,7 +298,7 @@ class Launcher:
         self._record(kind, reason, f"{news.nodes} of {news.of} nodes: {news.reason}")
 
     def _record(self, kind: str, reason: str, message: str) -> None:
-        """An Event on the launcher's Job."""
+        """Record an Event on the launcher's Job."""
         if self._owner is None:
             return
         event = manifests.event(
@@ -299,15 +307,15 @@ class Launcher:
         try:
             self.gateway.record(self.request, event)
         except (ApiError, ApiUnavailable) as error:
-            log.warning("no Event recorded: %s", error)  # it only tells of the run; the run goes on
+            log.warning("no Event recorded: %s", error)  # the run continues without it
 
-    def _refused(self, error: ApiError) -> int:
+    def _end_refused(self, error: ApiError) -> int:
         log.error("the Kubernetes API refused: %s", error)
-        self._release()
+        self._remove_placeholders()
         return self._end(End(code=names.EXIT_API_ERROR, reason=f"the API refused: {error}"))
 
-    def _release(self) -> None:
-        """Removes the placeholders after a refusal, as far as the API lets it; those of another launcher stay."""
+    def _remove_placeholders(self) -> None:
+        """Delete the placeholders after a refusal, if the API server allows it. Those of another launcher stay."""
         if self._lease is None or not self._lease.held:
             return
         try:
@@ -317,10 +325,10 @@ class Launcher:
         except (ApiError, ApiUnavailable) as error:
             log.warning("placeholders may be left: %s", error)
 
-    def _unreachable(self, error: ApiUnavailable, silent: float) -> int | None:
+    def _check_unreachable(self, error: ApiUnavailable, silent: float) -> int | None:
         log.warning("the Kubernetes API does not answer: %s", error)
         if self.stopping.is_set() or silent > UNAVAILABLE_SECONDS:
-            # The Lease runs out by itself. To ask for its release would outlast the pod's time to end.
+            # The Lease expires. A request to release it would take longer than the pod's termination grace period.
             self._lease = None
         if self.stopping.is_set():
             return self._end(

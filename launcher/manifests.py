@@ -217,7 +217,7 @@ def _rendezvous(request: Request, restart: int) -> str:
     return f"{request.run_id}-{restart}"
 
 
-def _meeting(request: Request, nodes: int, restart: int) -> dict[str, str]:
+def _rendezvous_environment(request: Request, nodes: int, restart: int) -> dict[str, str]:
     """What workers are told of the others; the rest comes from the operator."""
     if request.shape == names.SHAPE_ELASTIC:
         # After a change of the members the survivors would look for the store of an agent that is gone
@@ -241,7 +241,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         names.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
         names.ENV_RUN_ID: request.run_id,
         names.ENV_RESTART: str(restart),
-        **_meeting(request, nodes, restart),
+        **_rendezvous_environment(request, nodes, restart),
     }
     container: JsonObject = {
         "name": names.TRAINING_CONTAINER,
@@ -272,14 +272,17 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
                     **labels(request, names.ROLE_WORKER),
                     names.LABEL_TRAINING_JOB: request.training_job,
                 },
-                "annotations": {names.DO_NOT_DISRUPT: "true", **(_scraped(port) if port is not None else {})},
+                "annotations": {
+                    names.DO_NOT_DISRUPT: "true",
+                    **(_scrape_annotations(port) if port is not None else {}),
+                },
             },
             "spec": {
                 **_placement(request),
                 "serviceAccountName": worker.service_account,
                 "priorityClassName": worker.priority_class,
-                "terminationGracePeriodSeconds": _grace(worker),
-                **({"initContainers": [_opening(request, shared)]} if worker.writes else {}),
+                "terminationGracePeriodSeconds": _grace_seconds(worker),
+                **({"initContainers": [_open_volumes(request, shared)]} if worker.writes else {}),
                 "containers": [container],
                 # Data loaders and NCCL exchange data through /dev/shm, of which containers get 64 MiB by default.
                 "volumes": [
@@ -309,7 +312,7 @@ def _metrics_port(worker: Worker) -> int | None:
     return int(told) if re.fullmatch(r"[1-9][0-9]{0,4}", told) and int(told) < 65536 else None
 
 
-def _scraped(port: int) -> dict[str, str]:
+def _scrape_annotations(port: int) -> dict[str, str]:
     """What Prometheus' chart goes by as it comes; no standard (prometheus-community/helm-charts@005bec2)."""
     return {
         "prometheus.io/scrape": "true",
@@ -318,14 +321,14 @@ def _scraped(port: int) -> dict[str, str]:
     }
 
 
-def _grace(worker: Worker) -> int:
+def _grace_seconds(worker: Worker) -> int:
     """Seconds from a worker's SIGTERM to its SIGKILL: what torchrun leaves its processes, and some for its own end."""
     return (
         int(worker.env.get(names.SHUTDOWN_VARIABLE, names.SHUTDOWN_SECONDS)) + names.SHUTDOWN_MARGIN_SECONDS
     )
 
 
-def _opening(request: Request, shared: list[JsonObject]) -> JsonObject:
+def _open_volumes(request: Request, shared: list[JsonObject]) -> JsonObject:
     """What lets the pod's user write to directories of shared volumes: it makes those that are missing, as root.
 
     The root of a new volume belongs to root, too. Everyone may then make files there and remove none but their own, as
@@ -378,7 +381,7 @@ def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str,
 VARIABLES: Final = {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"}  # noqa: S108 the container's own
 
 
-def defaults(pod: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, str]:
+def user_variables(pod: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, str]:
     """Return HOME, USER and LOGNAME for a container with a numeric user; {} for root and for the image's own user.
 
     Args:

@@ -33,55 +33,67 @@ from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
-# One client at a time is served; one that says nothing, or takes nothing, does not keep the next waiting for longer.
-# Prometheus itself gives up after 10 s (https://prometheus.io/docs/prometheus/latest/configuration/configuration/).
+# The timeout of a client that sends or reads nothing; the next client waits for it. Prometheus gives up after 10 s
+# (https://prometheus.io/docs/prometheus/latest/configuration/configuration/).
 SILENT_SECONDS = 2.0
 
 
-def families(tally: Tally) -> Iterator[Metric]:
-    """Each metric with its value now. docs/monitoring.md has the table of them."""
-    run, of_pool = {"run": tally.run}, {"run": tally.run, "pool": tally.pool}
+def families(counters: Counters) -> Iterator[Metric]:
+    """Yield each metric with its present value. The table of them is in docs/monitoring.md."""
+    run, of_pool = {"run": counters.run}, {"run": counters.run, "pool": counters.pool}
 
-    def gauge(name: str, told: str, value: float, labels: dict[str, str]) -> Metric:
-        family = GaugeMetricFamily(f"trainyard_launcher_{name}", told, labels=list(labels))
+    def gauge(name: str, description: str, value: float, labels: dict[str, str]) -> Metric:
+        family = GaugeMetricFamily(f"trainyard_launcher_{name}", description, labels=list(labels))
         family.add_metric(list(labels.values()), value)
         return family
 
-    def counter(name: str, told: str, value: float) -> Metric:
-        family = CounterMetricFamily(f"trainyard_launcher_{name}", told, labels=list(run))
+    def counter(name: str, description: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"trainyard_launcher_{name}", description, labels=list(run))
         family.add_metric(list(run.values()), value)
         return family
 
     yield gauge(
-        "waiting", "1 while there is no training, in pauses and before a restart, too", tally.waiting, run
+        "waiting",
+        "1 while no PyTorchJob runs: waiting, holding, pausing or restarting",
+        counters.waiting,
+        run,
     )
-    yield gauge("ready_nodes", "Nodes that can take a worker, or have one", tally.ready_nodes, of_pool)
-    yield gauge("nodes_wanted", "Nodes that are asked for, or that train", tally.nodes_wanted, of_pool)
-    yield counter("attempts", "Attempts begun", tally.attempts)
-    yield counter("restarts", "Trainings that failed and were begun anew", tally.restarts)
+    yield gauge("ready_nodes", "Nodes that can run a worker, or run one", counters.ready_nodes, of_pool)
+    yield gauge(
+        "nodes_wanted",
+        "Requested nodes; after the submission, those of the job",
+        counters.nodes_wanted,
+        of_pool,
+    )
+    yield counter("attempts", "Attempts started", counters.attempts)
+    yield counter("restarts", "Restarts after a failure", counters.restarts)
     yield counter(
-        "machines_given_back", "Machines given back as they never became of use", tally.machines_given_back
+        "machines_given_back",
+        "NodeClaims deleted because their nodes were not usable in time",
+        counters.released_nodes,
     )
     yield counter(
-        "node_seconds_idle", "Seconds that usable nodes stood without a training", tally.idle_node_seconds
+        "node_seconds_idle",
+        "Seconds without a PyTorchJob, summed over usable nodes",
+        counters.idle_node_seconds,
     )
     refused = CounterMetricFamily(
         "trainyard_launcher_insufficient_capacity",
-        "Machines that EC2 refused, by its error code",
+        "Refusals of EC2 by error code",
         labels=["run", "pool", "zone", "instance_type", "code"],
     )
-    for kind, times in sorted(tally.refused.items()):
-        refused.add_metric([tally.run, *kind], times)
+    for kind, times in sorted(counters.refused.items()):
+        refused.add_metric([counters.run, *kind], times)
     yield refused
-    if tally.decision_seconds is not None:
-        told = "From the last lists to the answer that the training is made"
-        yield gauge("decision_seconds", told, tally.decision_seconds, of_pool)
+    if counters.decision_seconds is not None:
+        description = "Seconds from the last lists to the answer that the PyTorchJob is created"
+        yield gauge("decision_seconds", description, counters.decision_seconds, of_pool)
 
 
 class _Counts(Collector):
-    """Reads the counts once per scrape, so that all values of an answer are of one step."""
+    """Reads the counters once per scrape, so that all values of an answer are of one step."""
 
-    def __init__(self, read: Callable[[], Tally]) -> None:
+    def __init__(self, read: Callable[[], Counters]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
@@ -89,15 +101,15 @@ class _Counts(Collector):
 
 
 class MetricsServer(TCPServer):
-    """Answers scrapes one after another, in one thread, so that no number of clients takes memory from the launcher.
+    """An HTTP server for scrapes. It uses one thread, so that many clients can't exhaust the launcher's memory.
 
-    It is no `HTTPServer`: that one asks the name service for its own name, which may take long. Raises OSError where
-    the address can't be had.
+    It is not an `HTTPServer`, because that resolves its own name by DNS, which may take long. The constructor raises
+    OSError if the address can't be used.
     """
 
     allow_reuse_address = True
 
-    def __init__(self, read: Callable[[], Tally], host: str, port: int) -> None:
+    def __init__(self, read: Callable[[], Counters], host: str, port: int) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(_Counts(read))
         # In an IPv6 cluster, pods have IPv6 addresses only.
@@ -112,7 +124,7 @@ class MetricsServer(TCPServer):
         super().server_bind()
 
     def handle_error(self, *_: object) -> None:
-        """A scrape that fails is the next one's business; a client that left is nobody's."""
+        """Log a warning, except for clients that closed the connection."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.warning("metrics: a scrape failed: %r", error)
@@ -135,11 +147,11 @@ class _Scrape(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Silent: a line per scrape would hide the launcher's own."""
+        """Log nothing: a line per scrape would hide the launcher's own lines."""
 
 
-def serve(read: Callable[[], Tally], host: str, port: int) -> MetricsServer | None:
-    """Serves the metrics in a thread that ends with the process; None, and a warning, where that can't be."""
+def serve(read: Callable[[], Counters], host: str, port: int) -> MetricsServer | None:
+    """Serve the metrics in a daemon thread. If the address can't be used, log a warning and return None."""
     try:
         server = MetricsServer(read, host, port)
     except OSError as error:
@@ -155,8 +167,8 @@ def serve(read: Callable[[], Tally], host: str, port: int) -> MetricsServer | No
     return server
 
 
-# An Event's uid is remembered for as long as it is seen, and this long: the API server's cache, from which some lists
-# come, may be older than what a watch has told.
+# The uid of an Event is kept while the Event is listed, and this long: some lists come from the API server's cache,
+# which may be older than the watches.
 REMEMBERED_SECONDS = 7200.0
 _WITHOUT_TRAINING = frozenset(
     {names.STATE_WAITING, names.STATE_HOLDING, names.STATE_PAUSING, names.STATE_RESTARTING}
@@ -165,7 +177,7 @@ _ASKING = frozenset({names.STATE_WAITING, names.STATE_HOLDING})
 
 
 class Refusal(NamedTuple):
-    """What EC2 refused: the machine, where, and with which error code."""
+    """An instance type that EC2 refused, where, and the error code."""
 
     pool: str
     zone: str
@@ -174,13 +186,14 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
-    """The counts of one launcher.
+class Counters:
+    """The counters and gauges of one launcher.
 
-    `ready_nodes` and `nodes_wanted` are of `pool`, the one that the last observation was of. `decision_seconds` is the
-    time from the fresh lists to the answer that the PyTorchJob is made, None before. `began` is when the first
-    observation was made, in seconds since the epoch, and `known` has the Events that were counted, by uid, with their
-    times.
+    Attributes:
+        pool: The pool of the last observation; `ready_nodes` and `nodes_wanted` are of it.
+        decision_seconds: From the fresh lists to the answer that the PyTorchJob is created; None before.
+        began: The time of the first observation, in seconds since the epoch.
+        counted_events: The Events in `refused`, by uid, with their times.
     """
 
     run: str
@@ -190,47 +203,47 @@ class Tally:
     nodes_wanted: int = 0
     attempts: int = 0
     restarts: int = 0
-    machines_given_back: int = 0
+    released_nodes: int = 0
     idle_node_seconds: float = 0.0
     decision_seconds: float | None = None
     refused: Mapping[Refusal, int] = field(default_factory=dict)
     began: float | None = None
-    known: Mapping[str, float] = field(default_factory=dict)
+    counted_events: Mapping[str, float] = field(default_factory=dict)
 
 
-def nothing(request: Request) -> Tally:
-    """Before the first observation."""
-    return Tally(run=request.run_id, pool=request.pool.name)
+def new_counters(request: Request) -> Counters:
+    """Return the counters before the first observation."""
+    return Counters(run=request.run_id, pool=request.pool.name)
 
 
-def stepped(tally: Tally, request: Request, before: Memory, step: Step, seen: Observation) -> Tally:
-    """The counts after a step that was taken from `before`, when this was seen."""
+def count_step(
+    counters: Counters, request: Request, before: Memory, step: Step, seen: Observation
+) -> Counters:
+    """Return the counters after a step from the memory `before` with this observation."""
     candidate, report = request.candidate(before.candidate), step.report
     wanted = target(candidate, seen) if report.state in _ASKING else report.nodes
-    tally = replace(
-        tally,
+    counters = replace(
+        counters,
         pool=candidate.pool.name,
         waiting=report.state in _WITHOUT_TRAINING,
         ready_nodes=report.nodes,
         nodes_wanted=0 if report.state == names.STATE_PAUSING else wanted,
-        attempts=tally.attempts + _begun(step.memory.progress) - _begun(before.progress),
-        restarts=tally.restarts + _restarts(step.memory.progress) - _restarts(before.progress),
-        machines_given_back=tally.machines_given_back
-        + _given_back(step.memory.progress)
-        - _given_back(before.progress),
-        idle_node_seconds=tally.idle_node_seconds + _idle(before.progress, step.memory.progress),
-        began=seen.now if tally.began is None else tally.began,
+        attempts=counters.attempts + _attempts(step.memory.progress) - _attempts(before.progress),
+        restarts=counters.restarts + _restarts(step.memory.progress) - _restarts(before.progress),
+        released_nodes=counters.released_nodes + _released(step.memory.progress) - _released(before.progress),
+        idle_node_seconds=counters.idle_node_seconds + _idle(before.progress, step.memory.progress),
+        began=seen.now if counters.began is None else counters.began,
     )
-    return _refused(tally, candidate, before.progress or step.memory.progress, seen)
+    return _refused(counters, candidate, before.progress or step.memory.progress, seen)
 
 
-def decided(tally: Tally, seconds: float) -> Tally:
-    """The counts after a training was asked for, this long after the lists were read."""
-    return replace(tally, decision_seconds=seconds)
+def count_decision(counters: Counters, seconds: float) -> Counters:
+    """Return the counters after a PyTorchJob was created, this many seconds after the lists were read."""
+    return replace(counters, decision_seconds=seconds)
 
 
-def _begun(progress: Progress | None) -> int:
-    """How many attempts have begun; in a pause the next one is noted already."""
+def _attempts(progress: Progress | None) -> int:
+    """Return how many attempts have started. In a pause, the progress already has the number of the next one."""
     return 0 if progress is None else progress.attempt - (progress.resumes is not None)
 
 
@@ -238,34 +251,38 @@ def _restarts(progress: Progress | None) -> int:
     return 0 if progress is None else progress.restarts
 
 
-def _given_back(progress: Progress | None) -> int:
-    return 0 if progress is None else len(progress.given_back)
+def _released(progress: Progress | None) -> int:
+    return 0 if progress is None else len(progress.released)
 
 
 def _idle(before: Progress | None, after: Progress | None) -> float:
-    """Node-seconds of this step. The progress has those of its attempt, and begins each one with none."""
+    """Return the idle node-seconds of this step. Those of the progress start at 0 in each attempt."""
     if after is None:
         return 0.0
-    same = before is not None and _begun(before) == _begun(after)
+    same = before is not None and _attempts(before) == _attempts(after)
     return after.idle_node_seconds - (before.idle_node_seconds if before is not None and same else 0.0)
 
 
-def _refused(tally: Tally, candidate: Request, progress: Progress | None, seen: Observation) -> Tally:
-    """Adds the refusals of this wait that are not counted yet."""
-    if progress is None or tally.began is None:
-        return tally
-    # Events have whole seconds, cut off.
-    since = floor(max(progress.began, tally.began))
+def _refused(
+    counters: Counters, candidate: Request, progress: Progress | None, seen: Observation
+) -> Counters:
+    """Add the refusals of this wait that are not counted yet."""
+    if progress is None or counters.began is None:
+        return counters
+    # Events have whole seconds, rounded down.
+    since = floor(max(progress.began, counters.began))
     there = {warning.uid: (warning, code) for warning, code in refusals(candidate, seen.warnings, since)}
-    if there.keys() <= tally.known.keys():
-        return tally
-    refused = dict(tally.refused)
+    if there.keys() <= counters.counted_events.keys():
+        return counters
+    refused = dict(counters.refused)
     pool = candidate.pool
-    for uid in there.keys() - tally.known.keys():
+    for uid in there.keys() - counters.counted_events.keys():
         kind = Refusal(pool=pool.name, zone=pool.zone, instance_type=pool.instance_type, code=there[uid][1])
         refused[kind] = refused.get(kind, 0) + 1
     oldest = seen.now - REMEMBERED_SECONDS
-    kept = {uid: at for uid, at in tally.known.items() if at > oldest}
+    kept = {uid: at for uid, at in counters.counted_events.items() if at > oldest}
     return replace(
-        tally, refused=refused, known={**kept, **{uid: warning.at for uid, (warning, _) in there.items()}}
+        counters,
+        refused=refused,
+        counted_events={**kept, **{uid: warning.at for uid, (warning, _) in there.items()}},
     )

@@ -1,4 +1,4 @@
-"""The state of the cluster as the launcher's decisions need it, from Kubernetes objects. Pure."""
+"""Convert Kubernetes objects to the plain data that the launcher's decisions need. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from trainyard.k8s.quantity import Amount
 
 Object = Mapping[str, Any]
 
-# Why a NodePool is not ready where no node class can become so (sigs.k8s.io/karpenter v1.14.1,
-# pkg/controllers/nodepool/readiness/controller.go).
 _ALL = 2**63
 _RESERVED = "reserved"
 NODE_CLASS_GROUP = "karpenter.k8s.aws"
 # Kubernetes' own Events have at most 1,024 characters (k8s.io/client-go, tools/events: maxNoteLength).
 _LONGEST_MESSAGE = 1024
+# Reasons of a NodePool without a node class (sigs.k8s.io/karpenter v1.14.1,
+# pkg/controllers/nodepool/readiness/controller.go).
 _CLASS_LOST = frozenset({"NodeClassNotFound", "NodeClassTerminating"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node. `allocatable` is in units of each resource."""
+    """A node. `allocatable` is in the unit of each resource, and `taints` are (key, effect)."""
 
     name: str
     labels: Mapping[str, str]
@@ -34,16 +34,18 @@ class Node:
     cordoned: bool
     deleting: bool
     taints: tuple[tuple[str, str], ...]
-    """(key, effect) of every taint."""
     allocatable: Mapping[str, Amount]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one.
+    """A NodeClaim.
 
-    `problem` is why it could not be launched so far, in Karpenter's words; empty where it was, or not tried yet.
-    `marks` are those of the runs whose placeholders it was created for (launcher/manifests.py).
+    Attributes:
+        age: In seconds.
+        instance: The id of its EC2 instance; "" before the launch.
+        problem: Karpenter's message why it could not launch the instance; "" if it did, or has not tried yet.
+        marks: The marks of the runs for whose placeholders Karpenter created it (launcher/manifests.py).
     """
 
     name: str
@@ -60,13 +62,17 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class NodePool:
-    """The NodePool of the run; `ready` is false with `problem` when its node class is not usable.
+    """The NodePool of the run.
 
-    `offers` are the values that its machines may have of a label, for each label whose values it names. `lost_at` is
-    since when it has no node class, in seconds since the epoch; None where it has one. `taints` are (key, value,
-    effect) of those that its machines keep. `node` are the resources of one of its nodes, {} if they are not known;
-    `declared` says whether its stack declares them, as those of the instance. `reservations` is the number of active
-    capacity reservations; None if it also launches other instances, or if the number is not known.
+    Attributes:
+        ready: Whether its node class is usable; if not, `problem` has the reason.
+        offers: The allowed values of each label in its requirements.
+        lost_at: Since when it has no node class, in seconds since the epoch; None if it has one.
+        taints: The taints of its nodes: (key, value, effect).
+        node: The resources of one of its nodes; {} if they are not known.
+        declared: Whether the stack declares `node`, as the resources of the instance type.
+        reservations: The number of active capacity reservations. None if the pool also launches other instances, or if
+            the number is not known.
     """
 
     limits: Mapping[str, Amount]
@@ -82,10 +88,12 @@ class NodePool:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """A container that ended with another code than 0.
+    """A container that ended with an exit code other than 0.
 
-    `at` is the time in seconds since the epoch, `reason` that of the kubelet, and `lines` its termination message,
-    which is the end of its output.
+    Attributes:
+        reason: The kubelet's reason.
+        at: The time, in seconds since the epoch.
+        lines: The termination message, which is the end of the output.
     """
 
     container: str
@@ -97,16 +105,22 @@ class Exit:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
+    """An unfinished pod, or a pod of this run.
 
-    `selector` are the labels of the nodes that it may run on, as far as that is said by labels alone. `owner` is the
-    kind of the object that controls it, empty without one. `created`, `placed_at` and `started_at` are when it was
-    made, got its machine and its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
-    ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
-    is the first of its containers that failed, and `held` why it does not start (launcher/observe.py). `tolerations`
-    are those of pods without a node. Labels, annotations and owners are not trusted. `priority_class` is: the API
-    server sets a pod's priority by its class
-    (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
+    Labels, annotations and owners are not trusted. `priority_class` is, because the API server sets a pod's priority by
+    its class (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
+
+    Attributes:
+        requests: The resources that the scheduler reserves for it.
+        selector: Its nodeSelector.
+        owner: The kind of its controller; "" without one.
+        created: The creation time. Times are seconds since the epoch; 0 before the event.
+        placed_at: When it was scheduled.
+        started_at: When its first container started.
+        disruption: Why Kubernetes ended or refused it (`disruption_reason`).
+        exit: The first of its containers that failed.
+        pending_reason: Why it does not start (`pending_reason`).
+        tolerations: Its tolerations if it has no node.
     """
 
     name: str
@@ -122,19 +136,19 @@ class Pod:
     owner: str = ""
     placed_at: float = 0.0
     started_at: float = 0.0
-    taken: str = ""
+    disruption: str = ""
     exit: Exit | None = None
-    held: str = ""
+    pending_reason: str = ""
     created: float = 0.0
     priority_class: str = ""
     tolerations: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warned:
+class WarningEvent:
     """A Warning event about a NodeClaim, a NodePool or a pod; `at` is seconds since the epoch.
 
-    `uid` is the Event's own: one that is told again, by a watch that began anew, has the same.
+    `uid` is that of the Event. A watch that restarts shows the same Event again.
     """
 
     kind: str
@@ -147,10 +161,14 @@ class Warned:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The PyTorchJob of the run. `outcome` is "" until it is "Succeeded" or "Failed".
+    """The PyTorchJob of the run.
 
-    `created` is when it was submitted, in seconds since the epoch; 0 where that is not known. `restart` is how many
-    trainings of the run came before it, and `suspended` says that somebody wants it to have no pods.
+    Attributes:
+        ours: Whether a launcher of this run created it.
+        outcome: "Succeeded" or "Failed"; "" before.
+        created: The creation time, in seconds since the epoch; 0 if it is not known.
+        suspended: Whether `spec.runPolicy.suspend` is true.
+        restart: How many PyTorchJobs the run had before.
     """
 
     uid: str
@@ -166,9 +184,9 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """Everything at one moment. `now` is seconds since the epoch.
+    """The state of the cluster at the time `now`, in seconds since the epoch.
 
-    `fresh` says that the lists were read from the store itself rather than from the API server's cache, which may lag.
+    `fresh` says that the lists were read from etcd, not from a watch or the API server's cache, which may lag.
     """
 
     now: float
@@ -177,7 +195,7 @@ class Observation:
     claims: tuple[Claim, ...] = ()
     pool: NodePool | None = None
     pods: tuple[Pod, ...] = ()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[WarningEvent, ...] = ()
     training: Training | None = None
 
 
@@ -208,7 +226,7 @@ def _holds(item: Object, kind: str) -> bool:
 
 
 def node(item: Object) -> Node:
-    """A v1 Node."""
+    """Convert a v1 Node."""
     meta, spec = item["metadata"], item.get("spec", {})
     return Node(
         name=meta["name"],
@@ -222,7 +240,7 @@ def node(item: Object) -> Node:
 
 
 def claim(item: Object, now: float) -> Claim:
-    """A karpenter.sh/v1 NodeClaim."""
+    """Convert a karpenter.sh/v1 NodeClaim."""
     meta = item["metadata"]
     return Claim(
         name=meta["name"],
@@ -240,11 +258,11 @@ def claim(item: Object, now: float) -> Claim:
 
 
 def _launch_problem(item: Object) -> str:
-    """Why Karpenter could not launch this NodeClaim at its last try.
+    """Return why Karpenter could not launch this NodeClaim at its last try.
 
-    What EC2 lacks is told by an Event, and the NodeClaim goes; everything else (rights, throttling, an image that is
-    not there) stands in this condition, and Karpenter tries again (sigs.k8s.io/karpenter v1.14.1, launchNodeClaim in
-    pkg/controllers/nodeclaim/lifecycle/launch.go).
+    If EC2 has no capacity, Karpenter records an Event and deletes the NodeClaim. Any other error (permissions,
+    throttling, a missing image) is in this condition, and Karpenter tries again (sigs.k8s.io/karpenter v1.14.1,
+    launchNodeClaim in pkg/controllers/nodeclaim/lifecycle/launch.go).
     """
     condition = _condition(item, "Launched")
     reason = str(condition.get("reason") or "")
@@ -316,10 +334,10 @@ def _node_resources(annotations: Mapping[str, Any]) -> dict[str, Amount]:
 
 
 def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
-    """What the scheduler reserves for a pod with this `spec`.
+    """Return the resources that the scheduler reserves for a pod with this `spec`.
 
-    Containers and sidecars (init containers that restart always) add up; every other init container runs alone, beside
-    the sidecars before it. https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+    Containers and sidecars (init containers with restartPolicy Always) add up. Any other init container runs alone,
+    beside the sidecars before it. https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
     """
 
     def asked(container: Mapping[str, Any]) -> dict[str, Amount]:
@@ -327,7 +345,7 @@ def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
         return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
 
     def plus(one: dict[str, Amount], other: dict[str, Amount]) -> dict[str, Amount]:
-        if not one or not other:  # of a pod with one container, as most are
+        if not one or not other:  # most pods have one container
             return one or other
         return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
 
@@ -356,7 +374,7 @@ def _requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
 
 
 def pod(item: Object) -> Pod:
-    """A v1 Pod."""
+    """Convert a v1 Pod."""
     meta, spec = item["metadata"], item.get("spec", {})
     return Pod(
         name=meta["name"],
@@ -376,9 +394,9 @@ def pod(item: Object) -> Pod:
         if _holds(item, "PodScheduled")
         else 0.0,
         started_at=_first_start(item),
-        taken=taken_by(item),
+        disruption=disruption_reason(item),
         exit=_first_exit(item),
-        held=held_up(item),
+        pending_reason=pending_reason(item),
         created=seconds(meta.get("creationTimestamp")),
         priority_class=spec.get("priorityClassName") or "",
         tolerations=() if spec.get("nodeName") else tuple(spec.get("tolerations") or ()),
@@ -386,7 +404,7 @@ def pod(item: Object) -> Pod:
 
 
 def _first_start(item: Object) -> float:
-    """When the first of a pod's containers began, those that run before the others among them."""
+    """Return when the first of a pod's containers started, init containers among them."""
     status = item.get("status", {})
     began = [
         seconds((each.get("state", {}).get(state) or {}).get("startedAt"))
@@ -396,11 +414,11 @@ def _first_start(item: Object) -> float:
     return min((moment for moment in began if moment), default=0.0)
 
 
-def taken_by(item: Object) -> str:
-    """Why a pod was ended, or refused, by another than its own program.
+def disruption_reason(item: Object) -> str:
+    """Return why Kubernetes ended or refused a pod; "" if its own program ended.
 
     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions; the kubelet's reasons for
-    a failed pod (Evicted, NodeShutdown, Preempting, UnexpectedAdmissionError ...) stand in `status.reason`.
+    a failed pod (Evicted, NodeShutdown, Preempting, UnexpectedAdmissionError ...) are in `status.reason`.
     """
     if _holds(item, "DisruptionTarget"):
         return str(_condition(item, "DisruptionTarget").get("reason") or "DisruptionTarget")
@@ -409,32 +427,29 @@ def taken_by(item: Object) -> str:
 
 
 def _first_exit(item: Object) -> Exit | None:
-    """The container that failed first, those that run before the others among them."""
+    """Return the container that failed first, init containers among them."""
     status = item.get("status", {})
     found = []
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         ended = each.get("state", {}).get("terminated") or {}
         if ended.get("exitCode"):
-            at = seconds(ended.get("finishedAt"))
-            reason = str(ended.get("reason") or "")
-            lines = tuple(str(ended.get("message") or "").splitlines())
             found.append(
                 Exit(
                     container=each.get("name", ""),
                     code=int(ended["exitCode"]),
-                    reason=reason,
-                    at=at,
-                    lines=lines,
+                    reason=str(ended.get("reason") or ""),
+                    at=seconds(ended.get("finishedAt")),
+                    lines=tuple(str(ended.get("message") or "").splitlines()),
                 )
             )
     return min(found, key=lambda exit_: exit_.at, default=None)
 
 
-def warned(item: Object) -> Warned:
-    """A v1 Event. Who writes one may make it as long as an object of the API can be."""
+def warning_event(item: Object) -> WarningEvent:
+    """Convert a v1 Event. Its texts are cut, because any writer may make them very long."""
     about = item.get("involvedObject", {})
     stamp = item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp")
-    return Warned(
+    return WarningEvent(
         kind=about.get("kind", ""),
         name=about.get("name", ""),
         reason=str(item.get("reason") or "")[:_LONGEST_MESSAGE],
@@ -445,7 +460,7 @@ def warned(item: Object) -> Warned:
 
 
 def training(item: Object, run_id: str) -> Training:
-    """A kubeflow.org/v1 PyTorchJob."""
+    """Convert a kubeflow.org/v1 PyTorchJob."""
     meta = item["metadata"]
     labels = meta.get("labels") or {}
     outcome, message = "", ""
@@ -467,24 +482,24 @@ def training(item: Object, run_id: str) -> Training:
 
 
 def _number(text: str | None) -> int:
-    """The whole number that this annotation says; 0 where there is none."""
+    """Return the whole number in this annotation; 0 if there is none."""
     return int(text) if text and len(text) < 10 and text.isascii() and text.isdecimal() else 0
 
 
-# Until a pod is that old, what its status says is mostly over the next moment: it is made within a second, and bound in
-# the next one where there is room; of a thousand pods, and on a busy control plane, in several.
+# Before this age, a pod is usually about to start: it is scheduled within a second or two, and within several seconds
+# on a busy control plane or among a thousand pods.
 PATIENCE_SECONDS: Final = 15.0
 _PULLING: Final = ("ErrImagePull", "ImagePullBackOff")
 _ON_ITS_WAY: Final = ("ContainerCreating", "PodInitializing")
 _LINE: Final = 300
 
 
-def held_up(pod: Mapping[str, Any]) -> str:
-    """Why this pod does not start, to be read after its name; "" where nothing speaks against it.
+def pending_reason(pod: Mapping[str, Any]) -> str:
+    """Return why this pod does not start, as a phrase after its name; "" if nothing is wrong.
 
-    The scheduler says it in condition PodScheduled, the kubelet in the first container that waits
+    The scheduler sets the condition PodScheduled, and the kubelet the state of the first waiting container
     (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-state-waiting).
-    One without a condition was seen by neither: a scheduler of that name does not run, or no such node is there.
+    A pod without both was seen by neither: no scheduler of its name runs, or its node does not exist.
     """
     status = pod.get("status") or {}
     conditions = status.get("conditions") or []
@@ -493,14 +508,14 @@ def held_up(pod: Mapping[str, Any]) -> str:
         return _unseen(pod.get("spec") or {})
     for each in conditions:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            # What comes after the first sentence is about preemption.
+            # The sentences after the first one are about preemption.
             why = str(each.get("message") or each.get("reason") or "").split(". ")[0]
             return f"waits for a node: {_one_line(why)}"
     for each in containers:
         waiting = (each.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
         if reason in _PULLING:
-            # The two take turns, with another message each; one line that stays is told once.
+            # The two reasons alternate with different messages. One text for both is printed once.
             return f"can't get image {_one_line(each.get('image'))}: kubectl describe pod says why"
         if reason and reason not in _ON_ITS_WAY:
             said = f"{reason}: {waiting['message']}" if waiting.get("message") else reason

@@ -1,9 +1,8 @@
-"""Why a training came to no good end, and whether another one may go better. Pure.
+"""Find out why a PyTorchJob failed, and whether a restart may help. Pure.
 
-A static world can't lose a worker: the others wait for it in their collectives, and the training operator, which makes
-a pod anew that is gone, can't bring it back into their world
-(github.com/kubeflow/training-operator v1.9.4, ReconcilePods in pkg/controller.v1/common/pod.go). So one worker that is
-lost is the end of a training, before anybody else says so.
+A static world can't lose a worker: the others wait for it in their collectives. The training operator replaces a pod
+that is gone (github.com/kubeflow/training-operator v1.9.4, ReconcilePods in pkg/controller.v1/common/pod.go), but the
+new one can't join them. So one lost worker ends the job, before its status says so.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from launcher.observe import Node, Observation, Pod, Training
 from launcher.request import Request
 from trainyard.k8s import names
 
-# What the operator says of a job that ran out of its time (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs
-# in pkg/controller.v1/common/job.go). It deletes the pods before it says so.
+# The operator's message about a job that exceeded its activeDeadlineSeconds (github.com/kubeflow/training-operator
+# v1.9.4, ReconcileJobs in pkg/controller.v1/common/job.go). It deletes the pods before that.
 _OUT_OF_TIME = "active longer than specified deadline"
-# The operator counts from its own first look at the job, by its own clock.
+# The operator counts from its first reconcile of the job, by its own clock.
 _CLOCKS_APART_SECONDS = 10.0
-_WORDS = {names.WORKER_EXIT_STOPPED: "it was told to stop", names.WORKER_EXIT_HUNG: "it hung"}
+_EXIT_MEANINGS = {names.WORKER_EXIT_STOPPED: "it was asked to stop", names.WORKER_EXIT_HUNG: "it hung"}
 _LIVE = frozenset({"Pending", "Running"})
 # A failure may be reported later than its consequences (trainyard/operator/failures.py).
 CAUSE_SECONDS = 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """The end of a training; `again` says whether a restart may go better."""
+class JobFailure:
+    """The failure of a PyTorchJob; `is_retryable` says whether a restart may help."""
 
     reason: str
-    again: bool
+    is_retryable: bool
 
 
 def workers(request: Request, seen: Observation) -> tuple[Pod, ...]:
-    """The pods of the run's training, whatever they do."""
+    """Return the pods of the run's PyTorchJob, finished ones among them."""
     return tuple(
         pod
         for pod in seen.pods
@@ -45,54 +44,61 @@ def workers(request: Request, seen: Observation) -> tuple[Pod, ...]:
 
 
 def is_live(pod: Pod) -> bool:
-    """Whether this worker holds, or will hold, a node's resources."""
+    """Return whether this worker uses, or will use, resources of a node."""
     return pod.phase in _LIVE
 
 
 def gang(pods: tuple[Pod, ...]) -> dict[str, str]:
-    """The uids of the workers that have not finished, by their names."""
+    """Return the uids of the workers that have not finished, by name."""
     return {pod.name: pod.uid for pod in pods if is_live(pod)}
 
 
-def ending(
+def job_failure(
     request: Request,
     training: Training,
     pods: tuple[Pod, ...],
     before: Mapping[str, str],
     now: float,
     nodes: tuple[Node, ...] = (),
-) -> Ending | None:
-    """How this training ended without success, or None while it may still come to a good end.
+) -> JobFailure | None:
+    """Return the failure of this PyTorchJob; None while it may still succeed.
 
-    `pods` are its workers and `before` is what `gang` said of them at the last look, if there was one. `request` has
-    the time that this training may take. `nodes` are those of the pool, none where nobody has looked.
+    Args:
+        request: The request with the rest of `activeDeadlineSeconds`.
+        pods: The workers of the job.
+        before: The result of `gang` at the last observation, if there was one.
+        nodes: The nodes of the pool; empty if they were not read.
     """
     late = _late(request, training, now)
     failed = training.outcome == "Failed"
     if late and failed:
         reason = training.message or f"it took longer than {request.active_deadline_seconds} s"
-        return Ending(reason=reason, again=False)
+        return JobFailure(reason=reason, is_retryable=False)
     if late:
-        return None  # the operator takes its pods away, and says why a moment later
+        return None  # the operator deletes the pods, and sets the condition a moment later
     if request.shape == names.SHAPE_ELASTIC and not failed:
-        return None  # torchrun's agents go on without those that are lost, and with those that the operator makes anew
-    ended = sorted((pod for pod in pods if pod.exit is not None and not pod.taken), key=_order)
+        return (
+            None  # torchrun's agents continue without lost workers, and with those that the operator creates
+        )
+    ended = sorted((pod for pod in pods if pod.exit is not None and not pod.disruption), key=_order)
     taken, gone = _taken(pods, nodes), _gone(training, pods, before)
     if failed and not (taken or gone) and _awaits_cause(pods, now):
         return None
     final = [_exited(pod) for pod in ended if _code(pod) in names.WORKER_FINAL_EXIT_CODES]
     if failed and final:
-        return Ending(reason=f"{_listed(final)}, which no restart heals", again=False)
+        return JobFailure(reason=f"{_listed(final)}; a restart does not help", is_retryable=False)
     exited = [_exited(pod) for pod in ended] if failed else []
-    reasons = [_listed(told) for told in (taken, exited, gone) if told]
+    reasons = [_listed(each) for each in (taken, exited, gone) if each]
     if reasons:
-        return Ending(reason="; ".join(reasons), again=True)
-    return Ending(reason=training.message or "the PyTorchJob failed", again=False) if failed else None
+        return JobFailure(reason="; ".join(reasons), is_retryable=True)
+    return (
+        JobFailure(reason=training.message or "the PyTorchJob failed", is_retryable=False) if failed else None
+    )
 
 
 def _awaits_cause(pods: tuple[Pod, ...], now: float) -> bool:
     """Return whether all reported failures are consequences, and the end of another worker may soon be reported."""
-    exits = [pod.exit for pod in pods if pod.exit is not None and not pod.taken]
+    exits = [pod.exit for pod in pods if pod.exit is not None and not pod.disruption]
     unreported = any(is_live(pod) and not pod.deleting for pod in pods)
     if not exits or not unreported or not all(is_consequence(each.lines) for each in exits):
         return False
@@ -100,7 +106,7 @@ def _awaits_cause(pods: tuple[Pod, ...], now: float) -> bool:
 
 
 def _late(request: Request, training: Training, now: float) -> bool:
-    """Whether this training has used up its time, so that the operator ends it."""
+    """Return whether the job has used its activeDeadlineSeconds, so that the operator ends it."""
     if _OUT_OF_TIME in training.message:
         return True
     longest = request.active_deadline_seconds
@@ -108,17 +114,19 @@ def _late(request: Request, training: Training, now: float) -> bool:
 
 
 def _taken(pods: tuple[Pod, ...], nodes: tuple[Node, ...]) -> list[str]:
-    """The workers that somebody else ended, each with why.
+    """Return the workers that were ended from outside, each with the reason.
 
-    That a machine is gone stands on its worker's pod a minute or more after the others have missed it.
+    When a node is lost, its worker's pod shows it a minute or more after the other workers have failed.
     """
     ready = {node.name: node.ready for node in nodes}
     found = []
     for pod in pods:
-        if pod.phase == "Failed" and pod.taken:
-            found.append(f"{_where(pod)} was lost: {pod.taken}")
+        if pod.phase == "Failed" and pod.disruption:
+            found.append(f"{_where(pod)} was lost: {pod.disruption}")
         elif is_live(pod) and pod.deleting:
-            found.append(f"{_where(pod)} is being deleted" + (f": {pod.taken}" if pod.taken else ""))
+            found.append(
+                f"{_where(pod)} is being deleted" + (f": {pod.disruption}" if pod.disruption else "")
+            )
         elif is_live(pod) and pod.node and nodes and not ready.get(pod.node):
             found.append(
                 f"{_where(pod)} was lost: its node {'is not Ready' if pod.node in ready else 'is gone'}"
@@ -127,10 +135,10 @@ def _taken(pods: tuple[Pod, ...], nodes: tuple[Node, ...]) -> list[str]:
 
 
 def _gone(training: Training, pods: tuple[Pod, ...], before: Mapping[str, str]) -> list[str]:
-    """The workers that are not there any more, those that have another in their place among them."""
+    """Return the workers that are gone, or that were replaced by another pod."""
     here = {pod.name: pod for pod in pods}
     found = [
-        f"{_where(pod)} took the place of one that is gone"
+        f"{_where(pod)} replaced a pod that is gone"
         for pod in pods
         if before.get(pod.name, pod.uid) != pod.uid
     ]
@@ -151,7 +159,7 @@ def _exited(pod: Pod) -> str:
     container = (
         "" if pod.exit.container in ("", names.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
     )
-    known = _WORDS.get(_code(pod), "") if pod.exit.reason in ("", "Error") else ""
+    known = _EXIT_MEANINGS.get(_code(pod), "") if pod.exit.reason in ("", "Error") else ""
     means = known or meaning(pod.exit.code, pod.exit.reason)
     error = "" if _code(pod) == names.WORKER_EXIT_STOPPED else describe(pod.exit.lines)
     said = f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({means})" if means else "")
@@ -159,7 +167,7 @@ def _exited(pod: Pod) -> str:
 
 
 def _code(pod: Pod) -> int:
-    """The exit code of the worker's own program; 0 where it was another container that failed."""
+    """Return the exit code of the training container; 0 if another container failed."""
     if pod.exit is None or pod.exit.container not in ("", names.TRAINING_CONTAINER):
         return 0
     return pod.exit.code
@@ -170,6 +178,6 @@ def _order(pod: Pod) -> tuple[bool, float]:
     return (is_consequence(pod.exit.lines), pod.exit.at) if pod.exit is not None else (False, 0.0)
 
 
-def _listed(told: list[str]) -> str:
-    """The first, which the others mostly follow from, and how many those are."""
-    return told[0] + (f", and {len(told) - 1} more" if len(told) > 1 else "")
+def _listed(messages: list[str]) -> str:
+    """Return the first message, which is usually the cause of the others, and the number of the others."""
+    return messages[0] + (f", and {len(messages) - 1} more" if len(messages) > 1 else "")

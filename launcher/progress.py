@@ -1,4 +1,4 @@
-"""How far a run is: which attempt, which candidate, since when. It survives the launcher, in its Lease. Pure."""
+"""The progress of a run: attempt, candidate pool, restarts and times. It is stored in the run's Lease. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from launcher.observe import Training
 from launcher.request import Request
 from trainyard.k8s import names
 
-# `jitter`, from 0 to below 1, stretches a pause by up to a fifth.
+# Jitter makes a pause up to 20 % longer.
 _LONGEST_STRETCH = 1.2
+# The keys in the Lease that differ from the field names. All versions of the launcher read them.
+_JSON_KEYS = {"released": "given_back", "total_restarts": "trainings"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,23 +27,32 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A machine that was given back: the uid of its NodeClaim, and what a person is told of it."""
+    """A released node: the uid of its NodeClaim, and the message about it."""
 
     uid: str
-    told: str
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Moments are seconds since the epoch.
+    """The progress of a run. Times are seconds since the epoch.
 
-    `since` is when the run's first wait began and `began` when the one of this candidate did. Between two attempts
-    `resumes` is when the next begins; `attempt` and `candidate` are already those of the next then, and `failures`
-    those of the last. `restarts` are those that count against the run's budget and `trainings` all that were begun and
-    are over; `retiring` is the uid of the last of them until it and its pods are gone, `why` the reason for which it
-    is, and `trained` for how many seconds there was a training. `suspended` says that the training was last seen so.
-    `idle_node_seconds` is how long usable nodes stood without a training in this attempt; it grows
-    all the time and so makes no difference between one progress and another.
+    Attributes:
+        attempt: The number of the attempt, from 1. In a pause, it is already the next one.
+        candidate: The index of the pool. In a pause, it is already that of the next attempt.
+        since: The start of the run's first wait.
+        began: The start of the wait for this candidate.
+        resumes: The end of the pause; None outside of a pause.
+        failures: The failures of this attempt; in a pause, of the last one.
+        released: The nodes that were released because they took too long.
+        restarts: The restarts that count against `maxRestarts`.
+        total_restarts: All restarts, those after a suspension among them.
+        retiring: The uid of the last PyTorchJob until it and its pods are gone.
+        why: The reason of the last restart.
+        trained: For how many seconds PyTorchJobs of the run existed and were not suspended.
+        suspended: Whether the PyTorchJob was suspended at the last observation.
+        idle_node_seconds: How long usable nodes had no job in this attempt. It is no part of a comparison, because it
+            grows with each observation.
     """
 
     attempt: int
@@ -50,9 +61,9 @@ class Progress:
     began: float
     resumes: float | None = None
     failures: tuple[Failure, ...] = ()
-    given_back: tuple[Loss, ...] = ()
+    released: tuple[Loss, ...] = ()
     restarts: int = 0
-    trainings: int = 0
+    total_restarts: int = 0
     retiring: str = ""
     why: str = ""
     trained: float = 0.0
@@ -61,25 +72,25 @@ class Progress:
 
     @property
     def label(self) -> str:
-        """What placeholders of this wait are labelled with."""
-        restart = f"-{self.trainings}" if self.trainings else ""
+        """The value of the label on the placeholders of this wait."""
+        restart = f"-{self.total_restarts}" if self.total_restarts else ""
         return f"{self.attempt}-{self.candidate}{restart}"
 
 
-def begun(now: float) -> Progress:
-    """The progress of a run whose first wait begins."""
+def initial_progress(now: float) -> Progress:
+    """Return the progress at the start of a run."""
     return Progress(attempt=1, candidate=0, since=now, began=now)
 
 
-def resumed(progress: Progress, now: float) -> Progress:
-    """The next attempt's first wait begins."""
+def resume(progress: Progress, now: float) -> Progress:
+    """Return the progress at the end of a pause, when the next attempt starts."""
     return replace(progress, began=now, resumes=None, failures=(), idle_node_seconds=0.0)
 
 
-def not_ahead(progress: Progress, request: Request, now: float) -> Progress:
-    """The progress with no moment that lies further ahead than it can, after the clock was set back.
+def limit_to_now(progress: Progress, request: Request, now: float) -> Progress:
+    """Return the progress without times that are too far in the future.
 
-    Otherwise a wait, or a pause, would last as much longer as the clock was set back.
+    Otherwise a clock that was set back would make a wait or a pause longer.
     """
     resumes = progress.resumes
     return replace(
@@ -90,18 +101,21 @@ def not_ahead(progress: Progress, request: Request, now: float) -> Progress:
     )
 
 
-def failed(
+def fail(
     progress: Progress, request: Request, failure: Failure, now: float, jitter: float
 ) -> Progress | None:
-    """What comes after a candidate that failed: the next one at once, a pause before the next attempt, or nothing more.
+    """Return the progress after a candidate failed: the next candidate, or a pause before the next attempt.
 
-    `jitter`, from 0 to below 1, stretches the pause by up to a fifth, so that runs that failed together do not ask
-    again together. Where no candidate can ever give MIN nodes there is no other attempt.
+    Args:
+        jitter: From 0 to below 1. It makes the pause up to 20 % longer, so that runs do not retry at the same time.
+
+    Returns:
+        None if there is no further attempt, or if no candidate can ever have MIN nodes.
     """
     failures = (*progress.failures, failure)
     if progress.candidate + 1 < request.candidates:
         return replace(progress, candidate=progress.candidate + 1, began=now, failures=failures)
-    if progress.attempt < request.attempts and not hopeless(failures):
+    if progress.attempt < request.attempts and not is_impossible(failures):
         pause = request.retry_seconds * (1 + jitter * (_LONGEST_STRETCH - 1))
         return replace(
             progress, attempt=progress.attempt + 1, candidate=0, resumes=now + pause, failures=failures
@@ -109,10 +123,13 @@ def failed(
     return None
 
 
-def retired(progress: Progress, training: Training, why: str, now: float, *, counted: bool) -> Progress:
-    """The progress of a run whose training is to be begun anew, for this reason; `counted` against the budget.
+def retire(progress: Progress, training: Training, why: str, now: float, *, counted: bool) -> Progress:
+    """Return the progress at the start of a restart, for the reason `why`.
 
-    The next capacity decision begins in the pool where the survivors are.
+    The next capacity decision starts in the same pool, because the other nodes are there.
+
+    Args:
+        counted: Whether the restart counts against `maxRestarts`.
     """
     spent = 0.0 if progress.suspended else max(0.0, now - training.created)
     return replace(
@@ -120,7 +137,7 @@ def retired(progress: Progress, training: Training, why: str, now: float, *, cou
         began=now,
         failures=(),
         restarts=progress.restarts + counted,
-        trainings=progress.trainings + 1,
+        total_restarts=progress.total_restarts + 1,
         retiring=training.uid,
         why=why,
         trained=round(progress.trained + spent, 1),
@@ -128,28 +145,28 @@ def retired(progress: Progress, training: Training, why: str, now: float, *, cou
     )
 
 
-def suspended(progress: Progress, training: Training, now: float) -> Progress:
-    """The progress of a run whose training is suspended; its time to train stands still from the first look on."""
+def suspend(progress: Progress, training: Training, now: float) -> Progress:
+    """Return the progress of a run whose PyTorchJob is suspended. Its `trained` time stops."""
     if progress.suspended:
         return progress
     spent = max(0.0, now - training.created)
     return replace(progress, suspended=True, trained=round(progress.trained + spent, 1))
 
 
-def gone(progress: Progress, now: float) -> Progress:
-    """The last training has left nothing: the wait for the next one begins."""
+def finish_retirement(progress: Progress, now: float) -> Progress:
+    """Return the progress once the last PyTorchJob and its pods are gone; the wait for the next one starts."""
     return replace(progress, retiring="", began=now)
 
 
-def adopted(progress: Progress | None, training: Training, now: float) -> Progress:
-    """The progress of a run that has this training, with what the training itself says where no Lease does."""
-    found = progress or begun(now)
-    missed = max(0, training.restart - found.trainings)
-    return replace(found, restarts=found.restarts + missed, trainings=found.trainings + missed)
+def adopt(progress: Progress | None, training: Training, now: float) -> Progress:
+    """Return the progress of a run with this PyTorchJob; the job's annotation counts where the Lease has less."""
+    found = progress or initial_progress(now)
+    missed = max(0, training.restart - found.total_restarts)
+    return replace(found, restarts=found.restarts + missed, total_restarts=found.total_restarts + missed)
 
 
-def asked(request: Request, progress: Progress) -> Request:
-    """The request as the present candidate has it, with what is left of its time to train."""
+def remaining_request(request: Request, progress: Progress) -> Request:
+    """Return the request for the present candidate, with the rest of `activeDeadlineSeconds`."""
     candidate = request.candidate(progress.candidate)
     if candidate.active_deadline_seconds is None:
         return candidate
@@ -157,53 +174,53 @@ def asked(request: Request, progress: Progress) -> Request:
     return replace(candidate, active_deadline_seconds=left)
 
 
-def counted(request: Request, progress: Progress) -> str:
-    """Which restart this is, in words; empty where nothing was begun anew."""
-    if not progress.trainings:
+def describe_restarts(request: Request, progress: Progress) -> str:
+    """Return the number of restarts for a message; "" before the first restart."""
+    if not progress.total_restarts:
         return ""
-    resumed = progress.trainings - progress.restarts
+    resumed = progress.total_restarts - progress.restarts
     restart = f"restart {progress.restarts} of {request.max_restarts}" if progress.restarts else ""
     return ", ".join(part for part in (restart, f"resumed {resumed}x" if resumed else "") if part)
 
 
-def hopeless(failures: tuple[Failure, ...]) -> bool:
-    """Whether waiting helped none of these candidates."""
+def is_impossible(failures: tuple[Failure, ...]) -> bool:
+    """Return whether none of these candidates can ever have MIN nodes."""
     return all(failure.code == names.EXIT_IMPOSSIBLE for failure in failures)
 
 
 def dumps(progress: Progress) -> str:
-    """The progress as one line of JSON."""
-    values = vars(progress) | {
+    """Return the progress as one line of JSON."""
+    values = {_JSON_KEYS.get(name, name): value for name, value in vars(progress).items()} | {
         "failures": [vars(failure) for failure in progress.failures],
-        "given_back": [vars(loss) for loss in progress.given_back],
+        "given_back": [{"uid": loss.uid, "told": loss.message} for loss in progress.released],
         "idle_node_seconds": round(progress.idle_node_seconds, 1),
     }
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
 def loads(text: str, candidates: int) -> Progress:
-    """The progress that `dumps` wrote, of a run with so many candidates.
+    """Return the progress that `dumps` wrote for a run with this number of candidates.
 
-    Raises ValueError with the text for anything else.
+    Raises:
+        ValueError: The text is something else.
     """
     try:
         values: dict[str, Any] = json.loads(text)
-        moments = {key: float(values[key]) for key in ("since", "began", "idle_node_seconds", "trained")}
         progress = Progress(
             attempt=int(values["attempt"]),
             candidate=int(values["candidate"]),
-            since=moments["since"],
-            began=moments["began"],
+            since=float(values["since"]),
+            began=float(values["began"]),
             resumes=None if values["resumes"] is None else float(values["resumes"]),
             failures=tuple(Failure(**failure) for failure in values["failures"]),
-            given_back=tuple(Loss(**loss) for loss in values["given_back"]),
+            released=tuple(Loss(uid=loss["uid"], message=loss["told"]) for loss in values["given_back"]),
             restarts=int(values["restarts"]),
-            trainings=int(values["trainings"]),
+            total_restarts=int(values["trainings"]),
             retiring=str(values["retiring"]),
             why=str(values["why"]),
-            trained=moments["trained"],
+            trained=float(values["trained"]),
             suspended=bool(values["suspended"]),
-            idle_node_seconds=moments["idle_node_seconds"],
+            idle_node_seconds=float(values["idle_node_seconds"]),
         )
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{text[:200]!r} is no progress of a run") from None

@@ -1,4 +1,4 @@
-"""What EC2 refuses to a pool, as Karpenter tells it, and whether more can be hoped for. Pure."""
+"""Read EC2's refusals for a pool from Karpenter's Events, and decide whether more nodes may come. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from launcher.observe import Observation, Warned
-from launcher.request import LEAST_RETRY_SECONDS, Request
+from launcher.observe import Observation, WarningEvent
+from launcher.request import MIN_RETRY_SECONDS, Request
 from trainyard.k8s import names
 
-# Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), and
-# what a person can do about those that waiting does not heal.
+# Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), each
+# with advice where waiting does not help.
 _CODES = {
     "InsufficientInstanceCapacity": "",
     "InsufficientCapacityOnHost": "",
@@ -27,15 +27,13 @@ _CODES = {
 _CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
 # The reason of Karpenter's Event where its message has none of these codes.
 _WITHOUT_CODE = "InsufficientCapacityError"
-
-
 # Events of Karpenter on a NodeClaim whose instance EC2 terminated, and Events with the reason
 # (karpenter-provider-aws, pkg/controllers/interruption/events).
 _ENDED = "TerminatingOnInterruption"
 _EXPLAINED = ("SpotInterrupted", "InstanceUnhealthy")
 
 
-def describe_ended_instances(request: Request, warnings: Iterable[Warned], since: float) -> str:
+def describe_ended_instances(request: Request, warnings: Iterable[WarningEvent], since: float) -> str:
     """Return a message about instances of the pool that EC2 terminated since this time; "" if there are none.
 
     The cluster does not know the reason. At launch, it is usually a KMS key that Karpenter may not use
@@ -56,14 +54,16 @@ def describe_ended_instances(request: Request, warnings: Iterable[Warned], since
     )
 
 
-def _concerns_pool(request: Request, warning: Warned) -> bool:
+def _concerns_pool(request: Request, warning: WarningEvent) -> bool:
     """Return whether a warning is about a NodeClaim of the pool: <pool>-<five characters>."""
     # Compare the whole name: the name of another pool may begin with this one's.
     return warning.kind == "NodeClaim" and warning.name.rpartition("-")[0] == request.pool.name
 
 
-def refusals(request: Request, warnings: Iterable[Warned], since: float) -> Iterator[tuple[Warned, str]]:
-    """What EC2 refused to the pool since this moment: each Event, and the error code in it."""
+def refusals(
+    request: Request, warnings: Iterable[WarningEvent], since: float
+) -> Iterator[tuple[WarningEvent, str]]:
+    """Yield EC2's refusals for the pool since this time: each Event, and its error code."""
     for warning in warnings:
         if not _concerns_pool(request, warning) or warning.at < since:
             continue
@@ -72,8 +72,8 @@ def refusals(request: Request, warnings: Iterable[Warned], since: float) -> Iter
             yield warning, found.group(1) if found else warning.reason
 
 
-def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: float) -> str:
-    """What EC2 refused since this moment, counted by error code; empty without a refusal."""
+def missing_capacity(request: Request, warnings: tuple[WarningEvent, ...], since: float) -> str:
+    """Return the message about EC2's refusals since this time, counted by error code; "" if there are none."""
     codes = Counter(code for _, code in refusals(request, warnings, since))
     where = f"{request.pool.instance_type} in {request.pool.zone}"
     parts = []
@@ -83,15 +83,15 @@ def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: floa
     return ", ".join(parts)
 
 
-def closed(request: Request, seen: Observation, since: float, until: float) -> bool:
-    """Whether no machine can come until this moment, after a refusal since that one.
+def is_out_of_capacity(request: Request, seen: Observation, since: float, until: float) -> bool:
+    """Return whether no node can come before the time `until`, because of a refusal after `since`.
 
-    Karpenter leaves an offering out for three minutes after EC2 refused it. That says all only where the pool has one
-    offering: of several ways to pay it tries the next at once.
+    Karpenter does not try an offering for three minutes after EC2 refused it. That decides only if the pool has one
+    capacity type: with several, Karpenter tries the next one at once.
     """
     if len((seen.pool.offers if seen.pool else {}).get(names.LABEL_CAPACITY_TYPE, ())) != 1:
         return False
     if any(not (claim.initialized or claim.deleting or claim.problem) for claim in seen.claims):
         return False
     last = max((warning.at for warning, _ in refusals(request, seen.warnings, since)), default=None)
-    return last is not None and until <= last + LEAST_RETRY_SECONDS
+    return last is not None and until <= last + MIN_RETRY_SECONDS

@@ -16,8 +16,8 @@ _SHAPE = re.compile(f"{names.SHAPE_STATIC}|{names.SHAPE_ELASTIC}")
 
 # Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
-LEAST_RETRY_SECONDS = 180
-LEAST_NODE_START_SECONDS = 60
+MIN_RETRY_SECONDS = 180
+MIN_NODE_START_SECONDS = 60
 GPU_RESOURCE = "nvidia.com/gpu"
 
 
@@ -39,7 +39,7 @@ class Block:
     """
 
     ends: float
-    taken_back: float
+    reclaimed_at: float
     on_demand_fallback: bool
     begins: float | None = None
 
@@ -202,9 +202,9 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         max_nodes=highest,
         deadline_seconds=top.number("capacityDeadlineSeconds", 1),
         hold_seconds=top.number("holdSeconds", 0),
-        node_start_seconds=top.number("nodeStartSeconds", LEAST_NODE_START_SECONDS),
+        node_start_seconds=top.number("nodeStartSeconds", MIN_NODE_START_SECONDS),
         attempts=top.number("attempts", 1),
-        retry_seconds=top.number("retrySeconds", LEAST_RETRY_SECONDS),
+        retry_seconds=top.number("retrySeconds", MIN_RETRY_SECONDS),
         max_restarts=top.number("maxRestarts", 0),
         shape=top.text("shape", f"{names.SHAPE_STATIC} or {names.SHAPE_ELASTIC}", _SHAPE),
         active_deadline_seconds=None if active is None else top.number("activeDeadlineSeconds", 1),
@@ -335,7 +335,7 @@ def _block(reader: Reader) -> Block:
     block = Block(
         begins=begins,
         ends=ends,
-        taken_back=ends - reader.number("takenBackSeconds", 0),
+        reclaimed_at=ends - reader.number("takenBackSeconds", 0),
         on_demand_fallback=reader.flag("onDemandFallback"),
     )
     reader.finish()

@@ -1,4 +1,4 @@
-"""What the launcher reads of a cluster, each as one list of the API with its selectors, and what it keeps of it."""
+"""The lists of the Kubernetes API that the launcher reads: path, selectors and conversion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from launcher import node_release, observe
-from launcher.observe import Claim, Node, NodePool, Pod, Training, Warned
+from launcher.observe import Claim, Node, NodePool, Pod, Training, WarningEvent
 from launcher.request import Request
 from trainyard.k8s import names
 from trainyard.k8s.client import JsonObject
@@ -15,18 +15,18 @@ from trainyard.k8s.informer import ListWatch
 
 @dataclass(frozen=True, kw_only=True)
 class Aging:
-    """A NodeClaim whose age is counted on. `created` is seconds since the epoch."""
+    """A NodeClaim with its creation time in seconds since the epoch, from which its age is computed."""
 
     claim: Claim
     created: float
 
     def at(self, now: float) -> Claim:
-        """The claim as it is at this moment, in seconds since the epoch."""
+        """Return the NodeClaim with its age at this time, in seconds since the epoch."""
         return replace(self.claim, age=max(0.0, now - self.created))
 
 
 def training(request: Request) -> ListWatch[Training]:
-    """The PyTorchJob of the run. Its list is never an old one: whether it exists decides on everything else."""
+    """Return the list of the run's PyTorchJob. It is never cached, because every decision depends on the job."""
     return ListWatch(
         path=training_jobs(request),
         selectors=(("fieldSelector", f"metadata.name={request.training_job}"),),
@@ -36,12 +36,12 @@ def training(request: Request) -> ListWatch[Training]:
 
 
 def training_jobs(request: Request) -> str:
-    """The path of PyTorchJobs in the run's namespace."""
+    """Return the path of PyTorchJobs in the run's namespace."""
     return f"/apis/kubeflow.org/v1/namespaces/{request.namespace}/pytorchjobs"
 
 
 def own_pods(request: Request) -> ListWatch[Pod]:
-    """The pods of the run, finished ones among them."""
+    """Return the list of the run's pods, finished ones among them."""
     return ListWatch(
         path=f"/api/v1/namespaces/{request.namespace}/pods",
         selectors=(("labelSelector", f"{names.LABEL_RUN}={request.run_id}"),),
@@ -49,11 +49,11 @@ def own_pods(request: Request) -> ListWatch[Pod]:
     )
 
 
-def others_pods(request: Request, near: Callable[[str], bool]) -> ListWatch[Pod]:
-    """The pods of others that are not finished, and on a node or in want of one of the pool.
+def foreign_pods(request: Request, near: Callable[[str], bool]) -> ListWatch[Pod]:
+    """Return the list of unfinished pods of other workloads that have a node, or may wait for one of the pool.
 
-    A change is news where the node is `near`. Annotations are left out: nothing is decided on those of others, and they
-    can be larger than all the rest.
+    A change wakes the launcher only if the node is `near`. Annotations are dropped, because no decision needs them and
+    they can be large.
     """
 
     def convert(item: JsonObject) -> Pod | None:
@@ -73,23 +73,23 @@ def others_pods(request: Request, near: Callable[[str], bool]) -> ListWatch[Pod]
 
 
 def nodes(request: Request) -> ListWatch[Node]:
-    """The nodes of the pool."""
+    """Return the list of the pool's nodes."""
     return nodes_with(request.pool.node_selector)
 
 
 def nodes_with(labels: Mapping[str, str]) -> ListWatch[Node]:
-    """The nodes that have these labels."""
+    """Return the list of nodes with these labels."""
     selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
     return ListWatch(path="/api/v1/nodes", selectors=(("labelSelector", selector),), convert=observe.node)
 
 
 def claims(request: Request) -> ListWatch[Aging]:
-    """The NodeClaims of the pool."""
+    """Return the list of the pool's NodeClaims."""
     return claims_of(request.pool.name)
 
 
 def claims_of(pool: str) -> ListWatch[Aging]:
-    """The NodeClaims of the pool of this name."""
+    """Return the list of the NodeClaims of this NodePool."""
 
     def convert(item: JsonObject) -> Aging:
         created = observe.seconds(item["metadata"].get("creationTimestamp"))
@@ -103,7 +103,7 @@ def claims_of(pool: str) -> ListWatch[Aging]:
 
 
 def unfinished_pods() -> ListWatch[Pod]:
-    """The pods of the cluster that are not finished; without annotations, which can be larger than all the rest."""
+    """Return the list of the cluster's unfinished pods, without annotations, which can be large."""
     return ListWatch(
         path="/api/v1/pods",
         selectors=(("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),),
@@ -111,17 +111,17 @@ def unfinished_pods() -> ListWatch[Pod]:
     )
 
 
-def karpenter_on_pods(namespace: str) -> ListWatch[Warned]:
-    """What Karpenter says of pods of a namespace that it can buy no machine for."""
+def karpenter_on_pods(namespace: str) -> ListWatch[WarningEvent]:
+    """Return the list of Karpenter's Events about pods of a namespace for which it can't launch a node."""
     return ListWatch(
         path=f"/api/v1/namespaces/{namespace}/events",
         selectors=(("fieldSelector", "type=Warning,involvedObject.kind=Pod,source=karpenter"),),
-        convert=observe.warned,
+        convert=observe.warning_event,
     )
 
 
 def node_pool(request: Request) -> ListWatch[NodePool]:
-    """The NodePool of the run."""
+    """Return the list of the run's NodePool."""
     return ListWatch(
         path="/apis/karpenter.sh/v1/nodepools",
         selectors=(("fieldSelector", f"metadata.name={request.pool.name}"),),
@@ -129,10 +129,10 @@ def node_pool(request: Request) -> ListWatch[NodePool]:
     )
 
 
-def warnings() -> ListWatch[Warned]:
-    """The Warning Events about NodeClaims, of all pools: an Event has no label of its object's pool."""
+def warnings() -> ListWatch[WarningEvent]:
+    """Return the list of Warning Events about NodeClaims of all pools; an Event has no label of the pool."""
     return ListWatch(
         path=f"/api/v1/namespaces/{names.CLUSTER_EVENTS_NAMESPACE}/events",
         selectors=(("fieldSelector", "type=Warning,involvedObject.kind=NodeClaim"),),
-        convert=observe.warned,
+        convert=observe.warning_event,
     )

@@ -22,10 +22,10 @@ from launcher import progress as progresses
 from launcher.actions import (
     Action,
     End,
-    GiveBack,
     Hold,
     Memory,
     Recount,
+    ReleaseNode,
     Report,
     Retire,
     Start,
@@ -36,7 +36,7 @@ from launcher.actions import (
 from launcher.capacity import Count, GiveUp, Submit, Wait, count, decide, is_placeholder, shortfall, target
 from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS, Claim, Observation, Pod, Training
-from launcher.outcome import Ending, ending, gang, is_live, workers
+from launcher.outcome import JobFailure, gang, is_live, job_failure, workers
 from launcher.progress import Failure, Progress
 from launcher.request import Request
 from trainyard.k8s import names
@@ -52,28 +52,35 @@ _ROUNDING_SECONDS = 1.0
 
 
 def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.0) -> Step:
-    """One step of the run. `seen` is of the pool of `memory.candidate`; `jitter`, from 0 to below 1, is chance."""
+    """Decide one step of the run.
+
+    Args:
+        memory: The memory of the last step.
+        seen: The observation, with the pool of `memory.candidate`.
+        jitter: A random number from 0 to below 1.
+    """
     if memory.progress is not None:
-        memory = replace(memory, progress=progresses.not_ahead(memory.progress, request, seen.now))
-    progress = memory.progress or progresses.begun(seen.now)
+        memory = replace(memory, progress=progresses.limit_to_now(memory.progress, request, seen.now))
+    progress = memory.progress or progresses.initial_progress(seen.now)
     if progress.retiring:
         if not seen.fresh or not retired(progress, request, seen):
             return retire(request, memory, progress, seen)
-        progress = progresses.gone(progress, seen.now)
+        progress = progresses.finish_retirement(progress, seen.now)
         memory = Memory(progress=progress)
     if seen.training is not None or memory.training_uid:
         return follow(request, memory, seen)
     if progress.resumes is not None and seen.now < progress.resumes:
         return pause(request, replace(memory, progress=progress), progress, seen)
     if progress.resumes is not None:
-        progress = progresses.resumed(progress, seen.now)
+        progress = progresses.resume(progress, seen.now)
     return wait(request, memory, progress, seen, jitter)
 
 
 def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, ...]:
-    """What to do when a signal ends the launcher; `seen` is of fresh lists.
+    """Return the actions when a signal ends the launcher. A PyTorchJob continues, and keeps its nodes.
 
-    A training that was submitted goes on, and keeps its machines.
+    Args:
+        seen: An observation from fresh lists.
     """
     gone: tuple[Action, ...] = remove(placeholders(request, seen))
     if seen.training is None and memory.progress is not None:
@@ -83,8 +90,8 @@ def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, .
 
 
 def wait(request: Request, memory: Memory, progress: Progress, seen: Observation, jitter: float) -> Step:
-    """One step of a wait. `seen` is of the pool of the candidate that `progress` names."""
-    candidate, started = progresses.asked(request, progress), progress.began
+    """Wait for nodes, and decide whether to submit or to give up the candidate."""
+    candidate, started = progresses.remaining_request(request, progress), progress.began
     counted = count(candidate, seen)
     progress = replace(progress, idle_node_seconds=progress.idle_node_seconds + _idle(memory, seen))
     memory = replace(
@@ -97,25 +104,20 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
     )
     decision = decide(candidate, seen, counted, started=started, quorum_since=memory.quorum_since)
     missing = shortfall(candidate, seen, counted, started)
-    report = Report(
-        state=names.STATE_WAITING,
-        nodes=len(counted.usable),
-        of=request.max_nodes,
-        claims=sum(not claim.deleting for claim in seen.claims),
-        reason=_placed(request, progress) + _joined(missing, node_release.told(progress.given_back)),
-    )
+    reason = _placed(request, progress) + _joined(missing, node_release.describe(progress.released))
+    report = _make_report(names.STATE_WAITING, request, seen, reason, len(counted.usable))
     step = Step(memory=memory, report=report, actions=())
     match decision:
         case Wait(since=since):
             state = names.STATE_WAITING if since is None else names.STATE_HOLDING
             memory, report = replace(memory, quorum_since=since), replace(report, state=state)
-            return _hold_out(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
+            return _hold(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
         case Submit(nodes=nodes) if not seen.fresh:
-            # What is too much goes before the fresh lists are read, so that one reading of them is enough.
+            # Surplus placeholders are deleted before the fresh lists are read, so that one read is enough.
             return replace(
                 step, actions=(*remove(_surplus(candidate, step, counted, nodes, seen)), Recount())
             )
-        # A list from a cache may be of before the stack's last change, a pool without its limit, or none.
+        # A cached list may be older than the last change of the stack: a NodePool without its limit, or no NodePool.
         case GiveUp() if not seen.fresh:
             return replace(step, actions=(Recount(),))
         case Submit() as submit:
@@ -123,7 +125,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             return _submit(candidate, step, counted, placed, seen)
         case GiveUp(code=code, reason=reason):
             if code == names.EXIT_BELOW_MINIMUM:
-                # One of several failures is told shortly.
+                # One of several failures gets a short message.
                 parts = {"most": 1} if request.candidates > 1 else {}
                 reason = f"{reason}: {shortfall(candidate, seen, counted, started, **parts)}"
             failure = Failure(pool=candidate.pool.name, code=code, reason=reason)
@@ -131,23 +133,20 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
 
 
 def pause(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
-    """One step between two attempts: nothing is held, so that machines that stand idle go."""
-    held = placeholders(request, seen)
+    """Pause between two attempts without placeholders, so that Karpenter removes idle nodes."""
+    report = _make_report(names.STATE_PAUSING, request, seen, _paused(request, progress))
+    return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
+
+
+def _make_report(state: str, request: Request, seen: Observation, reason: str, nodes: int = 0) -> Report:
     claims = sum(not claim.deleting for claim in seen.claims)
-    report = Report(
-        state=names.STATE_PAUSING,
-        nodes=0,
-        of=request.max_nodes,
-        claims=claims,
-        reason=_paused(request, progress),
-    )
-    return Step(memory=memory, report=report, actions=remove(held))
+    return Report(state=state, nodes=nodes, of=request.max_nodes, claims=claims, reason=reason)
 
 
 def due(request: Request, memory: Memory, now: float) -> float | None:
-    """The next moment at which the clock alone decides: the end of a hold window, of a wait or of a pause.
+    """Return the next time at which the clock alone decides: the end of a hold window, a wait or a pause.
 
-    Seconds since the epoch; None where nothing of that lies ahead.
+    It is in seconds since the epoch; None if there is none in the future.
     """
     progress = memory.progress
     if progress is None:
@@ -162,26 +161,26 @@ def due(request: Request, memory: Memory, now: float) -> float | None:
 
 
 def _idle(memory: Memory, seen: Observation) -> float:
-    """The node-seconds since the last observation: as many as usable nodes stood there then, for all that time."""
+    """Return the idle node-seconds since the last observation, for the nodes that were usable then."""
     return 0.0 if memory.seen_at is None else memory.idle * max(0.0, seen.now - memory.seen_at)
 
 
-def _hold_out(candidate: Request, step: Step, progress: Progress, seen: Observation) -> Step:
-    """Keeps the placeholders, and gives back the machines that never became of use."""
-    # What machines did while there was a training is not known: after that each has its time once more.
-    heard = progress.began if progress.trainings else progress.since
+def _hold(candidate: Request, step: Step, progress: Progress, seen: Observation) -> Step:
+    """Create and keep the placeholders, and release the nodes that take too long."""
+    # While a job runs, nodes are not watched. After that, the time of each node starts again.
+    heard = progress.began if progress.total_restarts else progress.since
     late = node_release.overdue(
         candidate, seen, since=progress.since, heard=heard, complete=step.memory.complete
     )
     if late and not seen.fresh:
         return replace(step, actions=(Recount(),))
-    known = {loss.uid for loss in progress.given_back}
+    known = {loss.uid for loss in progress.released}
     new = tuple(node_release.loss(one) for one in late if one.claim.uid not in known)
-    progress = replace(progress, given_back=(*progress.given_back, *new))
+    progress = replace(progress, released=(*progress.released, *new))
     back: list[Action] = []
     for one in late:
-        back += [GiveBack(claim=one.claim.name, uid=one.claim.uid, reason=node_release.loss(one).told)]
-        back += remove(one.held_by)
+        back += [ReleaseNode(claim=one.claim.name, uid=one.claim.uid, reason=node_release.loss(one).message)]
+        back += remove(one.placeholders)
     actions = (*back, *hold_nodes(candidate, seen, progress, target(candidate, seen)))
     return replace(step, memory=replace(step.memory, progress=progress), actions=actions)
 
@@ -195,19 +194,19 @@ def _submit(request: Request, step: Step, counted: Count, submit: Submit, seen: 
     # Events are not trusted, so no NodeClaim is deleted because of one.
     unneeded = () if submit.by_events else _unneeded(request, step, seen)
     if surplus or unneeded:
-        # They go first, so that Karpenter buys nothing more; then the count has to hold without them.
+        # They are deleted first, so that Karpenter launches nothing more. Then the nodes are counted again.
         return replace(step, actions=(*remove(surplus), *unneeded, Recount()))
     return replace(step, actions=(Start(nodes=nodes, reason=reason),))
 
 
-def _unneeded(candidate: Request, step: Step, seen: Observation) -> tuple[GiveBack, ...]:
-    """The machines on their way that are given back, now that the wait is over."""
+def _unneeded(candidate: Request, step: Step, seen: Observation) -> tuple[ReleaseNode, ...]:
+    """Return the NodeClaims to delete at the end of the wait, because their nodes are not ready yet."""
     progress = step.memory.progress
     return () if progress is None else node_release.unneeded(candidate, seen, since=progress.since)
 
 
 def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Observation) -> tuple[Pod, ...]:
-    """Placeholders that hold none of the nodes the training will run on, or are of another wait."""
+    """Return the placeholders that hold none of the job's nodes, or that are of another wait."""
     held, progress = placeholders(request, seen), step.memory.progress
     usable = frozenset(counted.usable)
     on_counted = [
@@ -220,23 +219,23 @@ def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Obs
 def _fail(
     request: Request, step: Step, progress: Progress, failure: Failure, seen: Observation, jitter: float
 ) -> Step:
-    """A candidate can't give MIN nodes: the next one, a pause, or the end. Its placeholders go in each case.
+    """Go on after a candidate without MIN nodes: to the next one, a pause, or the end.
 
-    So do its machines that are on their way. That comes first: the next launcher looks at another pool, if this one is
-    killed once the next candidate is noted.
+    Its placeholders are deleted, and its NodeClaims whose nodes are not ready. The NodeClaims come first: once the next
+    candidate is in the Lease, a new launcher reads another pool.
     """
     gone = remove(placeholders(request, seen))
     unneeded = _unneeded(request.candidate(progress.candidate), step, seen)
     if unneeded:
         return replace(step, actions=(*gone, *unneeded, Recount()) if seen.fresh else (Recount(),))
-    after = progresses.failed(progress, request, failure, seen.now, jitter)
+    after = progresses.fail(progress, request, failure, seen.now, jitter)
     if after is None:
         failures = (*progress.failures, failure)
-        code = names.EXIT_IMPOSSIBLE if progresses.hopeless(failures) else names.EXIT_BELOW_MINIMUM
+        code = names.EXIT_IMPOSSIBLE if progresses.is_impossible(failures) else names.EXIT_BELOW_MINIMUM
         reason = _failures(request, replace(progress, failures=failures), progress.attempt)
         report = replace(step.report, state=names.STATE_FAILED, reason=reason)
         return replace(step, report=report, actions=(*gone, End(code=code, reason=reason)))
-    # What is remembered of this candidate's machines says nothing of the next one's.
+    # The memory of this candidate's nodes does not apply to the next one.
     memory = Memory(progress=after)
     if after.resumes is not None:
         report = replace(step.report, state=names.STATE_PAUSING, reason=_paused(request, after))
@@ -247,30 +246,32 @@ def _fail(
 
 
 def _placed(request: Request, progress: Progress) -> str:
-    """Which restart, attempt and pool a reason is about, where there are several."""
+    """Return the prefix of a reason: restart, attempt and pool, where there are several."""
     attempt = f"attempt {progress.attempt} of {request.attempts}" if request.attempts > 1 else ""
     pool = f"pool {request.candidate(progress.candidate).pool.name}" if request.candidates > 1 else ""
-    where = ", ".join(part for part in (progresses.counted(request, progress), attempt, pool) if part)
+    where = ", ".join(
+        part for part in (progresses.describe_restarts(request, progress), attempt, pool) if part
+    )
     return f"{where}: " if where else ""
 
 
 def _paused(request: Request, progress: Progress) -> str:
     failures = _failures(request, progress, progress.attempt - 1)
-    return f"{failures}; the next begins at {stamp(progress.resumes or 0.0)}"
+    return f"{failures}; the next starts at {stamp(progress.resumes or 0.0)}"
 
 
 def _failures(request: Request, progress: Progress, attempts: int) -> str:
-    """Why an attempt failed, each candidate's reason in turn, and what it cost."""
+    """Return why an attempt failed: the reason of each candidate, and the idle node-seconds."""
     reasons = [
         f"pool {failure.pool}: {failure.reason}" if request.candidates > 1 else failure.reason
         for failure in progress.failures
     ]
     tried = f"after {attempts} of {request.attempts} attempts: " if request.attempts > 1 else ""
-    hopeless = progresses.hopeless(progress.failures)
+    hopeless = progresses.is_impossible(progress.failures)
     idle = "" if hopeless else f"{progress.idle_node_seconds:.0f} node-seconds stood idle"
-    again = progresses.counted(request, progress)
+    again = progresses.describe_restarts(request, progress)
     lost = f"{again}, because {progress.why}: " if again else ""
-    return lost + tried + _joined(*reasons, idle, node_release.told(progress.given_back))
+    return lost + tried + _joined(*reasons, idle, node_release.describe(progress.released))
 
 
 def _joined(*parts: str) -> str:
@@ -278,10 +279,9 @@ def _joined(*parts: str) -> str:
 
 
 def follow(request: Request, memory: Memory, seen: Observation) -> Step:
-    """One step of a run whose training exists, or did at the last step."""
+    """Follow a PyTorchJob that exists, or existed at the last step."""
     training, held = seen.training, placeholders(request, seen)
-    claims = sum(not claim.deleting for claim in seen.claims)
-    report = Report(state=names.STATE_FAILED, nodes=0, of=request.max_nodes, claims=claims, reason="")
+    report = _make_report(names.STATE_FAILED, request, seen, "")
 
     def end(state: str, code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
         actions: tuple[Action, ...] = (*remove(held), *also, End(code=code, reason=reason))
@@ -295,19 +295,19 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         return end(
             names.STATE_FAILED,
             names.EXIT_IMPOSSIBLE,
-            f"a PyTorchJob {request.training_job} that no launcher made is in the way; choose another run id",
+            f"a PyTorchJob {request.training_job} that no launcher created has this name; choose another run id",
         )
     if memory.training_uid and training.uid != memory.training_uid:
         return end(
             names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"PyTorchJob {request.training_job} was replaced"
         )
-    progress = progresses.adopted(memory.progress, training, seen.now)
-    candidate = progresses.asked(request, progress)
+    progress = progresses.adopt(memory.progress, training, seen.now)
+    candidate = progresses.remaining_request(request, progress)
     pods = workers(request, seen)
     report = replace(report, state=names.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
         nodes = f"{training.nodes} node{'' if training.nodes == 1 else 's'}"
-        again = progresses.counted(request, progress)
+        again = progresses.describe_restarts(request, progress)
         reason = f"trained on {nodes}" + (f" ({again})" if again else "")
         return end(names.STATE_SUCCEEDED, names.EXIT_SUCCEEDED, reason)
     if training.deleting:
@@ -318,27 +318,29 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     if progress.suspended and not training.outcome:
         if not seen.fresh:
             return Step(memory=memory, report=report, actions=(Recount(),))
-        after = progresses.retired(progress, training, "it was resumed", seen.now, counted=False)
+        after = progresses.retire(progress, training, "it was resumed", seen.now, counted=False)
         return retire(request, Memory(progress=after), after, seen)
-    # A node that is not Ready for a moment has not lost its worker, unless the others have missed it.
+    # A node that is not Ready for a moment has not lost its worker, unless the job has failed.
     known = seen.nodes if training.outcome == "Failed" else ()
-    ended = ending(candidate, training, pods, memory.gang, seen.now, known)
-    # What the watches say of the pods may be older than what they say of the job.
+    ended = job_failure(candidate, training, pods, memory.gang, seen.now, known)
+    # The watch of the pods may lag behind the watch of the job.
     if ended is not None and not seen.fresh:
         return Step(memory=memory, report=report, actions=(Recount(),))
-    if ended is not None and ended.again and progress.restarts < request.max_restarts:
-        after = progresses.retired(progress, training, ended.reason, seen.now, counted=True)
+    if ended is not None and ended.is_retryable and progress.restarts < request.max_restarts:
+        after = progresses.retire(progress, training, ended.reason, seen.now, counted=True)
         return retire(request, Memory(progress=after), after, seen)
     if ended is not None:
         left = tuple(pod for pod in pods if pod.phase in ("Pending", "Running") and not pod.deleting)
-        # Those that came for a worker's second pod, perhaps.
+        # Perhaps a node was launched for a worker's second pod.
         unneeded = node_release.unneeded(candidate, seen, since=progress.since)
         also: tuple[Action, ...] = (*remove(left), *unneeded)
-        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, _last(request, progress, ended), also)
+        return end(
+            names.STATE_FAILED, names.EXIT_TRAINING_FAILED, _final_reason(request, progress, ended), also
+        )
     memory = replace(memory, progress=progress, training_uid=training.uid, gang=gang(pods))
     placed = sum(bool(pod.node) for pod in pods)
     following = replace(report, reason=_report_reason(candidate, memory, seen, training, pods))
-    # Until every worker has its node, the placeholders that are left hold those nodes.
+    # Until every worker has its node, the other placeholders hold the nodes.
     actions = remove(held) if placed >= training.nodes else ()
     return Step(memory=memory, report=following, actions=actions)
 
@@ -351,76 +353,71 @@ def _suspended(
     training: Training,
     seen: Observation,
 ) -> Step:
-    """One step while somebody wants the training to have no pods. Nothing is held, and no time to train is used up."""
-    progress = progresses.suspended(progress, training, seen.now)
+    """Follow a suspended PyTorchJob without placeholders. This time does not count for activeDeadlineSeconds."""
+    progress = progresses.suspend(progress, training, seen.now)
     memory = replace(memory, progress=progress, training_uid=training.uid, gang={})
     reason = (
-        f"PyTorchJob {request.training_job} is suspended; it goes on when spec.runPolicy.suspend is false"
+        f"PyTorchJob {request.training_job} is suspended; it continues when spec.runPolicy.suspend is false"
     )
     report = replace(report, state=names.STATE_SUSPENDED, nodes=0, reason=reason)
     return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
 
 
-def _last(request: Request, progress: Progress, ended: Ending) -> str:
-    """Why the run is over, and that its restarts are used up where that is the reason."""
+def _final_reason(request: Request, progress: Progress, ended: JobFailure) -> str:
+    """Return why the run failed, with the number of restarts."""
     if not progress.restarts:
         return ended.reason
     before = f", the last one because {progress.why}" if progress.why else ""
-    return f"{ended.reason}; after {progresses.counted(request, progress)}{before}"
+    return f"{ended.reason}; after {progresses.describe_restarts(request, progress)}{before}"
 
 
 def _report_reason(
     request: Request, memory: Memory, seen: Observation, training: Training, pods: tuple[Pod, ...]
 ) -> str:
-    """What there is to say of a training that goes on."""
+    """Return the state of a running job: its workers, the slowest start, a stuck worker, restarts, warnings."""
     running = sum(pod.phase == "Running" for pod in pods)
     finished = sum(pod.phase == "Succeeded" for pod in pods)
     parts = (
         _unreconciled(training, pods, seen.now) or _at_work(running, finished, training.nodes),
         slowest_start(pods, memory.ordered) if running == training.nodes else "",
         first_stuck(pods, seen.now),
-        progresses.counted(request, memory.progress) if memory.progress else "",
-        block.notice(request, seen.now),
+        progresses.describe_restarts(request, memory.progress) if memory.progress else "",
+        block.deadline_warning(request, seen.now),
     )
     return "; ".join(part for part in parts if part)
 
 
 def _at_work(running: int, finished: int, nodes: int) -> str:
-    """What the workers do; the PyTorchJob says that it is over a moment after its last worker has ended."""
+    """Return how many workers run and have finished. The job's condition follows a moment after the last one."""
     if finished >= nodes:
         return f"{finished} of {nodes} workers finished"
     return f"{running} of {nodes} workers running" + (f", {finished} finished" if finished else "")
 
 
 def _unreconciled(training: Training, workers: tuple[Pod, ...], now: float) -> str:
-    """That nobody makes the pods of this training; empty where there are some, or not yet."""
+    """Return the message that the training operator creates no pods; "" if there are pods, or if it is too early."""
     if workers or not training.created or now - training.created < UNRECONCILED_SECONDS:
         return ""
-    return f"submitted, and the training operator has not made its pods for {UNRECONCILED_SECONDS} s"
+    return f"submitted, but the training operator has not created its pods for {UNRECONCILED_SECONDS} s"
 
 
 def retired(progress: Progress, request: Request, seen: Observation) -> bool:
-    """Whether nothing is left of the training that goes."""
+    """Return whether the old PyTorchJob and all of its pods are gone."""
     return _old(progress, seen) is None and not workers(request, seen)
 
 
 def retire(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
-    """One step while something is left of the training that goes."""
+    """Remove the old PyTorchJob and its pods before a restart, and hold the nodes that its workers leave."""
     candidate, old, left = request.candidate(progress.candidate), _old(progress, seen), workers(request, seen)
     live = sum(map(is_live, left))
-    report = Report(
-        state=names.STATE_RESTARTING,
-        nodes=live,
-        of=request.max_nodes,
-        claims=0,
-        reason=_restart_reason(request, progress),
-    )
+    reason = f"{progresses.describe_restarts(request, progress)}: {progress.why}"
+    report = replace(_make_report(names.STATE_RESTARTING, request, seen, reason, live), claims=0)
     if retired(progress, request, seen):
         return Step(memory=memory, report=report, actions=(Recount(),))
     if seen.now >= progress.began + LONGEST_SECONDS:
         if not seen.fresh:
             return Step(memory=memory, report=report, actions=(Recount(),))
-        reason = f"{_restart_reason(request, progress)}; {_stuck(candidate, left)}"
+        reason = f"{reason}; {_stuck(candidate, left)}"
         report = replace(report, state=names.STATE_FAILED, reason=reason)
         end = End(code=names.EXIT_TRAINING_FAILED, reason=reason)
         unneeded = node_release.unneeded(candidate, seen, since=progress.since)
@@ -429,7 +426,7 @@ def retire(request: Request, memory: Memory, progress: Progress, seen: Observati
     actions: list[Action] = []
     if old is not None and not old.deleting:
         actions.append(Retire(uid=old.uid))
-    if old is None:  # its owner is gone without them
+    if old is None:  # the job was deleted without its pods
         actions += remove(tuple(pod for pod in left if not pod.deleting))
     else:
         actions += hold_nodes(candidate, seen, progress, max(0, old.nodes - live))
@@ -441,12 +438,8 @@ def _old(progress: Progress, seen: Observation) -> Training | None:
     return training if training is not None and training.uid == progress.retiring else None
 
 
-def _restart_reason(request: Request, progress: Progress) -> str:
-    return f"{progresses.counted(request, progress)}: {progress.why}"
-
-
 def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
-    """What is in the way of the next training, and what a person can do."""
+    """Return what blocks the next PyTorchJob, and what to do."""
     pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
     return (
         f"PyTorchJob {candidate.training_job} or its pods are not gone after {LONGEST_SECONDS} s"
@@ -455,43 +448,42 @@ def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
 
 
 def orders(claims: Iterable[Claim], now: float, since: float) -> dict[str, float]:
-    """When the machine of each node was ordered, for those that were ordered after `since`; seconds since the epoch."""
+    """Return when the NodeClaim of each node was created, for those after `since`; seconds since the epoch."""
     ordered = {claim.node: now - claim.age for claim in claims if claim.node}
     return {node: moment for node, moment in ordered.items() if moment >= since - _ROUNDING_SECONDS}
 
 
 def slowest_start(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
-    """The slowest worker's start in words, empty as long as one of them has not started.
+    """Return the message about the slowest start of a worker; "" until all have started.
 
-    From its placement on a machine to its first container it is mostly the pull of the image. The time since a
-    machine was ordered counts where it was for this run (`orders`): the others stood there already.
+    The time from scheduling to the first container is mostly the pull of the image. The time since the creation of the
+    NodeClaim counts for nodes that came for this run (`orders`).
     """
     pods = list(workers)
     if not pods or any(not pod.placed_at or not pod.started_at for pod in pods):
         return ""
-    said = (
-        f"the slowest began {max(pod.started_at - pod.placed_at for pod in pods):.0f} s after its placement"
-    )
+    said = f"the slowest started {max(pod.started_at - pod.placed_at for pod in pods):.0f} s after it was scheduled"
     waits = [pod.started_at - ordered[pod.node] for pod in pods if pod.node in ordered]
-    return f"{said}, {max(waits):.0f} s after its machine was ordered" if waits else said
+    return f"{said}, {max(waits):.0f} s after its NodeClaim was created" if waits else said
 
 
 def first_stuck(workers: Iterable[Pod], now: float) -> str:
-    """The first worker that does not start, with the reason; empty for none. `now` is seconds since the epoch."""
-    stuck = [
-        pod
-        for pod in workers
-        if pod.held
-        and pod.phase == "Pending"
-        and not pod.deleting
-        and 0 < pod.created <= now - PATIENCE_SECONDS
-    ]
-    first = min(stuck, key=lambda pod: pod.name, default=None)
-    return f"{first.name} {first.held}" if first is not None else ""
+    """Return the first worker that does not start, with the reason; "" for none. `now` is seconds since the epoch."""
+    return min(
+        (
+            f"{pod.name} {pod.pending_reason}"
+            for pod in workers
+            if pod.pending_reason
+            and pod.phase == "Pending"
+            and not pod.deleting
+            and 0 < pod.created <= now - PATIENCE_SECONDS
+        ),
+        default="",
+    )
 
 
 def hold_nodes(candidate: Request, seen: Observation, progress: Progress, number: int) -> tuple[Action, ...]:
-    """So many placeholders, one per node: makes what is missing, removes what is too much, finished or old."""
+    """Return the actions for this number of placeholders, one per node: create missing ones, delete all others."""
     wanted = {candidate.placeholder_name(index): index for index in range(number)}
     bad = tuple(
         pod
@@ -500,7 +492,7 @@ def hold_nodes(candidate: Request, seen: Observation, progress: Progress, number
         or pod.phase in ("Succeeded", "Failed")
         or not is_of_this_wait(pod, progress)
     )
-    # A name that is still on its way out can't be made again yet.
+    # The name of a placeholder that is being deleted can't be used yet.
     present = {pod.name for pod in seen.pods if is_placeholder(pod, candidate)}
     missing = (
         Hold(index=index, wait=progress.label) for name, index in wanted.items() if name not in present
@@ -509,5 +501,5 @@ def hold_nodes(candidate: Request, seen: Observation, progress: Progress, number
 
 
 def is_of_this_wait(pod: Pod, progress: Progress) -> bool:
-    """Whether this placeholder was made in the wait that the run is in."""
+    """Return whether this placeholder is of the present wait."""
     return pod.labels.get(names.LABEL_ATTEMPT) == progress.label

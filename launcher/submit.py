@@ -1,4 +1,4 @@
-"""`python -m launcher.submit`: starts a run from the stack's output `launcherManifest`, without `pulumi up`.
+"""Start a run from the stack's output `launcherManifest`, without `pulumi up`.
 
 pulumi stack output launcherManifest | python -m launcher.submit --min 2 --max 4
 """
@@ -21,11 +21,11 @@ from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 
 
 class ManifestError(ValueError):
-    """What was given is no launcher manifest."""
+    """The input is not a launcher manifest."""
 
 
 def read_manifest(text: str) -> dict[str, Any]:
-    """The Job in this text: the manifest itself, the manifest as a JSON text, or all outputs of a stack."""
+    """Return the Job in this text: the manifest, the manifest as a JSON string, or all outputs of a stack."""
     try:
         value: Any = json.loads(text)
         if isinstance(value, dict) and "launcherManifest" in value:
@@ -33,14 +33,14 @@ def read_manifest(text: str) -> dict[str, Any]:
         if isinstance(value, str):
             value = json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"the manifest is no JSON: {error}") from None
+        raise ManifestError(f"the manifest is not JSON: {error}") from None
     if not _is_launcher_job(value):
-        raise ManifestError("the manifest is no Job; it must be the stack's output launcherManifest")
+        raise ManifestError("the manifest is not a Job; it must be the stack's output launcherManifest")
     return value
 
 
 def _is_launcher_job(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether this is a Job with the parts that a run is made of."""
+    """Return whether this is a Job with a namespace, containers and environment variables."""
     try:
         containers = value["spec"]["template"]["spec"]["containers"]
         entries = [entry for container in containers for entry in container["env"]]
@@ -51,9 +51,10 @@ def _is_launcher_job(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def with_range(manifest: Mapping[str, Any], lowest: int | None, highest: int | None) -> dict[str, Any]:
-    """A copy of the Job with these MIN_NODES and MAX_NODES; None leaves a value as it is.
+    """Return a copy of the Job with these MIN_NODES and MAX_NODES; None keeps a value.
 
-    Raises RequestError if the launcher would refuse the result.
+    Raises:
+        RequestError: The launcher would refuse the result.
     """
     job: dict[str, Any] = json.loads(json.dumps(manifest))
     for container in job["spec"]["template"]["spec"]["containers"]:
@@ -68,7 +69,7 @@ def with_range(manifest: Mapping[str, Any], lowest: int | None, highest: int | N
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Creates the Job with the current kubeconfig and tells how to follow it; returns an exit code."""
+    """Create the Job with the current kubeconfig, print how to follow it, and return an exit code."""
     parser = argparse.ArgumentParser(prog="python -m launcher.submit", description=__doc__.splitlines()[0])
     parser.add_argument("--manifest", default="-", help="file with the stack's output; - is standard input")
     parser.add_argument("--min", type=int, dest="lowest", help="MIN_NODES of this run")

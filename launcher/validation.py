@@ -113,15 +113,15 @@ class Reader:
         ]
 
     def text(
-        self, key: str, right: str = "a text", pattern: re.Pattern[str] | None = None, most: int = 0
+        self, key: str, right: str = "a text", pattern: re.Pattern[str] | None = None, maximum: int = 0
     ) -> str:
         """A text of this form, of up to `most` characters where that is given."""
         value = self.raw(key)
         if not _is_text(value) or not value or (pattern is not None and not pattern.fullmatch(value)):
             self.wrong(key, right)
             return ""
-        if most and len(value) > most:
-            self.wrong(key, f"{right} of at most {most} characters")
+        if maximum and len(value) > maximum:
+            self.wrong(key, f"{right} of at most {maximum} characters")
             return ""
         return value
 
@@ -133,16 +133,16 @@ class Reader:
         self.wrong(key, "an image with a tag or digest")
         return ""
 
-    def number(self, key: str, least: int, optional: bool = False) -> int:
+    def number(self, key: str, minimum: int, optional: bool = False) -> int:
         value = self.raw(key)
         if value is None and optional:
-            return least
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.wrong(key, f"a whole number of at least {least}")
-            return least
+            return minimum
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            self.wrong(key, f"a whole number of at least {minimum}")
+            return minimum
         if value > MOST:
             self.wrong(key, f"a whole number of at most {MOST}")
-            return least
+            return minimum
         return value
 
     def amount(self, key: str) -> str:

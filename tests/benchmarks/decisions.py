@@ -105,7 +105,11 @@ class Running:
     def __init__(self, request: Request, gateway: TimedGateway) -> None:
         self._gateway = gateway
         self._launcher = Launcher(
-            request, "launch-r1", gateway, say=lambda _: None, wall_clock=lambda: _EPOCH + time.monotonic()
+            request,
+            "launch-r1",
+            gateway,
+            log_line=lambda _: None,
+            wall_clock=lambda: _EPOCH + time.monotonic(),
         )
         self._thread = threading.Thread(target=self._launcher.run)
 

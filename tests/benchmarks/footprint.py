@@ -18,7 +18,7 @@ from tests.benchmarks.figures import Figure, Note
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import DOCUMENT
-from tests.unit.launcher.test_watch_growth import memory
+from tests.unit.launcher.test_large_cluster import memory
 from trainyard.k8s import names
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -67,7 +67,7 @@ def waiting(process: ApiProcess, least: int, present: int) -> Iterator[Server]:
                 request,
                 "launch-r1",
                 gateway,
-                say=lambda _: None,
+                log_line=lambda _: None,
                 wall_clock=lambda: _EPOCH + simulated(),
                 clock=simulated,
                 poll_seconds=POLL_SECONDS / SPEED,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from launcher.observe import PATIENCE_SECONDS, held_up
+from launcher.observe import PATIENCE_SECONDS, pending_reason
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.kubectl.cluster import Cluster
@@ -264,7 +264,7 @@ def _missing(phase: str, pod: JsonObject | None, node_rank: int) -> str:
         return f"waits for a pod of node {node_rank}"
     meta = pod["metadata"]
     created = parse_time(meta.get("creationTimestamp"))
-    why = held_up(pod) if created is not None and time.time() - created >= PATIENCE_SECONDS else ""
+    why = pending_reason(pod) if created is not None and time.time() - created >= PATIENCE_SECONDS else ""
     return f"waits for node {node_rank}: pod {meta['name']} {why or 'has not started'}"
 
 

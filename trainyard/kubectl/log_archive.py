@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from launcher.observe import held_up
+from launcher.observe import pending_reason
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.errors import NOT_FOUND, UNAVAILABLE, PluginError
@@ -183,7 +183,7 @@ def _wait(cluster: Cluster, name: str) -> str:
         if phase in _TERMINAL_PHASES:
             return phase
         if pod is None or time.monotonic() > until:
-            why = held_up(pod) if pod is not None else "is gone"
+            why = pending_reason(pod) if pod is not None else "is gone"
             raise PluginError(UNAVAILABLE, f"pod {name}: {why or f'still runs after {_WAIT_SECONDS:.0f} s'}")
         time.sleep(_POLL_SECONDS)
 

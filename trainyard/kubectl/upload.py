@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from launcher.observe import PATIENCE_SECONDS, held_up
+from launcher.observe import PATIENCE_SECONDS, pending_reason
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained
@@ -141,7 +141,7 @@ def _no_pod(
 def _pending_reason(job: JsonObject, pod: JsonObject | None) -> str:
     """Return why the pod is not ready, "" if that is unknown."""
     if pod is not None:
-        why = held_up(pod)
+        why = pending_reason(pod)
         return f"pod {pod['metadata']['name']} {why}" if why else ""
     status = job.get("status", {})
     message = status.get("message") or status.get("reason")

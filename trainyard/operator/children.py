@@ -113,7 +113,7 @@ def _container(attempt: AttemptSpec, below: Mapping[str, Any], node: int | None)
     )
     resources = below.get("resources") or {}
     ours = worker_resources(attempt)
-    home_environment = manifests.defaults(queue.pod_template.spec, below)
+    home_environment = manifests.user_variables(queue.pod_template.spec, below)
     env = _environment(attempt, node, {**home_environment, **command.environment}, below.get("env") or [])
     mounts = _mounts(attempt)
     paths = {each["mountPath"] for each in mounts}

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from launcher.observe import PATIENCE_SECONDS, held_up
+from launcher.observe import PATIENCE_SECONDS
+from launcher.observe import pending_reason as pod_pending_reason
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.queue import WORKSPACE
@@ -159,7 +160,7 @@ def _sync_pod_pending_reason(ctx: ReconcileContext) -> tuple[str, float | None]:
     pod = _sync_pod(ctx)
     if pod is None or "deletionTimestamp" in pod["metadata"] or _is_over(pod):
         return "", None
-    why = held_up(pod)
+    why = pod_pending_reason(pod)
     created = parse_time(pod["metadata"].get("creationTimestamp"))
     left = 0.0 if created is None else created + PATIENCE_SECONDS - ctx.now
     return (why, None) if left <= 0 or not why else ("", left)

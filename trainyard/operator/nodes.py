@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher import capacity, node_release, observe
-from launcher.actions import GiveBack, Hold, Remove, placeholders, remove
+from launcher.actions import Hold, ReleaseNode, Remove, placeholders, remove
 from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import stamp
 from launcher.observe import Observation, Pod
@@ -208,7 +208,7 @@ class _Choice:
         if late and not self.seen.fresh:
             return _RECOUNT
         back = [self._delete_claim(each.claim.name, each.claim.uid) for each in late]
-        back += [self._removed(pod) for each in late for pod in remove(each.held_by)]
+        back += [self._removed(pod) for each in late for pod in remove(each.placeholders)]
         number = max(0, capacity.target(self.request, self.seen) - self.leaving)
         actions = hold_nodes(self.request, self.seen, self.progress, number)
         creations = tuple(
@@ -288,10 +288,10 @@ class _Choice:
             requeue_after=retry - self.ctx.now,
         )
 
-    def _unneeded(self) -> tuple[GiveBack, ...]:
+    def _unneeded(self) -> tuple[ReleaseNode, ...]:
         return node_release.unneeded(self.request, self.seen, since=self.capacity_wait.since)
 
-    def _back(self, claims: Iterable[GiveBack]) -> list[Deletion]:
+    def _back(self, claims: Iterable[ReleaseNode]) -> list[Deletion]:
         return [self._delete_claim(each.claim, each.uid) for each in claims]
 
     def _delete_claim(self, name: str, uid: str) -> Deletion:

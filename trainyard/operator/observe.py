@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
-from launcher.observe import held_up, taken_by
+from launcher.observe import disruption_reason
+from launcher.observe import pending_reason as pod_pending_reason
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
@@ -370,9 +371,9 @@ def _worker(item: JsonObject) -> Worker:
         end=read_pod_exit(item),
         has_metrics=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=parse_time(meta.get("creationTimestamp")),
-        held=held_up(item),
+        held=pod_pending_reason(item),
         fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
-        disruption=taken_by(item),
+        disruption=disruption_reason(item),
         running_sidecars=_beside(status.get("containerStatuses")),
         node_rank=_node_rank(item),
         deletion_time=_removal_time(meta),

@@ -298,7 +298,7 @@ def reservation_warning(status: Any, name: str) -> str:
     kept = status.get("pool") if isinstance(status, Mapping) else None
     if not name or not isinstance(kept, Mapping) or kept.get(NAME) != name or kept.get(RESERVATIONS) != 0:
         return ""
-    return capacity.unreserved(name)
+    return capacity.no_reservation(name)
 
 
 def _format_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:

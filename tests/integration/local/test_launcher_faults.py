@@ -246,7 +246,7 @@ def test_l9_job_that_no_operator_reconciles_is_reported(place: Place, begin: Cal
         with paused(place.operator_process):
             run = begin(1, 1)
             first = run.launch(unreconciled_seconds=4)
-            until(lambda: "has not made its pods for 4 s" in first.last, "it tells of the operator")
+            until(lambda: "has not created its pods for 4 s" in first.last, "it tells of the operator")
             assert "state=following" in first.last
             # It ends in order, and what it submitted stays.
             first.stop()

@@ -15,7 +15,7 @@ from launcher import block, state_machine
 from launcher.actions import End, Memory, Remove
 from launcher.capacity import Decision, GiveUp, Submit, Wait, count, decide
 from launcher.observe import Observation, Training
-from launcher.progress import begun
+from launcher.progress import initial_progress
 from launcher.request import Block, Request, RequestError, parse_request
 from tests.unit.infra.changing import settings, with_pool
 from tests.unit.infra.test_pool_settings import BLOCK
@@ -61,7 +61,7 @@ def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None
 def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None:
     told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW, NOW + 300)
     assert told == (
-        "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and its machines are taken back from"
+        "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and Karpenter drains its nodes from"
         " 2027-01-15T09:00:00Z, but the run may take until 2027-01-15T10:00:00Z;"
         " activeDeadlineSeconds must be at most 3600 instead of 7200, or the block must be a later one"
     )
@@ -78,7 +78,7 @@ def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     run = request(left=HOUR, longest=HOUR - 100)
     assert isinstance(decided(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
     pods = [held(run, 0)]
-    step = state_machine.step(run, Memory(progress=begun(NOW)), seen([], pods, now=NOW + 101))
+    step = state_machine.step(run, Memory(progress=initial_progress(NOW)), seen([], pods, now=NOW + 101))
     assert step.report.state == names.STATE_FAILED
     assert [type(action) for action in step.actions] == [Remove, End], "the placeholder buys nothing more"
 
@@ -87,17 +87,17 @@ def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is
     warned = decided(request(left=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(warned, Submit)
     assert warned.reason == (
-        "all 4 nodes are there; the machines are taken back from 2027-01-15T09:00:00Z,"
+        "all 4 nodes are there; Karpenter drains the nodes from 2027-01-15T09:00:00Z,"
         " and activeDeadlineSeconds is not set"
     )
-    assert block.notice(request(left=HOUR, longest=60), NOW) == ""
+    assert block.deadline_warning(request(left=HOUR, longest=60), NOW) == ""
 
 
 def test_a_training_that_runs_is_never_refused_and_still_warned() -> None:
     running = Training(uid="t", ours=True, nodes=4, outcome="", message="")
     step = state_machine.step(request(left=-60), Memory(), dataclasses.replace(four(), training=running))
     assert step.report.state == names.STATE_FOLLOWING
-    assert "the machines are taken back from 2027-01-15T07:59:00Z" in step.report.reason
+    assert "Karpenter drains the nodes from 2027-01-15T07:59:00Z" in step.report.reason
 
 
 def test_after_the_end_a_pool_with_fallback_buys_on_demand() -> None:
@@ -105,7 +105,7 @@ def test_after_the_end_a_pool_with_fallback_buys_on_demand() -> None:
         "it still holds machines of the block"
     )
     over = request(left=-DRAINED, longest=HOUR, fallback=True)
-    assert (block.refusal(over, NOW, NOW + 300), block.notice(over, NOW)) == ("", "")
+    assert (block.refusal(over, NOW, NOW + 300), block.deadline_warning(over, NOW)) == ("", "")
     assert block.refusal(request(left=-DRAINED, longest=HOUR), NOW, NOW + 300) != ""
 
 
@@ -123,7 +123,7 @@ def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
     assert isinstance(end, End)
     assert end.code == names.EXIT_IMPOSSIBLE
     assert end.reason == (
-        "the capacity block of pool small begins at 2027-01-15T08:05:01Z, after the wait's end at"
+        "the capacity block of pool small starts at 2027-01-15T08:05:01Z, after the deadline of the wait at"
         " 2027-01-15T08:05:00Z; capacityDeadlineSeconds must be at least 301, or the run must start later"
     )
 
@@ -132,8 +132,8 @@ def test_a_wait_into_the_block_says_when_it_begins_until_it_does() -> None:
     run = ahead(300)
     step = state_machine.step(run, Memory(), seen([]))
     assert step.report.state == names.STATE_WAITING
-    assert step.report.reason.startswith("the capacity block of pool small begins at 2027-01-15T08:05:00Z")
-    begun_ = state_machine.step(run, Memory(progress=begun(NOW + 10)), seen([], now=NOW + 300))
+    assert step.report.reason.startswith("the capacity block of pool small starts at 2027-01-15T08:05:00Z")
+    begun_ = state_machine.step(run, Memory(progress=initial_progress(NOW + 10)), seen([], now=NOW + 300))
     assert "capacity block" not in begun_.report.reason
 
 
@@ -145,7 +145,7 @@ def test_what_a_run_may_take_counts_from_the_blocks_begin() -> None:
 
 def test_a_pool_with_fallback_buys_on_demand_before_its_block_begins() -> None:
     run = ahead(10_000, fallback=True)
-    assert (block.refusal(run, NOW, NOW + 300), block.coming(run, NOW)) == ("", "")
+    assert (block.refusal(run, NOW, NOW + 300), block.not_started(run, NOW)) == ("", "")
 
 
 def test_the_begin_is_read_with_its_zone(document: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def test_the_begin_is_read_with_its_zone(document: dict[str, Any]) -> None:
 
 
 def test_without_a_block_there_is_nothing_to_say(request_: Request) -> None:
-    assert (block.refusal(request_, NOW, NOW + 300), block.notice(request_, NOW)) == ("", "")
+    assert (block.refusal(request_, NOW, NOW + 300), block.deadline_warning(request_, NOW)) == ("", "")
 
 
 def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str,
     document["pool"] = program_side(pool)
     found = parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).pool.block
     ends = datetime(2027, 1, 31, 11, 30, tzinfo=UTC).timestamp()
-    assert found == Block(ends=ends, taken_back=ends - DRAINED, on_demand_fallback=False)
+    assert found == Block(ends=ends, reclaimed_at=ends - DRAINED, on_demand_fallback=False)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from launcher import manifests, observe, state_machine
-from launcher.actions import MOST_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
+from launcher.actions import MAX_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
 from launcher.capacity import GiveUp, Submit, Wait, count, decide, preflight
 from launcher.manifests import Owner
 from launcher.observe import NodePool, Observation, Training
-from launcher.progress import begun
+from launcher.progress import initial_progress
 from launcher.request import Request
 from trainyard.k8s import names
 
@@ -219,7 +219,7 @@ def test_never_more_placeholders_than_the_pool_can_have_nodes(request_: Request)
 def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
     nodes = [node(name) for name in "abc"]
     pods = [held(request_, 0, "a"), held(request_, 1, "c"), held(request_, 2), held(request_, 3, "gone")]
-    memory = Memory(progress=begun(NOW - 60), quorum_since=NOW - 31)
+    memory = Memory(progress=initial_progress(NOW - 60), quorum_since=NOW - 31)
     cached = state_machine.step(request_, memory, seen(nodes, pods, fresh=False))
     # What is too much goes first, so that the fresh lists need not be read twice.
     assert cached.actions == (
@@ -240,13 +240,13 @@ def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
 
 
 def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> None:
-    late = Memory(progress=begun(NOW - 300))
+    late = Memory(progress=initial_progress(NOW - 300))
     assert state_machine.step(request_, late, seen([node("a")], fresh=False)).actions == (Recount(),)
     assert [type(action) for action in state_machine.step(request_, late, seen([node("a")])).actions] == [End]
 
 
 def test_what_looks_hopeless_in_a_list_that_may_lag_is_looked_at_again(request_: Request) -> None:
-    first = Memory(progress=begun(NOW))
+    first = Memory(progress=initial_progress(NOW))
     for old in (seen([], pool=None, fresh=False), seen([], limit="4", fresh=False)):
         assert state_machine.step(request_, first, old).actions == (Recount(),)
     gone = state_machine.step(request_, first, seen([], pool=None))
@@ -256,9 +256,9 @@ def test_what_looks_hopeless_in_a_list_that_may_lag_is_looked_at_again(request_:
 def test_a_restarted_launcher_goes_on_with_the_first_ones_deadline(request_: Request) -> None:
     """Its progress is what the Lease kept; test_lease.py has the way there and back."""
     one = seen([node("a")], [held(request_, 0)])
-    on_time = state_machine.step(request_, Memory(progress=begun(NOW - 299)), one)
+    on_time = state_machine.step(request_, Memory(progress=initial_progress(NOW - 299)), one)
     assert [action.index for action in on_time.actions if isinstance(action, Hold)] == [1, 2, 3]
-    late = state_machine.step(request_, Memory(progress=begun(NOW - 300)), one)
+    late = state_machine.step(request_, Memory(progress=initial_progress(NOW - 300)), one)
     assert [type(action) for action in late.actions] == [Remove, End]
 
 
@@ -346,14 +346,14 @@ def test_the_end_of_the_training_is_the_launchers_end(
 
 
 def test_pods_to_make_and_to_remove_are_done_in_batches_and_all_else_alone_in_its_place() -> None:
-    holds = tuple(Hold(index=index, wait="1-0") for index in range(MOST_AT_ONCE + 1))
+    holds = tuple(Hold(index=index, wait="1-0") for index in range(MAX_AT_ONCE + 1))
     removes = (Remove(name="a", uid="a"), Remove(name="b", uid="b"))
     found = list(batches((*removes, Recount(), *holds, Recount(), Recount())))
     assert found == [
         removes,
         (Recount(),),
-        holds[:MOST_AT_ONCE],
-        holds[MOST_AT_ONCE:],
+        holds[:MAX_AT_ONCE],
+        holds[MAX_AT_ONCE:],
         (Recount(),),
         (Recount(),),
     ]

@@ -7,7 +7,7 @@ import pytest
 from launcher import state_machine
 from launcher.actions import Memory, Recount, Start
 from launcher.capacity import count
-from launcher.progress import begun
+from launcher.progress import initial_progress
 from launcher.request import Request
 from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen
 
@@ -47,6 +47,6 @@ def test_a_placeholder_of_another_namespace_or_run_occupies_its_node(
 def test_without_a_surplus_too_the_lists_are_fresh_before_a_submit(request_: Request) -> None:
     nodes = [node(name) for name in "abcd"]
     pods = [held(request_, index, name) for index, name in enumerate("abcd")]
-    memory = Memory(progress=begun(NOW))
+    memory = Memory(progress=initial_progress(NOW))
     assert state_machine.step(request_, memory, seen(nodes, pods, fresh=False)).actions == (Recount(),)
     assert [type(one) for one in state_machine.step(request_, memory, seen(nodes, pods)).actions] == [Start]

@@ -144,7 +144,7 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     gateway.delete_pods(request_, [("hold-r1-0", "uid")])
     gateway.create_training(request_, pod("train-r1"))
     gateway.delete_training(request_, "uid")
-    gateway.give_back("small-x", "uid")
+    gateway.delete_claim("small-x", "uid")
     lease = RunLease(gateway, request_, Owner(name="launch-r1", uid="u"), "pod", time.time, time.time)
     lease.take()
     lease.write(None)
@@ -161,7 +161,7 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
 
 def launcher(gateway: KubernetesGateway, request: Request) -> tuple[Launcher, list[str]]:
     said: list[str] = []
-    return Launcher(request, "launch-r1", gateway, say=said.append, poll_seconds=0.02), said
+    return Launcher(request, "launch-r1", gateway, log_line=said.append, poll_seconds=0.02), said
 
 
 def states(said: list[str]) -> list[str]:
@@ -334,7 +334,7 @@ def test_a_second_launcher_adopts_the_first_ones_training(
 
 def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
     impatient = KubernetesGateway(api.client(retry=RetryPolicy(timeout=0.02, initial_delay=0.01)), time.time)
-    runner = Launcher(request_, "launch-r1", impatient, say=lambda _: None, poll_seconds=0.01)
+    runner = Launcher(request_, "launch-r1", impatient, log_line=lambda _: None, poll_seconds=0.01)
     api.faults = [BUSY] * 12
     api.on_request = lambda method, path: runner.stopping.set() if api.names(PODS) else None
     with closing(impatient):
@@ -366,7 +366,7 @@ def test_the_launcher_leaves_the_api_alone_as_long_as_it_asks_whatever_changes(
     api.on_request = note
     api.faults = [(429, {"Retry-After": said}, b"{}")]
     with closing(Woken(api.client(retry=RetryPolicy()), time.time)) as gateway:
-        runner = Launcher(request_, "launch-r1", gateway, say=lambda _: None, clock=lambda: now)
+        runner = Launcher(request_, "launch-r1", gateway, log_line=lambda _: None, clock=lambda: now)
         assert runner.run() == names.EXIT_STOPPED
     assert kept <= asked[0] <= kept + POLL_SECONDS
 

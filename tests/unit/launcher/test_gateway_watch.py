@@ -151,7 +151,7 @@ def waited_out(api: FakeApi, request: Request, deadline: int) -> tuple[int, int]
             dataclasses.replace(request, deadline_seconds=deadline),
             "launch-r1",
             gateway,
-            say=lambda _: None,
+            log_line=lambda _: None,
             poll_seconds=0.001,
         )
         assert runner.run() == names.EXIT_BELOW_MINIMUM

@@ -10,7 +10,7 @@ from launcher import lease
 from launcher.gateway import KubernetesGateway
 from launcher.lease import RunLease
 from launcher.manifests import Owner, stamp
-from launcher.progress import begun
+from launcher.progress import initial_progress
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
@@ -87,11 +87,11 @@ def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
     clock.now += 15
     assert other.take() is Standing.OURS
     with pytest.raises(Lost):
-        one.keep(begun(clock.now))
+        one.keep(initial_progress(clock.now))
     assert not one.held
     with pytest.raises(Lost):
-        one.write(begun(clock.now))
-    assert lease.noted(api.objects[LEASE]) == "", "nothing of the one that lost it is noted"
+        one.write(initial_progress(clock.now))
+    assert lease.stored_progress(api.objects[LEASE]) == "", "nothing of the one that lost it is noted"
 
 
 def test_a_renewal_whose_answer_is_lost_is_no_loss_of_the_lease(api: FakeApi) -> None:
@@ -99,7 +99,7 @@ def test_a_renewal_whose_answer_is_lost_is_no_loss_of_the_lease(api: FakeApi) ->
     mine = run_lease(api, "pod-a", clock)
     mine.take()
     api.faults, api.after = [None], True
-    progress = begun(clock.now)
+    progress = initial_progress(clock.now)
     with pytest.raises(Lost):
         mine.write(progress)
     assert mine.take() is Standing.OURS
@@ -110,7 +110,7 @@ def test_a_release_leaves_no_holder_and_keeps_the_progress(api: FakeApi) -> None
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     mine.take()
-    mine.end(dataclasses.replace(begun(clock.now), attempt=2))
+    mine.end(dataclasses.replace(initial_progress(clock.now), attempt=2))
     spec = api.objects[LEASE]["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (None, 1)
     other = run_lease(api, "pod-b", clock)
@@ -124,7 +124,7 @@ def test_a_new_job_of_the_same_name_begins_anew(api: FakeApi) -> None:
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     mine.take()
-    mine.end(begun(clock.now))
+    mine.end(initial_progress(clock.now))
     other = run_lease(api, "pod-b", clock, Owner(name="launch-r1", uid="another-job"))
     assert (other.take(), other.progress()) == (Standing.OURS, None)
     assert api.objects[LEASE]["metadata"]["ownerReferences"][0]["uid"] == "another-job"

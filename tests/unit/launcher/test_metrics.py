@@ -16,7 +16,7 @@ import pytest
 from launcher import __main__ as program
 from launcher import metrics
 from launcher.manifests import Owner, stamp
-from launcher.metrics import Tally
+from launcher.metrics import Counters
 from launcher.progress import Progress
 from launcher.request import Request
 from tests.unit.launcher import cluster
@@ -24,7 +24,7 @@ from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.program import ROOT, Scraped, scrape, value
 from tests.unit.launcher.test_lease import Clock, run_lease
-from tests.unit.launcher.test_runs import JOB, ended, hurried
+from tests.unit.launcher.test_loop import JOB, ended, hurried
 from trainyard.k8s import kubeconfig, names
 
 pytestmark = pytest.mark.unit
@@ -40,7 +40,7 @@ __all__ = ["ended"]  # ends the watches of `hurried` after each test
 
 
 @contextmanager
-def served(read: Callable[[], Tally], host: str = HOST) -> Iterator[int]:
+def served(read: Callable[[], Counters], host: str = HOST) -> Iterator[int]:
     """The port where these counts are served."""
     server = metrics.serve(read, host, 0)
     assert server is not None
@@ -60,7 +60,7 @@ def refuse(api: FakeApi, name: str, now: float, message: str = "InsufficientInst
     api.put(f"{cluster.WARNINGS}/{name}", {**item, "message": message, "lastTimestamp": stamp(now)})
 
 
-def scraped(counts: Tally) -> Scraped:
+def scraped(counts: Counters) -> Scraped:
     """What a scrape has of these counts."""
     samples = (sample for family in metrics.families(counts) for sample in family.samples)
     return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
@@ -74,13 +74,13 @@ def followed(
     waiting = dict(moments)
 
     def look(now: float) -> None:
-        scrapes.append((now - BEGAN, scraped(runner.tally)))
+        scrapes.append((now - BEGAN, scraped(runner.counters)))
         for after in [after for after in waiting if now - BEGAN >= after]:
             waiting.pop(after)(now)
 
     runner, _ = hurried(api, request, look, clock, holder)
     code = runner.run()
-    scrapes.append((clock.now - BEGAN, scraped(runner.tally)))
+    scrapes.append((clock.now - BEGAN, scraped(runner.counters)))
     return code, scrapes
 
 
@@ -203,7 +203,7 @@ def test_a_launcher_that_follows_a_dead_one_begins_at_nothing(api: FakeApi) -> N
 
 def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
     refused = {metrics.Refusal(pool="small", zone="z", instance_type="t", code="x"): 1}
-    every = Tally(run="r1", pool="small", refused=refused, decision_seconds=1.0)
+    every = Counters(run="r1", pool="small", refused=refused, decision_seconds=1.0)
     served_ = {
         sample.name: (family.type, set(sample.labels))
         for family in metrics.families(every)
@@ -219,7 +219,7 @@ def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
 
 @pytest.fixture
 def port(request_: Request) -> Iterator[int]:
-    with served(lambda: metrics.nothing(request_)) as port:
+    with served(lambda: metrics.new_counters(request_)) as port:
         yield port
 
 
@@ -244,7 +244,7 @@ def test_server_answers_only_get_of_its_path(port: int, capfd: pytest.CaptureFix
 
 def test_in_a_pod_each_of_its_addresses_answers(request_: Request) -> None:
     """`kubectl port-forward` comes by the loopback one, Prometheus by the pod's own."""
-    with served(lambda: metrics.nothing(request_), "") as port:
+    with served(lambda: metrics.new_counters(request_), "") as port:
         assert scrape(HOST, port) == scrape("127.83.0.3", port)
 
 
@@ -263,10 +263,10 @@ def test_a_scrape_that_fails_is_one_line_and_the_next_one_is_answered(
 ) -> None:
     broken = threading.Event()
 
-    def read() -> Tally:
+    def read() -> Counters:
         if broken.is_set():
             raise RuntimeError("no counts")
-        return metrics.nothing(request_)
+        return metrics.new_counters(request_)
 
     with served(read) as port:
         broken.set()
@@ -283,7 +283,7 @@ def test_a_scrape_that_fails_is_one_line_and_the_next_one_is_answered(
 def test_an_address_that_cant_be_had_is_one_warning(
     request_: Request, caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
-    assert metrics.serve(lambda: metrics.nothing(request_), host, 0) is None
+    assert metrics.serve(lambda: metrics.new_counters(request_), host, 0) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be used: ")
@@ -307,7 +307,7 @@ def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_metrics_are_served_on_both_families(request_: Request, address: str) -> None:
-    server = metrics.serve(lambda: metrics.nothing(request_), "", 0)
+    server = metrics.serve(lambda: metrics.new_counters(request_), "", 0)
     assert server is not None
     try:
         with closing(http.client.HTTPConnection(address, server.server_address[1], timeout=10)) as connection:

@@ -124,13 +124,13 @@ def test_suspended_run_holds_nothing_and_resumes(blow: str, first: int) -> None:
         trace = struck(blow, dies_at=point, holdSeconds=200)
         assert (trace.code, trace.submits, trace.world.wrongs) == (names.EXIT_SUCCEEDED, 2, []), point
         assert trace.progress is not None
-        assert (trace.progress.restarts, trace.progress.trainings) == (0, 1), point
+        assert (trace.progress.restarts, trace.progress.total_restarts) == (0, 1), point
 
 
 def test_wrong_settings_end_the_run_at_once() -> None:
     trace = struck(2)
     assert (trace.code, trace.submits, trace.world.wrongs) == (names.EXIT_TRAINING_FAILED, 1, [])
-    assert "ended with 2, which no restart heals" in trace.said[-1]
+    assert "ended with 2; a restart does not help" in trace.said[-1]
 
 
 def test_each_restart_is_told_with_its_reason_and_its_number_of_nodes() -> None:

@@ -35,7 +35,7 @@ def counts(traces: list[Trace]) -> str:
     """What the traces were made of, for whoever reads a failure."""
     return (
         f"{len(traces)} traces, {sum(trace.kills for trace in traces)} kills,"
-        f" {sum(trace.submits for trace in traces)} submits, {sum(trace.given_back for trace in traces)} given back,"
+        f" {sum(trace.submits for trace in traces)} submits, {sum(trace.released for trace in traces)} given back,"
         f" ends {dict(Counter(trace.code for trace in traces))},"
         f" events {dict(Counter(event for trace in traces for event in trace.events))}"
     )
@@ -55,7 +55,7 @@ def test_the_traces_are_a_mix_that_is_worth_something(traces: list[Trace]) -> No
     assert ends[names.EXIT_IMPOSSIBLE] > 5, told
     assert ends[names.EXIT_TRAINING_FAILED] > 3, told
     assert sum(trace.kills for trace in traces) > 100, told
-    assert sum(trace.given_back for trace in traces) > 30, told
+    assert sum(trace.released for trace in traces) > 30, told
     events = Counter(event for trace in traces for event in trace.events)
     assert min(events[name] for name in ("AttemptFailed", "PoolGivenUp", "MachineGivenBack")) > 20, told
     assert events["Restarting"] > 20, told
@@ -75,7 +75,7 @@ def test_each_trace_submits_once_and_once_more_for_each_restart_at_most(traces: 
     for trace in traces:
         noted = trace.progress
         assert noted is not None
-        assert noted.restarts == noted.trainings <= trace.request.max_restarts, trace.seed
+        assert noted.restarts == noted.total_restarts <= trace.request.max_restarts, trace.seed
         assert trace.submits == noted.restarts + (trace.code in trained), trace.seed
 
 

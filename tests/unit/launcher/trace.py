@@ -20,7 +20,7 @@ from trainyard.k8s import names
 Object = dict[str, Any]
 LONGEST = 6000.0
 _FINISHED = ("Succeeded", "Failed")
-# How a worker may end by itself: an error, no memory, a signal; and wrong settings, which no restart heals.
+# How a worker may end by itself: an error, no memory, a signal; and wrong settings; a restart does not help.
 MISHAPS = (1, 137, 143, 2)
 # A dead launcher's Lease runs out, and perhaps that of the one after it.
 OUTLIVED_TICKS = 20
@@ -62,7 +62,7 @@ class Trace:
     submits: int = 0
     kills: int = 0
     code: int | None = None
-    given_back: int = 0
+    released: int = 0
     outlived: int = 0
     # How often trainings that may be begun anew come to grief by themselves; 0 is never.
     mishaps: float = 1.0
@@ -80,7 +80,7 @@ class Trace:
     @property
     def progress(self) -> progress.Progress | None:
         """What the Lease says of how far the run is."""
-        text = lease.noted(self.lease_) if self.lease_ is not None else ""
+        text = lease.stored_progress(self.lease_) if self.lease_ is not None else ""
         return _read(text, self.request.candidates) if text else None
 
     def wrong(self, what: str) -> None:
@@ -94,7 +94,7 @@ class Trace:
                 "launch-r1",
                 self,
                 stopping=Ticks(self),
-                say=self.said.append,
+                log_line=self.said.append,
                 wall_clock=lambda: self.world.now,
                 clock=lambda: self.world.now - EPOCH,
                 holder=f"pod-{self.kills}",
@@ -220,7 +220,7 @@ class Trace:
             training["metadata"].setdefault("deletionTimestamp", "now")
         self._maybe_die()
 
-    def give_back(self, claim: str, uid: str) -> None:
+    def delete_claim(self, claim: str, uid: str) -> None:
         self._maybe_die()
         machine = self.world.machines.get(claim.removeprefix("claim-"))
         if machine is not None and not machine.deleting and uid == f"uid-{machine.name}":
@@ -232,7 +232,7 @@ class Trace:
             if early and (machine.initialized or self._held(machine.pool)):
                 self.wrong(f"{machine.name} given back after {now - machine.created:.0f} s")
             machine.deleting = True
-            self.given_back += 1
+            self.released += 1
         self._maybe_die()
 
     def _held(self, pool: str) -> bool:

@@ -92,7 +92,7 @@ class World:
     now: float = EPOCH
     machines: dict[str, Machine] = field(default_factory=dict)
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    warnings: list[observe.Warned] = field(default_factory=list)
+    warnings: list[observe.WarningEvent] = field(default_factory=list)
     training: dict[str, Any] | None = None
     wrongs: list[str] = field(default_factory=list)
     bought: int = 0
@@ -250,7 +250,7 @@ class World:
             "message": "InsufficientInstanceCapacity: none",
             "lastTimestamp": stamp(self.now),
         }
-        self.warnings = [*self.warnings[-5:], observe.warned(event)]
+        self.warnings = [*self.warnings[-5:], observe.warning_event(event)]
 
     def _upset(self, machine: Machine) -> None:
         match self.random.choice(["flap", "lose", "cordon", "foreign", "dip"]):

@@ -64,7 +64,7 @@ class PoolApi(Api):
             claims=tuple(observe.claim(each, self.now) for each in self.claims.values()),
             pool=self._pool() if self.exists else None,
             pods=tuple(observe.pod(each) for each in (*pods, *others)),
-            warnings=tuple(observe.warned(each) for each in self.warnings),
+            warnings=tuple(observe.warning_event(each) for each in self.warnings),
         )
 
     def _pool(self) -> observe.NodePool:

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.unit
 
 
 def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> None:
-    def warning(name: str, message: str, at: float = NOW) -> observe.Warned:
-        return observe.Warned(
+    def warning(name: str, message: str, at: float = NOW) -> observe.WarningEvent:
+        return observe.WarningEvent(
             kind="NodeClaim", name=name, reason="InsufficientCapacityError", message=message, at=at
         )
 
@@ -39,18 +39,18 @@ def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> 
 @pytest.mark.parametrize("stamp", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "now"])
 def test_event_with_a_time_that_is_none_can_be_read(stamp: str) -> None:
     event = {"metadata": {}, "lastTimestamp": stamp, "involvedObject": {"kind": "NodeClaim", "name": "a"}}
-    assert observe.warned(event).at == 0.0
+    assert observe.warning_event(event).at == 0.0
 
 
 def test_event_of_any_length_is_kept_short() -> None:
     event = {"metadata": {}, "message": "x" * 2**20, "reason": "r" * 2**20, "involvedObject": {}}
-    found = observe.warned(event)
+    found = observe.warning_event(event)
     assert max(len(found.message), len(found.reason)) <= 2000
 
 
 def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> None:
-    def warning(name: str, reason: str, at: float = NOW) -> observe.Warned:
-        return observe.Warned(kind="NodeClaim", name=name, reason=reason, message="m", at=at)
+    def warning(name: str, reason: str, at: float = NOW) -> observe.WarningEvent:
+        return observe.WarningEvent(kind="NodeClaim", name=name, reason=reason, message="m", at=at)
 
     ended = "TerminatingOnInterruption"
     warnings = (
@@ -125,7 +125,7 @@ def test_the_reason_names_the_nodeclaims_that_start_and_why_others_are_not_launc
 
 
 def test_another_pool_whose_name_begins_alike_has_its_own_refusals(request_: Request) -> None:
-    refused = observe.Warned(
+    refused = observe.WarningEvent(
         kind="NodeClaim", name="small-b-x4k2p", reason="InsufficientCapacityError", message="", at=NOW
     )
     assert list(refusals.refusals(request_, (refused,), NOW)) == []
@@ -133,7 +133,7 @@ def test_another_pool_whose_name_begins_alike_has_its_own_refusals(request_: Req
     assert [code for _, code in refusals.refusals(other, (refused,), NOW)] == ["InsufficientCapacityError"]
 
 
-REFUSED = observe.Warned(
+REFUSED = observe.WarningEvent(
     kind="NodeClaim",
     name="small-x4k2p",
     reason="InsufficientCapacityError",

@@ -11,7 +11,7 @@ from launcher import manifests, observe, state_machine
 from launcher import progress as progresses
 from launcher.actions import End, Hold, Memory, Remove, Start, Step
 from launcher.observe import Observation
-from launcher.progress import Failure, Loss, Progress, begun
+from launcher.progress import Failure, Loss, Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_capacity import NOW, OWNER, held, node, seen
@@ -19,7 +19,7 @@ from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
-LATE = begun(NOW - 300)
+LATE = initial_progress(NOW - 300)
 
 
 def large(name: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_an_attempt_that_fails_removes_its_placeholders_and_pauses() -> None:
     assert step.report.state == names.STATE_PAUSING
     assert step.report.reason == (
         "after 1 of 3 attempts: 1 of at least 2 nodes after 300 s: waiting for Karpenter;"
-        " 0 node-seconds stood idle; the next begins at 2027-01-15T08:04:24Z"
+        " 0 node-seconds stood idle; the next starts at 2027-01-15T08:04:24Z"
     )
 
 
@@ -197,18 +197,18 @@ def test_progress_survives_as_one_line_of_json() -> None:
         began=NOW - 1,
         resumes=NOW + 240.5,
         failures=(FIRST,),
-        given_back=(Loss(uid="u", told="i-0 / NodeClaim x: 0 of 4 nvidia.com/gpu after 900 s"),),
+        released=(Loss(uid="u", message="i-0 / NodeClaim x: 0 of 4 nvidia.com/gpu after 900 s"),),
         idle_node_seconds=45.5,
     )
     text = progresses.dumps(progress)
     assert "\n" not in text
     assert dataclasses.asdict(progresses.loads(text, 2)) == dataclasses.asdict(progress)
-    plain = begun(NOW)
+    plain = initial_progress(NOW)
     assert progresses.loads(progresses.dumps(plain), 1) == plain
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"attempt": "x"}', progresses.dumps(begun(1.0)) + "x"]
+    "text", ["", "{", "[]", "{}", '{"attempt": "x"}', progresses.dumps(initial_progress(1.0)) + "x"]
 )
 def test_what_is_no_progress_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no progress of a run"):
@@ -224,14 +224,14 @@ def test_progress_of_another_request_is_refused(attempt: int, candidate: int) ->
 
 def test_the_next_moment_at_which_the_clock_decides() -> None:
     request = asked(attempts=3, fallbacks=[fallback()])
-    first = Memory(progress=begun(NOW))
+    first = Memory(progress=initial_progress(NOW))
     assert state_machine.due(request, Memory(), NOW) is None
     assert state_machine.due(request, first, NOW) == NOW + 300, "the deadline of the wait"
     held_open = dataclasses.replace(first, quorum_since=NOW + 10)
     assert state_machine.due(request, held_open, NOW + 10) == NOW + 40, "the end of the hold window"
     assert state_machine.due(request, held_open, NOW + 40) == NOW + 300
     assert state_machine.due(request, held_open, NOW + 300) is None
-    second = Memory(progress=dataclasses.replace(begun(NOW), candidate=1))
+    second = Memory(progress=dataclasses.replace(initial_progress(NOW), candidate=1))
     assert state_machine.due(request, second, NOW) == NOW + 120, "each pool has a deadline of its own"
-    paused = Memory(progress=dataclasses.replace(begun(NOW), resumes=NOW + 900))
+    paused = Memory(progress=dataclasses.replace(initial_progress(NOW), resumes=NOW + 900))
     assert state_machine.due(request, paused, NOW) == NOW + 900

@@ -14,8 +14,8 @@ from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.program import value
 from tests.unit.launcher.test_gateway import states
 from tests.unit.launcher.test_lease import LEASE, Clock
+from tests.unit.launcher.test_loop import EVENTS, ended, hurried
 from tests.unit.launcher.test_metrics import followed
-from tests.unit.launcher.test_runs import EVENTS, ended, hurried
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -62,7 +62,7 @@ def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: F
         if method in ("POST", "DELETE") and "/events" not in path:
             asked_for.append((method, path))
         if (method, path) == ("DELETE", JOB):
-            noted.append(loads(lease.noted(api.objects[LEASE]), 1).restarts)
+            noted.append(loads(lease.stored_progress(api.objects[LEASE]), 1).restarts)
 
     api.on_request = look
 

@@ -10,7 +10,7 @@ import pytest
 from launcher import observe
 from launcher.manifests import stamp
 from launcher.observe import Pod, Training
-from launcher.outcome import Ending, ending, gang
+from launcher.outcome import JobFailure, gang, job_failure
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node
 from trainyard.k8s import names
@@ -61,14 +61,14 @@ def judged(
     message: str = "1 Worker replica(s) failed",
     before: tuple[Pod, ...] = (),
     **run: Any,
-) -> Ending | None:
+) -> JobFailure | None:
     training = job(outcome=outcome, message=message if outcome else "")
-    return ending(asked(**run), training, pods, gang(before), NOW)
+    return job_failure(asked(**run), training, pods, gang(before), NOW)
 
 
-def again(found: Ending | None) -> str:
+def again(found: JobFailure | None) -> str:
     assert found is not None
-    assert found.again, found
+    assert found.is_retryable, found
     return found.reason
 
 
@@ -79,7 +79,7 @@ def again(found: Ending | None) -> str:
         (137, "OOMKilled", "ended with 137 (OOMKilled: out of memory)"),
         (143, "Error", "ended with 143 (SIGTERM)"),
         (137, "Error", "ended with 137 (SIGKILL, often out of memory)"),
-        (24, "Error", "ended with 24 (it was told to stop)"),
+        (24, "Error", "ended with 24 (it was asked to stop)"),
         (25, "Error", "ended with 25 (it hung)"),
         (25, "OOMKilled", "ended with 25 (OOMKilled: out of memory)"),
         *((code, "Error", f"ended with {code}") for code in (21, 22, 23, 128)),
@@ -98,14 +98,14 @@ def test_a_worker_that_fails_is_restarted_with_its_node_and_its_code(
 )
 def test_wrong_settings_and_broken_commands_are_never_restarted(code: int, means: str) -> None:
     found = judged(*others("worker-0"), ended("worker-0", code))
-    assert found == Ending(
-        reason=f"worker train-r1-worker-0 on node-worker-0 ended with {code}{means}, which no restart heals",
-        again=False,
+    assert found == JobFailure(
+        reason=f"worker train-r1-worker-0 on node-worker-0 ended with {code}{means}; a restart does not help",
+        is_retryable=False,
     )
     lost = worker("worker-1", "Failed", reason="Evicted")
     told = judged(worker("master-0"), ended("worker-0", code), lost)
     assert told is not None
-    assert not told.again, "the others may have been taken away by a launcher that knew that already"
+    assert not told.is_retryable, "the others may have been taken away by a launcher that knew that already"
 
 
 def test_the_first_failure_is_told_and_how_many_followed_from_it() -> None:
@@ -179,13 +179,13 @@ def test_a_node_that_is_gone_or_not_ready_is_told_though_its_pod_knows_nothing_y
     pods = (ended("master-0", 1), worker("worker-0"), worker("worker-1"))
     alive = [observe.node(node(f"node-{name}")) for name in ("master-0", "worker-1")]
     failed = job(outcome="Failed")
-    found = ending(asked(), failed, pods, {}, NOW, tuple(alive))
+    found = job_failure(asked(), failed, pods, {}, NOW, tuple(alive))
     assert again(found) == (
         "worker train-r1-worker-0 on node-worker-0 was lost: its node is gone;"
         " worker train-r1-master-0 on node-master-0 ended with 1"
     )
     silent = observe.node(node("node-worker-0", status__conditions=[{"type": "Ready", "status": "Unknown"}]))
-    found = ending(asked(), failed, pods, {}, NOW, (*alive, silent))
+    found = job_failure(asked(), failed, pods, {}, NOW, (*alive, silent))
     assert again(found).startswith(
         "worker train-r1-worker-0 on node-worker-0 was lost: its node is not Ready;"
     )
@@ -197,7 +197,7 @@ def test_a_worker_that_is_gone_or_was_made_anew_is_the_end() -> None:
     assert again(gone) == "worker train-r1-worker-1 is gone"
     anew = worker("worker-1", "Pending", uid="another")
     replaced = judged(*others("worker-1"), anew, outcome="", before=before)
-    assert "took the place of one that is gone" in again(replaced)
+    assert "replaced a pod that is gone" in again(replaced)
     unknown = judged(*others("worker-1"))
     assert again(unknown) == "1 of 3 workers is gone", "a launcher that saw nothing of it before"
 
@@ -214,7 +214,7 @@ def test_a_world_that_goes_on_has_not_ended() -> None:
 
 def test_a_failure_that_nothing_explains_is_not_restarted() -> None:
     found = judged(*others(), message="PyTorchJob train-r1 is failed because it is wrong")
-    assert found == Ending(reason="PyTorchJob train-r1 is failed because it is wrong", again=False)
+    assert found == JobFailure(reason="PyTorchJob train-r1 is failed because it is wrong", is_retryable=False)
 
 
 OUT_OF_TIME = "Job train-r1 has failed because it was active longer than specified deadline"
@@ -222,7 +222,7 @@ OUT_OF_TIME = "Job train-r1 has failed because it was active longer than specifi
 
 def test_a_training_that_ran_out_of_time_is_not_restarted_though_its_pods_are_gone() -> None:
     found = judged(message=OUT_OF_TIME, activeDeadlineSeconds=100)
-    assert found == Ending(reason=OUT_OF_TIME, again=False)
+    assert found == JobFailure(reason=OUT_OF_TIME, is_retryable=False)
     leaving = worker("worker-0", metadata={"deletionTimestamp": "now"})
     assert judged(leaving, outcome="", before=others(), activeDeadlineSeconds=100) is None
     assert judged(leaving, outcome="", activeDeadlineSeconds=105) is None, "clocks differ a little"

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from launcher import observe, state_machine
-from launcher.actions import GiveBack, Memory, Start
+from launcher.actions import Memory, ReleaseNode, Start
 from launcher.observe import Observation, Pod
-from launcher.progress import begun
+from launcher.progress import initial_progress
 from launcher.request import Request
 from tests.figures import FIGURE
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, held, node, seen
-from tests.unit.launcher.test_giveback import BARE, claim
+from tests.unit.launcher.test_node_release import BARE, claim
 
 pytestmark = pytest.mark.unit
 
@@ -50,7 +50,7 @@ def daemon(name: str, at: str) -> Pod:
 
 def milliseconds(request: Request, observation: Observation) -> tuple[float, state_machine.Step]:
     """The quickest of three steps in milliseconds of a core, and what it said."""
-    memory, took = Memory(progress=begun(NOW - 2000)), []
+    memory, took = Memory(progress=initial_progress(NOW - 2000)), []
     for _ in range(3):
         began = time.process_time()
         step = state_machine.step(request, memory, observation)
@@ -66,7 +66,7 @@ def test_a_step_takes_milliseconds_for_hundreds_of_nodes(
     for nodes in (64, 256):
         request = large(nodes)
         took[nodes], step = milliseconds(request, cluster(request, nodes, broken=broken))
-        kind = GiveBack if broken else Start
+        kind = ReleaseNode if broken else Start
         wanted = nodes if broken else 1
         assert sum(isinstance(action, kind) for action in step.actions) == wanted
     told = ", ".join(f"{nodes} nodes {figure:.1f} ms" for nodes, figure in took.items())

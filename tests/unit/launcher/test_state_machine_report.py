@@ -11,7 +11,7 @@ from launcher import observe, state_machine
 from launcher.actions import Memory
 from launcher.manifests import stamp
 from launcher.observe import Claim, Observation, Pod, Training
-from launcher.progress import begun
+from launcher.progress import initial_progress
 from launcher.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, seen
 
@@ -50,7 +50,7 @@ def claim(node: str, age: float) -> Claim:
 def test_the_slowest_worker_is_told_from_its_placement_and_from_its_machines_order() -> None:
     workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
     assert state_machine.slowest_start(workers, {"a": NOW, "b": NOW + 10}) == (
-        "the slowest began 90 s after its placement, 180 s after its machine was ordered"
+        "the slowest started 90 s after it was scheduled, 180 s after its NodeClaim was created"
     )
 
 
@@ -60,9 +60,9 @@ def test_machines_that_were_there_before_do_not_count() -> None:
     assert ordered == {"a": NOW, "b": NOW - 1}, "a creation is noted in whole seconds"
     workers = [worker("a", placed=100, started=130), worker("c", placed=100, started=190)]
     assert state_machine.slowest_start(workers, ordered) == (
-        "the slowest began 90 s after its placement, 130 s after its machine was ordered"
+        "the slowest started 90 s after it was scheduled, 130 s after its NodeClaim was created"
     )
-    assert state_machine.slowest_start(workers, {}) == "the slowest began 90 s after its placement"
+    assert state_machine.slowest_start(workers, {}) == "the slowest started 90 s after it was scheduled"
 
 
 def test_nothing_is_told_before_all_have_started() -> None:
@@ -87,12 +87,12 @@ def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> Non
 def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     """The lists of machines are only read while it waits for them."""
     waiting = seen([node("a"), node("b")], claims=(claim("a", 60), claim("b", 50)))
-    memory = state_machine.step(request_, Memory(progress=begun(NOW - 60)), waiting).memory
+    memory = state_machine.step(request_, Memory(progress=initial_progress(NOW - 60)), waiting).memory
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     both = (worker("a", placed=0, started=20), worker("b", placed=0, started=30))
     now = Observation(now=NOW + 40, fresh=True, training=training, pods=both)
     assert state_machine.step(request_, memory, now).report.reason == (
-        "2 of 2 workers running; the slowest began 30 s after its placement, 80 s after its machine was ordered"
+        "2 of 2 workers running; the slowest started 30 s after it was scheduled, 80 s after its NodeClaim was created"
     )
     one = dataclasses.replace(now, pods=both[:1])
     assert state_machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
@@ -124,7 +124,7 @@ def test_a_worker_that_does_not_start_is_named_with_the_reason(request_: Request
     ("age", "workers", "reason"),
     [
         (59, (), "0 of 2 workers running"),
-        (60, (), "submitted, and the training operator has not made its pods for 60 s"),
+        (60, (), "submitted, but the training operator has not created its pods for 60 s"),
         (60, (worker("a", placed=0, started=None),), "0 of 2 workers running"),
     ],
 )

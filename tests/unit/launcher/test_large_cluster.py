@@ -92,7 +92,7 @@ def decided(request: Request, nodes: int) -> float:
     with serving(api), closing(KubernetesGateway(api.client(retry=RetryPolicy()), time.time)) as gateway:
         for index in range(nodes - 1):
             cluster.put_node(api, f"n{index}")
-        runner = Launcher(request, "launch-r1", gateway, say=lambda _: None)
+        runner = Launcher(request, "launch-r1", gateway, log_line=lambda _: None)
         running = threading.Thread(target=runner.run)
         running.start()
         until(lambda: api.watching == 7 and len(api.names(cluster.PODS)) == nodes, 60.0)

@@ -11,7 +11,7 @@ from launcher import observe, state_machine
 from launcher import progress as progresses
 from launcher.actions import End, Hold, Memory, Recount, Remove, Retire, Start, Step
 from launcher.observe import Observation, Training
-from launcher.progress import Progress, begun
+from launcher.progress import Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, seen
@@ -20,7 +20,7 @@ from trainyard.k8s import names
 pytestmark = pytest.mark.unit
 
 Object = dict[str, Any]
-BEGUN = dataclasses.replace(begun(NOW - 500), idle_node_seconds=40.0)
+BEGUN = dataclasses.replace(initial_progress(NOW - 500), idle_node_seconds=40.0)
 
 
 def job(**changes: Any) -> Training:
@@ -68,7 +68,7 @@ def test_a_loss_is_counted_and_its_job_deleted_and_the_free_node_held() -> None:
     step = lost(request)
     assert step.actions == (Retire(uid="t"), Hold(index=0, wait="1-0-1")), "one of its three nodes is free"
     progress = of(step)
-    assert (progress.restarts, progress.trainings, progress.retiring) == (1, 1, "t")
+    assert (progress.restarts, progress.total_restarts, progress.retiring) == (1, 1, "t")
     assert (progress.trained, progress.began) == (100.0, NOW)
     assert (step.report.state, step.report.nodes) == (names.STATE_RESTARTING, 2)
     assert step.report.reason == "restart 1 of 3: worker train-r1-worker-2 on n2 was lost: Evicted"
@@ -160,7 +160,7 @@ def test_a_job_whose_pods_never_go_ends_the_run_with_what_a_person_can_do() -> N
 
 @pytest.mark.parametrize(("budget", "before"), [(0, 0), (2, 2)])
 def test_without_a_restart_left_a_loss_is_the_end(budget: int, before: int) -> None:
-    step = lost(asked(maxRestarts=budget), restarts=before, trainings=before, why="it fell")
+    step = lost(asked(maxRestarts=budget), restarts=before, total_restarts=before, why="it fell")
     end = step.actions[-1]
     assert isinstance(end, End)
     assert end.code == names.EXIT_TRAINING_FAILED
@@ -184,7 +184,7 @@ def test_a_launcher_without_a_lease_reads_the_number_of_restarts_off_the_job() -
 def test_the_time_to_train_is_for_all_restarts_together() -> None:
     request = asked(maxRestarts=3, activeDeadlineSeconds=1000)
     progress = of(lost(request))
-    assert progresses.asked(request, progress).active_deadline_seconds == 900
+    assert progresses.remaining_request(request, progress).active_deadline_seconds == 900
     again = dataclasses.replace(progress, retiring="", trained=995.0)
     pods = [worker(0), worker(1), evicted(2)]
     memory = Memory(progress=again, training_uid="t2")
@@ -203,9 +203,9 @@ def test_machines_that_trained_have_their_time_again_before_they_are_given_back(
     memory = lost(request).memory
     observation = seen([bare], [], claims=(claim,))
     step = later(request, memory, 10, observation)
-    assert not any("GiveBack" in type(action).__name__ for action in step.actions)
+    assert not any("ReleaseNode" in type(action).__name__ for action in step.actions)
     step = later(request, step.memory, 71, observation)
-    assert any("GiveBack" in type(action).__name__ for action in step.actions)
+    assert any("ReleaseNode" in type(action).__name__ for action in step.actions)
 
 
 def test_a_job_that_somebody_deletes_is_not_a_loss() -> None:
@@ -249,7 +249,7 @@ def test_a_resumed_training_is_begun_anew_with_the_nodes_that_there_are_and_cost
     step = later(request, memory, 9000, resumed)
     assert step.actions[0] == Retire(uid="t")
     progress = of(step)
-    assert (progress.restarts, progress.trainings, progress.trained) == (0, 1, 100.0)
+    assert (progress.restarts, progress.total_restarts, progress.trained) == (0, 1, 100.0)
     assert step.report.reason == "resumed 1x: it was resumed"
     step = later(request, step.memory, 9010, seen([node("a"), node("b"), node("c")], []))
     step = later(request, step.memory, 9040, seen([node("a"), node("b"), node("c")], []))

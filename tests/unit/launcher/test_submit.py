@@ -16,14 +16,14 @@ pytestmark = pytest.mark.unit
     ("data", "told"),
     [
         (b"\xff\xfe\x00", "can't decode"),
-        (b"", "the manifest is no JSON"),
-        (b"[" * 100_000, "the manifest is no JSON"),
-        (b"[]", "the manifest is no Job"),
-        (b'{"kind": "Pod"}', "the manifest is no Job"),
-        (b'{"kind": "Job"}', "the manifest is no Job"),
+        (b"", "the manifest is not JSON"),
+        (b"[" * 100_000, "the manifest is not JSON"),
+        (b"[]", "the manifest is not a Job"),
+        (b'{"kind": "Pod"}', "the manifest is not a Job"),
+        (b'{"kind": "Job"}', "the manifest is not a Job"),
         (
             b'{"kind": "Job", "metadata": {}, "spec": {"template": {"spec": {"containers": []}}}}',
-            "the manifest is no Job",
+            "the manifest is not a Job",
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from launcher import node_release, state_machine
 from launcher.actions import End, Memory, Start, Step
 from launcher.observe import Claim, Observation
-from launcher.progress import Failure, Progress, begun
+from launcher.progress import Failure, Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node, seen
@@ -69,6 +69,6 @@ def test_a_machine_is_given_back_in_its_time_after_a_clock_was_set_back(request_
 
 def test_a_clock_that_goes_on_changes_nothing() -> None:
     """Else the Lease would be written in each round."""
-    first = begun(NOW)
+    first = initial_progress(NOW)
     step = state_machine.step(asked(), Memory(progress=first), seen([node("a")], now=NOW + 10))
     assert step.memory.progress == first

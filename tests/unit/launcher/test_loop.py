@@ -14,7 +14,7 @@ from launcher import lease
 from launcher.gateway import KubernetesGateway
 from launcher.loop import Launcher
 from launcher.manifests import Owner, stamp
-from launcher.progress import Progress, begun, loads
+from launcher.progress import Progress, initial_progress, loads
 from launcher.request import Request
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
@@ -86,7 +86,7 @@ def hurried(
         request,
         "launch-r1",
         gateway,
-        say=said.append,
+        log_line=said.append,
         wall_clock=clock,
         clock=clock,
         holder=holder,
@@ -101,7 +101,7 @@ def test_a_second_launcher_beside_a_live_one_names_it_and_leaves(api: FakeApi) -
     first.take()
 
     def renew(now: float) -> None:
-        first.keep(begun(now))
+        first.keep(initial_progress(now))
 
     runner, said = hurried(api, asked(), renew, clock, "pod-b")
     assert runner.run() == names.EXIT_ALREADY_RUNNING
@@ -183,12 +183,12 @@ def test_a_machine_is_given_back_with_a_warning_on_the_launchers_job(api: FakeAp
     runner, said = hurried(api, asked(nodeStartSeconds=60, capacityDeadlineSeconds=75), come, clock)
     assert runner.run() == names.EXIT_BELOW_MINIMUM
     told = "i-0abc / NodeClaim small-x: 0 of 4 nvidia.com/gpu after 60 s"
-    assert f"; 1 machine given back: {told}" in said[-1]
+    assert f"; 1 node released: {told}" in said[-1]
     warned = [event for path, event in api.objects.items() if path.startswith(EVENTS)]
     (event,) = (event for event in warned if event["reason"] == "MachineGivenBack")
     assert (event["type"], event["message"]) == ("Warning", told)
-    kept = loads(lease.noted(api.objects[LEASE]), 1)
-    assert [loss.told for loss in kept.given_back] == [told]
+    kept = loads(lease.stored_progress(api.objects[LEASE]), 1)
+    assert [loss.message for loss in kept.released] == [told]
 
 
 def test_progress_is_written_before_anything_rests_on_it(api: FakeApi) -> None:
@@ -196,7 +196,7 @@ def test_progress_is_written_before_anything_rests_on_it(api: FakeApi) -> None:
     wrong: list[str] = []
 
     def look(_method: str, _path: str) -> None:
-        known = lease.noted(api.objects[LEASE]) if LEASE in api.objects else ""
+        known = lease.stored_progress(api.objects[LEASE]) if LEASE in api.objects else ""
         for name in api.names(PODS):
             label = api.objects[f"{PODS}/{name}"]["metadata"]["labels"]["trainyard.dev/attempt"]
             if not known or label > loads(known, 1).label:
@@ -329,7 +329,7 @@ def test_a_round_comes_with_the_end_of_the_hold_window_and_not_seconds_later(api
     MADE.append(gateway)
     began = clock.now
     runner = Launcher(
-        asked(holdSeconds=3), "launch-r1", gateway, say=lambda _: None, wall_clock=clock, clock=clock
+        asked(holdSeconds=3), "launch-r1", gateway, log_line=lambda _: None, wall_clock=clock, clock=clock
     )
     runner.stopping = Stopped(api)
     runner.run()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from launcher import capacity, node_release, observe, state_machine
-from launcher.actions import End, GiveBack, Hold, Memory, Recount, Remove, Start, Step
+from launcher.actions import End, Hold, Memory, Recount, ReleaseNode, Remove, Start, Step
 from launcher.manifests import stamp
 from launcher.observe import Observation, Training
-from launcher.progress import Progress, begun
+from launcher.progress import Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen, warm
@@ -50,11 +50,11 @@ def cluster(
 
 
 def waited(request: Request, observation: Observation, began: float = 2000, **memory: Any) -> Step:
-    return state_machine.step(request, Memory(progress=begun(NOW - began), **memory), observation)
+    return state_machine.step(request, Memory(progress=initial_progress(NOW - began), **memory), observation)
 
 
-def given_back(step: Step) -> list[str]:
-    return [action.claim for action in step.actions if isinstance(action, GiveBack)]
+def released(step: Step) -> list[str]:
+    return [action.claim for action in step.actions if isinstance(action, ReleaseNode)]
 
 
 def test_node_without_its_gpus_is_released_and_replaced(patient: Request) -> None:
@@ -63,15 +63,15 @@ def test_node_without_its_gpus_is_released_and_replaced(patient: Request) -> Non
     step = waited(patient, cluster([claim("x7k2p", 900)], [bare], holding))
     told = "i-0x7k2p / NodeClaim x7k2p: 0 of 4 nvidia.com/gpu after 900 s"
     assert step.actions == (
-        GiveBack(claim="x7k2p", uid="uid-x7k2p", reason=told),
+        ReleaseNode(claim="x7k2p", uid="uid-x7k2p", reason=told),
         Remove(name="hold-r1-0", uid="uid-0"),
     )
     assert step.memory.progress is not None
-    assert [loss.told for loss in step.memory.progress.given_back] == [told]
+    assert [loss.message for loss in step.memory.progress.released] == [told]
     # Once the pod is gone, another takes its place, and Karpenter buys for it.
     after = state_machine.step(patient, step.memory, cluster([], [], holding[1:]))
     assert after.actions == (Hold(index=0, wait="1-0"),)
-    assert after.report.reason.endswith(f"; 1 machine given back: {told}")
+    assert after.report.reason.endswith(f"; 1 node released: {told}")
 
 
 @pytest.mark.parametrize(("age", "back"), [(899.5, []), (900, ["c"])])
@@ -79,7 +79,7 @@ def test_a_machine_has_the_time_of_the_settings_to_become_usable(
     patient: Request, age: float, back: list[str]
 ) -> None:
     bare = node("a", status__allocatable=BARE)
-    assert given_back(waited(patient, cluster([claim("c", age)], [bare]))) == back
+    assert released(waited(patient, cluster([claim("c", age)], [bare]))) == back
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_machine_has_the_time_of_the_settings_to_become_usable(
 )
 def test_what_a_machine_lacks_is_told(patient: Request, nodes: list[Object], problem: str) -> None:
     step = waited(patient, cluster([claim("c", 1000)], nodes))
-    (action,) = (action for action in step.actions if isinstance(action, GiveBack))
+    (action,) = (action for action in step.actions if isinstance(action, ReleaseNode))
     assert action.reason == f"i-0c / NodeClaim c: {problem} after 900 s"
 
 
@@ -100,7 +100,7 @@ def test_a_machine_without_all_of_its_efa_interfaces_is_given_back(patient: Requ
     request = dataclasses.replace(patient, pool=dataclasses.replace(patient.pool, efa_per_node=4))
     for there, back in (("3", ["c"]), ("4", [])):
         one = node("a", status__allocatable={**BARE, "nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": there})
-        assert given_back(waited(request, cluster([claim("c", 1000)], [one]))) == back
+        assert released(waited(request, cluster([claim("c", 1000)], [one]))) == back
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_a_machine_without_all_of_its_efa_interfaces_is_given_back(patient: Requ
 )
 def test_a_machine_that_has_its_devices_is_never_given_back(patient: Request, nodes: list[Object]) -> None:
     """Cordoned, or not Ready for a while: that is somebody else's to heal."""
-    assert given_back(waited(patient, cluster([claim("c", 1000)], nodes))) == []
+    assert released(waited(patient, cluster([claim("c", 1000)], nodes))) == []
 
 
 def test_a_machine_that_was_there_before_the_run_or_is_already_going_is_left_alone(patient: Request) -> None:
     bare = node("a", status__allocatable=BARE)
-    assert given_back(waited(patient, cluster([claim("c", 2001)], [bare]))) == []
+    assert released(waited(patient, cluster([claim("c", 2001)], [bare]))) == []
     going = claim("c", 1000, deletionTimestamp=stamp(NOW))
-    assert given_back(waited(patient, cluster([going], [bare]))) == []
+    assert released(waited(patient, cluster([going], [bare]))) == []
 
 
 def owned(kind: str) -> Object:
@@ -152,7 +152,7 @@ def test_a_machine_where_somebody_elses_pod_runs_is_never_given_back(
     patient: Request, other: Object, back: list[str]
 ) -> None:
     bare = node("a", status__allocatable=BARE)
-    assert given_back(waited(patient, cluster([claim("c", 1000)], [bare], [other]))) == back
+    assert released(waited(patient, cluster([claim("c", 1000)], [bare], [other]))) == back
 
 
 def test_a_device_plugin_that_is_restarted_costs_no_machine(patient: Request) -> None:
@@ -160,9 +160,9 @@ def test_a_device_plugin_that_is_restarted_costs_no_machine(patient: Request) ->
     whole, bare = node("a"), node("a", status__allocatable=BARE)
     step = waited(patient, cluster([claim("c", 1000)], [whole]))
     again = state_machine.step(patient, step.memory, cluster([claim("c", 1000)], [bare]))
-    assert given_back(again) == []
+    assert released(again) == []
     later = dataclasses.replace(cluster([claim("c", 1000)], [bare]), now=NOW + 900)
-    assert given_back(state_machine.step(patient, again.memory, later)) == ["c"]
+    assert released(state_machine.step(patient, again.memory, later)) == ["c"]
 
 
 def test_machines_are_given_back_on_fresh_lists_alone(patient: Request) -> None:
@@ -170,18 +170,18 @@ def test_machines_are_given_back_on_fresh_lists_alone(patient: Request) -> None:
     cached = waited(patient, cluster([claim("c", 1000)], [bare], fresh=False))
     assert cached.actions == (Recount(),)
     assert cached.memory.progress is not None
-    assert cached.memory.progress.given_back == ()
+    assert cached.memory.progress.released == ()
 
 
 def test_a_loss_counts_once_however_often_a_launcher_is_killed_over_it(patient: Request) -> None:
     observation = cluster([claim("c", 1000), claim("d", 950, "")], [node("a", status__allocatable=BARE)])
     first = waited(patient, observation)
     second = state_machine.step(patient, Memory(progress=first.memory.progress), observation)
-    assert given_back(second) == ["c", "d"]
+    assert released(second) == ["c", "d"]
     progress = second.memory.progress
     assert isinstance(progress, Progress)
-    assert node_release.told(progress.given_back) == (
-        "2 machines given back, the last: i-0d / NodeClaim d: not registered after 900 s"
+    assert node_release.describe(progress.released) == (
+        "2 nodes released, the last: i-0d / NodeClaim d: not registered after 900 s"
     )
 
 
@@ -213,22 +213,22 @@ def test_at_the_deadline_machines_on_their_way_go_after_the_placeholders_and_bef
     claims = [starting("new"), starting("registered", "b"), starting("whole", "a")]
     observation = cluster(claims, [node("a"), bare], [held(patient, 0, "a"), held(patient, 1)])
     step = cut_short(patient, observation)
-    told = "i-0new / NodeClaim new: not registered, and not waited for any more"
+    told = "i-0new / NodeClaim new: not registered, and no longer needed"
     assert step.actions == (
         Remove(name="hold-r1-0", uid="uid-0"),
         Remove(name="hold-r1-1", uid="uid-1"),
-        GiveBack(claim="new", uid="uid-new", reason=told, late=False),
-        GiveBack(
+        ReleaseNode(claim="new", uid="uid-new", reason=told, late=False),
+        ReleaseNode(
             claim="registered",
             uid="uid-registered",
-            reason="i-0registered / NodeClaim registered: not initialized, and not waited for any more",
+            reason="i-0registered / NodeClaim registered: not initialized, and no longer needed",
             late=False,
         ),
         Recount(),
     )
     # They did not take too long, so that nothing is lost.
     assert step.memory.progress is not None
-    assert step.memory.progress.given_back == ()
+    assert step.memory.progress.released == ()
     going = [{**one, "metadata": {**one["metadata"], "deletionTimestamp": stamp(NOW)}} for one in claims[:2]]
     (end,) = state_machine.step(patient, step.memory, cluster([*going, claims[2]], [node("a"), bare])).actions
     assert isinstance(end, End)
@@ -237,7 +237,7 @@ def test_at_the_deadline_machines_on_their_way_go_after_the_placeholders_and_bef
 def test_machines_on_their_way_go_before_the_next_pool_is_noted() -> None:
     request = asked(fallbacks=[fallback()])
     step = cut_short(request, cluster([starting("new")], []))
-    assert given_back(step) == ["new"]
+    assert released(step) == ["new"]
     assert step.memory.candidate == 0
     assert state_machine.step(request, step.memory, cluster([], [])).memory.candidate == 1
 
@@ -250,10 +250,10 @@ def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: R
     )
     memory = {"quorum_since": NOW - patient.hold_seconds}
     step = waited(patient, observation, **memory)
-    assert (given_back(step), step.actions[-1]) == (["late"], Recount())
+    assert (released(step), step.actions[-1]) == (["late"], Recount())
     assert step.actions[0] == Remove(name="hold-r1-2", uid="uid-2")
     holding = waited(patient, observation, quorum_since=NOW - patient.hold_seconds + 1)
-    assert given_back(holding) == []
+    assert released(holding) == []
 
 
 def test_node_whose_node_claim_is_being_deleted_is_not_counted(patient: Request) -> None:
@@ -280,7 +280,7 @@ def test_node_whose_node_claim_is_being_deleted_is_not_counted(patient: Request)
 def test_machines_on_their_way_stay_as_long_as_somebody_else_waits_for_one(
     patient: Request, other: Object, back: list[str]
 ) -> None:
-    assert given_back(cut_short(patient, cluster([starting("new")], [], [other]))) == back
+    assert released(cut_short(patient, cluster([starting("new")], [], [other]))) == back
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_pod_that_bears_the_pools_taints_may_wait_for_its_nodes(
     ]
     pool = observe.node_pool({"spec": {"template": {"spec": {"taints": taints}}}})
     other = other_pod(spec__tolerations=tolerations)
-    assert given_back(cut_short(patient, cluster([starting("new")], [], [other], pool=pool))) == back
+    assert released(cut_short(patient, cluster([starting("new")], [], [other], pool=pool))) == back
 
 
 @pytest.mark.parametrize(
@@ -318,15 +318,15 @@ def test_pod_that_bears_the_pools_taints_may_wait_for_its_nodes(
 def test_node_claim_that_was_not_made_for_the_run_alone_stays(patient: Request, spec: Object) -> None:
     """Neither when it takes too long nor when the wait is over."""
     theirs = {**claim("theirs", 1000, ""), "spec": spec}
-    assert given_back(waited(patient, cluster([theirs], []))) == []
-    assert given_back(cut_short(patient, cluster([theirs], []))) == []
+    assert released(waited(patient, cluster([theirs], []))) == []
+    assert released(cut_short(patient, cluster([theirs], []))) == []
 
 
 def test_begin_for_an_event_gives_no_node_claim_back(patient: Request) -> None:
     """A refusal that anybody may have written, while a NodeClaim has a problem."""
     stuck = claim("stuck", 60, "")
     stuck["status"]["conditions"] = [{"type": "Launched", "status": "Unknown", "reason": "Unauthorized"}]
-    told = observe.Warned(
+    told = observe.WarningEvent(
         kind="NodeClaim", name="small-x", reason="InsufficientCapacityError", message="", at=NOW
     )
     one_way = {"requirements": [{"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]}
@@ -338,7 +338,7 @@ def test_begin_for_an_event_gives_no_node_claim_back(patient: Request) -> None:
 
 def test_pods_that_keep_a_machine_without_a_job_wait_for_one_too(patient: Request) -> None:
     waiting = {**warm(""), "spec": other_pod()["spec"], "status": {"phase": "Pending"}}
-    assert given_back(cut_short(patient, cluster([starting("new")], [], [waiting]))) == []
+    assert released(cut_short(patient, cluster([starting("new")], [], [waiting]))) == []
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_machines_from_before_those_that_go_already_and_those_in_use_stay(
     patient: Request, claims: list[Object], others: list[Object]
 ) -> None:
     bare = node("b", metadata__labels=UNINITIALIZED, status__allocatable=BARE)
-    assert given_back(cut_short(patient, cluster(claims, [bare], others))) == []
+    assert released(cut_short(patient, cluster(claims, [bare], others))) == []
 
 
 def test_without_fresh_lists_a_wait_that_can_never_succeed_looks_again_before_it_ends(
@@ -361,13 +361,13 @@ def test_without_fresh_lists_a_wait_that_can_never_succeed_looks_again_before_it
 ) -> None:
     gone = cluster([starting("new")], [], pool=None)
     assert waited(patient, dataclasses.replace(gone, fresh=False)).actions == (Recount(),)
-    assert given_back(waited(patient, gone)) == ["new"]
+    assert released(waited(patient, gone)) == ["new"]
 
 
 def test_a_signal_gives_back_what_is_on_its_way_but_for_a_training_that_goes_on(patient: Request) -> None:
-    observation, memory = cluster([starting("new")], []), Memory(progress=begun(NOW - 100))
+    observation, memory = cluster([starting("new")], []), Memory(progress=initial_progress(NOW - 100))
     back, end = state_machine.stop(patient, memory, observation)
-    assert isinstance(back, GiveBack)
+    assert isinstance(back, ReleaseNode)
     assert isinstance(end, End)
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     going = dataclasses.replace(observation, training=training)
@@ -377,4 +377,4 @@ def test_a_signal_gives_back_what_is_on_its_way_but_for_a_training_that_goes_on(
 def test_a_training_that_fails_for_good_gives_back_what_came_for_its_lost_worker(patient: Request) -> None:
     failed = Training(uid="t", ours=True, nodes=2, outcome="Failed", message="it did")
     observation = cluster([starting("new")], [], training=failed)
-    assert given_back(waited(patient, observation, training_uid="t")) == ["new"]
+    assert released(waited(patient, observation, training_uid="t")) == ["new"]

@@ -10,9 +10,9 @@ import pytest
 from launcher import metrics, observe, state_machine
 from launcher.actions import Memory
 from launcher.manifests import stamp
-from launcher.metrics import Refusal, Tally
-from launcher.observe import Observation, Training, Warned
-from launcher.progress import Loss, Progress, begun
+from launcher.metrics import Counters, Refusal
+from launcher.observe import Observation, Training, WarningEvent
+from launcher.progress import Loss, Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, seen
@@ -29,17 +29,17 @@ class Counting:
     """A launcher's memory and counts over one observation after another."""
 
     def __init__(self, request: Request, memory: Memory | None = None) -> None:
-        self.request, self.memory, self.tally = request, memory or Memory(), metrics.nothing(request)
+        self.request, self.memory, self.counters = request, memory or Memory(), metrics.new_counters(request)
 
-    def see(self, *moments: Observation) -> Tally:
+    def see(self, *moments: Observation) -> Counters:
         for moment in moments:
             step = state_machine.step(self.request, self.memory, moment)
-            self.tally = metrics.stepped(self.tally, self.request, self.memory, step, moment)
+            self.counters = metrics.count_step(self.counters, self.request, self.memory, step, moment)
             self.memory = step.memory
-        return self.tally
+        return self.counters
 
 
-def refusal(uid: str, at: float = NOW, about: str = "small-x", **changes: Any) -> Warned:
+def refusal(uid: str, at: float = NOW, about: str = "small-x", **changes: Any) -> WarningEvent:
     item = {
         "metadata": {"name": uid, "uid": uid},
         "involvedObject": {"kind": "NodeClaim", "name": about},
@@ -48,17 +48,17 @@ def refusal(uid: str, at: float = NOW, about: str = "small-x", **changes: Any) -
         "lastTimestamp": stamp(at),
         **changes,
     }
-    return observe.warned(item)
+    return observe.warning_event(item)
 
 
-def at(now: float, *warnings: Warned, nodes: int = 0, fresh: bool = True) -> Observation:
+def at(now: float, *warnings: WarningEvent, nodes: int = 0, fresh: bool = True) -> Observation:
     there = seen([node(f"n{index}") for index in range(nodes)])
     return dataclasses.replace(there, now=now, warnings=warnings, fresh=fresh)
 
 
 def test_a_wait_shows_what_is_there_and_what_is_asked_for() -> None:
     counting = Counting(asked())
-    assert (counting.tally.waiting, counting.tally.attempts) == (False, 0), "nothing was seen yet"
+    assert (counting.counters.waiting, counting.counters.attempts) == (False, 0), "nothing was seen yet"
     now = counting.see(at(NOW, nodes=1))
     assert (now.run, now.pool, now.waiting) == ("r1", "small", True)
     assert (now.ready_nodes, now.nodes_wanted, now.attempts) == (1, 4, 1)
@@ -111,7 +111,7 @@ def test_a_failed_end_is_no_wait() -> None:
 
 
 def test_a_restart_counts_once_and_is_a_wait_while_its_pods_leave() -> None:
-    counting = Counting(asked(maxRestarts=1), Memory(progress=begun(NOW - 500), training_uid="t"))
+    counting = Counting(asked(maxRestarts=1), Memory(progress=initial_progress(NOW - 500), training_uid="t"))
     going = Training(uid="t", ours=True, nodes=3, outcome="", message="", created=NOW - 100)
     labels = {"training.kubeflow.org/job-name": "train-r1"}
     meta = {"name": "train-r1-worker-0", "namespace": "training", "uid": "w", "labels": labels}
@@ -162,11 +162,11 @@ def test_refusals_are_remembered_for_as_long_as_they_may_be_told_again_and_no_lo
     old = refusal("old")
     late = NOW + metrics.REMEMBERED_SECONDS + 1
     counting.see(at(NOW, old), at(late, old, refusal("new", late)), at(late + 1, old))
-    assert counting.tally.refused == {SMALL: 2}, "one that is still told is still known"
+    assert counting.counters.refused == {SMALL: 2}, "one that is still told is still known"
     counting.see(at(late + 2, refusal("newest", late + 2)))
-    assert sorted(counting.tally.known) == ["new", "newest"]
+    assert sorted(counting.counters.counted_events) == ["new", "newest"]
     counting.see(at(late + 3), at(late + 4, refusal("new", late)))
-    assert counting.tally.refused == {SMALL: 3}
+    assert counting.counters.refused == {SMALL: 3}
 
 
 def test_refusals_are_of_the_pool_that_is_tried() -> None:
@@ -189,8 +189,8 @@ def test_a_machine_that_is_given_back_counts_once() -> None:
     def lost(now: float) -> Observation:
         return dataclasses.replace(at(now), claims=(observe.claim(claim, now),))
 
-    assert counting.see(lost(NOW), lost(NOW + 59)).machines_given_back == 0
-    assert counting.see(lost(NOW + 60), lost(NOW + 61)).machines_given_back == 1
+    assert counting.see(lost(NOW), lost(NOW + 59)).released_nodes == 0
+    assert counting.see(lost(NOW + 60), lost(NOW + 61)).released_nodes == 1
 
 
 def test_a_launcher_that_follows_a_dead_one_counts_only_what_is_its_own() -> None:
@@ -200,17 +200,17 @@ def test_a_launcher_that_follows_a_dead_one_counts_only_what_is_its_own() -> Non
         candidate=0,
         since=NOW - 900,
         began=NOW - 100,
-        given_back=(Loss(uid="u", told="i-0"),),
+        released=(Loss(uid="u", message="i-0"),),
         idle_node_seconds=70.0,
     )
     counting = Counting(asked(attempts=3), Memory(progress=inherited))
     now = counting.see(at(NOW, refusal("before", NOW - 50), nodes=1))
-    assert (now.attempts, now.machines_given_back, now.idle_node_seconds, now.refused) == (0, 0, 0, {})
+    assert (now.attempts, now.released_nodes, now.idle_node_seconds, now.refused) == (0, 0, 0, {})
     now = counting.see(at(NOW + 10, refusal("before", NOW - 50), refusal("own", NOW + 9), nodes=1))
     assert (now.attempts, now.idle_node_seconds, now.refused) == (0, pytest.approx(10), {SMALL: 1})
 
 
 def test_the_time_of_a_decision_is_kept() -> None:
-    counted = metrics.decided(Counting(asked()).see(at(NOW, nodes=4)), 0.25)
+    counted = metrics.count_decision(Counting(asked()).see(at(NOW, nodes=4)), 0.25)
     assert counted.decision_seconds == 0.25
     assert Counting(asked()).see(at(NOW, nodes=4)).decision_seconds is None

@@ -9,7 +9,7 @@ import pytest
 from launcher.actions import Report, is_news
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
-from tests.unit.launcher.test_runs import CLAIMS, hurried, made_for, stamp
+from tests.unit.launcher.test_loop import CLAIMS, hurried, made_for, stamp
 
 pytestmark = pytest.mark.unit
 
