@@ -120,7 +120,7 @@ def validate(problems: Problems, model: type[M], config: Mapping[str, Any], pref
         errors = error.errors(include_url=False)
     misspelt = {_meant(model, each) for each in errors if _is_unknown_key(each)}
     for each in errors:
-        path = prefix + _path(each["loc"])
+        path = prefix + _path(each)
         is_reported = each["type"] == "missing" and each["loc"] in misspelt
         problems.invalidate(path, None if is_reported else _message(model, each))
     return _partial(model, config, [each["loc"] for each in errors])
@@ -181,10 +181,11 @@ def unit_of(field: FieldInfo) -> str:
     return extra_of(field, "unit")
 
 
-def _path(location: Location) -> str:
-    """Return the path of a key from pydantic's location. That of an invalid key of a mapping ends with [key]."""
+def _path(error: ErrorDetails) -> str:
+    """Return the path of a key. The location of an invalid key of a mapping ends with [key]."""
+    location, key = error["loc"], error["input"]
     if location[-1] == "[key]":
-        location = (*location[:-2], str(location[-2]))
+        location = (*location[:-2], key if isinstance(key, str) else shown(key))
     parts = [f"[{each}]" if isinstance(each, int) else f".{each}" for each in location]
     return "".join(parts).removeprefix(".")
 

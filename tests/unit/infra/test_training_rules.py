@@ -74,8 +74,10 @@ def test_a_name_that_yaml_takes_for_no_text_is_told_once(name: Any, what: str) -
     with pytest.raises(SettingsError) as caught:
         read("test", with_training(env={name: "x"}), NOW)
     (line,) = caught.value.lines
-    assert line.startswith("trainyard:training.env.")
-    assert f", which is {what}; it must be a text, in quotes" in line
+    key = {True: "true", None: "null", 5: "5"}[name]
+    assert line.startswith(
+        f"trainyard:training.env.{key}: has the key {key}, which is {what}; it must be a text"
+    )
 
 
 def test_secrets_of_the_training_reach_its_workers_as_references() -> None:
