@@ -96,7 +96,7 @@ class QueueStorage(Model):
 class Scheduling(Model):
     """The scheduling of workers."""
 
-    priority_class_name: ObjectName | None = setting(None, NEXT_JOB, example="trainyard-worker")
+    priority_class_name: ObjectName | None = setting(None, NEXT_JOB, example=names.WORKER_PRIORITY_CLASS)
     """An existing PriorityClass."""
 
 
