@@ -32,7 +32,7 @@ class Gateway(Protocol):
     """The cluster as the launcher needs it. Every method may raise ApiError and ApiUnavailable."""
 
     def owner(self, request: Request, job: str) -> Owner:
-        """The launcher's own Job."""
+        """Return the launcher's own Job."""
 
     def lacking(self, request: Request) -> list[str]:
         """Return what the cluster lacks for the request: priority classes, the training operator."""

@@ -1,4 +1,4 @@
-"""The Lease of a run: one launcher at a time acts for it, and its progress stands in an annotation."""
+"""The Lease of a run: it lets one launcher at a time act, and stores the progress in an annotation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunLease(LeaderElector):
         self._candidates = request.candidates
 
     def progress(self) -> Progress | None:
-        """Return the progress of the run that stands in the Lease; None where there is none that can be read."""
+        """Return the progress in the Lease; None if there is none, or if it can't be read."""
         text = self.annotations.get(names.ANNOTATION_ATTEMPT)
         try:
             return progress.loads(text, self._candidates) if text else None
@@ -69,7 +69,7 @@ class RunLease(LeaderElector):
 
 
 def stored_progress(item: Mapping[str, Any]) -> str:
-    """Return the progress that stands in a Lease; empty where there is none."""
+    """Return the text of the progress in a Lease; "" if there is none."""
     return str((item["metadata"].get("annotations") or {}).get(names.ANNOTATION_ATTEMPT) or "")
 
 

@@ -31,12 +31,12 @@ from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
 
-# A deletion with a grace period of 0 removes the pod from the API before the kubelet has ended it, and the kubelet then
-# refuses the worker that takes its place, as the GPUs are still given away. The pause process ends at once anyway.
+# With a grace period of 0, the API server removes the pod before the kubelet has ended it. Then the kubelet refuses the
+# worker on this node, because its GPUs are still allocated. The pause process ends at once anyway.
 PLACEHOLDER_GRACE_SECONDS = 1
-# A placeholder on a node that does not answer holds nothing. Kubernetes' own default is 300 s.
+# The toleration of not-ready and unreachable nodes. Kubernetes' default is 300 s.
 LOST_NODE_SECONDS = 30
-# Under a directory that is not root's own, one is made by the training's user, if by anybody.
+# Root without capabilities can't create a directory below one of another user; then the training may create it.
 OPEN = """for place in "$@"; do
   [ -d "$place" ] || mkdir -p "$place" || echo "$place is left to the user $0" >&2
   [ ! -d "$place" ] || [ "$(stat -c %u "$place")" != 0 ] || chmod 1777 "$place"
@@ -53,12 +53,12 @@ class Owner:
 
 
 def stamp(now: float, timespec: str = "seconds") -> str:
-    """Seconds since the epoch as Kubernetes writes a time."""
+    """Return a time in seconds since the epoch as Kubernetes writes it."""
     return datetime.fromtimestamp(now, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def owner_reference(owner: Owner) -> JsonObject:
-    """What makes an object go when the launcher's Job is deleted."""
+    """Return the ownerReference with which Kubernetes deletes an object together with the launcher's Job."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -70,7 +70,7 @@ def owner_reference(owner: Owner) -> JsonObject:
 
 
 def labels(request: Request, role: str) -> dict[str, str]:
-    """The labels of everything that a launcher makes."""
+    """Return the labels of every object that a launcher creates."""
     return {names.LABEL_RUN: request.run_id, names.LABEL_ROLE: role, names.LABEL_MANAGED_BY: names.MANAGED_BY}
 
 
@@ -90,7 +90,7 @@ def _container_security() -> JsonObject:
 
 
 def _resources(request: Request) -> JsonObject:
-    """Requests equal limits, so that a pod is Guaranteed and a worker fits where its placeholder did."""
+    """Return equal requests and limits, so that pods are Guaranteed and a worker fits where its placeholder did."""
     return {"requests": request.resources, "limits": request.resources}
 
 
@@ -105,11 +105,13 @@ def _placement(request: Request) -> JsonObject:
 
 
 def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonObject:
-    """The pod that makes Karpenter buy one node and holds it until a worker displaces it.
+    """Return the pod for which Karpenter launches one node, and that holds it until a worker preempts the pod.
 
-    It asks for exactly what a worker asks for. `wait` is the attempt and candidate that it is made in. Owned by the
-    launcher's Job, so that Kubernetes deletes it with the Job. The NodeClaim that Karpenter creates for it carries the
-    mark of the run.
+    It has the resources of a worker. The launcher's Job owns it, so that Kubernetes deletes it with the Job. The
+    NodeClaim that Karpenter creates for it carries the mark of the run.
+
+    Args:
+        wait: The label of the wait (`Progress.label`).
     """
     spec = _placement(request)
     spec["affinity"] = {"nodeAffinity": add_mark({}, mark(request.namespace, request.run_id))}
@@ -150,21 +152,23 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
 
 
 def training_job(request: Request, nodes: int, reason: str, restart: int = 0) -> JsonObject:
-    """The PyTorchJob for exactly this many nodes: one Master and Workers for the rest, or Workers alone if elastic.
+    """Return the PyTorchJob for exactly this number of nodes: a Master and Workers, or only Workers if elastic.
 
-    `restart` is how many trainings of the run came before this one. It has no owner: a training goes on, and its record
-    stays, when the launcher's Job is deleted. The restart policy is Never, since the operator restarts single pods,
-    while the others of a static world wait for the lost one in vain: the launcher begins the whole gang anew. Nor is
-    there a `backoffLimit`, at which the operator would delete the pods, and with them their logs and exit codes
-    (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs in pkg/controller.v1/common/job.go). Finished pods are
-    kept for their logs; the launcher removes what still runs after a failure.
+    It has no owner, so that the job continues when the launcher's Job is deleted. The restart policy is Never: the
+    operator restarts single pods, but in a static world the other workers would wait for the lost one without end. So
+    the launcher restarts all of them. There is no `backoffLimit`, because at the limit the operator deletes the pods
+    with their logs and exit codes (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs in
+    pkg/controller.v1/common/job.go). Finished pods are kept for their logs.
+
+    Args:
+        restart: How many PyTorchJobs the run had before.
     """
     replicas: JsonObject = {"Master": _replica(request, nodes, 1, restart, leads=True)}
     if nodes > 1:
         replicas["Worker"] = _replica(request, nodes, nodes - 1, restart, leads=False)
     elastic: JsonObject = {}
     if request.shape == names.SHAPE_ELASTIC:
-        # Which of them has rank 0 torchrun's agents find out.
+        # torchrun's agents decide which of them has rank 0.
         replicas = {"Worker": _replica(request, nodes, nodes, restart, leads=True)}
         elastic = {"elasticPolicy": _elastic(request, nodes, restart)}
     run_policy: JsonObject = {"cleanPodPolicy": "None"}
@@ -194,9 +198,9 @@ def training_job(request: Request, nodes: int, reason: str, restart: int = 0) ->
 
 
 def _elastic(request: Request, nodes: int, restart: int) -> JsonObject:
-    """What lets torchrun's agents go on with fewer workers, or with those whose processes failed, by themselves.
+    """Return the elasticPolicy, with which torchrun's agents continue with fewer workers or restart processes.
 
-    There are no `metrics`: with them the operator makes an autoscaler that sizes the job by its load
+    It has no `metrics`: with them the operator creates an autoscaler that scales the job by its load
     (github.com/kubeflow/training-operator v1.9.4, pkg/controller.v1/pytorch/hpa.go).
     """
     return {
@@ -209,32 +213,32 @@ def _elastic(request: Request, nodes: int, restart: int) -> JsonObject:
 
 
 def _rendezvous(request: Request, restart: int) -> str:
-    """torchrun's --rdzv-id, else `none` for every job.
+    """Return torchrun's --rdzv-id; the operator's default is the same for every job.
 
-    The names of the pods, and so the address of the rendezvous, are those of the training before: a process that
-    outlived it finds another id there than its own, and stays out.
+    After a restart, pods have the same names, and so the rendezvous has the same address. Another id keeps out
+    processes of the old job.
     """
     return f"{request.run_id}-{restart}"
 
 
 def _rendezvous_environment(request: Request, nodes: int, restart: int) -> dict[str, str]:
-    """What workers are told of the others; the rest comes from the operator."""
+    """Return the variables for the rendezvous that the operator does not set."""
     if request.shape == names.SHAPE_ELASTIC:
-        # After a change of the members the survivors would look for the store of an agent that is gone
+        # After a change of the members, the others would connect to the store of an agent that is gone
         # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return {names.ENV_EXPECTED_NODES: str(nodes), "PET_RDZV_ID": _rendezvous(request, restart)}
 
 
 def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads: bool) -> JsonObject:
-    """`leads` says whether rank 0, which serves the metrics, may be in such a pod."""
+    """Return one replica spec. `leads` says whether one of its pods may have rank 0, which serves the metrics."""
     worker = request.worker
     port = _metrics_port(worker) if leads else None
     env = {
-        # EFA's huge pages are neither used nor asked for (`hugepages-2Mi`). For Karpenter no type has any, so that it
-        # would buy nothing for a pod that asks (github.com/aws/karpenter-provider-aws v1.14.1, computeCapacity in
-        # pkg/providers/instancetype/types.go; issue 3315). And with them a fork, as data loaders make it, may find no
-        # memory; without them EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
+        # EFA's huge pages are not used, and `hugepages-2Mi` is not requested. For Karpenter no instance type has any,
+        # so it would launch no node for such a pod (github.com/aws/karpenter-provider-aws v1.14.1, computeCapacity in
+        # pkg/providers/instancetype/types.go; issue 3315). With huge pages, a fork of a data loader may run out of
+        # memory; without them, EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
         **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
         **VARIABLES,
         **worker.env,
@@ -284,7 +288,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
                 "terminationGracePeriodSeconds": _grace_seconds(worker),
                 **({"initContainers": [_open_volumes(request, shared)]} if worker.writes else {}),
                 "containers": [container],
-                # Data loaders and NCCL exchange data through /dev/shm, of which containers get 64 MiB by default.
+                # Data loaders and NCCL exchange data through /dev/shm, which has 64 MiB by default.
                 "volumes": [
                     {
                         "name": SHARED_MEMORY_VOLUME,
@@ -307,13 +311,13 @@ def _secret_variable(name: str, place: str) -> JsonObject:
 
 
 def _metrics_port(worker: Worker) -> int | None:
-    """Where rank 0 is told to serve metrics; None where it is told nothing, or no port."""
-    told = worker.env.get(names.ENV_METRICS_PORT, "")
-    return int(told) if re.fullmatch(r"[1-9][0-9]{0,4}", told) and int(told) < 65536 else None
+    """Return the port on which rank 0 serves metrics; None without one, or if the variable is not a port."""
+    port = worker.env.get(names.ENV_METRICS_PORT, "")
+    return int(port) if re.fullmatch(r"[1-9][0-9]{0,4}", port) and int(port) < 65536 else None
 
 
 def _scrape_annotations(port: int) -> dict[str, str]:
-    """What Prometheus' chart goes by as it comes; no standard (prometheus-community/helm-charts@005bec2)."""
+    """Return the annotations that Prometheus' chart uses by default (prometheus-community/helm-charts@005bec2)."""
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(port),
@@ -322,17 +326,17 @@ def _scrape_annotations(port: int) -> dict[str, str]:
 
 
 def _grace_seconds(worker: Worker) -> int:
-    """Seconds from a worker's SIGTERM to its SIGKILL: what torchrun leaves its processes, and some for its own end."""
+    """Return the termination grace period in seconds: torchrun's timeout for its processes, and a margin."""
     return (
         int(worker.env.get(names.SHUTDOWN_VARIABLE, names.SHUTDOWN_SECONDS)) + names.SHUTDOWN_MARGIN_SECONDS
     )
 
 
 def _open_volumes(request: Request, shared: list[JsonObject]) -> JsonObject:
-    """What lets the pod's user write to directories of shared volumes: it makes those that are missing, as root.
+    """Return the init container that creates the directories in shared volumes that workers write to, as root.
 
-    The root of a new volume belongs to root, too. Everyone may then make files there and remove none but their own, as
-    in /tmp. A directory that is somebody else's is left as it is, so that the container needs no capability.
+    Directories of root, such as the top of a new volume, get the mode of /tmp: every user may create files there and
+    delete only their own. A directory of another user is not changed, so that the container needs no capability.
     """
     small = {"cpu": "100m", "memory": "64Mi"}
     return {
@@ -352,7 +356,7 @@ def _open_volumes(request: Request, shared: list[JsonObject]) -> JsonObject:
 
 
 def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str, message: str) -> JsonObject:
-    """A v1 Event on the launcher's Job. `kind` is Normal or Warning; messages may have 1024 characters."""
+    """Return a v1 Event on the launcher's Job. `kind` is Normal or Warning; messages may have 1024 characters."""
     return {
         "apiVersion": "v1",
         "kind": "Event",

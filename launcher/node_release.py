@@ -90,8 +90,8 @@ def overdue(
 def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[ReleaseNode, ...]:
     """Return the NodeClaims to delete at the end of a wait or a run: created after `since`, and not initialized.
 
-    Other pods may also wait for one of these nodes. So none is deleted while a pod of another workload waits for a node
-    of the pool. `seen` must come from fresh lists, and the NodeClaims must be listed after the nodes, so that a
+    Other pods may also wait for one of these nodes. So no NodeClaim is deleted while a pod of another workload waits
+    for a node of the pool. `seen` must come from fresh lists, with the NodeClaims listed after the nodes, so that a
     NodeClaim names each node that is counted.
     """
     taints = seen.pool.taints if seen.pool is not None else ()

@@ -1,4 +1,7 @@
-"""What a launcher is asked to do: TRAINYARD_REQUEST, MIN_NODES and MAX_NODES, checked and frozen."""
+"""Read and check the request of a run: TRAINYARD_REQUEST, MIN_NODES and MAX_NODES.
+
+The entry point is `parse_request()`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from trainyard.k8s import names, quantity
 
 _SHAPE = re.compile(f"{names.SHAPE_STATIC}|{names.SHAPE_ELASTIC}")
 
-# Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
+# Karpenter does not try an offering for three minutes after EC2 refused it, so an earlier retry is useless
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
 MIN_RETRY_SECONDS = 180
 MIN_NODE_START_SECONDS = 60
@@ -22,7 +25,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 
 class RequestError(ValueError):
-    """A request that is wrong; the message has one line per mistake, each with its place."""
+    """The request is wrong; the message has one line per error, each with its place."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -31,11 +34,13 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A capacity block: when it ends and from when its machines are taken back, in seconds since the epoch.
+    """A capacity block. Times are seconds since the epoch.
 
-    `begins` is when its first machine can be had, None where that is not said. Karpenter takes machines back by a
-    drain, before EC2 ends them (`names.CAPACITY_BLOCK_DRAIN_SECONDS`). With `on_demand_fallback` machines are bought on
-    demand while it can't be used.
+    Attributes:
+        reclaimed_at: When Karpenter starts to drain its nodes, before EC2 terminates them
+            (`names.CAPACITY_BLOCK_DRAIN_SECONDS`).
+        on_demand_fallback: Whether nodes are launched on demand while the block can't be used.
+        begins: When the first node can be launched; None if it is not known.
     """
 
     ends: float
@@ -48,8 +53,10 @@ class Block:
 class Pool:
     """The nodes that a run may use: all of one instance type, in one zone.
 
-    `per_node` is the full number of `resource` on such a node, `max_nodes` the ceiling that the settings give. `block`
-    is the capacity block that they are of, if any.
+    Attributes:
+        per_node: The number of `resource` on a node.
+        max_nodes: The maximum from the settings.
+        block: The capacity block of the nodes, if any.
     """
 
     name: str
@@ -66,7 +73,7 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Placeholder:
-    """The pod that holds a node until a worker takes its place."""
+    """The pod that holds a node until a worker preempts it."""
 
     image: str
     priority_class: str
@@ -74,11 +81,12 @@ class Placeholder:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """The pod that trains.
+    """The pod that trains. `cpu`, `memory` and `shared_memory` are Kubernetes quantities.
 
-    `cpu`, `memory` and `shared_memory` are Kubernetes quantities. `mounts` maps the claim of a shared volume to the
-    directory where the pod sees it; `writes` are the directories there that are made, where they are missing, for every
-    pod to write to.
+    Attributes:
+        mounts: The mount path of each PersistentVolumeClaim.
+        writes: The directories in these volumes that are created if they are missing, writable for every pod.
+        secrets: The `<Secret>/<key>` of each environment variable.
     """
 
     image: str
@@ -98,7 +106,7 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback:
-    """The pool to try when those before it can't give MIN nodes, the worker for its machines, and how long to wait."""
+    """A pool for the case that those before it have fewer than MIN nodes, its worker, and how long to wait."""
 
     pool: Pool
     worker: Worker
@@ -109,11 +117,15 @@ class Fallback:
 class Request:
     """One run. Durations are in seconds.
 
-    `pool`, `worker` and `deadline_seconds` are the first candidate's, `fallbacks` the candidates after it. An attempt
-    tries each of them once; there are up to `attempts`, with at least `retry_seconds` between them. A machine that can
-    take no worker after `node_start_seconds` is given back. A training that fails is begun anew up to `max_restarts`
-    times; `active_deadline_seconds` is for all of its trainings together. `shape` is that of the world, static or
-    elastic.
+    Attributes:
+        pool: The pool of the first candidate; `worker` and `deadline_seconds` are the first candidate's, too.
+        node_start_seconds: After this time, a node that can't run a worker is released.
+        attempts: The maximum number of attempts. Each tries every candidate once.
+        retry_seconds: The minimum pause between attempts.
+        max_restarts: How often the run restarts after a failure.
+        shape: The shape of the world: static or elastic.
+        active_deadline_seconds: The limit for all PyTorchJobs of the run together.
+        fallbacks: The other candidates.
     """
 
     run_id: str
@@ -135,54 +147,49 @@ class Request:
 
     @property
     def candidates(self) -> int:
-        """How many pools there are to try."""
+        """The number of candidate pools."""
         return 1 + len(self.fallbacks)
 
     def candidate(self, index: int) -> Request:
-        """This request with pool, worker and deadline of the candidate `index`, from 0 to below `candidates`."""
+        """Return this request with the pool, worker and deadline of the candidate `index`."""
         if index == 0:
             return self
         fallback = self.fallbacks[index - 1]
-        return replace(
-            self,
-            pool=fallback.pool,
-            worker=fallback.worker,
-            deadline_seconds=fallback.deadline_seconds,
-        )
+        return replace(self, **vars(fallback))
 
     @property
     def lease(self) -> str:
-        """Name of the Lease that the launcher of this run holds."""
+        """The name of the Lease that the launcher of this run holds."""
         return f"{names.LAUNCHER_JOB_PREFIX}{self.run_id}"
 
     @property
     def training_job(self) -> str:
-        """Name of the PyTorchJob."""
+        """The name of the PyTorchJob."""
         return f"{names.TRAINING_JOB_PREFIX}{self.run_id}"
 
     def placeholder_name(self, index: int) -> str:
-        """Name of the placeholder pod with this index, from 0 to below `max_nodes`."""
+        """Return the name of the placeholder pod with this index, from 0 to below `max_nodes`."""
         return f"{names.PLACEHOLDER_PREFIX}{self.run_id}-{index}"
 
     @property
     def resources(self) -> dict[str, str]:
-        """What a worker, and so its placeholder, asks of a node."""
-        wanted = {"cpu": self.worker.cpu, "memory": self.worker.memory}
-        wanted[self.pool.resource] = str(self.pool.per_node)
+        """The resources of a worker, and so of its placeholder."""
+        resources = {"cpu": self.worker.cpu, "memory": self.worker.memory}
+        resources[self.pool.resource] = str(self.pool.per_node)
         if self.pool.efa_per_node:
-            wanted[names.EFA_RESOURCE] = str(self.pool.efa_per_node)
-        return wanted
+            resources[names.EFA_RESOURCE] = str(self.pool.efa_per_node)
+        return resources
 
 
 def parse_request(environment: Mapping[str, str]) -> Request:
-    """The request in this process environment. Raises RequestError with every mistake at once."""
+    """Return the request in this process environment. Raises RequestError with all errors together."""
     problems: list[str] = []
     text = environment.get(names.ENV_REQUEST)
     if not text:
         raise RequestError([f"{names.ENV_REQUEST} is not set; it must be the request of a run as JSON"])
     try:
         document = json.loads(text)
-    # Also of a number or of lists in lists without end.
+    # RecursionError: deeply nested lists.
     except (ValueError, RecursionError) as error:
         raise RequestError([f"{names.ENV_REQUEST} is no JSON: {error}"]) from None
     top = Reader(document, names.ENV_REQUEST, problems)
@@ -219,8 +226,8 @@ def parse_request(environment: Mapping[str, str]) -> Request:
     return request
 
 
-def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
-    """What each value alone does not show, but for values that are `told` of already."""
+def _contradictions(request: Request, top: str, earlier: list[str]) -> list[str]:
+    """Return the contradictions between values, except for values with an `earlier` error."""
     found: list[str] = []
     pools: list[str] = []
     for index in range(request.candidates):
@@ -234,7 +241,7 @@ def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
             )
         processes = candidate.worker.processes_per_node
         on_gpus = candidate.worker.env.get(names.ENV_DEVICE) == "cuda"
-        known = not any(problem.startswith(f"{place}.pool.perNode is ") for problem in told)
+        known = not any(problem.startswith(f"{place}.pool.perNode is ") for problem in earlier)
         if on_gpus and known and pool.resource == GPU_RESOURCE and processes > pool.per_node:
             found.append(
                 f"{place}.worker.processesPerNode is {processes}; it must be at most pool.perNode "
@@ -265,13 +272,13 @@ def _override(environment: Mapping[str, str], name: str, value: int, problems: l
 
 
 def _short(text: str) -> str:
-    """A value as it is told: of one without end, its beginning."""
+    """Return a value for a message; of a long one, the first 100 characters."""
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
 def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) -> str:
     value, place, prefix = top.raw("runId"), f"{top.place}.runId", ""
-    told = value
+    shown = value
     if value is None:
         job, place = environment.get(names.ENV_JOB_NAME, ""), names.ENV_JOB_NAME
         if not job.startswith(names.LAUNCHER_JOB_PREFIX):
@@ -279,7 +286,7 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
                 f"{place} is {job!r}; it must be {names.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
             )
             return ""
-        value, told, prefix = (
+        value, shown, prefix = (
             job.removeprefix(names.LAUNCHER_JOB_PREFIX),
             job,
             f"{names.LAUNCHER_JOB_PREFIX} and ",
@@ -290,7 +297,7 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
         or len(value) > names.RUN_ID_MAX_LENGTH
     ):
         problems.append(
-            f"{place} is {told!r}; it must be {prefix}at most {names.RUN_ID_MAX_LENGTH} lower-case letters, digits "
+            f"{place} is {shown!r}; it must be {prefix}at most {names.RUN_ID_MAX_LENGTH} lower-case letters, digits "
             "and dashes, beginning and ending with a letter or digit"
         )
         return ""
@@ -302,7 +309,7 @@ def _pool(reader: Reader) -> Pool:
     if not isinstance(tolerations, list) or not all(map(validation.is_toleration, tolerations)):
         reader.wrong(
             "tolerations",
-            "a list of tolerations, each with texts for key, operator, value and effect as a pod may have them",
+            "a list of tolerations, each with strings for key, operator, value and effect as in a pod",
         )
         tolerations = []
     pool = Pool(

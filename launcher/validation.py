@@ -16,7 +16,7 @@ from trainyard.k8s import quantity
 
 LABEL_LENGTH = 63
 NAME_LENGTH = 253
-# Longer names of repositories are refused where images are pulled (github.com/distribution/reference v0.6.0).
+# Container runtimes refuse longer names (github.com/distribution/reference v0.6.0).
 IMAGE_NAME_LENGTH = 255
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -27,8 +27,8 @@ LABEL_VALUE = re.compile(_QUALIFIED)
 _LABEL_KEY = re.compile(rf"((?P<prefix>[^/]+)/)?{_QUALIFIED}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESOURCE = re.compile(r"([a-z0-9][a-z0-9.-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-# A registry with or without a port, a repository, and a tag or a digest or both: without either a node runs whatever
-# `latest` is on that day (github.com/distribution/reference v0.6.0, reference.go).
+# A registry with or without a port, a repository, and a tag, a digest or both. Without them, a node would run `latest`
+# (github.com/distribution/reference v0.6.0, reference.go).
 _PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
 _TAG, _DIGEST = r":[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", r"@sha256:[0-9a-f]{64}"
 _PINNED_IMAGE = re.compile(
@@ -39,13 +39,13 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def is_pinned_image(text: str) -> bool:
-    """Whether this names an image with a tag or a digest, or both."""
+    """Return whether this is the name of an image with a tag, a digest or both."""
     match = _PINNED_IMAGE.fullmatch(text)
     return match is not None and len(match["name"]) <= IMAGE_NAME_LENGTH
 
 
 def is_label_key(text: str) -> bool:
-    """Whether this may be the key of a label, of a taint, or the name of a resource."""
+    """Return whether this can be the key of a label or a taint, or the name of a resource."""
     match = _LABEL_KEY.fullmatch(text)
     prefix = match["prefix"] if match else None
     return match is not None and (
@@ -54,14 +54,14 @@ def is_label_key(text: str) -> bool:
 
 
 def is_selector(labels: Mapping[str, str]) -> bool:
-    """Whether these may be labels that a pod asks of its node."""
+    """Return whether this can be a nodeSelector."""
     return all(
         is_label_key(key) and (not value or LABEL_VALUE.fullmatch(value)) for key, value in labels.items()
     )
 
 
 def is_toleration(value: Any) -> bool:
-    """Whether a pod may have this toleration, with texts alone.
+    """Return whether this is a toleration of a pod, without tolerationSeconds.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """
@@ -70,22 +70,22 @@ def is_toleration(value: Any) -> bool:
         key in parts and isinstance(item, str) for key, item in value.items()
     ):
         return False
-    key, operator, held = value.get("key", ""), value.get("operator") or "Equal", value.get("value", "")
+    key, operator, text = value.get("key", ""), value.get("operator") or "Equal", value.get("value", "")
     return (
         operator in _OPERATORS
         and value.get("effect", "") in ("", *_EFFECTS)
         and (is_label_key(key) if key else operator == "Exists")
-        and (not held or (operator == "Equal" and LABEL_VALUE.fullmatch(held) is not None))
+        and (not text or (operator == "Equal" and LABEL_VALUE.fullmatch(text) is not None))
     )
 
 
-# More seconds than anybody waits, and more of anything else than there is.
+# The limit of all numbers.
 MOST = 1_000_000_000
 _WHOLE = " of whole characters, none of them NUL"
 
 
 class Reader:
-    """Takes typed values out of a JSON object and gathers what is wrong with them in `problems`, a line each."""
+    """Reads typed values from a JSON object and adds one line per error to `problems`."""
 
     def __init__(self, values: Any, place: str, problems: list[str]) -> None:
         self.place, self.problems = place, problems
@@ -103,7 +103,7 @@ class Reader:
         return self.values.get(key)
 
     def items(self, key: str) -> list[Reader]:
-        """One reader for each object of a list."""
+        """Return one reader for each object of a list."""
         value = self.raw(key)
         if not isinstance(value, list):
             self.wrong(key, "a list of objects, which may be empty")
@@ -115,7 +115,7 @@ class Reader:
     def text(
         self, key: str, right: str = "a text", pattern: re.Pattern[str] | None = None, maximum: int = 0
     ) -> str:
-        """A text of this form, of up to `most` characters where that is given."""
+        """Return a string of this form, with at most `maximum` characters if that is given."""
         value = self.raw(key)
         if not _is_text(value) or not value or (pattern is not None and not pattern.fullmatch(value)):
             self.wrong(key, right)
@@ -126,7 +126,7 @@ class Reader:
         return value
 
     def image(self, key: str) -> str:
-        """The name of an image with a tag or a digest."""
+        """Return the name of an image with a tag or a digest."""
         value = self.raw(key)
         if isinstance(value, str) and is_pinned_image(value):
             return value
@@ -156,13 +156,13 @@ class Reader:
         return "1"
 
     def moment(self, key: str) -> float:
-        """Seconds since the epoch of a time with its zone."""
+        """Return a time with its zone in seconds since the epoch."""
         value = self.raw(key)
         try:
             parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
             if parsed is not None and parsed.tzinfo is not None:
                 parsed = parsed.astimezone(UTC)
-        except (ValueError, OverflowError):  # the first and the last day there are, in some zones
+        except (ValueError, OverflowError):  # in some zones, the first and the last day of the calendar
             parsed = None
         if parsed is None or parsed.tzinfo is None or not 1970 <= parsed.year < 9999:
             self.wrong(key, "a time with its zone, for instance 2027-01-31T11:30:00Z")
@@ -198,7 +198,7 @@ class Reader:
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
-    """Whether this is a text that a process can be given: JSON also writes NUL, and halves of a character."""
+    """Return whether this is a string that a process can get. JSON also allows NUL and single surrogates."""
     return isinstance(value, str) and not re.search("[\\0\ud800-\udfff]", value)
 
 
@@ -207,12 +207,12 @@ def kind(value: Any) -> str:
 
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
-# A worker's volumes have the names of their claims, but for this one.
+# The other volumes of a worker have the names of their claims.
 SHARED_MEMORY_VOLUME = "shared-memory"
 
 
 def read_mounts(reader: Reader) -> dict[str, str]:
-    """Claims and the directories where a worker sees them; none where nothing is said."""
+    """Return the mount path of each PersistentVolumeClaim; {} if `mounts` is absent."""
     mounts = reader.table("mounts") if "mounts" in reader.values else {}
     for claim, path in mounts.items():
         named = LABEL.fullmatch(claim) and len(claim) <= LABEL_LENGTH
@@ -235,7 +235,7 @@ def read_mounts(reader: Reader) -> dict[str, str]:
 
 
 def read_writes(reader: Reader, mounts: Mapping[str, str]) -> tuple[str, ...]:
-    """The directories of these mounts that workers write to; none where nothing is said."""
+    """Return the directories in these volumes that workers write to; () if `writes` is absent."""
     writes = reader.texts("writes") if "writes" in reader.values else ()
     for path in writes:
         if not any(path == mounted or path.startswith(f"{mounted}/") for mounted in mounts.values()):

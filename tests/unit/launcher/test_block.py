@@ -49,7 +49,7 @@ def decided(run: Request, observation: Observation, **since: Any) -> Decision:
     return decide(run, observation, count(run, observation), **since)
 
 
-def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None:
+def test_refusal_run_longer_than_block_is_refused() -> None:
     fits = decided(request(left=HOUR, longest=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(fits, Submit)
     assert fits.reason == "all 4 nodes are there"
@@ -58,7 +58,7 @@ def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None
     assert late.code == names.EXIT_IMPOSSIBLE
 
 
-def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None:
+def test_refusal_names_pool_end_and_limit() -> None:
     told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW, NOW + 300)
     assert told == (
         "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and Karpenter drains its nodes from"
@@ -68,7 +68,7 @@ def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None
 
 
 @pytest.mark.parametrize("longest", [None, 1])
-def test_nothing_starts_once_the_machines_are_being_taken_back(longest: int | None) -> None:
+def test_refusal_after_drain_start_is_refused(longest: int | None) -> None:
     assert block.refusal(request(left=1, longest=longest), NOW, NOW + 300) == ""
     told = block.refusal(request(left=0, longest=longest), NOW, NOW + 300)
     assert told.endswith("it is 2027-01-15T08:00:00Z: use a pool with a later end of its reservation")
@@ -83,7 +83,7 @@ def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     assert [type(action) for action in step.actions] == [Remove, End], "the placeholder buys nothing more"
 
 
-def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is_not() -> None:
+def test_deadline_warning_without_limit_warns() -> None:
     warned = decided(request(left=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(warned, Submit)
     assert warned.reason == (
@@ -93,7 +93,7 @@ def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is
     assert block.deadline_warning(request(left=HOUR, longest=60), NOW) == ""
 
 
-def test_a_training_that_runs_is_never_refused_and_still_warned() -> None:
+def test_follow_on_ending_block_warns_only() -> None:
     running = Training(uid="t", ours=True, nodes=4, outcome="", message="")
     step = state_machine.step(request(left=-60), Memory(), dataclasses.replace(four(), training=running))
     assert step.report.state == names.STATE_FOLLOWING
@@ -117,7 +117,7 @@ def ahead(begins: float, fallback: bool = False, longest: int | None = None) -> 
     return dataclasses.replace(later, pool=dataclasses.replace(later.pool, block=block_))
 
 
-def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
+def test_refusal_deadline_before_block_starts_is_refused() -> None:
     step = state_machine.step(ahead(301), Memory(), seen([]))
     (end,) = step.actions
     assert isinstance(end, End)
@@ -128,7 +128,7 @@ def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
     )
 
 
-def test_a_wait_into_the_block_says_when_it_begins_until_it_does() -> None:
+def test_shortfall_before_block_names_its_start() -> None:
     run = ahead(300)
     step = state_machine.step(run, Memory(), seen([]))
     assert step.report.state == names.STATE_WAITING
@@ -143,7 +143,7 @@ def test_what_a_run_may_take_counts_from_the_blocks_begin() -> None:
     assert f"activeDeadlineSeconds must be at most {HOUR} instead of {HOUR + 1}" in told
 
 
-def test_a_pool_with_fallback_buys_on_demand_before_its_block_begins() -> None:
+def test_refusal_with_on_demand_fallback_is_none() -> None:
     run = ahead(10_000, fallback=True)
     assert (block.refusal(run, NOW, NOW + 300), block.not_started(run, NOW)) == ("", "")
 
@@ -164,7 +164,7 @@ def test_without_a_block_there_is_nothing_to_say(request_: Request) -> None:
     assert (block.refusal(request_, NOW, NOW + 300), block.deadline_warning(request_, NOW)) == ("", "")
 
 
-def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str, Any]) -> None:
+def test_request_of_stack_with_block_is_read(document: dict[str, Any]) -> None:
     (pool,) = settings(with_pool(**BLOCK)).pools
     document["pool"] = program_side(pool)
     found = parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).pool.block

@@ -96,9 +96,7 @@ def seen(
         ({"status__allocatable": {"cpu": "8", "memory": "180Gi", "nvidia.com/gpu": "4"}}, "8 of 40 cpu"),
     ],
 )
-def test_a_node_that_could_take_no_worker_is_not_counted(
-    request_: Request, changes: Object, problem: str
-) -> None:
+def test_count_unusable_node_is_left_out(request_: Request, changes: Object, problem: str) -> None:
     counted = count(request_, seen([node("good"), node("bad", **changes)]))
     assert (counted.usable, dict(counted.unusable)) == (("good",), {"bad": problem})
 
@@ -116,7 +114,7 @@ def test_a_tolerated_taint_and_a_mere_wish_do_not_matter(request_: Request) -> N
     assert count(request_, seen([node("a", spec__taints=taints)])).usable == ("a",)
 
 
-def test_pods_of_others_occupy_a_node_and_our_placeholders_do_not(request_: Request) -> None:
+def test_count_only_foreign_pods_occupy_nodes(request_: Request) -> None:
     pods = [pod("other", "a", **{"nvidia.com/gpu": "1"}), pod("daemon", "b", cpu="2"), held(request_, 0, "b")]
     counted = count(request_, seen([node("a"), node("b")], pods))
     assert (counted.usable, counted.foreign) == (("b",), 1)
@@ -140,9 +138,7 @@ def test_a_node_that_only_a_warm_pod_keeps_is_free(request_: Request) -> None:
 
 
 @pytest.mark.parametrize("role", [names.ROLE_PLACEHOLDER, "warm"])
-def test_pod_with_labels_of_ours_and_ordinary_priority_occupies_its_node(
-    request_: Request, role: str
-) -> None:
+def test_count_pod_with_copied_labels_occupies_node(request_: Request, role: str) -> None:
     """Anybody may write labels."""
     theirs = pod("theirs", "a", **{"nvidia.com/gpu": "4"})
     theirs["metadata"] |= {"namespace": "training", "labels": {names.LABEL_ROLE: role, names.LABEL_RUN: "r1"}}
@@ -150,7 +146,7 @@ def test_pod_with_labels_of_ours_and_ordinary_priority_occupies_its_node(
     assert (counted.usable, counted.foreign) == ((), 1)
 
 
-def test_init_containers_and_sidecars_count_as_the_scheduler_counts_them() -> None:
+def test_requests_match_the_scheduler() -> None:
     spec = {
         "initContainers": [
             {"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
@@ -211,12 +207,12 @@ def test_nothing_is_held_for_nodes_that_can_not_come(request_: Request) -> None:
     assert choice(request_, seen([node(name) for name in "abcd"], busy), 1).nodes == 2
 
 
-def test_never_more_placeholders_than_the_pool_can_have_nodes(request_: Request) -> None:
+def test_hold_nodes_stays_within_pool_limit(request_: Request) -> None:
     step = state_machine.step(request_, Memory(), seen([], limit="8"))
     assert [action.index for action in step.actions if isinstance(action, Hold)] == [0, 1]
 
 
-def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
+def test_submit_needs_fresh_lists_and_no_surplus(request_: Request) -> None:
     nodes = [node(name) for name in "abc"]
     pods = [held(request_, 0, "a"), held(request_, 1, "c"), held(request_, 2), held(request_, 3, "gone")]
     memory = Memory(progress=initial_progress(NOW - 60), quorum_since=NOW - 31)
@@ -245,7 +241,7 @@ def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> Non
     assert [type(action) for action in state_machine.step(request_, late, seen([node("a")])).actions] == [End]
 
 
-def test_what_looks_hopeless_in_a_list_that_may_lag_is_looked_at_again(request_: Request) -> None:
+def test_give_up_on_cached_list_recounts(request_: Request) -> None:
     first = Memory(progress=initial_progress(NOW))
     for old in (seen([], pool=None, fresh=False), seen([], limit="4", fresh=False)):
         assert state_machine.step(request_, first, old).actions == (Recount(),)
@@ -253,7 +249,7 @@ def test_what_looks_hopeless_in_a_list_that_may_lag_is_looked_at_again(request_:
     assert [type(action) for action in gone.actions] == [End]
 
 
-def test_a_restarted_launcher_goes_on_with_the_first_ones_deadline(request_: Request) -> None:
+def test_wait_after_restart_keeps_deadline(request_: Request) -> None:
     """Its progress is what the Lease kept; test_lease.py has the way there and back."""
     one = seen([node("a")], [held(request_, 0)])
     on_time = state_machine.step(request_, Memory(progress=initial_progress(NOW - 299)), one)
@@ -315,7 +311,7 @@ def test_placeholders_stay_until_every_worker_has_its_node(request_: Request) ->
     assert step.actions == (Remove(name="hold-r1-1", uid="uid-1"),)
 
 
-def test_a_failed_training_frees_its_nodes_and_keeps_finished_pods(request_: Request) -> None:
+def test_follow_failed_job_deletes_running_pods_only(request_: Request) -> None:
     pods = [worker(0, "a", "Failed"), worker(1, "b", "Running")]
     step = state_machine.step(
         request_, Memory(), seen([], pods, training=training(outcome="Failed", message="bad"))
@@ -345,7 +341,7 @@ def test_the_end_of_the_training_is_the_launchers_end(
     assert end.code == code
 
 
-def test_pods_to_make_and_to_remove_are_done_in_batches_and_all_else_alone_in_its_place() -> None:
+def test_batches_group_only_pods() -> None:
     holds = tuple(Hold(index=index, wait="1-0") for index in range(MAX_AT_ONCE + 1))
     removes = (Remove(name="a", uid="a"), Remove(name="b", uid="b"))
     found = list(batches((*removes, Recount(), *holds, Recount(), Recount())))
@@ -366,9 +362,7 @@ def test_pods_to_make_and_to_remove_are_done_in_batches_and_all_else_alone_in_it
         ("topology.kubernetes.io/zone", "us-west-2a", "us-west-2a and not us-west-2b"),
     ],
 )
-def test_a_pool_of_another_type_or_zone_than_the_requests_is_hopeless(
-    request_: Request, key: str, value: str, told: str
-) -> None:
+def test_preflight_other_type_or_zone_gives_up(request_: Request, key: str, value: str, told: str) -> None:
     def pool(*values: str, operator: str = "In") -> NodePool:
         requirements = [{"key": key, "operator": operator, "values": list(values)}]
         return observe.node_pool({"spec": {"template": {"spec": {"requirements": requirements}}}})
@@ -391,7 +385,7 @@ def test_a_pool_of_another_type_or_zone_than_the_requests_is_hopeless(
         ("SubnetsNotFound", 1000, None),
     ],
 )
-def test_a_pool_without_a_node_class_is_hopeless_in_seconds_and_an_unready_class_may_heal(
+def test_preflight_missing_node_class_gives_up(
     request_: Request, reason: str, age: float, code: int | None
 ) -> None:
     condition = {"type": "NodeClassReady", "status": "False", "reason": reason, "message": "no class"}

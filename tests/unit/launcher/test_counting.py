@@ -35,16 +35,14 @@ def test_a_pod_that_is_over_occupies_nothing(request_: Request, phase: str, usab
 @pytest.mark.parametrize(
     ("field", "value"), [("namespace", "default"), ("labels", {"trainyard.dev/role": "placeholder"})]
 )
-def test_a_placeholder_of_another_namespace_or_run_occupies_its_node(
-    request_: Request, field: str, value: object
-) -> None:
+def test_count_placeholder_of_other_run_occupies_node(request_: Request, field: str, value: object) -> None:
     theirs = held(request_, 0, "a")
     assert count(request_, seen([node("a")], [theirs])).usable == ("a",)
     theirs["metadata"][field] = value
     assert count(request_, seen([node("a")], [theirs])).usable == ()
 
 
-def test_without_a_surplus_too_the_lists_are_fresh_before_a_submit(request_: Request) -> None:
+def test_submit_without_surplus_needs_fresh_lists(request_: Request) -> None:
     nodes = [node(name) for name in "abcd"]
     pods = [held(request_, index, name) for index, name in enumerate("abcd")]
     memory = Memory(progress=initial_progress(NOW))

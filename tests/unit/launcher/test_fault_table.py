@@ -105,7 +105,7 @@ def _is_local(mark: ast.expr) -> bool:
     return "pytest.mark.local" in ast.unparse(mark)
 
 
-def test_make_test_runs_a_live_test_of_the_rows_that_say_so_and_of_no_other() -> None:
+def test_make_test_runs_marked_rows_only() -> None:
     ((words, last),) = re.findall(r"one\s+live test of each of ([C\d, ]+) and (C\d+)", TEXT)
     said = [*words.split(", "), last]
     run = [

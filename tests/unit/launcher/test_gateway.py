@@ -42,7 +42,7 @@ def pod(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}}
 
 
-def test_a_server_that_starts_knows_of_no_right_and_is_asked_again(api: FakeApi) -> None:
+def test_client_403_of_starting_server_is_retried(api: FakeApi) -> None:
     api.put(POOL, {"metadata": {"name": "small"}})
     api.unready = 3
     assert api.client().request("GET", POOL)["metadata"]["name"] == "small"
@@ -55,7 +55,7 @@ def test_a_server_that_starts_knows_of_no_right_and_is_asked_again(api: FakeApi)
         api.client(retry=RetryPolicy(timeout=0.03, initial_delay=0.01, max_delay=0.01)).request("GET", POOL)
 
 
-def test_a_creation_whose_answer_is_lost_makes_one_object(api: FakeApi, request_: Request) -> None:
+def test_create_with_lost_answer_creates_one_object(api: FakeApi, request_: Request) -> None:
     gateway = KubernetesGateway(api.client(), time.time)
     api.faults, api.after = [None], True
     assert gateway.create_training(request_, pod("train-r1")) is False
@@ -109,7 +109,7 @@ def test_of_many_pods_the_refusal_of_one_is_told(
     assert "hold-r1-0" in api.names(PODS)
 
 
-def test_a_training_is_deleted_by_its_uid_and_after_its_pods(
+def test_delete_training_uses_uid_and_foreground(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     api.put(f"{JOBS}/train-r1", {"metadata": {"name": "train-r1", "uid": "new"}})
@@ -173,7 +173,7 @@ def add_node(api: FakeApi, name: str) -> None:
     api.put(f"/api/v1/nodes/{name}", node(name))
 
 
-def test_pods_of_others_that_want_a_machine_of_the_pool_are_seen_in_fresh_lists_alone(
+def test_fresh_lists_have_foreign_pending_pods(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     add_claim(api)
@@ -199,7 +199,7 @@ def add_claim(api: FakeApi) -> None:
     api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta})
 
 
-def test_node_claim_names_each_listed_node_that_registers_between_the_lists(
+def test_fresh_lists_read_nodeclaims_after_nodes(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     nodes, claims = "/api/v1/nodes", "/apis/karpenter.sh/v1/nodeclaims"
@@ -221,7 +221,7 @@ def test_node_claim_names_each_listed_node_that_registers_between_the_lists(
     assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
 
 
-def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(
+def test_run_submits_existing_nodes_and_cleans_up(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     def react(method: str, path: str) -> None:
@@ -271,7 +271,7 @@ def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> No
     assert "exit code 20" in said[-1]
 
 
-def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(
+def test_run_impossible_minimum_creates_nothing(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     api.objects[POOL]["spec"]["limits"]["nvidia.com/gpu"] = "4"
@@ -344,9 +344,7 @@ def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
 
 
 @pytest.mark.parametrize(("said", "kept"), [("30", 30.0), ("86400", UNAVAILABLE_SECONDS)])
-def test_the_launcher_leaves_the_api_alone_as_long_as_it_asks_whatever_changes(
-    api: FakeApi, request_: Request, said: str, kept: float
-) -> None:
+def test_run_obeys_retry_after(api: FakeApi, request_: Request, said: str, kept: float) -> None:
     now = 0.0
 
     class Woken(KubernetesGateway):

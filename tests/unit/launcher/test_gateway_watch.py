@@ -349,9 +349,7 @@ def test_a_training_is_never_forgotten_because_a_watch_lags(
     until(lambda: gateway.observe(request_, fresh=False).training is None)
 
 
-def test_once_there_is_a_training_only_it_and_the_runs_pods_are_watched(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_watches_with_training_are_two(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
     put_node(api, "a")
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -363,7 +361,7 @@ def test_once_there_is_a_training_only_it_and_the_runs_pods_are_watched(
     assert gateway.observe(request_, fresh=False).nodes == ()
 
 
-def test_a_training_that_was_there_before_is_followed_without_a_look_at_the_cluster(
+def test_observe_existing_training_reads_no_cluster(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     put_training(api)

@@ -55,7 +55,7 @@ def size(value: object, counted: set[int]) -> int:
     return sys.getsizeof(value) + sum(size(each, counted) for each in inner)
 
 
-def test_the_stores_of_a_large_cluster_are_small_and_read_quickly(large: FakeApi, request_: Request) -> None:
+def test_informers_large_cluster_are_small_and_fast(large: FakeApi, request_: Request) -> None:
     sent = sum(len(json.dumps(item)) for item in large.objects.values())
     with closing(KubernetesGateway(large.client(retry=RetryPolicy()), time.time)) as gateway:
         took = []
@@ -131,9 +131,7 @@ def memory(pid: int, field: str) -> float:
     return int(found[1]) * 1024 / MEGABYTE
 
 
-def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
-    large: FakeApi, tmp_path: Path, document: dict[str, Any]
-) -> None:
+def test_process_256_nodes_memory_is_small(large: FakeApi, tmp_path: Path, document: dict[str, Any]) -> None:
     """Every node is taken by pods of others, so that the launcher waits, and recounts as nodes flap."""
     document.update(minNodes=2, maxNodes=256, capacityDeadlineSeconds=3000)
     document["pool"]["maxNodes"] = 256

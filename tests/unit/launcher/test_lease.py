@@ -37,7 +37,7 @@ def run_lease(api: FakeApi, holder: str, clock: Clock, owner: Owner = OWNER) -> 
     return RunLease(gateway, asked(), owner, holder, clock, clock)
 
 
-def test_a_lease_is_made_with_its_owner_and_renewed_every_five_seconds(api: FakeApi) -> None:
+def test_lease_has_owner_and_is_renewed(api: FakeApi) -> None:
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     assert mine.take() is Standing.OURS
@@ -56,7 +56,7 @@ def test_a_lease_is_made_with_its_owner_and_renewed_every_five_seconds(api: Fake
         assert api.objects[LEASE]["spec"]["renewTime"].endswith(renewed)
 
 
-def test_a_dead_holders_lease_is_taken_after_fifteen_seconds_without_a_change(api: FakeApi) -> None:
+def test_lease_of_dead_holder_is_taken_after_15_s(api: FakeApi) -> None:
     clock = Clock()
     run_lease(api, "pod-a", clock).take()
     other = run_lease(api, "pod-b", clock)
@@ -94,7 +94,7 @@ def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
     assert lease.stored_progress(api.objects[LEASE]) == "", "nothing of the one that lost it is noted"
 
 
-def test_a_renewal_whose_answer_is_lost_is_no_loss_of_the_lease(api: FakeApi) -> None:
+def test_lease_renewal_with_lost_answer_keeps_it(api: FakeApi) -> None:
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     mine.take()
@@ -120,7 +120,7 @@ def test_a_release_leaves_no_holder_and_keeps_the_progress(api: FakeApi) -> None
     assert found.attempt == 2
 
 
-def test_a_new_job_of_the_same_name_begins_anew(api: FakeApi) -> None:
+def test_lease_of_earlier_job_is_replaced(api: FakeApi) -> None:
     clock = Clock()
     mine = run_lease(api, "pod-a", clock)
     mine.take()
@@ -130,7 +130,7 @@ def test_a_new_job_of_the_same_name_begins_anew(api: FakeApi) -> None:
     assert api.objects[LEASE]["metadata"]["ownerReferences"][0]["uid"] == "another-job"
 
 
-def test_progress_that_can_not_be_read_is_told_and_begun_anew(
+def test_lease_unreadable_progress_warns_and_starts_again(
     api: FakeApi,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -145,7 +145,7 @@ def test_progress_that_can_not_be_read_is_told_and_begun_anew(
     assert "annotation trainyard.dev/attempt: 'second' is no progress of a run; it must be" in caplog.text
 
 
-def test_a_launcher_that_can_not_renew_does_nothing_until_it_can(api: FakeApi) -> None:
+def test_run_without_renewal_does_nothing(api: FakeApi) -> None:
     clock = Clock()
     gateway = KubernetesGateway(api.client(retry=RetryPolicy(timeout=0.05, initial_delay=0.01)), clock)
     mine = RunLease(gateway, asked(), OWNER, "pod-a", clock, clock)

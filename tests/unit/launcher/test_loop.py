@@ -95,7 +95,7 @@ def hurried(
     return runner, said
 
 
-def test_a_second_launcher_beside_a_live_one_names_it_and_leaves(api: FakeApi) -> None:
+def test_run_second_launcher_names_first_and_ends(api: FakeApi) -> None:
     clock = Clock()
     first = run_lease(api, "pod-a", clock)
     first.take()
@@ -112,7 +112,7 @@ def test_a_second_launcher_beside_a_live_one_names_it_and_leaves(api: FakeApi) -
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"
 
 
-def test_a_pod_that_follows_a_dead_one_goes_on_where_that_one_was(api: FakeApi) -> None:
+def test_run_after_crash_continues(api: FakeApi) -> None:
     clock = Clock()
     dead = run_lease(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
     dead.take()
@@ -129,7 +129,7 @@ def test_a_pod_that_follows_a_dead_one_goes_on_where_that_one_was(api: FakeApi) 
 
 
 @pytest.mark.long
-def test_attempts_and_pools_are_tried_in_turn_over_a_real_connection(api: FakeApi) -> None:
+def test_run_tries_attempts_and_pools_in_turn(api: FakeApi) -> None:
     pool = {"metadata": {"name": "large"}, "spec": {"limits": {"nvidia.com/gpu": "32"}}}
     api.put("/apis/karpenter.sh/v1/nodepools/large", pool)
     clock = Clock()
@@ -165,7 +165,7 @@ def test_attempts_and_pools_are_tried_in_turn_over_a_real_connection(api: FakeAp
     assert api.names(PODS) == []
 
 
-def test_a_machine_is_given_back_with_a_warning_on_the_launchers_job(api: FakeApi) -> None:
+def test_run_releases_node_with_warning_event(api: FakeApi) -> None:
     clock = Clock()
 
     def come(now: float) -> None:
@@ -191,7 +191,7 @@ def test_a_machine_is_given_back_with_a_warning_on_the_launchers_job(api: FakeAp
     assert [loss.message for loss in kept.released] == [told]
 
 
-def test_progress_is_written_before_anything_rests_on_it(api: FakeApi) -> None:
+def test_run_writes_progress_before_actions(api: FakeApi) -> None:
     """Killed right after any request, a launcher leaves no placeholder of a wait that the Lease does not know."""
     wrong: list[str] = []
 
@@ -227,7 +227,7 @@ def test_a_lost_race_is_seen_and_nothing_is_done(api: FakeApi) -> None:
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-b"
 
 
-def test_a_signal_while_another_holds_the_lease_leaves_its_placeholders(api: FakeApi) -> None:
+def test_signal_without_lease_keeps_placeholders(api: FakeApi) -> None:
     clock = Clock()
     run_lease(api, "pod-a", clock).take()
     labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
@@ -239,7 +239,7 @@ def test_a_signal_while_another_holds_the_lease_leaves_its_placeholders(api: Fak
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"
 
 
-def test_a_signal_releases_the_lease_and_the_next_pod_has_the_rest_of_the_time(api: FakeApi) -> None:
+def test_signal_releases_lease_and_keeps_progress(api: FakeApi) -> None:
     clock = Clock()
 
     def stop(now: float) -> None:
@@ -256,7 +256,7 @@ def test_a_signal_releases_the_lease_and_the_next_pod_has_the_rest_of_the_time(a
     assert "0 of at least 2 nodes after 300 s" in said[-1]
 
 
-def test_a_launcher_without_the_right_to_the_lease_ends_and_leaves_the_placeholders(api: FakeApi) -> None:
+def test_run_without_lease_permission_ends(api: FakeApi) -> None:
     labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
     meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
     api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
@@ -267,7 +267,7 @@ def test_a_launcher_without_the_right_to_the_lease_ends_and_leaves_the_placehold
     assert api.names(PODS) == ["hold-r1-0"], "they may be those of a launcher that holds the Lease"
 
 
-def test_what_only_a_fallback_needs_of_the_cluster_is_named_before_any_wait(api: FakeApi) -> None:
+def test_run_lacking_fallback_needs_ends_at_once(api: FakeApi) -> None:
     other = fallback()
     other["worker"]["priorityClassName"] = "other"
     runner, said = hurried(api, asked(fallbacks=[other]))
@@ -275,9 +275,7 @@ def test_what_only_a_fallback_needs_of_the_cluster_is_named_before_any_wait(api:
     assert 'reason="the cluster has no PriorityClass other"' in said[-1]
 
 
-def test_a_signal_while_the_api_is_silent_ends_in_time_and_leaves_the_lease_to_run_out(
-    api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_signal_during_outage_ends_in_time(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
 
     def silence(_now: float) -> None:
@@ -293,9 +291,7 @@ def test_a_signal_while_the_api_is_silent_ends_in_time_and_leaves_the_lease_to_r
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"
 
 
-def test_the_holder_is_the_pod_or_outside_of_one_a_name_of_its_own(
-    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_holder_is_pod_uid_or_random(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     holders: list[str] = []
     addresses: list[str] = []
 
@@ -313,7 +309,7 @@ def test_the_holder_is_the_pod_or_outside_of_one_a_name_of_its_own(
     assert addresses == ["", "127.0.0.1", "127.0.0.1"], "outside of a pod the metrics are for this machine"
 
 
-def test_a_round_comes_with_the_end_of_the_hold_window_and_not_seconds_later(api: FakeApi) -> None:
+def test_round_runs_at_end_of_hold_window(api: FakeApi) -> None:
     asked_for: list[float] = []
 
     class Noting(Hurried):

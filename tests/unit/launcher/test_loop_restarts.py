@@ -52,7 +52,7 @@ def restarts(api: FakeApi) -> str:
     return str(labels[names.ANNOTATION_RESTART])
 
 
-def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: FakeApi) -> None:
+def test_run_lost_worker_deletes_job_and_resubmits(api: FakeApi) -> None:
     for name in "abcd":
         cluster.put_node(api, name)
     asked_for: list[tuple[str, str]] = []

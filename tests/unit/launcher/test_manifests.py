@@ -53,7 +53,7 @@ def test_an_elastic_world_is_that_of_the_golden_file() -> None:
     assert text == ELASTIC.read_text()
 
 
-def test_an_elastic_world_has_workers_alone_and_is_promised_no_number_of_nodes() -> None:
+def test_training_job_elastic_has_workers_only() -> None:
     spec = manifests.training_job(asked(shape="elastic", maxRestarts=3), 3, "", restart=1)["spec"]
     assert spec["elasticPolicy"] == {
         "minReplicas": 2,
@@ -99,13 +99,13 @@ def test_one_node_is_a_master_alone(request_: Request) -> None:
     assert replicas(manifests.training_job(request_, 4, "")) == {"Master": 1, "Worker": 3}
 
 
-def test_the_pods_of_a_training_are_found_by_its_name_under_the_short_key(request_: Request) -> None:
+def test_training_job_pods_have_short_label(request_: Request) -> None:
     for kind in ("Master", "Worker"):
         template = manifests.training_job(request_, 2, "")["spec"]["pytorchReplicaSpecs"][kind]["template"]
         assert template["metadata"]["labels"]["pytorch-job-name"] == "train-r1"
 
 
-def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request) -> None:
+def test_placeholder_has_resources_of_worker(request_: Request) -> None:
     pool = dataclasses.replace(request_.pool, efa_per_node=1)
     request = dataclasses.replace(request_, pool=pool)
     place = manifests.placeholder(request, 0, OWNER, "1-0")["spec"]
@@ -120,7 +120,7 @@ def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request
     assert all(toleration in place["tolerations"] for toleration in work["tolerations"])
 
 
-def test_shared_volumes_are_mounted_and_what_is_written_to_there_is_opened_before_the_training(
+def test_training_job_mounts_and_opens_volumes(
     document: dict[str, Any],
 ) -> None:
     document["worker"] |= {"mounts": {"lustre": "/fsx"}, "writes": ["/fsx/trainyard/dev"]}
@@ -148,7 +148,7 @@ def test_workers_have_a_home_that_the_stack_may_set(
         assert [each["value"] for each in variables if each["name"] == "HOME"] == [found]
 
 
-def test_a_volume_that_is_only_read_needs_no_container_that_is_root(document: dict[str, Any]) -> None:
+def test_training_job_read_only_volume_has_no_init_container(document: dict[str, Any]) -> None:
     document["worker"]["mounts"] = {"lustre": "/fsx"}
     spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
     assert "initContainers" not in spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
@@ -159,14 +159,14 @@ def opened(*places: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, check=True, capture_output=True, text=True)
 
 
-def test_the_root_of_a_shared_volume_is_opened_where_it_is_roots_own(tmp_path: Path) -> None:
+def test_open_script_opens_root_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     opened(tmp_path)
     mine = tmp_path.stat().st_uid == 0
     assert stat.S_IMODE(tmp_path.stat().st_mode) == (0o1777 if mine else 0o755)
 
 
-def test_a_directory_of_a_shared_volume_is_made_and_what_is_above_it_left_as_it_is(tmp_path: Path) -> None:
+def test_open_script_creates_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     own = tmp_path / "trainyard" / "dev"
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_a_directory_of_a_shared_volume_is_made_and_what_is_above_it_left_as_it_
     assert modes == [0o755, 0o755, 0o1777 if mine else 0o755]
 
 
-def test_a_directory_that_root_may_not_make_is_left_to_the_training(tmp_path: Path) -> None:
+def test_open_script_without_permission_continues(tmp_path: Path) -> None:
     other = tmp_path / "other"
     (tmp_path / "file").touch()
     assert "/file/x is left to the user 10001" in opened(tmp_path / "file" / "x", other).stderr
@@ -192,7 +192,7 @@ def test_a_command_and_an_active_deadline_are_passed_on(request_: Request) -> No
     assert container["command"] == ["sh", "-c"]
 
 
-def test_the_message_of_an_event_is_cut_to_what_the_api_takes(request_: Request) -> None:
+def test_event_long_message_is_cut(request_: Request) -> None:
     item = manifests.event(request_, OWNER, now=0.0, kind="Normal", reason="Submitting", message="x" * 5000)
     assert len(item["message"]) == 1000
 
@@ -230,7 +230,7 @@ def test_a_dry_run_shows_no_more_than_each_pool_may_have(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize(("env", "seconds"), [({}, 45), ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120"}, 135)])
-def test_a_worker_has_as_long_to_stop_as_torchrun_leaves_it_and_some_more(
+def test_grace_period_covers_torchrun_timeout(
     document: dict[str, Any], env: dict[str, str], seconds: int
 ) -> None:
     worker = {**document["worker"], "env": env}

@@ -116,7 +116,7 @@ def test_a_run_is_seen_from_its_wait_to_its_training(api: FakeApi) -> None:
     assert 20 <= idle <= 60, "one machine for some 40 s"
 
 
-def test_refusals_count_once_through_lost_watches_and_new_lists(api: FakeApi) -> None:
+def test_metrics_refusals_count_once_over_relists(api: FakeApi) -> None:
     def tell(now: float) -> None:
         refuse(api, "one", now)
         refuse(api, "two", now)
@@ -166,7 +166,7 @@ def test_attempts_and_pools_are_told_apart(api: FakeApi) -> None:
     assert value(scrapes[-1][1], "waiting", run="r1") == 0
 
 
-def test_a_machine_that_is_given_back_twice_is_one(api: FakeApi) -> None:
+def test_metrics_node_released_twice_counts_once(api: FakeApi) -> None:
     path = f"{cluster.CLAIMS}/small-x"
     deleted: list[str] = []
     api.on_request = lambda method, asked: deleted.append(asked) if method == "DELETE" else None
@@ -186,7 +186,7 @@ def test_a_machine_that_is_given_back_twice_is_one(api: FakeApi) -> None:
     assert list(dict.fromkeys(counts)) == [0, 1]
 
 
-def test_a_launcher_that_follows_a_dead_one_begins_at_nothing(api: FakeApi) -> None:
+def test_metrics_of_next_launcher_start_at_zero(api: FakeApi) -> None:
     clock = Clock()
     dead = run_lease(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
     dead.take()
@@ -258,9 +258,7 @@ def test_server_drops_a_silent_client_and_answers_the_next(
         assert value(scrape(HOST, port), "waiting", run="r1") == 0
 
 
-def test_a_scrape_that_fails_is_one_line_and_the_next_one_is_answered(
-    request_: Request, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_server_failed_scrape_is_one_line(request_: Request, caplog: pytest.LogCaptureFixture) -> None:
     broken = threading.Event()
 
     def read() -> Counters:
@@ -289,7 +287,7 @@ def test_an_address_that_cant_be_had_is_one_warning(
     assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be used: ")
 
 
-def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
+def test_run_with_used_metrics_port_warns(
     api: FakeApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = "127.83.0.2"

@@ -70,7 +70,7 @@ def test_what_is_asked_for_ends_at_the_pools_ceiling() -> None:
     assert Counting(asked()).see(seen([], limit="12")).nodes_wanted == 3
 
 
-def test_a_training_ends_the_wait_and_its_nodes_are_those_that_are_wanted() -> None:
+def test_counters_training_ends_wait() -> None:
     counting = Counting(asked(minNodes=2, maxNodes=3))
     now = counting.see(at(NOW, nodes=3))
     assert (now.waiting, now.ready_nodes, now.nodes_wanted) == (False, 3, 3), "it is submitted"
@@ -83,7 +83,7 @@ def test_a_training_ends_the_wait_and_its_nodes_are_those_that_are_wanted() -> N
     assert (now.waiting, now.ready_nodes, now.nodes_wanted, now.attempts) == (False, 2, 2, 1)
 
 
-def test_a_pause_asks_for_nothing_and_the_attempt_after_it_counts_when_it_begins() -> None:
+def test_counters_pause_requests_no_nodes() -> None:
     counting = Counting(asked(attempts=2))
     counting.see(at(NOW), at(NOW + 200, nodes=1))
     now = counting.see(at(NOW + 300, nodes=1))
@@ -110,7 +110,7 @@ def test_a_failed_end_is_no_wait() -> None:
     assert (now.waiting, now.attempts) == (False, 1)
 
 
-def test_a_restart_counts_once_and_is_a_wait_while_its_pods_leave() -> None:
+def test_counters_restart_counts_once() -> None:
     counting = Counting(asked(maxRestarts=1), Memory(progress=initial_progress(NOW - 500), training_uid="t"))
     going = Training(uid="t", ours=True, nodes=3, outcome="", message="", created=NOW - 100)
     labels = {"training.kubeflow.org/job-name": "train-r1"}
@@ -126,7 +126,7 @@ def test_a_restart_counts_once_and_is_a_wait_while_its_pods_leave() -> None:
     assert again.idle_node_seconds == 0.0, "the training had them until now"
 
 
-def test_each_refusal_counts_once_however_often_it_is_told() -> None:
+def test_counters_repeated_refusal_counts_once() -> None:
     counting = Counting(asked())
     one, two = refusal("a"), refusal("b", message="VcpuLimitExceeded: 64")
     vcpus = SMALL._replace(code="VcpuLimitExceeded")
@@ -152,12 +152,12 @@ def test_a_refusal_in_the_launchers_first_second_counts() -> None:
     assert Counting(asked()).see(at(NOW + 0.9, refusal("a", NOW))).refused == {SMALL: 1}
 
 
-def test_a_code_that_is_not_known_counts_under_the_events_reason() -> None:
+def test_counters_unknown_code_uses_event_reason() -> None:
     now = Counting(asked()).see(at(NOW, refusal("a", message="no instance type met the requirements")))
     assert [(kind.code, times) for kind, times in now.refused.items()] == [("InsufficientCapacityError", 1)]
 
 
-def test_refusals_are_remembered_for_as_long_as_they_may_be_told_again_and_no_longer() -> None:
+def test_counters_old_refusals_are_forgotten() -> None:
     counting = Counting(asked(capacityDeadlineSeconds=100_000))
     old = refusal("old")
     late = NOW + metrics.REMEMBERED_SECONDS + 1
@@ -178,7 +178,7 @@ def test_refusals_are_of_the_pool_that_is_tried() -> None:
     assert now.refused == {SMALL: 1, other: 1}
 
 
-def test_a_machine_that_is_given_back_counts_once() -> None:
+def test_counters_released_node_counts_once() -> None:
     claim = {
         "metadata": {"name": "small-x", "uid": "u", "creationTimestamp": stamp(NOW)},
         "spec": made_for(),
@@ -193,7 +193,7 @@ def test_a_machine_that_is_given_back_counts_once() -> None:
     assert counting.see(lost(NOW + 60), lost(NOW + 61)).released_nodes == 1
 
 
-def test_a_launcher_that_follows_a_dead_one_counts_only_what_is_its_own() -> None:
+def test_counters_of_next_launcher_start_at_zero() -> None:
     """The other one's counts are in its own series: a sum over the pods of a run has each thing once."""
     inherited = Progress(
         attempt=2,

@@ -75,9 +75,7 @@ def test_node_without_its_gpus_is_released_and_replaced(patient: Request) -> Non
 
 
 @pytest.mark.parametrize(("age", "back"), [(899.5, []), (900, ["c"])])
-def test_a_machine_has_the_time_of_the_settings_to_become_usable(
-    patient: Request, age: float, back: list[str]
-) -> None:
+def test_overdue_node_has_node_start_seconds(patient: Request, age: float, back: list[str]) -> None:
     bare = node("a", status__allocatable=BARE)
     assert released(waited(patient, cluster([claim("c", age)], [bare]))) == back
 
@@ -90,13 +88,13 @@ def test_a_machine_has_the_time_of_the_settings_to_become_usable(
         ([node("a", status__allocatable={**BARE, "nvidia.com/gpu": "3"})], "3 of 4 nvidia.com/gpu"),
     ],
 )
-def test_what_a_machine_lacks_is_told(patient: Request, nodes: list[Object], problem: str) -> None:
+def test_overdue_reason_names_what_is_missing(patient: Request, nodes: list[Object], problem: str) -> None:
     step = waited(patient, cluster([claim("c", 1000)], nodes))
     (action,) = (action for action in step.actions if isinstance(action, ReleaseNode))
     assert action.reason == f"i-0c / NodeClaim c: {problem} after 900 s"
 
 
-def test_a_machine_without_all_of_its_efa_interfaces_is_given_back(patient: Request) -> None:
+def test_overdue_node_without_efa_is_released(patient: Request) -> None:
     request = dataclasses.replace(patient, pool=dataclasses.replace(patient.pool, efa_per_node=4))
     for there, back in (("3", ["c"]), ("4", [])):
         one = node("a", status__allocatable={**BARE, "nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": there})
@@ -111,12 +109,12 @@ def test_a_machine_without_all_of_its_efa_interfaces_is_given_back(patient: Requ
         [node("a", status__conditions=[])],
     ],
 )
-def test_a_machine_that_has_its_devices_is_never_given_back(patient: Request, nodes: list[Object]) -> None:
+def test_overdue_complete_node_stays(patient: Request, nodes: list[Object]) -> None:
     """Cordoned, or not Ready for a while: that is somebody else's to heal."""
     assert released(waited(patient, cluster([claim("c", 1000)], nodes))) == []
 
 
-def test_a_machine_that_was_there_before_the_run_or_is_already_going_is_left_alone(patient: Request) -> None:
+def test_overdue_older_or_deleted_node_stays(patient: Request) -> None:
     bare = node("a", status__allocatable=BARE)
     assert released(waited(patient, cluster([claim("c", 2001)], [bare]))) == []
     going = claim("c", 1000, deletionTimestamp=stamp(NOW))
@@ -148,14 +146,12 @@ def finished() -> Object:
         (pod("elsewhere", "b"), ["c"]),
     ],
 )
-def test_a_machine_where_somebody_elses_pod_runs_is_never_given_back(
-    patient: Request, other: Object, back: list[str]
-) -> None:
+def test_overdue_node_with_foreign_pod_stays(patient: Request, other: Object, back: list[str]) -> None:
     bare = node("a", status__allocatable=BARE)
     assert released(waited(patient, cluster([claim("c", 1000)], [bare], [other]))) == back
 
 
-def test_a_device_plugin_that_is_restarted_costs_no_machine(patient: Request) -> None:
+def test_overdue_device_plugin_restart_keeps_node(patient: Request) -> None:
     """Only a machine that has been without its devices for all of the time goes."""
     whole, bare = node("a"), node("a", status__allocatable=BARE)
     step = waited(patient, cluster([claim("c", 1000)], [whole]))
@@ -165,7 +161,7 @@ def test_a_device_plugin_that_is_restarted_costs_no_machine(patient: Request) ->
     assert released(state_machine.step(patient, again.memory, later)) == ["c"]
 
 
-def test_machines_are_given_back_on_fresh_lists_alone(patient: Request) -> None:
+def test_overdue_on_cached_lists_recounts(patient: Request) -> None:
     bare = node("a", status__allocatable=BARE)
     cached = waited(patient, cluster([claim("c", 1000)], [bare], fresh=False))
     assert cached.actions == (Recount(),)
@@ -173,7 +169,7 @@ def test_machines_are_given_back_on_fresh_lists_alone(patient: Request) -> None:
     assert cached.memory.progress.released == ()
 
 
-def test_a_loss_counts_once_however_often_a_launcher_is_killed_over_it(patient: Request) -> None:
+def test_overdue_after_crash_counts_once(patient: Request) -> None:
     observation = cluster([claim("c", 1000), claim("d", 950, "")], [node("a", status__allocatable=BARE)])
     first = waited(patient, observation)
     second = state_machine.step(patient, Memory(progress=first.memory.progress), observation)
@@ -206,7 +202,7 @@ def other_pod(**changes: Any) -> Object:
 UNINITIALIZED = {"karpenter.sh/nodepool": "small"}
 
 
-def test_at_the_deadline_machines_on_their_way_go_after_the_placeholders_and_before_the_end(
+def test_unneeded_at_deadline_are_deleted_before_end(
     patient: Request,
 ) -> None:
     bare = node("b", metadata__labels=UNINITIALIZED, status__allocatable=BARE)
@@ -234,7 +230,7 @@ def test_at_the_deadline_machines_on_their_way_go_after_the_placeholders_and_bef
     assert isinstance(end, End)
 
 
-def test_machines_on_their_way_go_before_the_next_pool_is_noted() -> None:
+def test_unneeded_are_deleted_before_next_pool() -> None:
     request = asked(fallbacks=[fallback()])
     step = cut_short(request, cluster([starting("new")], []))
     assert released(step) == ["new"]
@@ -242,7 +238,7 @@ def test_machines_on_their_way_go_before_the_next_pool_is_noted() -> None:
     assert state_machine.step(request, step.memory, cluster([], [])).memory.candidate == 1
 
 
-def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: Request) -> None:
+def test_unneeded_at_submit_are_deleted(patient: Request) -> None:
     observation = cluster(
         [starting("late"), starting("a-1", "a"), starting("b-1", "b")],
         [node("a"), node("b")],
@@ -256,7 +252,7 @@ def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: R
     assert released(holding) == []
 
 
-def test_node_whose_node_claim_is_being_deleted_is_not_counted(patient: Request) -> None:
+def test_count_node_of_deleted_nodeclaim_is_unusable(patient: Request) -> None:
     going = starting("b-1", "b")
     going["metadata"]["deletionTimestamp"] = stamp(NOW)
     observation = cluster([starting("a-1", "a"), going], [node("a"), node("b")])
@@ -277,9 +273,7 @@ def test_node_whose_node_claim_is_being_deleted_is_not_counted(patient: Request)
         (other_pod(metadata__ownerReferences=[{"kind": "DaemonSet", "controller": True}]), ["new"]),
     ],
 )
-def test_machines_on_their_way_stay_as_long_as_somebody_else_waits_for_one(
-    patient: Request, other: Object, back: list[str]
-) -> None:
+def test_unneeded_with_foreign_pending_pod_stay(patient: Request, other: Object, back: list[str]) -> None:
     assert released(cut_short(patient, cluster([starting("new")], [], [other]))) == back
 
 
@@ -293,7 +287,7 @@ def test_machines_on_their_way_stay_as_long_as_somebody_else_waits_for_one(
         ([{"operator": "Exists"}], []),
     ],
 )
-def test_pod_that_bears_the_pools_taints_may_wait_for_its_nodes(
+def test_unneeded_foreign_pod_must_tolerate_taints(
     patient: Request, tolerations: list[Object], back: list[str]
 ) -> None:
     taints = [
@@ -315,14 +309,14 @@ def test_pod_that_bears_the_pools_taints_may_wait_for_its_nodes(
         {"requirements": [{**made_for()["requirements"][0], "operator": "Exists"}]},
     ],
 )
-def test_node_claim_that_was_not_made_for_the_run_alone_stays(patient: Request, spec: Object) -> None:
+def test_release_nodeclaim_of_other_run_stays(patient: Request, spec: Object) -> None:
     """Neither when it takes too long nor when the wait is over."""
     theirs = {**claim("theirs", 1000, ""), "spec": spec}
     assert released(waited(patient, cluster([theirs], []))) == []
     assert released(cut_short(patient, cluster([theirs], []))) == []
 
 
-def test_begin_for_an_event_gives_no_node_claim_back(patient: Request) -> None:
+def test_submit_because_of_event_releases_nothing(patient: Request) -> None:
     """A refusal that anybody may have written, while a NodeClaim has a problem."""
     stuck = claim("stuck", 60, "")
     stuck["status"]["conditions"] = [{"type": "Launched", "status": "Unknown", "reason": "Unauthorized"}]
@@ -336,7 +330,7 @@ def test_begin_for_an_event_gives_no_node_claim_back(patient: Request) -> None:
     assert [type(each) for each in step.actions] == [Start]
 
 
-def test_pods_that_keep_a_machine_without_a_job_wait_for_one_too(patient: Request) -> None:
+def test_unneeded_with_pending_warm_pod_stay(patient: Request) -> None:
     waiting = {**warm(""), "spec": other_pod()["spec"], "status": {"phase": "Pending"}}
     assert released(cut_short(patient, cluster([starting("new")], [], [waiting]))) == []
 
@@ -349,14 +343,14 @@ def test_pods_that_keep_a_machine_without_a_job_wait_for_one_too(patient: Reques
         ([claim("used", 60, "b")], [pod("theirs", "b")]),
     ],
 )
-def test_machines_from_before_those_that_go_already_and_those_in_use_stay(
+def test_unneeded_old_deleted_or_used_stay(
     patient: Request, claims: list[Object], others: list[Object]
 ) -> None:
     bare = node("b", metadata__labels=UNINITIALIZED, status__allocatable=BARE)
     assert released(cut_short(patient, cluster(claims, [bare], others))) == []
 
 
-def test_without_fresh_lists_a_wait_that_can_never_succeed_looks_again_before_it_ends(
+def test_fail_on_cached_lists_recounts(
     patient: Request,
 ) -> None:
     gone = cluster([starting("new")], [], pool=None)
@@ -364,7 +358,7 @@ def test_without_fresh_lists_a_wait_that_can_never_succeed_looks_again_before_it
     assert released(waited(patient, gone)) == ["new"]
 
 
-def test_a_signal_gives_back_what_is_on_its_way_but_for_a_training_that_goes_on(patient: Request) -> None:
+def test_signal_releases_nodes_without_training(patient: Request) -> None:
     observation, memory = cluster([starting("new")], []), Memory(progress=initial_progress(NOW - 100))
     back, end = state_machine.stop(patient, memory, observation)
     assert isinstance(back, ReleaseNode)
@@ -374,7 +368,7 @@ def test_a_signal_gives_back_what_is_on_its_way_but_for_a_training_that_goes_on(
     assert [type(action) for action in state_machine.stop(patient, memory, going)] == [End]
 
 
-def test_a_training_that_fails_for_good_gives_back_what_came_for_its_lost_worker(patient: Request) -> None:
+def test_final_failure_releases_unneeded_nodes(patient: Request) -> None:
     failed = Training(uid="t", ours=True, nodes=2, outcome="Failed", message="it did")
     observation = cluster([starting("new")], [], training=failed)
     assert released(waited(patient, observation, training_uid="t")) == ["new"]

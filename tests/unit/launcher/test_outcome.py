@@ -85,9 +85,7 @@ def again(found: JobFailure | None) -> str:
         *((code, "Error", f"ended with {code}") for code in (21, 22, 23, 128)),
     ],
 )
-def test_a_worker_that_fails_is_restarted_with_its_node_and_its_code(
-    code: int, reason: str, told: str
-) -> None:
+def test_job_failure_of_worker_names_node_and_code(code: int, reason: str, told: str) -> None:
     found = judged(*others("worker-0"), ended("worker-0", code, reason))
     assert again(found) == f"worker train-r1-worker-0 on node-worker-0 {told}"
 
@@ -96,7 +94,7 @@ def test_a_worker_that_fails_is_restarted_with_its_node_and_its_code(
     ("code", "means"),
     [(2, ""), (20, ""), (126, " (command not executable)"), (127, " (command not found)")],
 )
-def test_wrong_settings_and_broken_commands_are_never_restarted(code: int, means: str) -> None:
+def test_job_failure_final_exit_code_is_not_retryable(code: int, means: str) -> None:
     found = judged(*others("worker-0"), ended("worker-0", code))
     assert found == JobFailure(
         reason=f"worker train-r1-worker-0 on node-worker-0 ended with {code}{means}; a restart does not help",
@@ -108,12 +106,12 @@ def test_wrong_settings_and_broken_commands_are_never_restarted(code: int, means
     assert not told.is_retryable, "the others may have been taken away by a launcher that knew that already"
 
 
-def test_the_first_failure_is_told_and_how_many_followed_from_it() -> None:
+def test_job_failure_names_first_and_counts_others() -> None:
     found = judged(ended("master-0", 1, at=9), ended("worker-0", 139, at=3), ended("worker-1", 1, at=12))
     assert again(found) == "worker train-r1-worker-0 on node-worker-0 ended with 139 (SIGSEGV), and 2 more"
 
 
-def test_an_error_that_follows_never_hides_the_first() -> None:
+def test_job_failure_consequence_comes_after_cause() -> None:
     peer = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.1]:2442"
     raised = "[rank1]: Traceback (most recent call last):\n[rank1]:   File x\n[rank1]: KeyError: 'it'\n"
     summed_up = "error: training ended with exit code 1 (process 0 with 1)\n"
@@ -127,7 +125,7 @@ def test_an_error_that_follows_never_hides_the_first() -> None:
     )
 
 
-def test_consequence_alone_waits_a_few_seconds_for_its_cause() -> None:
+def test_job_failure_waits_for_cause() -> None:
     message = "error: process 0 could not go on; its log says why\n"
     running = others("worker-0")
     assert judged(ended("worker-0", 22, at=-1, message=message), *running) is None
@@ -139,7 +137,7 @@ def test_consequence_alone_waits_a_few_seconds_for_its_cause() -> None:
     assert again(found).endswith("ended with 22: error: data: x is not a directory, and 1 more")
 
 
-def test_a_container_before_the_workers_own_is_named_and_its_code_means_nothing() -> None:
+def test_job_failure_of_init_container_is_named() -> None:
     for code in (2, 25):
         found = judged(*others("worker-0"), ended("worker-0", code, container="init-pytorch"))
         told = f"container init-pytorch of worker train-r1-worker-0 on node-worker-0 ended with {code}"
@@ -163,19 +161,17 @@ DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionB
     ],
 )
 @pytest.mark.parametrize("outcome", ["", "Failed"])
-def test_a_worker_that_is_taken_is_the_end_before_the_operator_says_so(
-    pod: Pod, told: str, outcome: str
-) -> None:
+def test_job_failure_disrupted_worker_comes_early(pod: Pod, told: str, outcome: str) -> None:
     found = judged(*others("worker-0"), pod, outcome=outcome)
     assert again(found) == f"worker train-r1-worker-0 on node-worker-0 {told}"
 
 
-def test_a_taken_worker_is_told_before_what_followed_from_it() -> None:
+def test_job_failure_disruption_comes_first() -> None:
     found = judged(ended("master-0", 1), worker("worker-0", "Failed", reason="Evicted"), ended("worker-1", 1))
     assert again(found).startswith("worker train-r1-worker-0 on node-worker-0 was lost: Evicted; worker")
 
 
-def test_a_node_that_is_gone_or_not_ready_is_told_though_its_pod_knows_nothing_yet() -> None:
+def test_job_failure_names_lost_node() -> None:
     pods = (ended("master-0", 1), worker("worker-0"), worker("worker-1"))
     alive = [observe.node(node(f"node-{name}")) for name in ("master-0", "worker-1")]
     failed = job(outcome="Failed")
@@ -191,7 +187,7 @@ def test_a_node_that_is_gone_or_not_ready_is_told_though_its_pod_knows_nothing_y
     )
 
 
-def test_a_worker_that_is_gone_or_was_made_anew_is_the_end() -> None:
+def test_job_failure_missing_or_replaced_worker() -> None:
     before = others()
     gone = judged(*others("worker-1"), outcome="", before=before)
     assert again(gone) == "worker train-r1-worker-1 is gone"
@@ -202,7 +198,7 @@ def test_a_worker_that_is_gone_or_was_made_anew_is_the_end() -> None:
     assert again(unknown) == "1 of 3 workers is gone", "a launcher that saw nothing of it before"
 
 
-def test_a_world_that_goes_on_has_not_ended() -> None:
+def test_job_failure_of_running_job_is_none() -> None:
     assert judged(*others(), outcome="", before=others()) is None
     starting = (worker("master-0"), worker("worker-0", "Pending"))
     assert judged(*starting, outcome="") is None, "the operator has not made all of them yet"
@@ -212,7 +208,7 @@ def test_a_world_that_goes_on_has_not_ended() -> None:
     assert judged(worker("master-0"), leaving, worker("worker-1"), outcome="") is None
 
 
-def test_a_failure_that_nothing_explains_is_not_restarted() -> None:
+def test_job_failure_unexplained_is_not_retryable() -> None:
     found = judged(*others(), message="PyTorchJob train-r1 is failed because it is wrong")
     assert found == JobFailure(reason="PyTorchJob train-r1 is failed because it is wrong", is_retryable=False)
 
@@ -220,7 +216,7 @@ def test_a_failure_that_nothing_explains_is_not_restarted() -> None:
 OUT_OF_TIME = "Job train-r1 has failed because it was active longer than specified deadline"
 
 
-def test_a_training_that_ran_out_of_time_is_not_restarted_though_its_pods_are_gone() -> None:
+def test_job_failure_after_deadline_is_not_retryable() -> None:
     found = judged(message=OUT_OF_TIME, activeDeadlineSeconds=100)
     assert found == JobFailure(reason=OUT_OF_TIME, is_retryable=False)
     leaving = worker("worker-0", metadata={"deletionTimestamp": "now"})
@@ -229,7 +225,7 @@ def test_a_training_that_ran_out_of_time_is_not_restarted_though_its_pods_are_go
     assert again(judged(leaving, outcome="", activeDeadlineSeconds=130))
 
 
-def test_an_elastic_world_goes_on_without_a_lost_worker_until_the_job_has_failed() -> None:
+def test_job_failure_elastic_ignores_lost_worker() -> None:
     lost = worker("worker-0", metadata={"deletionTimestamp": "now"})
     assert judged(*others("worker-0"), lost, outcome="", shape=names.SHAPE_ELASTIC) is None
     assert again(judged(*others("worker-0"), lost, shape=names.SHAPE_ELASTIC))

@@ -15,7 +15,7 @@ from tests.unit.launcher.test_capacity import NOW, node, seen
 pytestmark = pytest.mark.unit
 
 
-def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> None:
+def test_shortfall_names_refusal_and_advice(request_: Request) -> None:
     def warning(name: str, message: str, at: float = NOW) -> observe.WarningEvent:
         return observe.WarningEvent(
             kind="NodeClaim", name=name, reason="InsufficientCapacityError", message=message, at=at
@@ -72,7 +72,7 @@ def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> N
     assert "EC2 terminated" not in capacity.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
 
 
-def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:
+def test_shortfall_names_unready_class_and_nodes(request_: Request) -> None:
     pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
     nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
     observation = seen(nodes, pool=pool)
@@ -80,7 +80,7 @@ def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(reque
     assert text == "NodePool small is not ready: NodeClassReady=False; 1 node: 0 of 40 cpu; 1 node: cordoned"
 
 
-def test_of_an_unready_class_the_pool_tells_what_the_class_lacks() -> None:
+def test_node_pool_unready_has_cause_of_class() -> None:
     def pool(**statuses: tuple[str, str]) -> NodePool:
         conditions = [
             {"type": kind, "status": status, "message": message}
@@ -102,7 +102,7 @@ def starting(name: str, status: str = "True", reason: str = "Launched", message:
     return observe.claim({"metadata": {"name": name}, "status": {"conditions": [launched]}}, NOW)
 
 
-def test_the_reason_names_the_nodeclaims_that_start_and_why_others_are_not_launched(
+def test_shortfall_names_nodeclaims(
     request_: Request,
 ) -> None:
     def told(*claims: observe.Claim) -> str:
@@ -124,7 +124,7 @@ def test_the_reason_names_the_nodeclaims_that_start_and_why_others_are_not_launc
     assert told(dataclasses.replace(refused, deleting=True)) == "waiting for Karpenter"
 
 
-def test_another_pool_whose_name_begins_alike_has_its_own_refusals(request_: Request) -> None:
+def test_refusals_of_pool_with_same_prefix_are_separate(request_: Request) -> None:
     refused = observe.WarningEvent(
         kind="NodeClaim", name="small-b-x4k2p", reason="InsufficientCapacityError", message="", at=NOW
     )
@@ -157,7 +157,7 @@ def decided(request: Request, observation: observe.Observation, held: float = 0.
 TWO = [node("a"), node("b")]
 
 
-def test_nothing_is_held_for_machines_that_ec2_has_just_refused(request_: Request) -> None:
+def test_decide_after_refusal_does_not_hold(request_: Request) -> None:
     observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
     assert decided(request_, observation) == Submit(
         nodes=2,
@@ -179,19 +179,19 @@ def test_nothing_is_held_for_machines_that_ec2_has_just_refused(request_: Reques
         {"nodes": tuple(map(observe.node, (*TWO, node("c", status__conditions=[]))))},
     ],
 )
-def test_it_is_held_as_long_as_more_may_come(request_: Request, changes: dict[str, object]) -> None:
+def test_decide_holds_while_more_may_come(request_: Request, changes: dict[str, object]) -> None:
     observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
     assert decided(request_, dataclasses.replace(observation, **changes)) == Wait(since=NOW)
 
 
-def test_a_hold_that_outlasts_the_three_minutes_after_a_refusal_goes_on(request_: Request) -> None:
+def test_decide_long_hold_continues_after_refusal(request_: Request) -> None:
     observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
     for seconds, kind in ((160, Submit), (161, Wait)):
         patient = dataclasses.replace(request_, hold_seconds=seconds)
         assert isinstance(decided(patient, observation), kind)
 
 
-def test_machines_that_can_not_be_launched_or_go_are_not_held_for(request_: Request) -> None:
+def test_decide_ignores_failed_nodeclaims(request_: Request) -> None:
     lost = dataclasses.replace(starting("small-c"), deleting=True)
     refused = starting("small-d", "Unknown", "Unauthorized", "no")
     ready = dataclasses.replace(starting("small-e"), initialized=True)

@@ -25,7 +25,7 @@ def problems(document: Any, **environment: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_min_and_max_of_the_environment_override_the_request(document: dict[str, Any]) -> None:
+def test_request_environment_overrides_min_and_max(document: dict[str, Any]) -> None:
     request = parse_request({"TRAINYARD_REQUEST": json.dumps(document), "MIN_NODES": "1", "MAX_NODES": "3"})
     assert (request.min_nodes, request.max_nodes) == (1, 3)
 
@@ -37,7 +37,7 @@ def test_a_run_without_id_is_named_after_its_job(document: dict[str, Any]) -> No
     assert "JOB_NAME is 'other'" in problems(document, JOB_NAME="other")[0]
 
 
-def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) -> None:
+def test_request_reports_all_errors_together(document: dict[str, Any]) -> None:
     document["worker"]["cpu"] = "many"
     document["worker"]["image"] = "trainer"
     document["worker"]["mounts"] = {"lustre": "fsx"}
@@ -137,9 +137,7 @@ def test_an_image_has_a_tag_or_a_digest(document: dict[str, Any], image: str) ->
         *("t:" + "1" * 129, "-t:1", None, 1),
     ],
 )
-def test_an_image_without_either_or_with_a_broken_one_is_refused(
-    document: dict[str, Any], image: object
-) -> None:
+def test_image_without_tag_or_digest_is_refused(document: dict[str, Any], image: object) -> None:
     for part in ("worker", "placeholder"):
         document[part]["image"] = image
     told = f"image is {json.dumps(image)}; it must be an image with a tag or digest"
@@ -179,11 +177,11 @@ def test_more_processes_than_the_type_has_gpus_are_refused(document: dict[str, A
         (
             "pool.tolerations",
             [{"key": 5}],
-            "a list of tolerations, each with texts for key, operator, value and effect as a pod may have them",
+            "a list of tolerations, each with strings for key, operator, value and effect as in a pod",
         ),
     ],
 )
-def test_a_wrong_name_or_duration_is_told_with_what_is_right(
+def test_request_wrong_value_is_refused(
     document: dict[str, Any], place: str, value: object, right: str
 ) -> None:
     *parents, last = place.split(".")
@@ -247,7 +245,7 @@ def test_candidates_are_the_pool_and_then_each_fallback(document: dict[str, Any]
     assert {one.training_job for one in found} == {"train-r1"}
 
 
-def test_a_wrong_fallback_is_told_with_its_place(document: dict[str, Any]) -> None:
+def test_request_wrong_fallback_names_place(document: dict[str, Any]) -> None:
     on_cpus = fallback(
         name="cpus", resource="cpu", perNode=16, nodeSelector={"karpenter.sh/nodepool": "cpus"}
     )
@@ -324,6 +322,6 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
     [(0, "0"), (1, "1"), (1025, "1025"), (1000, "1k"), (24 * 10**9, "24G"), (2**30, "1Gi"), (160 * 2**30, "160Gi"),
      (1536 * 2**20, "1536Mi"), (2**70, "1024Ei")],
 )  # fmt: skip
-def test_a_size_is_written_as_people_write_it_and_is_that_size(size: int, text: str) -> None:
+def test_quantity_text_is_exact(size: int, text: str) -> None:
     assert quantity.in_words(size) == text
     assert quantity.parse(text) == size

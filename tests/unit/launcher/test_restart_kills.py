@@ -133,7 +133,7 @@ def test_wrong_settings_end_the_run_at_once() -> None:
     assert "ended with 2; a restart does not help" in trace.said[-1]
 
 
-def test_each_restart_is_told_with_its_reason_and_its_number_of_nodes() -> None:
+def test_restart_reports_reason_and_nodes() -> None:
     trace = struck("failed", 1, holdSeconds=200)
     states = [line.split()[1] for line in trace.said]
     kept = [state for state, before in zip(states, [None, *states], strict=False) if state != before]
@@ -146,7 +146,7 @@ def test_each_restart_is_told_with_its_reason_and_its_number_of_nodes() -> None:
     assert "trained on 4 nodes (restart 2 of 2)" in trace.said[-1]
 
 
-def test_a_lost_machine_is_replaced_and_its_training_grows_back_or_goes_on_with_fewer() -> None:
+def test_restart_after_lost_node_uses_nodes_that_exist() -> None:
     before = World(asked(), 7)
     replaced = struck("failed", holdSeconds=200)
     assert replaced.sizes == [4, 4]

@@ -37,7 +37,7 @@ def at(observation: Observation, now: float) -> Observation:
     return dataclasses.replace(observation, now=now)
 
 
-def test_an_attempt_that_fails_removes_its_placeholders_and_pauses() -> None:
+def test_failed_attempt_deletes_placeholders_and_pauses() -> None:
     request = asked(attempts=3)
     step = state_machine.step(
         request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]), jitter=0.5
@@ -53,14 +53,12 @@ def test_an_attempt_that_fails_removes_its_placeholders_and_pauses() -> None:
 
 
 @pytest.mark.parametrize(("jitter", "longest"), [(0.0, 240.0), (0.999999, 288.0)])
-def test_a_pause_is_never_shorter_than_asked_and_at_most_a_fifth_longer(
-    jitter: float, longest: float
-) -> None:
+def test_pause_has_at_most_20_percent_jitter(jitter: float, longest: float) -> None:
     step = state_machine.step(asked(attempts=2), Memory(progress=LATE), seen([]), jitter)
     assert of(step).resumes == pytest.approx(NOW + longest, abs=0.01)
 
 
-def test_nothing_is_asked_for_in_a_pause_and_a_fresh_wait_follows() -> None:
+def test_pause_holds_nothing_and_ends_in_new_wait() -> None:
     request = asked(attempts=2)
     pausing = state_machine.step(request, Memory(progress=LATE), seen([])).memory
     resumes = of(state_machine.step(request, pausing, seen([]))).resumes
@@ -81,7 +79,7 @@ def test_nothing_is_asked_for_in_a_pause_and_a_fresh_wait_follows() -> None:
     assert end.reason.startswith("after 2 of 2 attempts: 1 of at least 2 nodes after 300 s: ")
 
 
-def test_a_placeholder_of_another_wait_is_neither_kept_nor_counted_on(request_: Request) -> None:
+def test_placeholder_of_other_wait_is_deleted(request_: Request) -> None:
     old = manifests.placeholder(request_, 0, OWNER, "1-0")
     old["metadata"]["uid"], old["spec"]["nodeName"] = "old", "a"
     second = Memory(progress=Progress(attempt=2, candidate=0, since=NOW - 900, began=NOW - 1))
@@ -102,7 +100,7 @@ def test_idle_time_is_the_sum_over_usable_nodes(request_: Request) -> None:
     assert end.report.reason.endswith("; 45 node-seconds stood idle")
 
 
-def test_neither_a_pause_nor_the_machines_of_another_pool_count_as_idle_time() -> None:
+def test_idle_time_excludes_pause_and_other_pools() -> None:
     request = asked(attempts=2, fallbacks=[fallback()])
     one = seen([node("a")])
     step = state_machine.step(request, Memory(progress=LATE), one)
@@ -171,7 +169,7 @@ def test_the_end_lists_each_pools_failure() -> None:
     )
 
 
-def test_where_no_pool_can_ever_do_there_is_no_other_attempt() -> None:
+def test_impossible_pools_end_without_next_attempt() -> None:
     request = asked(fallbacks=[fallback()], attempts=5)
     progress = Progress(attempt=1, candidate=1, since=NOW, began=NOW, failures=(NEVER,))
     code, reason = failed(request, progress, seen([], pool=None))
@@ -182,7 +180,7 @@ def test_where_no_pool_can_ever_do_there_is_no_other_attempt() -> None:
     assert step.report.state == names.STATE_PAUSING
 
 
-def test_a_pool_that_can_never_do_is_left_at_once() -> None:
+def test_impossible_pool_is_left_at_once() -> None:
     request = asked(fallbacks=[fallback()])
     step = state_machine.step(request, Memory(), seen([], limit="4"))
     assert of(step).candidate == 1

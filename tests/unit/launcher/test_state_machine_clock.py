@@ -37,13 +37,13 @@ def steps(
     return last, lambda moment: state_machine.step(request, last.memory, at(looked, moment))
 
 
-def test_a_hold_lasts_no_longer_than_its_window_after_a_clock_was_set_back(request_: Request) -> None:
+def test_hold_after_clock_set_back_keeps_window(request_: Request) -> None:
     last, then = steps(request_, Memory(), "ab", NOW, NOW + 5, BACK, BACK + 29)
     assert last.report.state == names.STATE_HOLDING
     assert [type(action) for action in then(BACK + 30).actions] == [Start]
 
 
-def test_a_wait_ends_at_its_deadline_after_a_clock_was_set_back(request_: Request) -> None:
+def test_wait_after_clock_set_back_keeps_deadline(request_: Request) -> None:
     last, then = steps(request_, Memory(), "a", NOW, BACK, BACK + 299)
     assert last.report.state == names.STATE_WAITING
     (end,) = then(BACK + 300).actions
@@ -51,7 +51,7 @@ def test_a_wait_ends_at_its_deadline_after_a_clock_was_set_back(request_: Reques
     assert end.code == names.EXIT_BELOW_MINIMUM
 
 
-def test_a_pause_ends_after_its_longest_time_after_a_clock_was_set_back() -> None:
+def test_pause_after_clock_set_back_keeps_limit() -> None:
     failure = Failure(pool="small", code=names.EXIT_BELOW_MINIMUM, reason="none came")
     paused = Progress(
         attempt=2, candidate=0, since=NOW - 300, began=NOW - 300, resumes=NOW + 240, failures=(failure,)
@@ -61,7 +61,7 @@ def test_a_pause_ends_after_its_longest_time_after_a_clock_was_set_back() -> Non
     assert then(BACK + 288).report.state == names.STATE_WAITING
 
 
-def test_a_machine_is_given_back_in_its_time_after_a_clock_was_set_back(request_: Request) -> None:
+def test_overdue_after_clock_set_back_keeps_limit(request_: Request) -> None:
     claim = Claim(name="small-a", uid="u", node="", launched=True, initialized=False, deleting=False, age=0.0)
     before = node_release.complete_at(request_, seen([], claims=(claim,), now=BACK), {"u": NOW})
     assert before == {"u": BACK}

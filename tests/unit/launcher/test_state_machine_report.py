@@ -47,7 +47,7 @@ def claim(node: str, age: float) -> Claim:
     return Claim(name=f"c-{node}", node=node, launched=True, initialized=True, deleting=False, age=age)
 
 
-def test_the_slowest_worker_is_told_from_its_placement_and_from_its_machines_order() -> None:
+def test_slowest_start_counts_from_schedule_and_nodeclaim() -> None:
     workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
     assert state_machine.slowest_start(workers, {"a": NOW, "b": NOW + 10}) == (
         "the slowest started 90 s after it was scheduled, 180 s after its NodeClaim was created"
@@ -65,13 +65,13 @@ def test_machines_that_were_there_before_do_not_count() -> None:
     assert state_machine.slowest_start(workers, {}) == "the slowest started 90 s after it was scheduled"
 
 
-def test_nothing_is_told_before_all_have_started() -> None:
+def test_slowest_start_before_all_started_is_empty() -> None:
     one = worker("a", placed=0, started=9)
     assert state_machine.slowest_start([], {}) == ""
     assert state_machine.slowest_start([one, worker("b", placed=0, started=None)], {}) == ""
 
 
-def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> None:
+def test_started_at_is_first_container() -> None:
     ended = {"state": {"terminated": {"startedAt": stamp(NOW + 5)}}}
     item = {
         "metadata": {"name": "p"},
@@ -98,7 +98,7 @@ def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     assert state_machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
 
 
-def test_a_worker_that_does_not_start_is_named_with_the_reason(request_: Request) -> None:
+def test_follow_names_stuck_worker(request_: Request) -> None:
     """An image that is not there would be waited for without a word until the deadline."""
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="", created=NOW)
     status = {
@@ -128,7 +128,7 @@ def test_a_worker_that_does_not_start_is_named_with_the_reason(request_: Request
         (60, (worker("a", placed=0, started=None),), "0 of 2 workers running"),
     ],
 )
-def test_an_operator_that_makes_no_pods_is_named_and_waited_for(
+def test_follow_without_pods_names_operator(
     request_: Request, age: float, workers: tuple[Pod, ...], reason: str
 ) -> None:
     created = {"uid": "t", "creationTimestamp": stamp(NOW)}

@@ -63,7 +63,7 @@ def later(request: Request, memory: Memory, seconds: float, observation: Observa
     return state_machine.step(request, memory, dataclasses.replace(observation, now=NOW + seconds))
 
 
-def test_a_loss_is_counted_and_its_job_deleted_and_the_free_node_held() -> None:
+def test_loss_deletes_job_and_holds_node() -> None:
     request = asked(maxRestarts=3)
     step = lost(request)
     assert step.actions == (Retire(uid="t"), Hold(index=0, wait="1-0-1")), "one of its three nodes is free"
@@ -74,7 +74,7 @@ def test_a_loss_is_counted_and_its_job_deleted_and_the_free_node_held() -> None:
     assert step.report.reason == "restart 1 of 3: worker train-r1-worker-2 on n2 was lost: Evicted"
 
 
-def test_what_the_watches_say_is_read_anew_before_a_training_is_deleted() -> None:
+def test_loss_on_cached_lists_recounts() -> None:
     pods = [worker(0), worker(1), evicted(2)]
     observation = seen([], pods, training=job(), fresh=False)
     step = state_machine.step(asked(maxRestarts=3), Memory(progress=BEGUN), observation)
@@ -82,7 +82,7 @@ def test_what_the_watches_say_is_read_anew_before_a_training_is_deleted() -> Non
     assert of(step).restarts == 0
 
 
-def test_nodes_are_held_as_workers_leave_and_together_they_are_never_more_than_there_were() -> None:
+def test_retire_never_holds_more_nodes_than_job() -> None:
     request = asked(maxRestarts=3)
     memory = lost(request).memory
     deleting = job(deleting=True)
@@ -99,7 +99,7 @@ def held_again(request: Request, index: int, at: str = "") -> Object:
     return item
 
 
-def test_the_next_one_is_submitted_only_when_the_last_is_gone_with_its_pods() -> None:
+def test_restart_waits_for_old_job_and_pods() -> None:
     request = asked(maxRestarts=3)
     memory = lost(request).memory
     nodes = [node(name) for name in "abcd"]
@@ -114,7 +114,7 @@ def test_the_next_one_is_submitted_only_when_the_last_is_gone_with_its_pods() ->
     assert (of(step).retiring, of(step).began, of(step).label) == ("", NOW + 12, "1-0-1")
 
 
-def test_a_restart_waits_like_any_other_wait_and_goes_on_with_fewer_nodes() -> None:
+def test_restart_continues_with_fewer_nodes() -> None:
     request = asked(maxRestarts=3)
     memory = lost(request).memory
     step = later(request, memory, 12, seen([node("a"), node("b")], []))
@@ -128,7 +128,7 @@ def test_a_restart_waits_like_any_other_wait_and_goes_on_with_fewer_nodes() -> N
     assert (start.nodes, start.reason[:17]) == (2, "restart 1 of 3: 2")
 
 
-def test_below_the_minimum_a_restart_goes_to_the_next_pool_and_ends_with_the_reason_of_the_loss() -> None:
+def test_restart_below_minimum_tries_next_pool() -> None:
     request = asked(maxRestarts=3, fallbacks=[fallback()])
     step = later(request, lost(request).memory, 12, seen([node("a")], []))
     step = later(request, step.memory, 312, seen([node("a")], []))
@@ -143,7 +143,7 @@ def test_below_the_minimum_a_restart_goes_to_the_next_pool_and_ends_with_the_rea
     )
 
 
-def test_a_job_whose_pods_never_go_ends_the_run_with_what_a_person_can_do() -> None:
+def test_retire_stuck_pods_end_with_advice() -> None:
     request = asked(maxRestarts=3)
     stuck = worker(1, deletionTimestamp="now")
     hold = held_again(request, 0, "n2")
@@ -172,7 +172,7 @@ def test_without_a_restart_left_a_loss_is_the_end(budget: int, before: int) -> N
     assert end.reason == f"worker train-r1-worker-2 on n2 was lost: Evicted{more}"
 
 
-def test_a_launcher_without_a_lease_reads_the_number_of_restarts_off_the_job() -> None:
+def test_restart_count_without_lease_is_read_from_job() -> None:
     request = asked(maxRestarts=2)
     pods = [worker(0), worker(1), evicted(2)]
     step = state_machine.step(request, Memory(), seen([], pods, training=job(restart=2)))
@@ -195,7 +195,7 @@ def test_the_time_to_train_is_for_all_restarts_together() -> None:
     assert step.actions == ()
 
 
-def test_machines_that_trained_have_their_time_again_before_they_are_given_back() -> None:
+def test_overdue_after_training_starts_again() -> None:
     request = asked(maxRestarts=3, nodeStartSeconds=60)
     bare = node("a", status__allocatable={"cpu": "47", "memory": "180Gi"})
     made = {"name": "c", "uid": "c", "creationTimestamp": "2027-01-15T07:55:00Z"}
@@ -225,7 +225,7 @@ def test_what_a_lease_keeps_of_restarts_is_read_back() -> None:
 # -- suspended
 
 
-def test_a_suspended_training_is_no_failure_and_holds_nothing() -> None:
+def test_suspended_job_holds_nothing() -> None:
     request = asked(maxRestarts=3)
     memory = Memory(progress=BEGUN, training_uid="t", gang={"train-r1-worker-1": "w1"})
     leaving = [worker(0, deletionTimestamp="now"), held(request, 0)]
@@ -238,7 +238,7 @@ def test_a_suspended_training_is_no_failure_and_holds_nothing() -> None:
     assert (much_later.actions, of(much_later).trained) == ((), 100.0)
 
 
-def test_a_resumed_training_is_begun_anew_with_the_nodes_that_there_are_and_costs_no_restart() -> None:
+def test_resumed_job_restarts_without_cost() -> None:
     request = asked(maxRestarts=1, activeDeadlineSeconds=1000)
     suspended = dataclasses.replace(BEGUN, suspended=True, trained=100.0)
     memory = Memory(progress=suspended, training_uid="t")

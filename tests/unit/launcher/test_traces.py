@@ -41,12 +41,12 @@ def counts(traces: list[Trace]) -> str:
     )
 
 
-def test_no_trace_ends_in_a_wrong_count_a_surplus_or_a_leftover(traces: list[Trace]) -> None:
+def test_trace_ends_without_wrong_count_or_leftover(traces: list[Trace]) -> None:
     wrongs = {trace.seed: trace.world.wrongs for trace in traces if trace.world.wrongs}
     assert wrongs == {}, counts(traces)
 
 
-def test_the_traces_are_a_mix_that_is_worth_something(traces: list[Trace]) -> None:
+def test_traces_cover_all_events(traces: list[Trace]) -> None:
     told = counts(traces)
     ends = Counter(trace.code for trace in traces)
     assert set(ends) <= FINAL, told
@@ -70,7 +70,7 @@ def test_the_traces_are_a_mix_that_is_worth_something(traces: list[Trace]) -> No
     assert large > 10, told
 
 
-def test_each_trace_submits_once_and_once_more_for_each_restart_at_most(traces: list[Trace]) -> None:
+def test_trace_submits_once_per_restart(traces: list[Trace]) -> None:
     trained = {names.EXIT_SUCCEEDED, names.EXIT_TRAINING_FAILED}
     for trace in traces:
         noted = trace.progress
