@@ -54,9 +54,9 @@ def error_line(lines: Sequence[str]) -> str:
         own = (line for line in lines[starts[-1] + 1 :] if line.strip(" |") and not line.startswith(" "))
         if found := next(own, ""):
             return _shorten(found)
-    said = _without_summary(lines)
-    aborted = [line for line in said if line.lstrip().startswith("what():")]
-    named = [line for line in said if _ERROR_WORDS.search(line) and not TORCHRUN_LOG.match(line)]
+    output = _without_summary(lines)
+    aborted = [line for line in output if line.lstrip().startswith("what():")]
+    named = [line for line in output if _ERROR_WORDS.search(line) and not TORCHRUN_LOG.match(line)]
     return _shorten(next((each[-1] for each in (aborted, named) if each), ""))
 
 
@@ -64,8 +64,8 @@ def describe(lines: Sequence[str]) -> str:
     """Return the error line for a message. Without one, return the last line, named as such; "" if there is no line."""
     if error := error_line(lines):
         return error
-    said = _without_summary([RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines])
-    return f"the last line of its log is '{_shorten(said[-1])}'" if said else ""
+    output = _without_summary([RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines])
+    return f"the last line of its log is '{_shorten(output[-1])}'" if output else ""
 
 
 def is_consequence(lines: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from launcher import actions, manifests, metrics, progress, state_machine
 from launcher.actions import (
@@ -228,8 +228,11 @@ class Launcher:
             lease.keep(self._memory.progress)
             match some[0]:
                 case Hold():
-                    wanted = [each for each in some if isinstance(each, Hold)]
-                    pods = [manifests.placeholder(request, each.index, owner, each.wait) for each in wanted]
+                    pods = [
+                        manifests.placeholder(request, each.index, owner, each.wait)
+                        for each in some
+                        if isinstance(each, Hold)
+                    ]
                     self.gateway.create_pods(request, pods)
                 case Remove():
                     gone = [(each.name, each.uid) for each in some if isinstance(each, Remove)]
@@ -241,10 +244,9 @@ class Launcher:
                 case Start(nodes=nodes, reason=reason):
                     made = self._submit(nodes, reason)
                     self.counters = metrics.count_decision(self.counters, self.wall_clock() - seen.now)
-                    word = "created" if made else "found"
                     log.info(
                         "%s PyTorchJob %s for %d nodes, %.3f s after the lists were read",
-                        word,
+                        "created" if made else "found",
                         self.request.training_job,
                         nodes,
                         self.counters.decision_seconds,
@@ -265,17 +267,11 @@ class Launcher:
         return self.gateway.create_training(request, job)
 
     def _end(self, end: End) -> int:
-        succeeded = end.code == names.EXIT_SUCCEEDED
-        last = self._last_report or Report(state="", nodes=0, of=self.request.max_nodes, claims=0, reason="")
-        self._report(
-            Report(
-                state=names.STATE_SUCCEEDED if succeeded else names.STATE_FAILED,
-                nodes=last.nodes,
-                of=last.of,
-                claims=last.claims,
-                reason=end.reason,
-            )
+        state = names.STATE_SUCCEEDED if end.code == names.EXIT_SUCCEEDED else names.STATE_FAILED
+        last = self._last_report or Report(
+            state=state, nodes=0, of=self.request.max_nodes, claims=0, reason=""
         )
+        self._report(replace(last, state=state, reason=end.reason))
         return end.code
 
     def _report(self, news: Report) -> None:

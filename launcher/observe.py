@@ -518,16 +518,16 @@ def pending_reason(pod: Mapping[str, Any]) -> str:
             # The two reasons alternate with different messages. One text for both is printed once.
             return f"can't get image {_one_line(each.get('image'))}: kubectl describe pod says why"
         if reason and reason not in _ON_ITS_WAY:
-            said = f"{reason}: {waiting['message']}" if waiting.get("message") else reason
-            return f"can't start: {_one_line(said)}"
+            text = f"{reason}: {waiting['message']}" if waiting.get("message") else reason
+            return f"can't start: {_one_line(text)}"
     return ""
 
 
 def _unseen(spec: Mapping[str, Any]) -> str:
     if node := spec.get("nodeName"):
-        return f"waits for the kubelet of node {_one_line(node)}, which has said nothing of it"
+        return f"waits for the kubelet of node {_one_line(node)}, which has not reported on it"
     scheduler = spec.get("schedulerName") or "default-scheduler"
-    return f"waits for a node: scheduler {_one_line(scheduler)} has said nothing of it"
+    return f"waits for a node: scheduler {_one_line(scheduler)} has not reported on it"
 
 
 def _one_line(text: Any) -> str:

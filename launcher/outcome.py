@@ -162,8 +162,8 @@ def _exited(pod: Pod) -> str:
     known = _EXIT_MEANINGS.get(_code(pod), "") if pod.exit.reason in ("", "Error") else ""
     means = known or meaning(pod.exit.code, pod.exit.reason)
     error = "" if _code(pod) == names.WORKER_EXIT_STOPPED else describe(pod.exit.lines)
-    said = f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({means})" if means else "")
-    return f"{said}: {error}" if error else said
+    text = f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({means})" if means else "")
+    return f"{text}: {error}" if error else text
 
 
 def _code(pod: Pod) -> int:

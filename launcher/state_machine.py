@@ -462,9 +462,9 @@ def slowest_start(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
     pods = list(workers)
     if not pods or any(not pod.placed_at or not pod.started_at for pod in pods):
         return ""
-    said = f"the slowest started {max(pod.started_at - pod.placed_at for pod in pods):.0f} s after it was scheduled"
+    text = f"the slowest started {max(pod.started_at - pod.placed_at for pod in pods):.0f} s after it was scheduled"
     waits = [pod.started_at - ordered[pod.node] for pod in pods if pod.node in ordered]
-    return f"{said}, {max(waits):.0f} s after its NodeClaim was created" if waits else said
+    return f"{text}, {max(waits):.0f} s after its NodeClaim was created" if waits else text
 
 
 def first_stuck(workers: Iterable[Pod], now: float) -> str:

@@ -98,7 +98,7 @@ def test_follow_of_a_missing_elastic_node_reports_the_wait_once(api: TorchrunApi
         "one: Running",
         "one: waits for a pod of node 3",
         "one: waits for node 3: pod one-0-3 waits for a node: 0/3 nodes are available",
-        "one: waits for node 3: pod one-0-3 waits for a node: scheduler gpus has said nothing of it",
+        "one: waits for node 3: pod one-0-3 waits for a node: scheduler gpus has not reported on it",
         "one: waits for node 3: pod one-0-3 has not started",
         "one: Succeeded",
     ]

@@ -395,3 +395,37 @@ def test_preflight_missing_node_class_gives_up(
     refused = preflight(request_, seen([], pool=pool), NOW)
     assert (refused.code if refused else None) == code
     assert refused is None or "NodePool small is not ready: no class" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("key", "effect"), [("example.com/starting", "NoSchedule"), ("nvidia.com/gpu", "NoExecute")]
+)
+def test_count_toleration_of_other_taint_does_not_apply(request_: Request, key: str, effect: str) -> None:
+    tainted = node("a", spec__taints=[{"key": key, "effect": effect}])
+    counted = count(request_, seen([tainted, node("b")]))
+    assert (counted.usable, counted.unusable) == (("b",), {"a": f"taint {key}"})
+
+
+@pytest.mark.parametrize(("phase", "usable"), [("Succeeded", True), ("Failed", True), ("Running", False)])
+def test_count_finished_pod_occupies_nothing(request_: Request, phase: str, usable: bool) -> None:
+    theirs = pod("theirs", "a", **{"nvidia.com/gpu": "4"})
+    theirs["status"]["phase"] = phase
+    assert bool(count(request_, seen([node("a")], [theirs])).usable) is usable
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("namespace", "default"), ("labels", {"trainyard.dev/role": "placeholder"})]
+)
+def test_count_placeholder_of_other_run_occupies_node(request_: Request, field: str, value: object) -> None:
+    theirs = held(request_, 0, "a")
+    assert count(request_, seen([node("a")], [theirs])).usable == ("a",)
+    theirs["metadata"][field] = value
+    assert count(request_, seen([node("a")], [theirs])).usable == ()
+
+
+def test_submit_without_surplus_needs_fresh_lists(request_: Request) -> None:
+    nodes = [node(name) for name in "abcd"]
+    pods = [held(request_, index, name) for index, name in enumerate("abcd")]
+    memory = Memory(progress=initial_progress(NOW))
+    assert state_machine.step(request_, memory, seen(nodes, pods, fresh=False)).actions == (Recount(),)
+    assert [type(one) for one in state_machine.step(request_, memory, seen(nodes, pods)).actions] == [Start]

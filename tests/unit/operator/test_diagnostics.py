@@ -49,7 +49,7 @@ def message(life: Life) -> str:
     [
         (
             {"conditions": []},
-            "waits for the kubelet of node n0, which has said nothing of it",
+            "waits for the kubelet of node n0, which has not reported on it",
         ),
         (
             UNSCHEDULABLE,
@@ -94,7 +94,7 @@ def test_a_worker_that_no_scheduler_has_seen_is_reported() -> None:
     life.api.now += PATIENCE_SECONDS
     life.reconcile()
     assert message(life) == (
-        f"0 of 2 workers are ready, {first} waits for a node: scheduler bin-packing has said nothing of it"
+        f"0 of 2 workers are ready, {first} waits for a node: scheduler bin-packing has not reported on it"
     )
 
 
