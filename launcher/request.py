@@ -362,9 +362,7 @@ def _fallback(reader: Reader) -> Fallback:
 def _placeholder(reader: Reader) -> Placeholder:
     placeholder = Placeholder(
         image=reader.image("image"),
-        priority_class=reader.text(
-            "priorityClassName", "a DNS name", validation.NAME, validation.NAME_LENGTH
-        ),
+        priority_class=reader.name("priorityClassName"),
     )
     reader.finish()
     return placeholder
@@ -396,12 +394,8 @@ def _worker(reader: Reader) -> Worker:
     mounts = validation.read_mounts(reader)
     worker = Worker(
         image=reader.image("image"),
-        service_account=reader.text(
-            "serviceAccountName", "a DNS name", validation.NAME, validation.NAME_LENGTH
-        ),
-        priority_class=reader.text(
-            "priorityClassName", "a DNS name", validation.NAME, validation.NAME_LENGTH
-        ),
+        service_account=reader.name("serviceAccountName"),
+        priority_class=reader.name("priorityClassName"),
         processes_per_node=reader.number("processesPerNode", 1),
         cpu=reader.amount("cpu"),
         memory=reader.amount("memory"),

@@ -378,7 +378,7 @@ def _report_reason(
     running = sum(pod.phase == "Running" for pod in pods)
     finished = sum(pod.phase == "Succeeded" for pod in pods)
     parts = (
-        _unreconciled(training, pods, seen.now) or _at_work(running, finished, training.nodes),
+        _unreconciled(training, pods, seen.now) or _describe_workers(running, finished, training.nodes),
         slowest_start(pods, memory.ordered) if running == training.nodes else "",
         first_stuck(pods, seen.now),
         progresses.describe_restarts(request, memory.progress) if memory.progress else "",
@@ -387,7 +387,7 @@ def _report_reason(
     return "; ".join(part for part in parts if part)
 
 
-def _at_work(running: int, finished: int, nodes: int) -> str:
+def _describe_workers(running: int, finished: int, nodes: int) -> str:
     """Return how many workers run and have finished. The job's condition follows a moment after the last one."""
     if finished >= nodes:
         return f"{finished} of {nodes} workers finished"

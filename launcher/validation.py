@@ -125,6 +125,10 @@ class Reader:
             return ""
         return value
 
+    def name(self, key: str) -> str:
+        """Return the name of a Kubernetes object."""
+        return self.text(key, "a DNS name", NAME, NAME_LENGTH)
+
     def image(self, key: str) -> str:
         """Return the name of an image with a tag or a digest."""
         value = self.raw(key)
