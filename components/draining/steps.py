@@ -206,13 +206,13 @@ class _Drain:
                 self.say(f"deleting pods that block nodes: {some(blocking)}")
             if now - reported >= REPORT_SECONDS:
                 reported = now
-                self.say(f"waiting for {len(claims)} nodes: {some(claims)}")
+                self.say(f"waiting for {count(claims, 'node')}: {some(claims)}")
             self.clock.sleep(POLL_SECONDS)
 
     def _take_down(self, cluster: ClusterApi, why: str) -> None:
         """Terminate the instances without Karpenter, then remove the finalizers that wait for it."""
         instances = self.account.instances()
-        self.say(f"Karpenter {why}; terminating {len(instances)} instances by this cluster's tags")
+        self.say(f"Karpenter {why}; terminating {count(instances, 'instance')} by this cluster's tags")
         self.terminate_rest()
         self._release(cluster, (NODE_CLAIMS, NODES))
 
@@ -226,12 +226,12 @@ class _Drain:
                 asked |= set(fresh)
             if self.clock.now() >= self.end:
                 raise DrainError(
-                    f"{len(instances)} instances are left: {some(instances)}; terminate them, then run the destroy"
+                    f"{count(instances, 'instance')} left: {some(instances)}; terminate them, then run the destroy"
                     " again"
                 )
             if self.clock.now() - reported >= REPORT_SECONDS:
                 reported = self.clock.now()
-                self.say(f"waiting for {len(instances)} instances to terminate: {some(instances)}")
+                self.say(f"waiting for {count(instances, 'instance')} to terminate: {some(instances)}")
             self.clock.sleep(POLL_SECONDS * 2)
 
     def forget_pods(self, cluster: ClusterApi) -> None:
@@ -270,7 +270,7 @@ class _Drain:
                 cluster.delete(VOLUME_CLAIMS, name)
             if now - reported >= REPORT_SECONDS:
                 reported = now
-                self.say(f"waiting for {len(volumes)} volumes since {now - began:.0f} s: {some(volumes)}")
+                self.say(f"waiting for {count(volumes, 'volume')} since {now - began:.0f} s: {some(volumes)}")
             self.clock.sleep(POLL_SECONDS)
 
     def end_node_classes(self, cluster: ClusterApi) -> None:
@@ -319,6 +319,11 @@ class _Drain:
             for name in names:
                 cluster.delete(kind, name)
                 cluster.remove_finalizers(kind, name)
+
+
+def count(names: list[str], noun: str) -> str:
+    """Return the number of names with the noun, such as `1 node` or `2 nodes`."""
+    return f"{len(names)} {noun}" + ("" if len(names) == 1 else "s")
 
 
 def some(names: list[str]) -> str:

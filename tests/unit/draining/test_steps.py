@@ -290,7 +290,7 @@ def test_nothing_is_released_while_a_machine_runs() -> None:
     world = busy()
     world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODE_CLASSES)
     world.terminates = False
-    with pytest.raises(DrainError, match=r"2 instances are left: i-1, i-2; terminate them"):
+    with pytest.raises(DrainError, match=r"2 instances left: i-1, i-2; terminate them"):
         drain(world)
     assert not [entry for entry in world.log if entry.startswith("release")]
 
@@ -334,7 +334,7 @@ def test_a_claim_that_a_pod_does_not_let_go_of_is_told_after_three_minutes() -> 
     (began,) = [line for line in lines if line.endswith("deleting what mounts volumes: pods web/shell")]
     (told,) = [line for line in lines if "volumes are left; delete them in the account: pv-1" in line]
     assert float(told.split(" s:")[0]) - float(began.split(" s:")[0]) == 180
-    assert any("waiting for 1 volumes since 16 s: pv-1" in line for line in lines)
+    assert any("waiting for 1 volume since 16 s: pv-1" in line for line in lines)
     assert world.log.count("delete persistentvolumeclaims/training/data") == 90, "one made anew goes, too"
 
 
