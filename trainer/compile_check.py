@@ -16,7 +16,7 @@ from torch import Tensor
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import together
-from trainer.process import say
+from trainer.process import log_line
 from trainer.world import World
 
 _ADVICE = "Give the image a C compiler with Python's headers, or train with --compile no"
@@ -32,7 +32,7 @@ def is_compiled(config: Config, world: World, device: torch.device) -> bool:
         return False
     reason = together(lambda: find_problem(config, device), device)
     if reason and world.local_rank == 0:
-        say(f"compile=no rank={world.rank} reason=torch.compile does not work here: {reason}. {_ADVICE}")
+        log_line(f"compile=no rank={world.rank} reason=torch.compile does not work here: {reason}. {_ADVICE}")
     works = torch.tensor(0 if reason else 1, device=device)
     dist.all_reduce(works, op=dist.ReduceOp.MIN)
     return bool(works.item())

@@ -1,7 +1,7 @@
-"""Everything that can be set, in one frozen dataclass.
+"""All options of the trainer, in one frozen dataclass.
 
-A flag wins over its environment variable, that over the default. Needs no torch, so that a mistake is told before the
-seconds that importing it takes.
+A flag has precedence over its environment variable, and that over the default. This needs no torch, so that errors are
+reported before the seconds that its import takes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ _AT_LEAST_ONE = (
         "sequence_length",
         "bucket_megabytes",
         "log_every",
-        "evaluate_every",
     ),
-    *("checkpoint_every", "checkpoint_keep", "expected_nodes", "processes_per_node"),
+    *("evaluate_every", "checkpoint_every", "checkpoint_keep", "expected_nodes", "processes_per_node"),
 )
 _AT_LEAST_ZERO = ("warmup_steps", "weight_decay", "gradient_clip", "metrics_port", "restart")
-# Three years. torch counts a timeout in nanoseconds of 64 bits, beside those since the machine's start.
+# Three years. torch adds a timeout to the time since boot, in nanoseconds of 64 bits.
 _MOST_SECONDS = 100_000_000
 _CHOICES = {
     "device": ("cuda", "cpu"),
@@ -49,15 +48,13 @@ def _option(kind: type, default: object, help: str, env: str | None = None) -> A
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One training run. `Config.read` makes it from flags and environment and checks every value."""
+    """The options of one run. `Config.read` creates it from flags and environment, and checks each value."""
 
     epochs: int = _option(int, 20, "passes over the training data")
     steps: int | None = _option(int, None, "steps to train, in place of a number of epochs")
-    batch_size: int = _option(
-        int, 64, "samples per step, over all processes: it stays when the world size changes"
-    )
+    batch_size: int = _option(int, 64, "samples per step, over all processes; independent of the world size")
     micro_batch_size: int | None = _option(
-        int, None, "most samples that a process computes at once; by default its whole share of a step"
+        int, None, "maximum samples per forward pass of a process; by default its whole share of a step"
     )
     data: str = _option(
         str,
@@ -65,57 +62,55 @@ class Config:
         "digits (scikit-learn's), corpus (a book), or a directory: MNIST's IDX files, or train.bin and val.bin",
         contract.DATA,
     )
-    model: str | None = _option(str, None, f"{', '.join(MODELS)}; by default the one that fits the data")
+    model: str | None = _option(str, None, f"{', '.join(MODELS)}; the default depends on the data")
     sequence_length: int | None = _option(
         int, None, "tokens per sample of a language model; by default the model's own"
     )
     learning_rate: float | None = _option(
-        float, None, "of AdamW after the warm-up; it falls evenly to 0. By default what fits the model"
+        float, None, "learning rate of AdamW after the warm-up; it decays linearly to 0. Default: by model"
     )
-    warmup_steps: int | None = _option(
-        int, None, "steps over which the rate rises. By default what fits the model"
-    )
-    weight_decay: float | None = _option(float, None, "of matrices. By default what fits the model")
+    warmup_steps: int | None = _option(int, None, "steps in which the learning rate rises. Default: by model")
+    weight_decay: float | None = _option(float, None, "weight decay of matrices. Default: by model")
     gradient_clip: float | None = _option(
-        float, None, "greatest norm of a step's gradient, 0 for any. By default what fits the model"
+        float, None, "maximum norm of a step's gradient, 0 for no limit. Default: by model"
     )
-    seed: int = _option(int, 0, "of the model's first weights and of the order of the data")
+    seed: int = _option(int, 0, "seed of the initial weights and of the order of the data")
     precision: str = _option(
-        str, "auto", "bf16, fp16 or fp32; auto: fp32 on the CPU, on GPUs bf16 where they have it, else fp16"
+        str, "auto", "bf16, fp16 or fp32; auto: fp32 on the CPU, bf16 on GPUs that support it, else fp16"
     )
     compile: str = _option(str, "auto", "yes or no: torch.compile; auto: on GPUs")
     parallel: str = _option(str, "ddp", "ddp (each process has the whole model) or fsdp (each has a part)")
-    bucket_megabytes: int = _option(int, 25, "gradients that DDP exchanges at once")
-    log_every: int = _option(int, 20, "steps between two lines of loss, accuracy and speed")
+    bucket_megabytes: int = _option(int, 25, "size of DDP's gradient buckets")
+    log_every: int = _option(int, 20, "steps between two log lines with loss, accuracy and speed")
     evaluate_every: int | None = _option(
         int,
         None,
-        "steps between two judgements on the test data; by default one after each epoch. The last is judged",
+        "steps between two evaluations on the test data; by default one after each epoch. Always one at the end",
     )
     metrics_directory: str | None = _option(
-        str, None, "where <run id>.jsonl and TensorBoard's files go; none writes none"
+        str, None, "directory for <run id>.jsonl and TensorBoard files; without it, none are written"
     )
     metrics_port: int = _option(
-        int, 0, "port of rank 0 on which Prometheus finds the metrics; 0 for none", contract.METRICS_PORT
+        int, 0, "port of rank 0 that serves metrics for Prometheus; 0 for none", contract.METRICS_PORT
     )
     checkpoint_uri: str | None = _option(
         str,
         None,
-        "s3://bucket/prefix, file:///path or a path, for <run id>/step-...; none saves none",
+        "s3://bucket/prefix, file:///path or a path, for <run id>/step-...; without it, none are saved",
         contract.CHECKPOINT_URI,
     )
     checkpoint_every: int = _option(int, 100, "steps between two checkpoints")
-    checkpoint_keep: int = _option(int, 2, "checkpoints that stay")
+    checkpoint_keep: int = _option(int, 2, "number of checkpoints to keep")
     owner: str | None = _option(
         str,
         None,
-        "of the checkpoints: a training with the same one goes on with them when the one before is gone",
+        "owner of the checkpoints: a run with the same owner resumes from them when the earlier run is gone",
     )
     notice_file: str | None = _option(
-        str, None, "a path: once a file is written there, the training stops as by SIGTERM"
+        str, None, "a path: if a file is written there, the run stops as after SIGTERM"
     )
     timeout_seconds: float = _option(
-        float, 300.0, "seconds without a step after which a training that hangs is ended"
+        float, 300.0, "seconds without a step after which a run counts as hung and ends"
     )
     start_timeout_seconds: float = _option(
         float, 1800.0, "the same until the first step is done, while models load and compile"
@@ -123,32 +118,33 @@ class Config:
     device: str | None = _option(
         str,
         None,
-        "cuda or cpu; by default cuda where there is one. Told cuda, it never uses the CPU",
+        "cuda or cpu; by default cuda if there is a GPU. With cuda, the CPU is never used",
         contract.DEVICE,
     )
     model_uri: str | None = _option(
         str,
         None,
-        "s3://bucket/prefix, file:///path or a path, for <run id>/model.pt; none saves none",
+        "s3://bucket/prefix, file:///path or a path, for <run id>/model.pt; without it, the model is not saved",
         contract.MODEL_URI,
     )
-    run_id: str = _option(str, "run", "names the run and its model", contract.RUN_ID)
+    run_id: str = _option(str, "run", "name of the run and its model", contract.RUN_ID)
     expected_nodes: int | None = _option(
-        int, None, "machines that were promised; another number ends the run", contract.EXPECTED_NODES
+        int, None, "expected nodes; another number ends the run", contract.EXPECTED_NODES
     )
     processes_per_node: int | None = _option(
-        int, None, "processes per machine that were promised", contract.PROCESSES_PER_NODE
+        int, None, "expected processes per node", contract.PROCESSES_PER_NODE
     )
     restart: int = _option(
-        int,
-        0,
-        "trainings of this run that came before this one, for the log and the metadata",
-        contract.RESTART,
+        int, 0, "earlier attempts of this run, for the log and the metadata", contract.RESTART
     )
 
     @classmethod
     def read(cls, arguments: Sequence[str], environ: Mapping[str, str]) -> Config:
-        """The run that flags and environment describe. Raises TrainerError that names every mistake at once."""
+        """Read the options from flags and environment.
+
+        Raises:
+            TrainerError: It lists all errors together.
+        """
         parser = argparse.ArgumentParser(
             prog="trainer", description=__doc__, allow_abbrev=False, exit_on_error=False
         )
@@ -176,8 +172,8 @@ class Config:
             try:
                 values[each.name] = each.metadata["kind"](text)
             except ValueError:
-                wanted = "a whole number" if each.metadata["kind"] is int else "a number"
-                problems.append(f"{place}: {text!r} is not {wanted}")
+                kind = "a whole number" if each.metadata["kind"] is int else "a number"
+                problems.append(f"{place}: {text!r} is not {kind}")
         config = cls(**values)
         problems += config._problems()
         if problems:
@@ -209,7 +205,7 @@ class Config:
         if not 0 <= self.seed < 2**63:
             found.append(f"seed: {self.seed} is not between 0 and 2^63 - 1")
         if self.metrics_port > 65535:
-            found.append(f"metrics_port: {self.metrics_port} is no port; expected 0 to 65535")
+            found.append(f"metrics_port: {self.metrics_port} is not a port; it must be 0 to 65535")
         if not RUN_ID.fullmatch(self.run_id) or len(self.run_id) > contract.RUN_ID_MAX_LENGTH:
             found.append(
                 f"run_id: {self.run_id!r} is not a name of lower-case letters, digits and hyphens "

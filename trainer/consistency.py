@@ -30,61 +30,62 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.machine import GPU, driver_version
-from trainer.process import say
+from trainer.process import log_line
 from trainer.workloads import Workload
 from trainer.world import World
 
-# What each machine may have in its own way: where its data lie, what is watched and written there, how long it waits.
-_OWN = frozenset(
+# Settings that may differ between nodes: paths, timeouts, and what the launcher sets per worker.
+_PER_NODE = frozenset(
     {
         *("data", "device", "notice_file", "timeout_seconds", "start_timeout_seconds"),
         *("metrics_directory", "metrics_port", "owner", "expected_nodes", "processes_per_node", "restart"),
     }
 )
-# The store may be kept by rank 0: it stays that long for those who have not read yet what differs.
+# Rank 0 may serve the store. It waits this long for processes that have not read the differences yet.
 READ_SECONDS = 5.0
-_MOST_RANKS = 8
+_MAX_RANKS = 8
 
 
-def must_agree(config: Config, device: torch.device) -> dict[str, str]:
-    """The settings that are of the run and not of a machine, and the kind of device that each process has."""
-    settings = {name: str(value) for name, value in asdict(config).items() if name not in _OWN}
+def common_settings(config: Config, device: torch.device) -> dict[str, str]:
+    """Return the settings that must be equal in all processes, and the type of the device."""
+    settings = {name: str(value) for name, value in asdict(config).items() if name not in _PER_NODE}
     return {**settings, "device": device.type}
 
 
-def described(workload: Workload) -> dict[str, str]:
-    """What tells these data and this model from others, wherever they lie."""
+def describe_workload(workload: Workload) -> dict[str, str]:
+    """Return the properties that identify the data and the model, independent of their path."""
     numbers = (workload.train_samples, workload.test_samples, workload.units_per_sample, workload.parameters)
     names = ("train_samples", "test_samples", "units_per_sample", "weights")
-    told = dict(zip(names, map(str, numbers), strict=True))
-    return {"model": workload.name, "sha256": workload.digest, **told}
+    counts = dict(zip(names, map(str, numbers), strict=True))
+    return {"model": workload.name, "sha256": workload.digest, **counts}
 
 
-def differences(told: Sequence[Mapping[str, str]]) -> list[str]:
-    """What each process tells, by rank: each name whose values differ, with its values and who has them. Pure."""
+def differences(reports: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return a line for each name whose values differ, with the values and their ranks. `reports` is by rank. Pure."""
     found = []
-    for name in sorted(set().union(*told)):
+    for name in sorted(set().union(*reports)):
         ranks: dict[str, list[int]] = {}
-        for rank, values in enumerate(told):
+        for rank, values in enumerate(reports):
             ranks.setdefault(values.get(name, "nothing"), []).append(rank)
         if len(ranks) > 1:
             found.append(f"{name}: " + ", ".join(f"{value} in {_named(who)}" for value, who in ranks.items()))
     return found
 
 
-def check_same(store: Store, world: World, about: str, mine: Mapping[str, str], code: Exit) -> None:
-    """Compare `mine` with what all others tell: called by all processes together.
+def check_equal(store: Store, world: World, about: str, mine: Mapping[str, str], code: Exit) -> None:
+    """Compare `mine` with the values of all other processes. All processes call this together.
 
-    Raises TrainerError with `code` in all of them where anything differs, and RuntimeError when one does not come
-    within the store's timeout.
+    Raises:
+        TrainerError: Values differ. All processes raise this, with `code`.
+        RuntimeError: A process did not come within the timeout of the store.
     """
     if world.size == 1:
         return
     place = f"same {about}"
     store.set(f"{place} {world.rank}", json.dumps(dict(mine)))
     if world.rank == 0:
-        told = store.multi_get([f"{place} {rank}" for rank in range(world.size)])
-        store.set(place, "; ".join(differences([json.loads(each) for each in told])))
+        reports = store.multi_get([f"{place} {rank}" for rank in range(world.size)])
+        store.set(place, "; ".join(differences([json.loads(each) for each in reports])))
     found = store.get(place).decode()
     if not found:
         return
@@ -93,12 +94,12 @@ def check_same(store: Store, world: World, about: str, mine: Mapping[str, str], 
     while world.rank == 0 and read < world.size and time.monotonic() < until:
         time.sleep(0.05)
         read = store.add(f"{place} read", 0)
-    raise TrainerError(code, f"the processes differ in their {about}: {found}; expected the same in all")
+    raise TrainerError(code, f"the processes differ in their {about}: {found}; they must be the same in all")
 
 
 def _named(ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:_MOST_RANKS]))
-    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    listed = ", ".join(map(str, ranks[:_MAX_RANKS]))
+    more = f" and {len(ranks) - _MAX_RANKS} more" if len(ranks) > _MAX_RANKS else ""
     return f"process {listed}{more}" if len(ranks) == 1 else f"processes {listed}{more}"
 
 
@@ -108,9 +109,9 @@ MARK: Final = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """What one process tells of itself and its machine; versions are those it runs with, `none` for what is not there.
+    """One process, its node and its versions; `none` for what it does not have.
 
-    `node` is the machine's place among the torchrun agents, `device` the name of this process's own device.
+    `node` is the rank of the torchrun agent, `device` the name of the device of this process.
     """
 
     rank: int
@@ -126,26 +127,20 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the launcher promised; None where nothing was."""
+    """The world that the launcher counted; None for any number."""
 
     nodes: int | None = None
     processes_per_node: int | None = None
 
 
-# Columns after the machine's own: title, attribute of `Process`.
-_VERSIONS: Final = (
-    ("python", "python"),
-    ("torch", "torch"),
-    ("cuda", "cuda"),
-    ("nccl", "nccl"),
-    ("driver", "driver"),
-)
+# The last columns of the table, which are attributes of `Process`.
+_VERSIONS: Final = ("python", "torch", "cuda", "nccl", "driver")
 
 
 def describe(world: World, node: int, device: str) -> Process:
-    """This process. `node` is torchrun's GROUP_RANK, `device` is `cuda` or `cpu`, as the process joined with it.
+    """Describe this process. `node` is torchrun's GROUP_RANK, `device` is `cuda` or `cpu`.
 
-    A process beyond the GPUs of its machine has none.
+    A process without a GPU of its own gets the device `none`.
     """
     on_gpu = device == "cuda"
     own_gpu = on_gpu and world.local_rank < torch.cuda.device_count()
@@ -164,7 +159,7 @@ def describe(world: World, node: int, device: str) -> Process:
 
 
 def gather(process: Process, group: dist.ProcessGroup | None) -> list[Process]:
-    """What all processes tell, by rank. All call it together, with a gloo group; None is for a process alone."""
+    """Return the descriptions of all processes, by rank. All call this together; `group` is None for one process."""
     if group is None:
         return [process]
     found: list[Process | None] = [None] * dist.get_world_size(group)
@@ -173,13 +168,13 @@ def gather(process: Process, group: dist.ProcessGroup | None) -> list[Process]:
 
 
 def table(processes: Sequence[Process], expected: Expected, longest: int = 16) -> list[str]:
-    """The lines: what was expected and found, a row for each machine, and which of them differ. Pure.
+    """Return the table of the world: what was expected and found, and a row per node. Pure.
 
-    A value with MARK differs from that of most machines. Of more than `longest` machines only the first and those that
-    differ have a row.
+    A value with MARK differs from the value of most nodes. With more than `longest` nodes, only the first one and those
+    that differ have a row.
     """
-    machines = _machines(processes)
-    rows = [_row(machine) for machine in machines]
+    nodes = _group_by_node(processes)
+    rows = [_row(node) for node in nodes]
     usual = [Counter(column).most_common(1)[0][0] for column in zip(*(row[2:] for row in rows), strict=True)]
     marked = [
         row[:2]
@@ -188,8 +183,7 @@ def table(processes: Sequence[Process], expected: Expected, longest: int = 16) -
     ]
     differs = [any(value.endswith(MARK) for value in row) for row in marked]
     shown = [row for index, row in enumerate(marked) if len(rows) <= longest or index == 0 or differs[index]]
-    titles = ["node", "host", "devices", *(title for title, _ in _VERSIONS)]
-    lines = [_headline(machines, expected), *_aligned([titles, *shown])]
+    lines = [_headline(nodes, expected), *_aligned([["node", "host", "devices", *_VERSIONS], *shown])]
     if len(shown) < len(rows):
         lines.append(f"and {len(rows) - len(shown)} more nodes like most")
     if any(differs):
@@ -198,38 +192,36 @@ def table(processes: Sequence[Process], expected: Expected, longest: int = 16) -
     return lines
 
 
-def _machines(processes: Sequence[Process]) -> list[list[Process]]:
-    """The processes of each machine, by rank; machines in their own order."""
+def _group_by_node(processes: Sequence[Process]) -> list[list[Process]]:
+    """Return the processes of each node by rank, in the order of the nodes."""
     found: dict[tuple[int, str], list[Process]] = {}
     for process in sorted(processes, key=lambda each: each.rank):
         found.setdefault((process.node, process.host), []).append(process)
     return [found[key] for key in sorted(found)]
 
 
-def _row(machine: Sequence[Process]) -> list[str]:
-    first = machine[0]
-    versions = [
-        _counted([getattr(each, name) for each in machine], only_if_mixed=True) for _, name in _VERSIONS
-    ]
-    return [str(first.node), first.host, _counted([each.device for each in machine]), *versions]
+def _row(node: Sequence[Process]) -> list[str]:
+    first = node[0]
+    versions = [_counted([getattr(each, name) for each in node], only_if_mixed=True) for name in _VERSIONS]
+    return [str(first.node), first.host, _counted([each.device for each in node]), *versions]
 
 
 def _counted(values: Sequence[str], only_if_mixed: bool = False) -> str:
-    """Each value with how often it is there: `4 x NVIDIA A10G`."""
+    """Return each value with its count: `4 x NVIDIA A10G`."""
     counts = Counter(values)
     if only_if_mixed and len(counts) == 1:
         return values[0]
     return ", ".join(f"{count} x {value}" for value, count in counts.items())
 
 
-def _headline(machines: Sequence[Sequence[Process]], expected: Expected) -> str:
-    sizes = [len(machine) for machine in machines]
-    each = str(sizes[0]) if len(set(sizes)) == 1 else " and ".join(map(str, sorted(set(sizes))))
-    found = f"found {len(machines)} nodes x {each} processes, {sum(sizes)} in all"
+def _headline(nodes: Sequence[Sequence[Process]], expected: Expected) -> str:
+    sizes = [len(node) for node in nodes]
+    each = " and ".join(map(str, sorted(set(sizes))))
+    found = f"found {len(nodes)} nodes x {each} processes, {sum(sizes)} in all"
     if expected.nodes is None and expected.processes_per_node is None:
-        return f"world: {found}; nothing was promised"
-    promised = f"{expected.nodes or 'any'} nodes x {expected.processes_per_node or 'any'} processes"
-    return f"world: expected {promised}, {found}"
+        return f"world: {found}"
+    counted = f"{expected.nodes or 'any'} nodes x {expected.processes_per_node or 'any'} processes"
+    return f"world: expected {counted}, {found}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -240,19 +232,19 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-# All processes are started at about the same time. Of one that does not come the table has no line.
+# All processes start at about the same time. One that does not come in this time is not in the table.
 WAIT_SECONDS = 20.0
 _PLACE, _SHOWN = "refused", "refused shown"
 
 
 def show(store: Store, world: World, expected: Expected, device: str) -> None:
-    """Rank 0 prints the table of the world; called by all processes. Returns when it is printed, or not to be.
+    """Print the table of the world in rank 0, without a process group. All processes call this; it never fails.
 
-    The others stay until then: torchrun stops those that are left when the first one ends. Raises nothing.
+    The other processes wait until it is printed, because torchrun stops the rest when the first process ends.
     """
     own = describe(world, int(os.environ.get("GROUP_RANK", "0")), device)
     until = time.monotonic() + WAIT_SECONDS
-    with suppress(RuntimeError):  # the store is gone, and with it whoever would read or print
+    with suppress(RuntimeError):  # the store is gone
         store.set(f"{_PLACE} {world.rank}", json.dumps(asdict(own)))
         if world.rank != 0:
             store.wait([_SHOWN], timedelta(seconds=2 * WAIT_SECONDS))
@@ -263,5 +255,5 @@ def show(store: Store, world: World, expected: Expected, device: str) -> None:
                 store.wait([f"{_PLACE} {rank}"], timedelta(seconds=max(0.1, until - time.monotonic())))
                 found.append(Process(**json.loads(store.get(f"{_PLACE} {rank}"))))
         for line in table(found, expected):
-            say(line)
+            log_line(line)
         store.set(_SHOWN, "1")

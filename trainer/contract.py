@@ -1,6 +1,6 @@
-"""Names that the trainer shares with the launcher and the program.
+"""Names that the trainer shares with the launcher and the Pulumi program.
 
-The trainer's image has no other package, so that these repeat values of `trainyard/k8s/names.py`; a test compares them.
+The image of the trainer has no other package, so this repeats values of `trainyard/k8s/names.py`. A test compares them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-# Given by the launcher to every worker: what it counted and promises.
+# The launcher sets these in each worker: what it counted.
 EXPECTED_NODES: Final = "TRAINYARD_EXPECTED_NODES"
 PROCESSES_PER_NODE: Final = "TRAINYARD_PROCESSES_PER_NODE"
 RUN_ID: Final = "TRAINYARD_RUN_ID"
 RESTART: Final = "TRAINYARD_RESTART"
 
-# Given by the program, from the stack's settings.
+# The Pulumi program sets these from the settings of the stack.
 DEVICE: Final = "TRAINYARD_DEVICE"
 MODEL_URI: Final = "TRAINYARD_MODEL_URI"
 CHECKPOINT_URI: Final = "TRAINYARD_CHECKPOINT_URI"
@@ -22,10 +22,10 @@ DATA: Final = "TRAINYARD_DATA"
 METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
 REGION: Final = "AWS_REGION"
 
-# Given by whoever builds an image, or by the program of one that it builds: the git revision that is in it.
+# The build of an image sets this: the git revision in the image.
 REVISION: Final = "TRAINYARD_REVISION"
 
-# Given by the program to the check of a machine: what it must have, as JSON, and the machine's name.
+# The Pulumi program sets these for a node check: what the node must have, as JSON, and the name of the node.
 NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
 NODE: Final = "TRAINYARD_NODE"
 
@@ -34,14 +34,14 @@ SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 RUN_ID_MAX_LENGTH: Final = 40
 
-# What is written under <model URI>/<run id>/, and then, last, under <model URI>/: who finds it finds a whole model.
+# The first two are written under <model URI>/<run id>/. The last one is written after them, under <model URI>/.
 MODEL_FILE: Final = "model.pt"
 METADATA_FILE: Final = "metadata.json"
 LATEST_FILE: Final = "latest.json"
 
 
 class Exit(IntEnum):
-    """How the trainer's process, and so its pod, ended."""
+    """Exit codes of the trainer's process and its pod."""
 
     SUCCEEDED = 0
     FAILED = 1
@@ -55,7 +55,7 @@ class Exit(IntEnum):
 
 
 class CheckExit(IntEnum):
-    """How the check of a machine ended."""
+    """Exit codes of the node check."""
 
     FIT = 0
     UNFIT = 1
@@ -63,7 +63,7 @@ class CheckExit(IntEnum):
 
 
 class TrainerError(Exception):
-    """An end that needs no stack trace: one line that says what is wrong and what would be right, and a code."""
+    """An error with an exit code and a one-line message, which needs no stack trace."""
 
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)

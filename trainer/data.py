@@ -28,10 +28,14 @@ CLOSE_SECONDS = 5.0
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One process's part of one step.
+    """The part of one process in one step.
 
-    `samples` are those of all processes together, `end` is the position after them. `parts` are inputs and targets of
-    this process's micro-batches, as many as any other's; they are empty when the process has no share.
+    Attributes:
+        epoch: The epoch, from 1.
+        samples: The samples of all processes together.
+        end: The position after the step.
+        parts: Inputs and targets of each micro-batch of this process. All processes have equally many; they are empty
+            tensors if this process has no share.
     """
 
     epoch: int
@@ -43,7 +47,7 @@ class Step:
 def training_steps(
     workload: Workload, cursor: Cursor, world: World, micro_batch: int, start: int, count: int
 ) -> Iterator[Step]:
-    """`count` steps from position `start` on, each process's share in pieces of at most `micro_batch` samples."""
+    """Yield `count` steps from position `start`, with micro-batches of at most `micro_batch` samples."""
     position = start
     for _ in range(count):
         batch = cursor.batch(position)
@@ -53,7 +57,7 @@ def training_steps(
 
 
 def evaluation_steps(workload: Workload, world: World, micro_batch: int) -> Iterator[Step]:
-    """Every test sample in exactly one process. All processes have the same number of steps, one part in each."""
+    """Yield each test sample in exactly one process. All processes have equally many steps, with one part each."""
     count = workload.test_samples
     for start in range(0, count, micro_batch * world.size):
         end = min(start + micro_batch * world.size, count)
@@ -69,15 +73,15 @@ def _parts(
 
 
 class Prefetcher(Iterator[Step]):
-    """`steps`, made up to `ahead` steps before they are wanted, with their tensors on `device`.
+    """Load up to `ahead` steps in a thread, and give them with their tensors on `device`.
 
-    For CUDA the thread puts them into pinned memory and `next` begins their copy on the current stream, which nobody
-    waits for. What `steps` raises, `next` raises in its place. Closed by `close` or at the end of a `with`.
+    For CUDA, the thread copies them to pinned memory, and `next` starts an asynchronous copy on the current stream.
+    `next` raises the errors of `steps`. `close`, or the end of a `with` statement, stops the thread.
     """
 
     def __init__(self, steps: Iterator[Step], device: torch.device, ahead: int = 2) -> None:
         if ahead < 1:
-            raise ValueError(f"{ahead} steps ahead; expected at least 1")
+            raise ValueError(f"ahead: {ahead} must be at least 1")
         self._steps, self._device, self._ahead = steps, device, ahead
         self._ready: deque[Step] = deque()
         self._over, self._closed = False, False
@@ -103,12 +107,12 @@ class Prefetcher(Iterator[Step]):
         return self._on_device(step)
 
     def take_waited(self) -> float:
-        """Seconds that `next` has waited for data since this was last asked."""
+        """Return the seconds that `next` has waited for data since the last call."""
         waited, self._waited = self._waited, 0.0
         return waited
 
     def close(self) -> None:
-        """Stop the thread; what it has made is dropped. A second call does nothing."""
+        """Stop the thread and drop the loaded steps. A second call does nothing."""
         with self._changed:
             self._closed = True
             self._ready.clear()
@@ -126,9 +130,8 @@ class Prefetcher(Iterator[Step]):
     def _run(self) -> None:
         try:
             if self._device.type == "cuda":
-                torch.cuda.set_device(
-                    self._device
-                )  # each thread has its own; pinned memory belongs to a context
+                # Each thread has a current device, and pinned memory belongs to a CUDA context.
+                torch.cuda.set_device(self._device)
             for step in self._steps:
                 made = self._pinned(step)
                 with self._changed:
@@ -137,7 +140,7 @@ class Prefetcher(Iterator[Step]):
                         return
                     self._ready.append(made)
                     self._changed.notify_all()
-        except BaseException as error:  # the loop's to know of, whatever it is
+        except BaseException as error:  # `next` raises it
             self._error = error
         finally:
             with self._changed:
@@ -150,10 +153,10 @@ class Prefetcher(Iterator[Step]):
         return replace(step, parts=tuple((i.pin_memory(), t.pin_memory()) for i, t in step.parts))
 
     def _on_device(self, step: Step) -> Step:
-        """The copies run on the stream of the step itself: a few hundred kilobytes against milliseconds of work.
+        """Copy on the stream of the step: a few hundred kilobytes, compared with milliseconds of work.
 
-        Pinned memory that is freed meanwhile is not used again before its copy is done: PyTorch's allocator of pinned
-        memory sees to that (ATen/core/CachingHostAllocator.h, record_event).
+        PyTorch does not reuse freed pinned memory before its copy is done (ATen/core/CachingHostAllocator.h,
+        record_event).
         """
         if self._device.type == "cpu":
             return step
@@ -169,35 +172,35 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What all processes together use in one step: samples `indices`, in the order of the epoch (from 1)."""
+    """The samples of all processes in one step. `end` is the position after them, `epoch` counts from 1."""
 
     epoch: int
     indices: Indices
-    end: int  # the position after it
+    end: int
 
 
 class Cursor:
-    """The order of `samples` samples, epoch after epoch, in steps of `batch_size`.
+    """The order of the samples, epoch after epoch, in steps of `batch_size`.
 
-    An epoch's last batch is what is left, never filled up. Raises ValueError for sizes below 1.
+    The last batch of an epoch has the rest of the samples. Raise ValueError for sizes below 1.
     """
 
     def __init__(self, samples: int, seed: int, batch_size: int) -> None:
         if samples < 1 or batch_size < 1:
-            raise ValueError(f"{samples} samples in batches of {batch_size}; expected at least 1 and 1")
+            raise ValueError(f"{samples} samples in batches of {batch_size}; both must be at least 1")
         self.samples, self.seed, self.batch_size = samples, seed, batch_size
-        # The order of one epoch, made once: ten million samples take a part of a second and 80 MB.
+        # The order of the current epoch. For ten million samples it takes less than a second and 80 MB.
         self._order: tuple[int, Indices] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch that is begun at its start."""
+        """The number of steps in a whole epoch."""
         return math.ceil(self.samples / self.batch_size)
 
     def batch(self, position: int) -> Batch:
-        """The step that begins at `position`. Raises ValueError below 0."""
+        """Return the batch that begins at `position`. Raise ValueError if it is negative."""
         if position < 0:
-            raise ValueError(f"position {position}; expected at least 0")
+            raise ValueError(f"position: {position} must be at least 0")
         passed, offset = divmod(position, self.samples)
         indices = self._epoch(passed + 1)[offset : offset + self.batch_size]
         return Batch(passed + 1, indices, position + len(indices))
@@ -209,23 +212,23 @@ class Cursor:
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Indices:
-    """The order of `count` samples in this epoch: the same in every process."""
+    """Return the order of `count` samples in this epoch. It is the same in every process."""
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 def share(indices: Indices, rank: int, world_size: int) -> Indices:
-    """What process `rank` takes of these indices: each index goes to exactly one process.
+    """Return the indices of process `rank`. Each index goes to exactly one process.
 
-    Shares differ by one at most and may be empty, so that loss and accuracy are summed, never averaged per process.
+    Shares differ by one at most and may be empty. So loss and accuracy are summed, and never averaged per process.
     """
     return indices[rank::world_size]
 
 
-def micro_batches(indices: Indices, rank: int, world_size: int, most: int) -> list[Indices]:
-    """The share of process `rank` in pieces of at most `most`, whose sizes differ by one at most.
+def micro_batches(indices: Indices, rank: int, world_size: int, maximum: int) -> list[Indices]:
+    """Split the share of process `rank` into pieces of at most `maximum`, whose sizes differ by one at most.
 
-    Every process has as many pieces, the one with an empty share, too: a sharded model exchanges weights in each, and
-    all take part in that.
+    All processes have equally many pieces, also with an empty share: all take part in the weight exchange of a sharded
+    model in each piece.
     """
-    count = max(1, math.ceil(math.ceil(len(indices) / world_size) / most))
+    count = max(1, math.ceil(math.ceil(len(indices) / world_size) / maximum))
     return np.array_split(share(indices, rank, world_size), count)

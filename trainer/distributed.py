@@ -1,4 +1,4 @@
-"""Joining the other processes, and agreeing with them."""
+"""Join the other processes, and agree with them on errors. The entry point is `join`."""
 
 from __future__ import annotations
 
@@ -14,49 +14,50 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.config import Config
-from trainer.consistency import WAIT_SECONDS, Expected, check_same, must_agree, show
+from trainer.consistency import WAIT_SECONDS, Expected, check_equal, common_settings, show
 from trainer.contract import Exit, TrainerError
-from trainer.failure_broadcast import shared, told_by
+from trainer.failure_broadcast import failure_message, shared
 from trainer.hang import timeout
-from trainer.world import World, check_batch, check_promise, check_restarts
+from trainer.world import World, check_batch, check_expected, check_restarts
 
 T = TypeVar("T")
 
 
 def find_device(wanted: str | None, local_rank: int, local_size: int) -> torch.device:
-    """The device of this process: its own GPU, or the CPU.
+    """Return the device of this process: its GPU, or the CPU.
 
-    Raises TrainerError, alike in all processes of a machine, when it has fewer GPUs than processes and the CPU is not
-    what is wanted, or what is left where nothing is said.
+    Raises:
+        TrainerError: The node has fewer GPUs than processes. All its processes raise this.
     """
     count = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted is None and not count):
         return torch.device("cpu")
     if local_size > count:
-        told = "told cuda, and this" if wanted else "this"
         raise TrainerError(
             Exit.NO_CUDA,
-            f"device: {told} machine has {count} CUDA devices for {local_size} processes; expected one per process",
+            f"device: {'cuda is required, and ' if wanted else ''}this node has {count} CUDA devices for {local_size} "
+            "processes; there must be one per process",
         )
     return torch.device("cuda", local_rank)
 
 
 def join(config: Config, world: World) -> tuple[torch.device, Store]:
-    """Check what was promised and meet the others. Returns this process's device, and the store in which all met.
+    """Check the world and the settings, and create the process group. Return the device and the common store.
 
-    Raises TrainerError, alike in all processes where their settings differ.
+    Raises:
+        TrainerError: The world is not as expected, or settings differ. All processes raise this.
     """
     with shared():
-        _check_promise(config, world)
+        _check_expected(config, world)
     check_restarts(world.nodes, os.environ)
     device = find_device(config.device, world.local_rank, world.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     limit = timeout(config.start_timeout_seconds)  # shorter after the first step
     store = _store(world, limit)
-    # Before the group: processes with different devices would wait for each other in it.
+    # Before the group exists: processes with different devices would wait for each other in it.
     with shared():
-        check_same(store, world, "settings", must_agree(config, device), Exit.CONFIGURATION)
+        check_equal(store, world, "settings", common_settings(config, device), Exit.CONFIGURATION)
         check_batch(world, config.batch_size)
     dist.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
@@ -69,24 +70,24 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
     return device, store
 
 
-def _check_promise(config: Config, world: World) -> None:
-    """Raises TrainerError, alike in all processes, when the world is another one; rank 0 shows it before."""
+def _check_expected(config: Config, world: World) -> None:
+    """Raise TrainerError in all processes if the world is not as expected. Rank 0 prints the world first."""
     try:
-        check_promise(world, config.expected_nodes, config.processes_per_node)
+        check_expected(world, config.expected_nodes, config.processes_per_node)
     except TrainerError:
         kind = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-        promised = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
-        with suppress(RuntimeError):  # without a store that can be reached there is no table
-            show(_store(world, timedelta(seconds=WAIT_SECONDS)), world, promised, kind)
+        expected = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
+        with suppress(RuntimeError):  # the store can't be reached
+            show(_store(world, timedelta(seconds=WAIT_SECONDS)), world, expected, kind)
         raise
 
 
 def _store(world: World, limit: timedelta) -> Store:
-    """torchrun's own store, with names apart for each of its attempts on one machine.
+    """Return torchrun's store, with a prefix for each attempt on a single node.
 
-    torch 2.15 keeps one store for all attempts (`_bootstrap_store_info` in elastic/rendezvous/dynamic_rendezvous.py),
-    where processes that are started anew find the addresses of those before them, and end. Agents on several machines
-    count their attempts apart; `trainer.entrypoint` has them make a store for each, and `check_restarts` asks for it.
+    torch 2.15 has one store for all attempts (`_bootstrap_store_info` in elastic/rendezvous/dynamic_rendezvous.py), in
+    which restarted processes would find old addresses and fail. Agents on several nodes count their attempts
+    separately; there `trainer.entrypoint` sets a new store for each attempt, and `check_restarts` requires it.
     """
     store, _, _ = next(rendezvous("env://", timeout=limit))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if world.nodes == 1 else "0"
@@ -94,21 +95,24 @@ def _store(world: World, limit: timedelta) -> Store:
 
 
 def new_group(limit: timedelta) -> dist.ProcessGroup:
-    """A gloo group of all processes: for what must not disturb the training's own collectives."""
+    """Create a gloo group of all processes, separate from the collectives of the training."""
     group = dist.new_group(backend="gloo", timeout=limit)
-    assert isinstance(group, dist.ProcessGroup)  # noqa: S101 - a number is what those get who are not in it
+    assert isinstance(group, dist.ProcessGroup)  # noqa: S101 - all processes are in it
     return group
 
 
 class OwnError(TrainerError):
-    """What this process could not do, and tells for all that could not either."""
+    """An error of `together` in the process that prints it for all processes with an error."""
 
 
 def together(work: Callable[[], T], device: torch.device) -> T:
-    """Do `work` in every process; when it fails in one, all end with that one's code and none waits for the others.
+    """Do `work` in every process. If it fails in one, all processes raise an error with its exit code.
 
-    Of those that fail the first by rank raises OwnError; the others raise TrainerError, which names it. Only
-    TrainerErrors are agreed on; anything else ends the process, which the others notice as a lost connection.
+    Other exceptions than TrainerError end this process, and the others lose the connection.
+
+    Raises:
+        OwnError: In the first process by rank in which `work` failed.
+        TrainerError: In all other processes; it names that process.
     """
     result, failure = None, None
     try:
@@ -116,35 +120,34 @@ def together(work: Callable[[], T], device: torch.device) -> T:
     except TrainerError as error:
         failure = error
     rank, size = dist.get_rank(), dist.get_world_size()
-    # The largest of code and first rank: what the others add is 0.
+    # The maximum gives the highest code and the lowest failed rank. Processes without a failure contribute 0.
     mine = (int(failure.code), size - rank) if failure else (0, 0)
     agreed = torch.tensor(mine, device=device)
     dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
     worst, first = Exit(int(agreed[0].item())), size - int(agreed[1].item())
     if worst != Exit.SUCCEEDED:
-        # Else the group's threads may outlive the interpreter, which aborts the process: it ends with a signal then.
+        # Otherwise the threads of the group may outlive the interpreter, which aborts the process with a signal.
         dist.destroy_process_group()
         if failure is not None and rank == first:
             raise OwnError(failure.code, str(failure)) from failure
-        raise TrainerError(worst, told_by(first))
+        raise TrainerError(worst, failure_message(first))
     assert result is not None  # noqa: S101 - no failure, so `work` returned
     return result
 
 
 def from_first(work: Callable[[], T], group: dist.ProcessGroup) -> T:
-    """Do `work` in the first process of a gloo `group` alone: all return its result, or raise the same TrainerError.
+    """Do `work` in the first process of a gloo `group`. All return its pickled result or raise its TrainerError.
 
-    Only TrainerErrors are told to the others; anything else ends the first process, which they notice as a lost
-    connection. The result goes to them pickled.
+    Other exceptions end the first process, and the others lose the connection.
     """
-    told: list[tuple[T | None, tuple[Exit, str] | None]] = [(None, None)]
+    outcome: list[tuple[T | None, tuple[Exit, str] | None]] = [(None, None)]
     if dist.get_rank(group) == 0:
         try:
-            told = [(work(), None)]
+            outcome = [(work(), None)]
         except TrainerError as error:
-            told = [(None, (error.code, str(error)))]
-    dist.broadcast_object_list(told, src=dist.get_global_rank(group, 0), group=group)
-    result, failure = told[0]
+            outcome = [(None, (error.code, str(error)))]
+    dist.broadcast_object_list(outcome, src=dist.get_global_rank(group, 0), group=group)
+    result, failure = outcome[0]
     if failure is not None:
         raise TrainerError(*failure)
     return cast(T, result)

@@ -1,8 +1,8 @@
-"""What the trainer's image runs: `python -m trainer.entrypoint`, the arguments being the trainer's.
+"""The command of the trainer's image: `python -m trainer.entrypoint`, with the options of the trainer.
 
-It checks settings and device before any process starts, then is torchrun's agent itself, with what the training
-operator says in PET_* (github.com/kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go). torchrun's own
-command ends with 1 whatever failed; this one ends with the code of the process that failed, so that the pod tells.
+It checks settings and device before it starts a process. Then it runs torchrun's agent with the PET_* variables of the
+training operator (github.com/kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go). The command `torchrun`
+always exits with 1 on a failure; this one exits with the code of the failed process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.contract import Exit, TrainerError
 
 
 def launch_options(config: Config, environ: Mapping[str, str]) -> list[str]:
-    """torchrun's options that PET_* does not say: everything on a laptop, nothing beside the operator."""
+    """Return the options of torchrun that no PET_* variable sets: all on a laptop, none under the operator."""
     options = []
     if not environ.get("PET_NNODES"):
         options.append("--standalone")
@@ -30,11 +30,13 @@ def launch_options(config: Config, environ: Mapping[str, str]) -> list[str]:
 
 
 def pod_exit_code(codes: Iterable[int]) -> int:
-    """The one code for several failed processes: one of ours that says why, before what merely followed from it.
+    """Return the exit code of the pod for several failed processes.
 
-    A process that was told to stop says why only when it is the first: torchrun stops those that a failure leaves.
+    The first code of the trainer that names a cause wins, else the first code. STOPPED names no cause, because torchrun
+    stops the other processes after a failure.
 
-    `codes` are in the order of failure; a negative one is a signal, told as shells do (128 + signal).
+    Args:
+        codes: In the order of failure. A negative code is a signal, and becomes 128 + signal as in shells.
     """
     ours = {int(code) for code in Exit} - {Exit.SUCCEEDED, Exit.FAILED, Exit.STOPPED}
     failed = [code for code in codes if code != 0]
@@ -46,10 +48,14 @@ def pod_exit_code(codes: Iterable[int]) -> int:
 
 
 def check_device(config: Config, processes: int) -> None:
-    """Raises TrainerError when cuda is told and this machine has not one device per process."""
+    """Check that there is a GPU for each process, if the settings require cuda.
+
+    Raises:
+        TrainerError: There are fewer GPUs than processes.
+    """
     if config.device != "cuda":
         return
-    # Ask the driver's library: the usual way makes a CUDA context, 300 MB of GPU memory for as long as the agent lives.
+    # Ask NVML. The usual check creates a CUDA context, which holds 300 MB of GPU memory as long as the agent runs.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from trainer.distributed import find_device
 
@@ -66,15 +72,15 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the processes of this machine to their end. Returns the pod's exit code."""
-    # A container's first process ignores signals that it does not handle. torchrun puts its own handlers in place
-    # once processes run: it passes the signal on to them and waits.
+    """Run the processes of this node. Return the exit code of the pod."""
+    # The first process of a container ignores signals that it does not handle. torchrun sets its own handlers later,
+    # which forward the signal to the processes and wait.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     own = list(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # see trainer.distributed
-    # Without the warnings of its C++ part: of a process that is gone they tell by a page of stack, and we by a line.
+    # Without warnings of torch's C++ code, which prints a page of stack for each lost process.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         config = Config.read(own, os.environ)
@@ -102,8 +108,8 @@ def run_all(config: Config, own: Sequence[str]) -> int:
     except ChildFailedError as error:
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
         code = pod_exit_code(failure.exitcode for failure in failures)
-        told = ", ".join(f"process {failure.local_rank} with {failure.exitcode}" for failure in failures)
-        print(f"error: training ended with exit code {code} ({told})", file=sys.stderr, flush=True)
+        details = ", ".join(f"process {failure.local_rank} with {failure.exitcode}" for failure in failures)
+        print(f"error: training ended with exit code {code} ({details})", file=sys.stderr, flush=True)
         return code
     except SignalException:
         return int(Exit.STOPPED)

@@ -1,11 +1,11 @@
-"""Reports a failure of this process to all others, and stops a run whose loss is infinite or NaN.
+"""Report a failure of this process to all others, and stop a run whose loss is infinite or NaN.
 
-A process that fails alone leaves the others in a collective operation that it never enters: gloo reports a lost
-connection, NCCL nothing. So it writes its exit code into the common store. A thread of each process reads the store
-once a second, independent of what the main thread waits for. The steps of the training have no extra cost.
+If one process fails alone, the others wait in a collective operation that it never enters: gloo reports a lost
+connection, NCCL nothing. So the process writes its exit code into the common store. A thread of each process reads the
+store once a second, whatever the main thread waits for. The entry point is `FailureBroadcast`.
 
 A loss that is infinite or NaN makes every weight NaN with the next update, and no later step repairs that. The loss is
-checked where the training waits for the device anyway.
+checked where the loop waits for the device anyway.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from trainer.contract import Exit, TrainerError
 from trainer.process import Leave, leave
 from trainer.world import World
 
-LOOK_SECONDS = 1.0
-# The store may be kept by the process that fails, or by one that hears of it: it stays until the last has heard. One
-# that was killed or hangs is not waited for any longer.
-HEARD_SECONDS = 3.0
-# Who failed ends first, with all that it has to say: torchrun takes the first for the cause, and stops the rest.
+POLL_SECONDS = 1.0
+# A process that ends may be the one that serves the store. So it first waits until all others have read the failure;
+# it waits no longer than this for processes that were killed or that hang.
+ACKNOWLEDGE_SECONDS = 3.0
+# The failed process must end first: torchrun reports the first one as the cause, and stops the others.
 LINGER_SECONDS = 1.0
-# When the store is gone, the main thread mostly knows by itself, and says more; else its machine is gone, too.
+# If the store is gone, the main thread usually gets an error of its own within this time, which says more.
 GONE_SECONDS = 5.0
-_FAILURE, _HEARD = "failure", "failure heard"
+_FAILURE, _ACKNOWLEDGED = "failure", "failure acknowledged"
 
 
-def told_by(rank: int) -> str:
-    """What other machines' logs say of an end that process `rank` explains in its own."""
+def failure_message(rank: int) -> str:
+    """Return the error line of a process that ends because process `rank` failed."""
     return f"process {rank} could not go on; its log says why"
 
 
 class SharedError(TrainerError):
-    """What all processes raise alike, so that none has to tell the others: rank 0 says it for all."""
+    """An error that all processes raise. Rank 0 prints it, and it is not broadcast."""
 
 
 class LoneError(TrainerError):
-    """What this process alone could not do: the others are to be told."""
+    """An error of this process alone. It must be broadcast to the others."""
 
 
 @contextmanager
 def shared() -> Iterator[None]:
-    """What cannot be done inside all processes know alike: raised as SharedError."""
+    """Raise errors of the body, which all processes have, as SharedError."""
     try:
         yield
     except TrainerError as error:
@@ -61,7 +61,7 @@ def shared() -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """What cannot be done inside is not known to the other processes: raised as LoneError, if not as SharedError."""
+    """Raise errors of the body, which the other processes do not know, as LoneError, except SharedError."""
     try:
         yield
     except SharedError:
@@ -70,14 +70,16 @@ def alone() -> Iterator[None]:
         raise LoneError(error.code, str(error)) from error
 
 
-class Others:
-    """The processes of this training, from one of them.
+class FailureBroadcast:
+    """Send this process's failure to all others, and end this process when another one fails.
 
-    - `join(store)` once the process group is there; `tell(code)` where this process fails alone; `close()` when all
-      come to their end by themselves.
-    - A process that hears of a failure ends with the failed one's exit code, whatever it is at, and one process of each
-      machine (`world.local_rank` 0) says which failed. When the store is gone it ends with Exit.FAILED.
-    - Before its end it does `last`, given the code and the rank of the one that failed, None where nobody knows.
+    Call `join(store)` when the process group exists, `send(code)` if this process fails alone, and `close()` when all
+    processes end normally. A process that receives a failure ends with the same exit code, and one process of each node
+    prints which rank failed. If the store is gone, it ends with Exit.FAILED.
+
+    Args:
+        leave: Ends the process.
+        last: Called before the end with the exit code and the failed rank (None if unknown).
     """
 
     def __init__(
@@ -89,72 +91,71 @@ class Others:
         self._world, self._leave, self._last = world, leave, last
         self._store: Store | None = None
         self._lock = threading.Lock()
-        self._told = False
+        self._is_ending = False
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="others", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="failure-broadcast", daemon=True)
 
     def join(self, store: Store) -> None:
-        """Begin to listen. `store` is the one in which all met; it gets a connection of its own."""
+        """Start to listen on `store`, the store of all processes, with a separate connection."""
         if self._world.size > 1:
             self._store = store.clone()
             self._thread.start()
 
-    def tell(self, code: Exit) -> None:
-        """End all others with this code. Comes back when all have heard it, after HEARD_SECONDS at most."""
-        if self._store is None or self._closed.is_set() or not self._first():
+    def send(self, code: Exit) -> None:
+        """End all others with this code. Return when all have read it, after ACKNOWLEDGE_SECONDS at most."""
+        if self._store is None or self._closed.is_set() or not self._claim_end():
             return
-        with suppress(RuntimeError):  # the store is gone, which the others notice
+        with suppress(RuntimeError):  # the store is gone, and the others notice that
             self._store.compare_set(_FAILURE, "", f"{int(code)} {self._world.rank}")
             self._wait_for_all()
 
     def wait_for_end(self) -> None:
-        """Come back at once, or never where this process is being ended by another one's failure.
+        """Return at once, unless another thread is ending this process because of another one's failure.
 
-        For errors that may follow from that, such as a lost connection: they mean nothing then.
+        An error such as a lost connection may only be a consequence of that failure.
         """
-        if self._told and not self._closed.is_set():
-            time.sleep(2 * (HEARD_SECONDS + LINGER_SECONDS))
+        if self._is_ending and not self._closed.is_set():
+            time.sleep(2 * (ACKNOWLEDGE_SECONDS + LINGER_SECONDS))
 
     def close(self) -> None:
-        """No process tells or hears any more: each is at its own end. Can be repeated."""
+        """Stop to send and to listen, because each process now ends normally. Can be called again."""
         self._closed.set()
 
-    def _first(self) -> bool:
-        """Whether neither the main thread nor the one that listens has begun to end this process."""
+    def _claim_end(self) -> bool:
+        """Return whether the calling thread is the first that ends this process."""
         with self._lock:
-            first, self._told = not self._told, True
-        return first
+            is_first, self._is_ending = not self._is_ending, True
+        return is_first
 
     def _wait_for_all(self) -> None:
         assert self._store is not None  # noqa: S101 - joined
-        until = time.monotonic() + HEARD_SECONDS
-        heard = self._store.add(_HEARD, 1)
-        while heard < self._world.size and time.monotonic() < until:
+        until = time.monotonic() + ACKNOWLEDGE_SECONDS
+        count = self._store.add(_ACKNOWLEDGED, 1)
+        while count < self._world.size and time.monotonic() < until:
             time.sleep(0.05)
-            heard = self._store.add(_HEARD, 0)
+            count = self._store.add(_ACKNOWLEDGED, 0)
 
     def _listen(self) -> None:
         assert self._store is not None  # noqa: S101 - joined
-        while not self._closed.wait(LOOK_SECONDS):
+        while not self._closed.wait(POLL_SECONDS):
             try:
                 if not self._store.check([_FAILURE]):
                     continue
                 code, rank = map(int, self._store.get(_FAILURE).split())
             except RuntimeError:
-                if not self._closed.wait(GONE_SECONDS) and self._first():
+                if not self._closed.wait(GONE_SECONDS) and self._claim_end():
                     self._leave(
                         Exit.FAILED,
                         f"error: rank {self._world.rank}: the machine where all processes met is gone, or its torchrun",
                         partial(self._last, Exit.FAILED, None),
                     )
                 return
-            if self._first():
+            if self._claim_end():
                 with suppress(RuntimeError):
                     self._wait_for_all()
-                said = f"error: {told_by(rank)}"
                 self._leave(
                     Exit(code),
-                    said if self._world.local_rank == 0 else "",
+                    f"error: {failure_message(rank)}" if self._world.local_rank == 0 else "",
                     partial(self._last, Exit(code), rank),
                     linger=LINGER_SECONDS,
                 )
@@ -162,48 +163,49 @@ class Others:
 
 
 class DivergedError(SharedError):
-    """Loss or weights are no numbers any more. All processes raise it alike.
+    """The loss or a weight is infinite or NaN. All processes raise it.
 
-    Its code is that of wrong settings, which nobody begins anew: from the last good checkpoint the same samples in the
-    same order lead to the same place, and what helps is another learning rate.
+    It has the exit code of wrong settings, so that the run does not restart: the same samples in the same order would
+    diverge again. Another learning rate helps.
     """
 
     def __init__(self, what: str, step: int, learning_rate: float) -> None:
         super().__init__(
             Exit.CONFIGURATION,
-            f"{what} at step {step}: the training diverged, and would again if it went on from its last checkpoint, "
-            f"which stays; expected a lower learning_rate (it is {learning_rate:g}), a smaller gradient_clip or a "
-            "longer warm-up",
+            f"{what} at step {step}: the loss diverged, and would diverge again after a resume from the last "
+            f"checkpoint. Use a lower learning_rate (it is {learning_rate:g}), a smaller gradient_clip or a longer "
+            "warm-up",
         )
 
 
 class Losses:
-    """The losses of one interval after another.
+    """Decide from the losses of successive intervals whether training diverged.
 
-    With a gradient scaler (`scaled`) one interval may be no number: float16 overflows at times in the forward pass, the
-    scaler leaves out that update, and the weights stay as they were.
+    With a gradient scaler (`scaled`), one infinite or NaN interval is allowed: float16 sometimes overflows in the
+    forward pass, and the scaler then skips the update.
     """
 
     def __init__(self, *, scaled: bool) -> None:
-        self._forgiven = 1 if scaled else 0
+        self._allowed = 1 if scaled else 0
         self._in_a_row = 0
 
     def diverged(self, loss: float) -> bool:
-        """Whether this interval's loss, after those before it, means that nothing is learnt any more."""
+        """Add the loss of the next interval. Return whether training diverged."""
         self._in_a_row = 0 if math.isfinite(loss) else self._in_a_row + 1
-        return self._in_a_row > self._forgiven
+        return self._in_a_row > self._allowed
 
 
 @torch.no_grad()
 def are_finite(tensors: Iterable[Tensor], device: torch.device) -> bool:
-    """Whether every number in these tensors is finite, in all processes, which call it together. Waits for the device.
+    """Return whether all numbers in these tensors are finite, in all processes. Wait for the device.
 
-    Of a sharded tensor each process looks at its part. The greatest magnitude of a tensor is NaN when one number is.
+    All processes call this together, and each checks its part of a sharded tensor. The maximum norm of a tensor is NaN
+    if one of its numbers is.
     """
     own = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
-    greatest = [torch.linalg.vector_norm(each, math.inf).float() for each in own if each.numel()]
-    found = torch.stack(greatest).isfinite().all() if greatest else torch.tensor(True, device=device)
-    unsound = (~found).to(torch.int32)
+    norms = [torch.linalg.vector_norm(each, math.inf).float() for each in own if each.numel()]
+    finite = torch.stack(norms).isfinite().all() if norms else torch.tensor(True, device=device)
+    bad = (~finite).to(torch.int32)
     if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(unsound, dist.ReduceOp.MAX)
-    return not unsound.item()
+        dist.all_reduce(bad, dist.ReduceOp.MAX)
+    return not bad.item()

@@ -1,8 +1,8 @@
-"""Noticing a hang, saying where it is, and ending: in a collective, a kernel, the data or the storage.
+"""End a process that hangs: in a collective, a kernel, the data or the storage. The entry point is `Watch`.
 
-A process that waits for another one in a collective can't tell itself, and torch's own timeouts end only collectives,
-by a signal under NCCL and by an exception under gloo. So a thread watches whether the loop comes on. The timeouts of
-the process groups are a little longer, for a main thread that holds the interpreter's lock.
+A process that waits in a collective can't detect this itself, and torch's timeouts only end collectives: by a signal
+under NCCL, by an exception under gloo. So a thread checks that the loop makes progress. The timeouts of the process
+groups are a little longer. They end a main thread that holds the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from trainer.contract import Exit
-from trainer.process import STDERR, Leave, leave, tell
+from trainer.process import STDERR, Leave, leave, write_stderr
 
 POLL_SECONDS = 1.0
-# What the groups' timeouts have beyond the watch's limit: it fires first, in all processes, and each says where it is.
+# The timeouts of the groups are longer than the limit of the watch, so that the watch reports first, in all processes.
 SPARE_SECONDS = 30.0
-# The processes notice a hang within about one step of each other, and the first end ends the others (torchrun, gloo).
+# The processes detect a hang within about one step of each other. The first that ends also ends the others.
 LINGER_SECONDS = 5.0
-# What torch says of its own timeouts: gloo's transport, the store, NCCL when it is waited for. Kept by tests.
+# Messages of torch's timeouts: of gloo's transport, the store, and NCCL. Tests check them.
 _TIMED_OUT = (
     "Timed out waiting",
     "Timed out after",
@@ -38,35 +38,41 @@ _TIMED_OUT = (
 
 
 class Stillness:
-    """How long a counter stands still, by looks at it. Pure.
+    """Measure how long a counter has not changed. Pure.
 
-    The time between two looks counts `longest_gap` seconds at most: whoever could not look was stopped itself (Ctrl-Z,
-    a laptop's lid, a debugger), and the counter with it.
+    The time between two updates counts as `longest_gap` seconds at most: after a longer gap this whole process was
+    stopped (Ctrl-Z, suspend, a debugger).
     """
 
     def __init__(self, longest_gap: float) -> None:
         self._longest_gap = longest_gap
         self._count: int | None = None
-        self._looked = self._still = 0.0
+        self._updated = self._still = 0.0
 
-    def look(self, count: int, now: float) -> float:
-        """Seconds since the counter was last seen at another value; `now` in seconds of a monotonic clock."""
+    def update(self, count: int, now: float) -> float:
+        """Return the seconds since the counter last changed; `now` is in seconds of a monotonic clock."""
         if count == self._count:
-            self._still += min(now - self._looked, self._longest_gap)
+            self._still += min(now - self._updated, self._longest_gap)
         else:
             self._count, self._still = count, 0.0
-        self._looked = now
+        self._updated = now
         return self._still
 
 
 class Watch:
-    """Ends the process with Exit.HUNG when its loop does not come on for `limit` seconds.
+    """End the process with Exit.HUNG if its loop makes no progress for too long.
 
-    - `enter(phase)` says what the process does now and counts as coming on, as does `beat()` after each step and batch.
-    - Phases that take long by nature (joining, loading, compiling, the first step, a save at the end) are entered with
-      `long=True`, and have `long_limit`.
-    - On a hang: one line with the phase, and every thread's stack and the flight recorders' dumps in `directory`; on
-      stderr, and no dumps, where there is none or it can't be written to. `last` is done then, before the end.
+    `enter(phase)` and `beat()`, after each step and batch, count as progress. On a hang, the watch prints one line with
+    the phase, and writes the stacks of all threads and the dumps of the flight recorders. Without a writable directory,
+    the stacks go to stderr.
+
+    Args:
+        limit: Seconds without progress that count as a hang.
+        long_limit: The same in phases with `long=True`: joining, loading, compiling, the first step, the last save.
+        rank: The rank of this process.
+        directory: Where the stacks and dumps go.
+        leave: Ends the process.
+        last: Called before the end.
     """
 
     def __init__(
@@ -95,24 +101,24 @@ class Watch:
 
     @property
     def hung(self) -> bool:
-        """Whether a hang was found: the process is being ended, and errors that follow mean nothing."""
+        """Whether a hang was found. The process is about to end, and later errors are consequences."""
         return self._hung
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def enter(self, phase: str, *, long: bool = False) -> None:
-        """The process begins another phase."""
-        self._beats += 1  # before the limit: a long phase that ends must not be judged by the next one's
+        """Begin a phase."""
+        self._beats += 1  # before the limit, which does not hold for the time of the phase before
         self._now = (phase, self._limits[long])
 
     def beat(self) -> None:
-        """The process comes on. Costs no system call."""
+        """Report progress. This makes no system call."""
         self._beats += 1
 
     def close(self) -> None:
-        """No more watching: the process ends by itself."""
+        """Stop the thread, because the process ends normally."""
         self._ended.set()
 
     def _watch(self) -> None:
@@ -120,13 +126,13 @@ class Watch:
         stillness = Stillness(2 * poll)
         while not self._ended.wait(poll):
             phase, limit = self._now
-            still = stillness.look(self._beats, time.monotonic())
+            still = stillness.update(self._beats, time.monotonic())
             if still >= limit:
                 self._hung = True
                 place = self._directory or "stderr"
                 self._leave(
                     Exit.HUNG,
-                    f"error: rank {self._rank} hung: nothing came on for {still:.0f} s in this phase: {phase}; "
+                    f"error: rank {self._rank} hung: no progress for {still:.0f} s in this phase: {phase}; "
                     f"stacks: {place}",
                     self._write_and_end,
                     linger=LINGER_SECONDS,
@@ -139,44 +145,44 @@ class Watch:
 
 
 def prepare(directory: Path) -> None:
-    """Let NCCL's own watchdog write its dumps to `directory`, too. To be called before the process groups are made.
+    """Let NCCL's watchdog also write its dumps to `directory`. Call this before the process groups are created.
 
-    torch 2.15 reads the first name, and those before it the second. Raises nothing: what can't be written is told.
+    torch 2.15 reads the first variable, older versions the second. An error is only printed.
     """
     for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
         os.environ.setdefault(name, str(directory / "flight_watchdog_"))
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        tell(f"warning: a hang can't be written down in {directory}: {error.strerror}")
+        write_stderr(f"warning: stacks of a hang can't be written to {directory}: {error.strerror}")
 
 
 def set_timeouts(limit: float, groups: tuple[dist.ProcessGroup, ...] = ()) -> None:
-    """Give the default group and these others the timeout that goes with a watch of `limit` seconds.
+    """Set the timeout of the default group and of `groups` that belongs to a watch limit of `limit` seconds.
 
-    Long before the first step, short after it: a lost peer is noticed by a collective's timeout alone.
+    It is short after the first step, because only the timeout of a collective detects a lost peer.
     """
-    # Its name before torch 2.14, which the image for V100 has not.
+    # The image for V100 has a torch older than 2.14, with the private name.
     change = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
     for group in (None, *groups):
         change(timeout(limit), group)
 
 
 def timeout(limit: float) -> timedelta:
-    """The timeout of a process group that goes with a watch of `limit` seconds."""
+    """Return the timeout of a process group that belongs to a watch limit of `limit` seconds."""
     return timedelta(seconds=limit + SPARE_SECONDS)
 
 
 def timed_out(error: BaseException) -> bool:
-    """Whether torch raised this because a collective, or a wait for the other processes, took too long."""
+    """Return whether `error` is a timeout of a collective or of a wait for the other processes."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _TIMED_OUT)
 
 
 def write_dumps(directory: Path | None, rank: int) -> None:
-    """Every thread's stack, and what the flight recorders hold, as files that end with the rank.
+    """Write the stacks of all threads and the dumps of the flight recorders, in files that end with the rank.
 
-    `torchfrtrace -p flight_gloo_ DIRECTORY` (or `flight_nccl_`) compares the processes' dumps. Raises nothing: what
-    can't be written is told.
+    `torchfrtrace -p flight_gloo_ DIRECTORY` (or `flight_nccl_`) compares the dumps of the processes. An error is only
+    printed.
     """
     if directory is None:
         faulthandler.dump_traceback(STDERR)
@@ -188,18 +194,18 @@ def write_dumps(directory: Path | None, rank: int) -> None:
         for name, dump in _recorded(rank):
             (directory / f"flight_{name}_{rank}").write_bytes(dump)
     except OSError as error:
-        tell(f"warning: rank {rank} can't write to {directory}: {error.strerror}; its stacks follow")
+        write_stderr(f"warning: rank {rank} can't write to {directory}: {error.strerror}; its stacks follow")
         faulthandler.dump_traceback(STDERR)
 
 
 def _recorded(rank: int) -> Iterator[tuple[str, bytes]]:
-    """The flight recorders that hold something: gloo's, and that of whichever NCCL backend torch made.
+    """Yield the name and the dump of each flight recorder that is not empty.
 
-    torch 2.15 records NCCL's collectives under the backend's name, and, with TORCH_DIST_USE_NCCL2=0, in the older
-    backend's own recorder (torch/distributed/distributed_c10d.py, _register_builtin_nccl_backend). Other versions know
-    other recorders, or ask for them in other words: one that can't be asked is told, and left out.
+    torch 2.15 records NCCL's collectives under the name of the backend, and, with TORCH_DIST_USE_NCCL2=0, in the
+    recorder of the older backend (torch/distributed/distributed_c10d.py, _register_builtin_nccl_backend). Other
+    versions have other recorders or arguments; a recorder that fails is reported and skipped.
     """
-    # With them torch looks up the lines of its C++ code, for ten seconds and more; Python's are in the stacks already.
+    # With stack traces, torch looks up the lines of its C++ code, for ten seconds or more. The Python stacks are there.
     without = {"includeStackTraces": False}
     sources: list[tuple[str, Callable[[], bytes]]] = [
         ("gloo", lambda: c10d._dump_fr_trace(backend="gloo", **without)),
@@ -210,16 +216,13 @@ def _recorded(rank: int) -> Iterator[tuple[str, bytes]]:
         sources.append(("nccl-legacy", lambda: legacy(**without)))
     for name, dump in sources:
         try:
-            taken = dump()
-            held = pickle.loads(taken).get("entries")  # noqa: S301 - made by this process a moment ago
-        except Exception as error:  # whatever it is: the process has to come to its end
-            tell(
-                f"warning: rank {rank}: no flight recorder of {name}: {type(error).__name__}: {_first_line(error)}"
+            data = dump()
+            entries = pickle.loads(data).get("entries")  # noqa: S301 - this process has just created it
+        except Exception as error:  # no error may stop the end of this process
+            reason = str(error).partition("\n")[0]
+            write_stderr(
+                f"warning: rank {rank}: no flight recorder of {name}: {type(error).__name__}: {reason}"
             )
             continue
-        if held:
-            yield name, taken
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+        if entries:
+            yield name, data

@@ -1,8 +1,8 @@
-"""`python -m trainer.node_check`: whether the machine that it runs on has what a training will need.
+"""`python -m trainer.node_check`: check that this node has the devices that a run will need.
 
-What must be there stands in TRAINYARD_NODE_CHECK, which the program fills from its table of instance types. One line
-tells each thing that is missing; the exit code is 0 for a machine that is fit, 1 for one that is not, 2 where
-TRAINYARD_NODE_CHECK is wrong.
+The variable TRAINYARD_NODE_CHECK has the requirements, which the Pulumi program takes from its table of instance types.
+The command prints one line for each missing thing. The exit code is 0 for a node that is fit, 1 for one that is not,
+and 2 if TRAINYARD_NODE_CHECK is wrong.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 from trainer import contract
 from trainer.contract import CheckExit
-from trainer.machine import GPU, Machine, look
+from trainer.machine import GPU, Node, inspect_node
 
 _EFA_PLACE = "/sys/class/infiniband"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a machine of `instance_type` must have: `devices` of `resource`, `efa` interfaces, Lustre at `lustre`."""
+    """What a node of `instance_type` must have: `devices` of `resource`, `efa` interfaces, Lustre at `lustre`."""
 
     instance_type: str
     resource: str
@@ -33,14 +33,14 @@ class Expected:
 
 
 def expected(environ: Mapping[str, str]) -> Expected:
-    """The expectation in this environment. Raises ValueError with one line that says what is wrong."""
+    """Read the requirements from the environment. Raise ValueError with a one-line message."""
     place = contract.NODE_CHECK
     try:
         document: Any = json.loads(environ[place])
     except KeyError:
         raise ValueError(f"{place} is not set; the CronJob of the pool's check must set it") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place} is no JSON: {error}") from None
+        raise ValueError(f"{place} is not JSON: {error}") from None
     kinds = {
         "instanceType": (str,), "resource": (str,), "devices": (int,), "efa": (int,), "lustre": (str, type(None)),
     }  # fmt: skip
@@ -53,8 +53,8 @@ def expected(environ: Mapping[str, str]) -> Expected:
             or isinstance(value, bool)
             or (isinstance(value, int) and value < 0)
         ):
-            wanted = "a whole number" if allowed == (int,) else "a text"
-            raise ValueError(f"{place}.{key} is {json.dumps(value)}; it must be {wanted}")
+            kind = "a whole number" if allowed == (int,) else "a string"
+            raise ValueError(f"{place}.{key} is {json.dumps(value)}; it must be {kind}")
     return Expected(
         instance_type=document["instanceType"],
         resource=document["resource"],
@@ -64,91 +64,91 @@ def expected(environ: Mapping[str, str]) -> Expected:
     )
 
 
-def faults(wanted: Expected, found: Machine) -> list[str]:
-    """What the machine lacks, one line each: what was found, what would be right, and where to look."""
-    return [*_devices(wanted, found), *_efa(wanted, found), *_lustre(wanted, found)]
+def faults(required: Expected, found: Node) -> list[str]:
+    """Return a line for each missing thing: what was found, what must be there, and where to look."""
+    return [*_devices(required, found), *_efa(required, found), *_lustre(required, found)]
 
 
-def _devices(wanted: Expected, found: Machine) -> list[str]:
-    if not wanted.devices:
+def _devices(required: Expected, found: Node) -> list[str]:
+    if not required.devices:
         return []
     lines = []
-    has = f"{wanted.instance_type} has {wanted.devices}"
+    has = f"{required.instance_type} has {required.devices}"
     if found.driver is None:
         lines.append(
-            f"driver: none of {wanted.resource} is loaded; use an image with this driver (cluster.ami)"
+            f"driver: none of {required.resource} is loaded; use an image with this driver (cluster.ami)"
         )
-    if found.devices != wanted.devices:
+    if found.devices != required.devices:
         lines.append(
-            f"devices: {found.devices} of {wanted.resource} in /dev; {has}:"
+            f"devices: {found.devices} of {required.resource} in /dev; {has}:"
             " look at the device plugin's log and at dmesg"
         )
-    if wanted.resource == GPU and found.cuda is not None and found.cuda.devices != wanted.devices:
+    if required.resource == GPU and found.cuda is not None and found.cuda.devices != required.devices:
         said = found.cuda.problem or f"it can use {found.cuda.devices}"
-        lines.append(f"CUDA: {said}; {wanted.devices} GPUs must be usable")
+        lines.append(f"CUDA: {said}; {required.devices} GPUs must be usable")
     return lines
 
 
-def _efa(wanted: Expected, found: Machine) -> list[str]:
-    if not wanted.efa:
+def _efa(required: Expected, found: Node) -> list[str]:
+    if not required.efa:
         return []
-    has = f"this pool's {wanted.instance_type} have {wanted.efa}"
+    has = f"this pool's {required.instance_type} have {required.efa}"
     lines = []
-    if found.efa_cards != wanted.efa:
+    if found.efa_cards != required.efa:
         lines.append(
             f"EFA: the kernel has {found.efa_cards} ({_EFA_PLACE}); {has}:"
             " look at networkInterfaces of the EC2NodeClass"
         )
-    if found.efa_given != wanted.efa:
+    if found.efa_available != required.efa:
         lines.append(
-            f"EFA: the pod has {found.efa_given} (/dev/infiniband); {has}: look at the EFA device plugin's log"
+            f"EFA: the pod has {found.efa_available} (/dev/infiniband); {has}: look at the EFA device plugin's log"
         )
-    if found.efa_usable is not None and found.efa_usable != wanted.efa:
+    if found.efa_usable is not None and found.efa_usable != required.efa:
         lines.append(
             f"EFA: fi_info -p efa finds {found.efa_usable}; {has}: look at its security group and at dmesg"
         )
     return lines
 
 
-def _lustre(wanted: Expected, found: Machine) -> list[str]:
-    if wanted.lustre is None or found.file_system == "lustre":
+def _lustre(required: Expected, found: Node) -> list[str]:
+    if required.lustre is None or found.file_system == "lustre":
         return []
     client = "the kernel knows Lustre" if found.lustre_client else "the kernel has no Lustre client"
     is_ = f"is {found.file_system}" if found.file_system else "is not mounted"
     return [
-        f"Lustre: {wanted.lustre} {is_}, and {client}; it must be lustre: see the log of the FSx CSI driver"
+        f"Lustre: {required.lustre} {is_}, and {client}; it must be lustre: see the log of the FSx CSI driver"
     ]
 
 
-def summary(wanted: Expected, found: Machine) -> str:
-    """What was found on a machine that is fit, and what could not be asked."""
+def summary(required: Expected, found: Node) -> str:
+    """Return what was found on a node that is fit, and what could not be checked."""
     parts = []
-    if wanted.devices:
-        parts.append(f"{found.devices} {wanted.resource} with driver {found.driver}")
-    if wanted.efa:
-        asked = "as fi_info says" if found.efa_usable is not None else "fi_info is not in the image"
-        parts.append(f"{found.efa_given} EFA interfaces ({asked})")
-    if wanted.lustre is not None:
-        parts.append(f"Lustre at {wanted.lustre}")
+    if required.devices:
+        parts.append(f"{found.devices} {required.resource} with driver {found.driver}")
+    if required.efa:
+        source = "as fi_info says" if found.efa_usable is not None else "fi_info is not in the image"
+        parts.append(f"{found.efa_available} EFA interfaces ({source})")
+    if required.lustre is not None:
+        parts.append(f"Lustre at {required.lustre}")
     return ", ".join(parts) or "nothing beside cores and memory is asked of it"
 
 
-def main(environ: Mapping[str, str], look_at: Callable[[str, str | None], Machine] = look) -> int:
-    """Check this machine and say what is missing. Returns the exit code."""
+def main(environ: Mapping[str, str], inspect: Callable[[str, str | None], Node] = inspect_node) -> int:
+    """Check this node and print what is missing. Return the exit code."""
     try:
-        wanted = expected(environ)
+        required = expected(environ)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return int(CheckExit.CONFIGURATION)
-    found = look_at(wanted.resource, wanted.lustre)
-    node = environ.get(contract.NODE) or "this machine"
-    missing = faults(wanted, found)
+    found = inspect(required.resource, required.lustre)
+    node = environ.get(contract.NODE) or "this node"
+    missing = faults(required, found)
     for line in missing:
         print(f"{node}: {line}", flush=True)
     if missing:
         print(f"{node} is not fit: {len(missing)} of its checks failed", flush=True)
         return int(CheckExit.UNFIT)
-    print(f"{node} is fit: {summary(wanted, found)}", flush=True)
+    print(f"{node} is fit: {summary(required, found)}", flush=True)
     return int(CheckExit.FIT)
 
 

@@ -1,4 +1,4 @@
-"""AdamW, and the learning rate of each step."""
+"""The AdamW optimizer and the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.config import Config
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How weights are changed. `gradient_clip` is the greatest norm that a step's gradient may have; 0 leaves it."""
+    """The hyperparameters of the optimizer. `gradient_clip` is the maximum norm of a gradient, 0 for no limit."""
 
     learning_rate: float
     betas: tuple[float, float]
@@ -22,33 +22,33 @@ class Recipe:
     warmup_steps: int
 
 
-# Of images, AdamW's own. Of tokens, those of "Language Models are Few-Shot Learners" (Brown et al., 2020, appendix B)
-# for its smallest model, which warms up over 375 million tokens at half a million a step; a short run warms up less.
+# For images, the defaults of AdamW. For tokens, those of the smallest model in "Language Models are Few-Shot Learners"
+# (Brown et al., 2020, appendix B): warm-up over 375 million tokens, half a million per step; shorter in a short run.
 _IMAGES: Final = Recipe(
     learning_rate=0.001, betas=(0.9, 0.999), weight_decay=0.01, gradient_clip=0.0, warmup_steps=0
 )
 _TOKENS: Final = Recipe(
     learning_rate=6e-4, betas=(0.9, 0.95), weight_decay=0.1, gradient_clip=1.0, warmup_steps=750
 )
-_LONGEST_WARMUP: Final = 0.1
+_MAX_WARMUP_SHARE: Final = 0.1
 
 
 def recipe(config: Config, unit: str, steps: int) -> Recipe:
-    """What fits the model, but for what the settings say."""
-    fitting = _TOKENS if unit == "tokens" else _IMAGES
-    fitting = replace(fitting, warmup_steps=min(fitting.warmup_steps, int(_LONGEST_WARMUP * steps)))
-    told = {
+    """Return the hyperparameters for this kind of data, with those of the settings."""
+    default = _TOKENS if unit == "tokens" else _IMAGES
+    default = replace(default, warmup_steps=min(default.warmup_steps, int(_MAX_WARMUP_SHARE * steps)))
+    overrides = {
         name: getattr(config, name)
         for name in ("learning_rate", "weight_decay", "gradient_clip", "warmup_steps")
         if getattr(config, name) is not None
     }
-    return replace(fitting, **told)
+    return replace(default, **overrides)
 
 
 def learning_rate(step: int, steps: int, recipe: Recipe) -> float:
-    """The rate of step `step` (from 0) of `steps`: it rises evenly over the warm-up, then falls evenly to 0.
+    """Return the learning rate of step `step` (from 0): a linear warm-up, then a linear decay to 0.
 
-    A function of the step alone, so that nothing of it has to be kept in a checkpoint.
+    It only depends on the step, so a checkpoint need not contain it.
     """
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
@@ -56,20 +56,20 @@ def learning_rate(step: int, steps: int, recipe: Recipe) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use this rate from the next step on."""
+    """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def make(model: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.AdamW:
-    """AdamW in one fused kernel on a GPU. Only matrices decay: biases and norms have no size to keep small.
+    """Return AdamW, fused on a GPU. Only matrices have weight decay, not biases and norms, as in nanoGPT.
 
-    (https://github.com/karpathy/nanoGPT, model.py `configure_optimizers`, divides its parameters so.)
+    Source: https://github.com/karpathy/nanoGPT, model.py `configure_optimizers`.
     """
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [each for each in learned if each.dim() >= 2], "weight_decay": recipe.weight_decay},
-        {"params": [each for each in learned if each.dim() < 2], "weight_decay": 0.0},
+        {"params": [each for each in trainable if each.dim() >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [each for each in trainable if each.dim() < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         groups, lr=recipe.learning_rate, betas=recipe.betas, fused=device.type == "cuda" or None

@@ -23,7 +23,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """One process, so that another one on the same machine can tell whether it still runs."""
+    """The identity of a process. Another process on the same node can check whether it still runs."""
 
     host: str
     boot: str
@@ -33,9 +33,9 @@ class Process:
 
     @classmethod
     def own(cls) -> Process:
-        """This one. Of the pid alone nothing follows: each container counts its own.
+        """Return the identity of this process. Each container has its own process ids.
 
-        Where there is no /proc (macOS), boot and namespace are empty.
+        Without /proc (macOS), boot and namespace are empty.
         """
         try:
             boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -46,9 +46,9 @@ class Process:
         return cls(socket.gethostname(), boot, namespace, os.getpid(), state[1] if state else "")
 
     def is_dead(self) -> bool:
-        """Whether it is known to have ended: False for whatever cannot be seen from here."""
+        """Return whether the process has certainly ended. False for one on another node or in another container."""
         here = Process.own()
-        if not here.boot:  # then a name alone would say which machine this is, and two may have the same
+        if not here.boot:  # the host name alone does not identify a node
             return False
         if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return False
@@ -56,13 +56,13 @@ class Process:
 
 
 def start_of(pid: int) -> str | None:
-    """When the process that has this number now was started, in ticks since boot; None where none runs."""
+    """Return when the process with this id started, in ticks since boot; None if there is none."""
     state = _state(pid)
     return None if state is None or state[0] in "ZX" else state[1]
 
 
 def _state(pid: int) -> tuple[str, str] | None:
-    """A process's state and when it started, in ticks since boot (man 5 proc); None where there is none."""
+    """Return the state and the start of a process, in ticks since boot (man 5 proc); None if there is none."""
     try:
         stat = (PROC / f"{pid}/stat").read_text()
     except OSError:
@@ -71,42 +71,46 @@ def _state(pid: int) -> tuple[str, str] | None:
     return rest[0], rest[19]
 
 
-def say(line: str, stream: TextIO | None = None) -> None:
-    """One line, at once, and in one piece: torchrun's processes write unbuffered into one stream."""
+def log_line(line: str, stream: TextIO | None = None) -> None:
+    """Print one line with one write, because all processes of torchrun write to the same stream."""
     print(f"{line}\n", end="", file=stream, flush=True)
 
 
 STDERR = 2
-# A line of log or a dump may go to a pipe that nobody reads, or to a file system that hangs.
+# A log line may go to a pipe that nobody reads, and a dump to a file system that hangs.
 WORK_SECONDS = 5.0
 
 
 class Leave(Protocol):
-    """`leave`, or what stands for it in a test."""
+    """The type of `leave`, which tests replace."""
 
     def __call__(
         self, code: Exit, line: str, work: Callable[[], object] | None = None, *, linger: float = 0.0
     ) -> object: ...
 
 
-def tell(line: str) -> None:
-    """One line on stderr, in one piece, past Python's buffers and their locks."""
+def write_stderr(line: str) -> None:
+    """Write one line to stderr with one write, without Python's buffers and their locks."""
     os.write(STDERR, f"{line}\n".encode(errors="replace"))
 
 
 def leave(
     code: Exit, line: str, work: Callable[[], object] | None = None, *, linger: float = 0.0
 ) -> NoReturn:
-    """Say `line` (nothing when it is empty), do `work`, and end the process with `code`.
+    """Print `line` (nothing if it is empty), do `work`, and exit with `code`.
 
-    Line and work get WORK_SECONDS together and no more. The end comes `linger` seconds after the call at the soonest,
-    for other processes that notice the same thing and are ended as soon as this one is gone.
+    Args:
+        code: The exit code.
+        line: The last log line.
+        work: Called after it. Both together get WORK_SECONDS.
+        linger: The minimum seconds until the exit. Other processes that found the same problem get this time to report
+            it, because the first exit ends them.
     """
     began = time.monotonic()
 
     def last() -> None:
         if line:
-            tell(line)
+            write_stderr(line)
         if work is not None:
             work()
 

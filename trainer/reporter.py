@@ -1,4 +1,4 @@
-"""What a training tells while it runs: lines of log, and records for the metrics. Rank 0 speaks for all."""
+"""Report a run: log lines, and records for the metrics, in rank 0. The entry point is `Reporter`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,27 @@ from trainer.contract import Exit
 from trainer.metrics import record
 from trainer.metrics.hub import Metrics
 from trainer.metrics.throughput import Goodput, Interval, speed
-from trainer.process import say
-from trainer.training import Judged, Observer, Progress, Training
+from trainer.process import log_line
+from trainer.trainer import EvaluationResult, Observer, Progress, Trainer
 
 if TYPE_CHECKING:
     from trainer.checkpoints import Checkpoints
 
 
 class Reporter(Observer):
-    """Saves checkpoints when they are due, and tells how it goes.
-
-    `peak` is what the device could do, in FLOP/s, None where that is not known.
-    """
+    """Save checkpoints when they are due, and report the progress. `peak` is the device's peak in FLOP/s, if known."""
 
     def __init__(
         self,
-        training: Training,
+        trainer: Trainer,
         checkpoints: Checkpoints | None,
         metrics: Metrics,
         goodput: Goodput,
         peak: float | None,
     ) -> None:
-        self._training, self._checkpoints, self._metrics = training, checkpoints, metrics
+        self._trainer, self._checkpoints, self._metrics = trainer, checkpoints, metrics
         self._goodput, self._peak = goodput, peak
-        self._chief = training.world.rank == 0
+        self._chief = trainer.world.rank == 0
         self._began = time.perf_counter()
         self._saved = self._failed = self._skipped = 0
         self._lost = self._ended = False
@@ -43,24 +40,24 @@ class Reporter(Observer):
 
     @property
     def seconds(self) -> float:
-        """Since the training began."""
+        """Seconds since the start of the training."""
         return time.perf_counter() - self._began
 
     def before_update(self) -> float:
         stalled = self._checkpoints.before_update() if self._checkpoints else 0.0
-        self._goodput.stand(stalled)
+        self._goodput.pause(stalled)
         return stalled
 
-    def stepped(self, training: Training) -> None:
+    def stepped(self, trainer: Trainer) -> None:
         self._goodput.step()
         if self._checkpoints is not None:
             stalled = self._checkpoints.stepped()
-            training.stall_seconds += stalled
-            self._goodput.stand(stalled)
-            self._tell_checkpoints()
+            trainer.stall_seconds += stalled
+            self._goodput.pause(stalled)
+            self._record_checkpoints()
 
-    def logged(self, training: Training, progress: Progress) -> None:
-        workload, config = training.workload, training.config
+    def logged(self, trainer: Trainer, progress: Progress) -> None:
+        workload, config = trainer.workload, trainer.config
         interval = Interval(
             seconds=progress.seconds,
             samples=progress.samples,
@@ -72,14 +69,14 @@ class Reporter(Observer):
             interval,
             units_per_sample=workload.units_per_sample,
             flops_per_sample=workload.flops_per_sample,
-            processes=training.world.size,
+            processes=trainer.world.size,
             peak=self._peak,
         )
         images = workload.unit == "samples"
         accuracy = progress.correct / progress.units if images else None
         if self._chief:
-            say(
-                f"step={training.step} epoch={progress.epoch}"
+            log_line(
+                f"step={trainer.step} epoch={progress.epoch}"
                 + ("" if config.steps else f"/{config.epochs}")
                 + f" loss={progress.loss / progress.units:.4f}"
                 + ("" if accuracy is None else f" accuracy={accuracy:.4f}")
@@ -87,7 +84,7 @@ class Reporter(Observer):
                 + ("" if rates.mfu is None else f" mfu={rates.mfu:.4f}")
                 + f" data_wait={rates.data_wait_share:.3f} elapsed={self.seconds:.1f}s"
             )
-        self._tell(
+        self._record(
             record.Step,
             loss=progress.loss / progress.units,
             accuracy=accuracy,
@@ -101,65 +98,65 @@ class Reporter(Observer):
             goodput=self._goodput.share(),
         )
 
-    def judged(self, training: Training, judged: Judged) -> None:
-        self.loss, self.accuracy = judged.loss, judged.accuracy
-        self._goodput.stand(judged.seconds)
-        epoch = training.position // training.cursor.samples
+    def evaluated(self, trainer: Trainer, result: EvaluationResult) -> None:
+        self.loss, self.accuracy = result.loss, result.accuracy
+        self._goodput.pause(result.seconds)
+        epoch = trainer.position // trainer.cursor.samples
         if self._chief:
-            say(
+            log_line(
                 f"epoch={epoch}"
-                + ("" if training.config.steps else f"/{training.config.epochs}")
-                + f" step={training.step}"
-                + f" test_loss={judged.loss:.4f} test_accuracy={judged.accuracy:.4f} elapsed={self.seconds:.1f}s"
+                + ("" if trainer.config.steps else f"/{trainer.config.epochs}")
+                + f" step={trainer.step}"
+                + f" test_loss={result.loss:.4f} test_accuracy={result.accuracy:.4f} elapsed={self.seconds:.1f}s"
             )
-        self._tell(record.Evaluation, loss=judged.loss, accuracy=judged.accuracy, seconds=judged.seconds)
+        self._record(record.Evaluation, loss=result.loss, accuracy=result.accuracy, seconds=result.seconds)
 
     def start(self) -> None:
-        """Tell what is trained on what, and from where."""
-        training, workload = self._training, self._training.workload
+        """Report the model, the data, the device and the first step."""
+        trainer, workload = self._trainer, self._trainer.workload
         if self._chief:
-            described = " ".join(
+            data = " ".join(
                 f"{name}={value}" for name, value in workload.describe().items() if name != "sha256"
             )
-            say(
-                f"model={workload.name} weights={workload.parameters} data={described} "
-                f"batch_size={training.config.batch_size} precision={training.precision.name} "
-                f"seed={training.config.seed} step={training.step}/{training.steps}"
+            log_line(
+                f"model={workload.name} weights={workload.parameters} data={data} "
+                f"batch_size={trainer.config.batch_size} precision={trainer.precision.name} "
+                f"seed={trainer.config.seed} step={trainer.step}/{trainer.steps}"
             )
-            if training.step >= training.steps:
-                say(
-                    f"nothing left to train: the checkpoint is of step {training.step}, and this run's last one is "
-                    f"{training.steps}; the model is judged and saved as it is"
+            if trainer.step >= trainer.steps:
+                log_line(
+                    f"nothing left to train: the checkpoint is of step {trainer.step}, and the last step of this run "
+                    f"is {trainer.steps}; the model is evaluated and saved"
                 )
-        self._tell(
+        self._record(
             record.Start,
             workload=workload.name,
             unit=workload.unit,
             units_per_sample=workload.units_per_sample,
             parameters=workload.parameters,
             flops_per_sample=workload.flops_per_sample,
-            batch_size=training.config.batch_size,
-            steps=training.steps,
-            world_size=training.world.size,
-            nodes=training.world.nodes,
-            device=training.device.type,
-            precision=training.precision.name,
+            batch_size=trainer.config.batch_size,
+            steps=trainer.steps,
+            world_size=trainer.world.size,
+            nodes=trainer.world.nodes,
+            device=trainer.device.type,
+            precision=trainer.precision.name,
             peak_flops=self._peak,
         )
         self._began = time.perf_counter()
 
     def stop(self, reason: str) -> None:
-        """All processes agreed to stop."""
-        self._tell(record.Stop, reason=reason)
+        """Report that all processes agreed to stop."""
+        self._record(record.Stop, reason=reason)
 
     def end(self, outcome: str, exit_code: int, failed_rank: int | None = None) -> None:
-        """The last record; a second one is none, whichever thread tells it. `failed_rank` is as in `record.End`."""
+        """Write the last record. Only the first call from any thread counts. `failed_rank` is as in `record.End`."""
         with self._ending:
             if self._ended:
                 return
             self._ended = True
-        self._tell_checkpoints()
-        self._tell(
+        self._record_checkpoints()
+        self._record(
             record.End,
             outcome=outcome,
             exit_code=exit_code,
@@ -169,8 +166,8 @@ class Reporter(Observer):
         )
         self._metrics.close()
 
-    def _tell_checkpoints(self) -> None:
-        """A record of each save that came to an end since the last look."""
+    def _record_checkpoints(self) -> None:
+        """Write a record of each save that ended since the last call."""
         if self._checkpoints is None:
             return
         counts = self._checkpoints.counts
@@ -181,51 +178,50 @@ class Reporter(Observer):
         ):
             if now == before:
                 continue
-            self._tell(
+            self._record(
                 record.Checkpoint,
-                name=f"step-{self._training.step if outcome == 'skipped' else counts.last_ended_step:09d}",
+                name=f"step-{self._trainer.step if outcome == 'skipped' else counts.last_ended_step:09d}",
                 outcome=outcome,
                 blocked_seconds=counts.last_blocked_seconds,
                 durable_seconds=counts.last_writing_seconds if outcome == "saved" else None,
                 size_bytes=counts.last_size_bytes if outcome == "saved" else None,
             )
             if outcome == "failed":
-                self._tell(record.Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why")
+                self._record(
+                    record.Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why"
+                )
         self._saved, self._failed, self._skipped = counts.saved, counts.failed, counts.skipped
         if counts.owner_lost and not self._lost:
             self._lost = True
-            message = "another run took the place of the checkpoints over; nothing is saved any more"
-            self._tell(record.Alarm, alarm="checkpoint", message=message)
+            message = "another run took over the place of the checkpoints; nothing is saved any more"
+            self._record(record.Alarm, alarm="checkpoint", message=message)
 
-    def _tell(self, kind: type[record.Record], **values: Any) -> None:
-        training = self._training
-        self._metrics.tell(
+    def _record(self, kind: type[record.Record], **values: Any) -> None:
+        trainer = self._trainer
+        self._metrics.write(
             kind(
                 time=time.time(),
-                run=training.config.run_id,
-                restart=training.config.restart,
-                step=training.step,
-                position=training.position,
+                run=trainer.config.run_id,
+                restart=trainer.config.restart,
+                step=trainer.step,
+                position=trainer.position,
                 **values,
             )
         )
 
 
-class Last:
-    """How a process that can't go on tells the end of its training, from whichever thread finds that out.
-
-    Before `of(reporter)` there is no training to end, and nothing is told. Raises nothing.
-    """
+class EndReport:
+    """Write the last record of a process that fails, from any thread. Before `attach`, `report` does nothing."""
 
     def __init__(self) -> None:
         self._reporter: Reporter | None = None
 
-    def of(self, reporter: Reporter) -> None:
-        """From now on it is this one's training."""
+    def attach(self, reporter: Reporter) -> None:
+        """Set the reporter of the run."""
         self._reporter = reporter
 
-    def tell(self, code: Exit, failed_rank: int | None = None) -> None:
-        """It ends with `code`, which is that of process `failed_rank` where one failed alone and is known."""
+    def report(self, code: Exit, failed_rank: int | None = None) -> None:
+        """Report the exit code, and the process that failed if it is known. Never raise."""
         if self._reporter is not None:
-            with suppress(Exception):  # nothing of the metrics may stand in for the failure itself
+            with suppress(Exception):  # an error of the metrics must not hide the failure
                 self._reporter.end("stopped" if code == Exit.STOPPED else "failed", int(code), failed_rank)

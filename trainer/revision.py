@@ -1,4 +1,4 @@
-"""Which state of the project this is: what the image's build was told, or what git says of a checkout."""
+"""The git revision of the code: from the build of the image, or from git in a checkout."""
 
 from __future__ import annotations
 
@@ -10,33 +10,31 @@ from pathlib import Path
 from trainer import contract
 
 CHECKOUT = Path(__file__).parents[1]
-LOOK_SECONDS = 10.0
-# What may stand in metadata: a hash, a tag or what `git describe` makes of them.
+GIT_TIMEOUT_SECONDS = 10.0
+# What metadata may contain: a hash, a tag, or the output of `git describe`.
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}")
 
 
 def revision(environ: Mapping[str, str], checkout: Path = CHECKOUT) -> str | None:
-    """A git revision, with "-dirty" behind it where files differ from it; None where nobody knows.
+    """Return the git revision, with the suffix "-dirty" if files differ from it; None if it is unknown.
 
-    An image has no .git: its build is told (`TRAINYARD_REVISION` in trainer/Dockerfile). A checkout that was changed is
-    told from one that was not by git's own `describe --dirty` (git-scm.com/docs/git-describe). Never fails.
+    An image has no .git, so its build sets `TRAINYARD_REVISION` (trainer/Dockerfile). In a checkout, `git describe
+    --dirty` finds changes (git-scm.com/docs/git-describe). This never fails.
     """
-    told = environ.get(contract.REVISION, "")
-    if not told and (checkout / ".git").exists():  # and not that of a repository around it
-        # Without tags: the whole hash alone.
+    found = environ.get(contract.REVISION, "")
+    if not found and (checkout / ".git").exists():  # not the revision of a repository around it
+        # Without tags, so that this is the full hash.
         command = [
             "git",
             "-C",
             str(checkout),
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=40",
-            "--exclude=*",
+            *["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
         ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LOOK_SECONDS, check=True)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=True
+            )
         except (OSError, ValueError, subprocess.SubprocessError):
             return None
-        told = done.stdout.strip()
-    return told if PLAIN.fullmatch(told) else None
+        found = done.stdout.strip()
+    return found if PLAIN.fullmatch(found) else None

@@ -1,11 +1,11 @@
-"""What a finished training leaves: the model, its metadata beside it, and a pointer to it, in a bucket or a directory.
+"""Save the finished model, its metadata and a pointer to it, in a bucket or a directory. The entry point is `save`.
 
-    <model URI>/<run id>/model.pt         what `torch.load(..., weights_only=True)` reads
-    <model URI>/<run id>/metadata.json    how it came about
-    <model URI>/latest.json               which model was saved last; written after the other two
+    <model URI>/<run id>/model.pt         for `torch.load(..., weights_only=True)`
+    <model URI>/<run id>/metadata.json    its data, settings and results
+    <model URI>/latest.json               the model that was saved last; written after the other two
 
-The model is written to a file of this machine and sent from there, so that it may be of any size: S3 takes 5 GB in one
-request, and up to 10 000 parts (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html).
+The model is written to a local file first and uploaded from there, so that it may have any size: S3 accepts 5 GB in one
+request, and up to 10,000 parts (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer import contract
 from trainer.contract import Exit, TrainerError
 from trainer.scratch import folder
 from trainer.stores import BYTES, StoreError, destination
-from trainer.stores.protocol import Hashed, of_system
+from trainer.stores.protocol import Hashed, from_os_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,16 +30,17 @@ JSON = "application/json"
 
 
 def probe(uri: str, run_id: str) -> str:
-    """Find out before a training whether its model can be written, and leave nothing. Returns the model's URI to be.
+    """Check before the training that its model can be written. Return the URI of the model.
 
-    Raises TrainerError.
+    Raises:
+        TrainerError: It can't be written.
     """
     store, path = destination(uri), f"{run_id}/{contract.MODEL_FILE}"
     try:
         store.probe(path)
     except StoreError as error:
-        told = f"model_uri: {error}; expected a place that this training can write to"
-        raise TrainerError(Exit.SAVE, told) from error
+        message = f"model_uri: {error}. Use a place that this run can write to"
+        raise TrainerError(Exit.SAVE, message) from error
     return store.uri(path)
 
 
@@ -50,10 +51,17 @@ def save(
     metadata: Mapping[str, Any],
     scratch: Path | None = None,
 ) -> str:
-    """Write the model, its metadata and the pointer, in this order. Returns the model's URI; raises TrainerError.
+    """Write the model, its metadata and the pointer, in this order. Return the URI of the model.
 
-    `metadata` is what `trainer.train.describe` gives. `scratch` is a directory of this machine with room for the model,
-    by default the one for temporary files; nothing stays there.
+    Args:
+        uri: The model URI.
+        run_id: The run.
+        weights: The tensors of the model by name.
+        metadata: The result of `trainer.train.describe`.
+        scratch: A local directory with room for the model; by default the one for temporary files.
+
+    Raises:
+        TrainerError: It can't be written.
     """
     store = destination(uri)
     path = f"{run_id}/{contract.MODEL_FILE}"
@@ -63,9 +71,13 @@ def save(
             size, digest = _write(file, weights)
             store.send(file, path, BYTES, {"sha256": digest, **notes(run_id, metadata)})
         model = {"uri": store.uri(path), "bytes": size, "sha256": digest}
-        described = {**metadata, "model": model}
-        store.put(f"{run_id}/{contract.METADATA_FILE}", _json(described), JSON, {"run-id": run_id})
-        # Relative to the pointer, too: a copy of all of it elsewhere is as good.
+        store.put(
+            f"{run_id}/{contract.METADATA_FILE}",
+            _json({**metadata, "model": model}),
+            JSON,
+            {"run-id": run_id},
+        )
+        # The path is relative to the pointer, so that a copy of the whole directory works.
         pointer = {"runId": run_id, "createdAt": metadata["createdAt"], "model": {"path": path, **model}}
         store.put(contract.LATEST_FILE, _json(pointer), JSON, {"run-id": run_id})
     except StoreError as error:
@@ -74,7 +86,7 @@ def save(
 
 
 def notes(run_id: str, metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What S3 keeps beside the model itself, so that a copy of it alone still says what it is."""
+    """Return the S3 object metadata of the model, which identifies a copy of the object."""
     found = {
         "run-id": run_id,
         "world-size": metadata["worldSize"],
@@ -86,7 +98,7 @@ def notes(run_id: str, metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _write(file: Path, weights: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Tensors on the CPU and nothing else. Returns their file's bytes and SHA-256; raises StoreError."""
+    """Write the tensors to `file`. Return its bytes and SHA-256. Raise StoreError."""
     import torch
 
     try:
@@ -100,7 +112,7 @@ def _write(file: Path, weights: Mapping[str, Tensor]) -> tuple[int, str]:
                     raise
                 raise stream.error from error
     except OSError as error:
-        raise of_system("keep the model in", str(file.parent), error) from error
+        raise from_os_error("write the model to", str(file.parent), error) from error
     return stream.count, stream.hash.hexdigest()
 
 
@@ -109,7 +121,7 @@ def _folder(scratch: Path | None) -> Iterator[Path]:
     try:
         made = folder(scratch, "model")
     except OSError as error:
-        raise of_system("keep the model in", str(scratch or "a temporary directory"), error) from error
+        raise from_os_error("write the model to", str(scratch or "a temporary directory"), error) from error
     try:
         yield made
     finally:

@@ -1,10 +1,9 @@
-"""Directories of this machine for files on their way to a store or from it, and what killed trainings left of them.
+"""Local directories for files on the way to or from a store, and the cleanup after killed processes. Needs no torch.
 
-    trainyard-save-5d0c1a2b3c4d-4711-884213-1f0c9a3e     what for, which machine, process and its start, a number
+    trainyard-save-5d0c1a2b3c4d-4711-884213-1f0c9a3e     use, node, process id and its start, random number
 
-A process that is killed removes nothing, and in a pod that is begun anew, or on a laptop, its gigabytes would stay. The
-name says whose a directory is, from the moment on at which it is there: so a later training can tell whether that
-process still runs. Needs no torch.
+A killed process removes nothing, and its gigabytes would stay in a pod that restarts, or on a laptop. The name of a
+directory identifies its process, so that a later run can check whether that process still runs.
 """
 
 from __future__ import annotations
@@ -27,22 +26,26 @@ NAME = re.compile(r"trainyard-(?:restore|save|model)-([0-9a-f]{12})-([0-9]+)-([0
 
 
 def name(use: Use, process: Process) -> str:
-    """The name of a new directory of `process`."""
+    """Return the name of a new directory of `process`."""
     return f"trainyard-{use}-{_machine(process)}-{process.pid}-{process.started or '0'}-{uuid4().hex[:8]}"
 
 
 def folder(place: Path | None, use: Use) -> Path:
-    """A new directory of this process in `place`, by default the one for temporary files. Raises OSError."""
+    """Create a directory of this process in `place`, by default the one for temporary files. Raise OSError."""
     made = (place or Path(tempfile.gettempdir())) / name(use, Process.own())
     made.mkdir(mode=0o700)
     return made
 
 
-def left_behind(names: Iterable[str], own: Process, start: Callable[[int], str | None]) -> list[str]:
-    """Those of the names whose processes were on `own`'s machine and are gone. Pure but for `start`.
+def find_abandoned(names: Iterable[str], own: Process, start: Callable[[int], str | None]) -> list[str]:
+    """Return the names whose processes ran on the node of `own` and are gone. Pure except for `start`.
 
-    `start` gives the start of the process that has a number now, None where none has. What another machine, another
-    container or a machine without /proc made is nobody's to judge from here, and stays.
+    Directories of another node, of another container, or of a node without /proc are left alone.
+
+    Args:
+        names: Names of directories.
+        own: This process.
+        start: Returns the start of the process with this id, None if there is none.
     """
     if not own.boot:
         return []
@@ -55,16 +58,17 @@ def left_behind(names: Iterable[str], own: Process, start: Callable[[int], str |
 
 
 def clear(place: Path | None = None) -> list[str]:
-    """Remove what dead processes left in `place`, by default the directory for temporary files. Returns the names.
+    """Remove directories of dead processes from `place`, by default the one for temporary files.
 
-    What can't be removed, such as another user's, stays and is not named.
+    Returns:
+        The names of the removed directories. Others, such as those of another user, are skipped.
     """
     where = place or Path(tempfile.gettempdir())
     names: list[str] = []
     with suppress(OSError):
         names = os.listdir(where)
     removed = []
-    for each in left_behind(names, Process.own(), start_of):
+    for each in find_abandoned(names, Process.own(), start_of):
         shutil.rmtree(where / each, ignore_errors=True)
         if not (where / each).exists():
             removed.append(each)
@@ -72,6 +76,5 @@ def clear(place: Path | None = None) -> list[str]:
 
 
 def _machine(process: Process) -> str:
-    """Numbers of processes are of one boot of one machine, and there of one container."""
-    said = "\n".join((process.host, process.boot, process.namespace))
-    return sha256(said.encode()).hexdigest()[:12]
+    """Return a hash of the node, its boot and the container, in which process ids are unique."""
+    return sha256("\n".join((process.host, process.boot, process.namespace)).encode()).hexdigest()[:12]

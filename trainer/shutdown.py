@@ -26,25 +26,25 @@ import torch
 import torch.distributed as dist
 
 from trainer.contract import SHUTDOWN_VARIABLE, Exit, TrainerError
-from trainer.process import Leave, leave, tell
+from trainer.process import Leave, leave, write_stderr
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SECONDS = 1.0
-# After a signal a process that has nothing to save comes to its end by itself within this time, or is ended.
+# A process with nothing to save must end within this time after a signal.
 PROMPT_SECONDS = 5.0
-# Beside the numbers of signals (1 to 64) in the pipe.
-_LOOK, _CLOSE = 0, 255
-# What torchrun takes for the time between its SIGTERM and its SIGKILL (torch 2.15, LaunchConfig in
+# Bytes in the pipe that are no signal numbers (1 to 64).
+_WAKE, _CLOSE = 0, 255
+# Where torchrun reads the time between its SIGTERM and its SIGKILL (torch 2.15, LaunchConfig in
 # torch/distributed/launcher/api.py and --shutdown-timeout in torch/distributed/run.py), and its default in seconds.
 _SHUTDOWN = ("PET_SHUTDOWN_TIMEOUT", SHUTDOWN_VARIABLE)
 _SHUTDOWN_SECONDS = 30.0
 
 
 class Urgency(IntEnum):
-    """How pressing a wish to stop is; of several the greatest counts."""
+    """The urgency of a stop request. The highest one counts."""
 
     NONE = 0
-    NOTICE = 1  # somebody will send a signal, but later
+    NOTICE = 1  # a signal will follow later
     SIGNAL = 2  # torchrun sends SIGKILL after its shutdown timeout
 
 
@@ -52,22 +52,25 @@ _ELSEWHERE = {Urgency.NOTICE: "a notice to another process", Urgency.SIGNAL: "a 
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A wish to stop: how pressing, who told, and when, in seconds of `time.monotonic`."""
+class StopRequest:
+    """A request to stop. `at` is in seconds of `time.monotonic`."""
 
     urgency: Urgency = Urgency.NONE
     reason: str = ""
     at: float = 0.0
 
-    def joined(self, other: Wish) -> Wish:
-        """The more pressing of the two, the earlier where they are alike."""
+    def joined(self, other: StopRequest) -> StopRequest:
+        """Return the more urgent of both, the earlier one if they are equal."""
         return other if other.urgency > self.urgency else self
 
 
 def patience(environ: Mapping[str, str]) -> float:
-    """Seconds after a signal in which a process may come to its end by itself: well before torchrun kills it.
+    """Return how many seconds a process has after a signal to end by itself, before torchrun kills it.
 
-    20 of torchrun's usual 30 s; of more than that all but 10. Raises TrainerError where the variable is no number.
+    This is 20 s of torchrun's default of 30 s, and all but 10 s of a longer timeout.
+
+    Raises:
+        TrainerError: The environment variable is not a positive number.
     """
     name = next((name for name in _SHUTDOWN if environ.get(name)), "")
     text = environ.get(name, str(_SHUTDOWN_SECONDS))
@@ -81,7 +84,7 @@ def patience(environ: Mapping[str, str]) -> float:
 
 
 def _state(path: Path) -> tuple[int, int] | None:
-    """Which file is at `path`, None for none. Raises OSError when it can't be seen whether there is one."""
+    """Return the identity of the file at `path`, None if there is none. Raise OSError if that is unknown."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -90,15 +93,22 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 class Stop:
-    """The wish to stop of this process, and its agreement with the others.
+    """Receive stop requests, and agree with the other processes on the step at which all stop.
 
-    - `listen()` in the main thread, before anything that takes long; `join()` in all processes together, once the
-      process group is there; `agreed()` in the loop; `settle()` before the process group is destroyed; `close()` last.
-    - When a signal was not followed by `close()` within `patience` seconds, the process ends with Exit.STOPPED, saying
-      the `phase` it hung in, and does `last` before. A notice file alone has no deadline: whoever writes it sends a
-      signal when time is over.
-    - While nothing is `at_stake`, as it is before the first step, PROMPT_SECONDS take the place of `patience`.
-    - A notice file that is there at the start is somebody's old one, and counts once it is written anew.
+    Call `listen()` first, in the main thread; `join()` in all processes when the process group exists; `agreed()` in
+    the loop; `settle()` before the process group is destroyed; `close()` last.
+
+    If `close()` does not follow a signal in time, the process ends with Exit.STOPPED and prints its phase. A notice
+    file has no deadline, because a signal follows it. A notice file that exists at the start is an old one: it only
+    counts when it is written again.
+
+    Args:
+        patience: Seconds after a signal in which the process must end. PROMPT_SECONDS without unsaved work, as before
+            the first step.
+        phase: Returns what the process does now.
+        notice: The path of the notice file.
+        last: Called before this object ends the process.
+        leave: Ends the process.
     """
 
     def __init__(
@@ -113,12 +123,11 @@ class Stop:
         self._most, self._phase, self._notice, self._leave = patience, phase, notice, leave
         self._last = last
         self._patience, self._since = min(patience, PROMPT_SECONDS), 0.0
-        self._wish = Wish()
+        self._request = StopRequest()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._old: tuple[tuple[int, int] | None] | None = (
-            None  # the notice of before, once that was looked at
-        )
+        # The notice file that existed at the start. None until that was checked.
+        self._old: tuple[tuple[int, int] | None] | None = None
         self._group: dist.ProcessGroup | None = None
         self._round: tuple[dist.Work, torch.Tensor] | None = None
         self._agreed = False
@@ -127,51 +136,51 @@ class Stop:
         self._read = self._write = -1
 
     @property
-    def wish(self) -> Wish:
-        """What this process was told, itself or by the others."""
-        return self._wish
+    def request(self) -> StopRequest:
+        """The most urgent request that this process has received, also from other processes."""
+        return self._request
 
     def listen(self) -> None:
-        """Take over the signals and start to look for the notice. Only the main thread may do this."""
+        """Handle the signals, and start to watch for the notice file. Only the main thread can do this."""
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in SIGNALS:
             self._handlers[number] = signal.signal(number, _handled_by_the_thread)
-            signal.siginterrupt(number, False)  # libraries in C need not expect to be interrupted
+            signal.siginterrupt(number, False)  # C libraries may not handle interrupted calls
         global _listening
         _listening = True
-        self._start(self._hear, "stop-signals")
+        self._start(self._read_signals, "stop-signals")
         if self._notice is not None:
             self._start(self._watch_for_notice, "stop-notice")
 
     def join(self, timeout: timedelta) -> None:
-        """Make the group in which the processes agree: its own, so that no collective of the training is disturbed.
+        """Create a separate process group for the agreement. All processes call this together.
 
-        All processes call this together; a round of agreement that takes longer than `timeout` raises RuntimeError.
+        A round of agreement that takes longer than `timeout` raises RuntimeError.
         """
         if dist.get_world_size() > 1:
             group = dist.new_group(backend="gloo", timeout=timeout)
             self._group = group if isinstance(group, dist.ProcessGroup) else None  # all processes are in it
 
-    def at_stake(self, unsaved: bool) -> None:
-        """Whether there is work now that an end would lose."""
+    def set_unsaved_work(self, unsaved: bool) -> None:
+        """Set whether the process has work that would be lost now. This changes its deadline after a signal."""
         self._patience = self._most if unsaved else min(self._most, PROMPT_SECONDS)
         self._since = time.monotonic()
-        self._send(_LOOK)
+        self._send(_WAKE)
 
-    def _left(self, wish: Wish) -> float | None:
-        """Seconds until the process is ended, None where no signal came.
+    def _left(self, request: StopRequest) -> float | None:
+        """Return the seconds until this process must end, None if no signal came.
 
-        Patience that becomes less counts from then on: what takes long before is not held against what comes after.
+        A deadline that became shorter counts from the change, so that an earlier, longer phase does not use it up.
         """
-        if wish.urgency < Urgency.SIGNAL:
+        if request.urgency < Urgency.SIGNAL:
             return None
-        end = min(max(wish.at, self._since) + self._patience, wish.at + self._most)
+        end = min(max(request.at, self._since) + self._patience, request.at + self._most)
         return end - time.monotonic()
 
     def is_noticed(self) -> bool:
-        """Whether a new notice is on this machine, looked at now: another of its processes may have seen it first."""
+        """Return whether there is a new notice file now. Another process of this node may have seen it first."""
         if self._notice is None or self._old is None:
             return False
         with suppress(OSError):
@@ -180,48 +189,50 @@ class Stop:
 
     @property
     def groups(self) -> tuple[dist.ProcessGroup, ...]:
-        """The groups made here, for who shortens their timeouts after the first step."""
+        """The process groups of this object, whose timeouts become shorter after the first step."""
         return () if self._group is None else (self._group,)
 
     def agreed(self) -> bool:
-        """Whether all processes stop now. All of them get True at the same call, at most two calls after the wish.
+        """Return whether all processes stop now. All get True at the same call, at most two calls after a request.
 
-        To be called equally often in every process: once per micro-batch of a step, whose gradients are dropped on
-        True, and once per evaluation batch. It costs one round of four bytes between the
-        hosts, waited for a call later; the device is not waited for. Raises RuntimeError when another process is
-        gone, or hangs for longer than the group's timeout.
+        Each process must call this equally often: once per micro-batch of a step, whose gradients are dropped on True,
+        and once per evaluation batch. It exchanges four bytes between the hosts, and waits for them one call later. It
+        does not wait for the device.
+
+        Raises:
+            RuntimeError: Another process is gone, or hangs longer than the timeout of the group.
         """
         if self._agreed:
             return True
         if self._group is None:
-            self._agreed = self._wish.urgency > Urgency.NONE
+            self._agreed = self._request.urgency > Urgency.NONE
             return self._agreed
-        flag = torch.tensor([int(self._wish.urgency)], dtype=torch.int32)
+        flag = torch.tensor([int(self._request.urgency)], dtype=torch.int32)
         work = dist.all_reduce(flag, dist.ReduceOp.MAX, self._group, async_op=True)
-        before, self._round = self._round, (work, flag)
-        if before is not None:
-            before[0].wait()
-            found = Urgency(int(before[1].item()))
-            self._agreed = found > Urgency.NONE
-            if found > self._wish.urgency:
-                self._add(found, _ELSEWHERE[found])
-                self._send(_LOOK)
+        previous, self._round = self._round, (work, flag)
+        if previous is not None:
+            previous[0].wait()
+            highest = Urgency(int(previous[1].item()))
+            self._agreed = highest > Urgency.NONE
+            if highest > self._request.urgency:
+                self._add(highest, _ELSEWHERE[highest])
+                self._send(_WAKE)
         return self._agreed
 
-    def agreed_at_once(self) -> bool:
-        """`agreed()`, but waited for: what any process was told before its call counts. For between two phases."""
+    def agreed_now(self) -> bool:
+        """Like `agreed()`, but wait for this round, so that each earlier request counts. Use it between two phases."""
         return self.agreed() or self.agreed()
 
     def settle(self) -> None:
-        """Wait for the round that is still on its way, so that the process group can be destroyed."""
+        """Wait for the last round, so that the process group can be destroyed."""
         pending, self._round, self._group = self._round, None, None
         if pending is not None:
-            # It fails only where another process is gone, which is for the training's own collectives to tell.
+            # This only fails if another process is gone, and the collectives of the training report that.
             with suppress(RuntimeError):
                 pending[0].wait()
 
     def close(self) -> None:
-        """All is done and saved: no deadline any more, and the handlers of before. Can be repeated."""
+        """Remove the deadline and restore the signal handlers, because all is saved. Can be called again."""
         if self._closed.is_set():
             return
         self.settle()
@@ -235,7 +246,7 @@ class Stop:
             signal.signal(number, handler)
         self._send(_CLOSE)
         for thread in self._threads:
-            thread.join(NOTICE_SECONDS)  # one that looks at a file system that hangs stays behind
+            thread.join(NOTICE_SECONDS)  # do not wait for a file system that hangs
         os.close(self._write)
 
     def _start(self, work: Callable[[], None], name: str) -> None:
@@ -244,20 +255,20 @@ class Stop:
         thread.start()
 
     def _send(self, byte: int) -> None:
-        """To the thread that keeps the deadline. A pipe that is full wakes it anyway."""
+        """Wake the thread that checks the deadline. A full pipe wakes it anyway."""
         if self._handlers:
             with suppress(BlockingIOError):
                 os.write(self._write, bytes([byte]))
 
     def _add(self, urgency: Urgency, reason: str) -> None:
         with self._lock:
-            self._wish = self._wish.joined(Wish(urgency, reason, time.monotonic()))
+            self._request = self._request.joined(StopRequest(urgency, reason, time.monotonic()))
 
-    def _hear(self) -> None:
-        """Read the signals' numbers, and end the process when one was not followed by its end in time."""
+    def _read_signals(self) -> None:
+        """Read the numbers of the signals, and end the process if it misses its deadline."""
         while True:
-            wish = self._wish
-            left = self._left(wish)
+            request = self._request
+            left = self._left(request)
             if left is not None and left <= 0:
                 break
             if not select.select([self._read], [], [], left)[0]:
@@ -271,29 +282,29 @@ class Stop:
         if not self._closed.is_set():
             self._leave(
                 Exit.STOPPED,
-                f"error: told to stop by {wish.reason} {time.monotonic() - wish.at:.0f} s ago and still in this phase: "
-                f"{self._phase()}; ended without another checkpoint, what was saved before stays",
+                f"error: stop requested by {request.reason} {time.monotonic() - request.at:.0f} s ago, still in this "
+                f"phase: {self._phase()}; ended without another checkpoint, earlier checkpoints stay",
                 self._last,
             )
 
     def _watch_for_notice(self) -> None:
-        """A thread of its own: a look at a file system that hangs must not keep the deadline waiting."""
+        """Watch for the notice file, in a separate thread because a file system may hang."""
         assert self._notice is not None  # noqa: S101 - started with one only
-        said = False
+        warned = False
         while not self._closed.is_set():
             try:
                 now = _state(self._notice)
             except OSError as error:
-                if not said:
-                    tell(f"warning: the notice {self._notice} can't be looked at: {error.strerror}")
-                said = True
+                if not warned:
+                    write_stderr(f"warning: the notice {self._notice} can't be read: {error.strerror}")
+                warned = True
             else:
                 if self._old is not None and now not in (None, *self._old):
                     self._add(Urgency.NOTICE, f"the notice {self._notice}")
                     return
                 if self._old is None and now is not None:
-                    tell(
-                        f"warning: the notice {self._notice} is an old one; it counts once it is written anew"
+                    write_stderr(
+                        f"warning: the notice {self._notice} is an old one; it counts when it is written again"
                     )
                 self._old = (now,)
             self._closed.wait(NOTICE_SECONDS)
@@ -303,11 +314,11 @@ _listening = False
 
 
 def _handled_by_the_thread(_number: int, _frame: FrameType | None) -> None:
-    """Nothing: that a handler is there is what makes the interpreter write to the pipe."""
+    """Do nothing. With a handler, the interpreter writes the signal number to the pipe."""
 
 
-# A forked child, such as a data loader's, shares the pipe: it has to end by its own signals and to write nothing there.
-# None may reach it before that is so.
+# A forked child, such as one of a data loader, shares the pipe. It must not write there, and its own signals must end
+# it. Signals are blocked until that is set up.
 
 
 def _before_fork() -> None:

@@ -1,4 +1,7 @@
-"""Train: `torchrun --standalone --nproc-per-node 2 -m trainer.train`. Reads top to bottom; rank 0 speaks for all."""
+"""Entry point of each training process: `torchrun --standalone --nproc-per-node 2 -m trainer.train`.
+
+`run` lists the steps of a run in order. Rank 0 prints what holds for all processes.
+"""
 
 from __future__ import annotations
 
@@ -20,124 +23,132 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer import hang
 from trainer.compile_check import is_compiled, report_compile_errors
 from trainer.config import Config
-from trainer.consistency import Expected, check_same, described, gather, table
+from trainer.consistency import Expected, check_equal, describe_workload, gather, table
 from trainer.consistency import describe as describe_process
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together
-from trainer.failure_broadcast import LoneError, Others, SharedError, alone, shared, told_by
+from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, alone, failure_message, shared
 from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak
-from trainer.parallel import prepare, whole
-from trainer.process import say
-from trainer.reporter import Last, Reporter
+from trainer.parallel import full_tensor, prepare
+from trainer.process import log_line
+from trainer.reporter import EndReport, Reporter
 from trainer.revision import revision
 from trainer.save import probe, save
 from trainer.scratch import clear
 from trainer.shutdown import Stop, patience
-from trainer.training import Training
+from trainer.trainer import Trainer
 from trainer.workloads import Workload, load
-from trainer.world import World, stop_agent, would_start_anew
+from trainer.world import World, stop_agent, will_restart_processes
 
-# The silent processes of a machine leave it so long to the first one to say what ails them all.
-WAIT_FOR_WORD_SECONDS = 60.0
+# How long the other processes of a node wait, so that the first one can print an error that all of them have.
+WAIT_FOR_ERROR_SECONDS = 60.0
 # What gloo's transport says of a process that ended (third_party/gloo, gloo/transport/tcp/pair.cc).
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
-def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, last: Last) -> Exit:
-    """Join, load, train, save. Raises TrainerError when one of them cannot be done."""
+def run(
+    config: Config, world: World, stop: Stop, watch: Watch, broadcast: FailureBroadcast, end: EndReport
+) -> Exit:
+    """Join the other processes, load, train and save.
+
+    Raises:
+        TrainerError: One of these steps failed.
+    """
     goodput = Goodput()
     watch.enter("joining the other processes", long=True)
     device, store = join(config, world)
-    others.join(store)
+    broadcast.join(store)
     stop.join(hang.timeout(config.start_timeout_seconds))
-    say(
+    log_line(
         f"rank={world.rank} world_size={world.size} nodes={world.nodes} processes_per_node={world.local_size} "
         f"device={device.type} backend={dist.get_backend()}"
         + (f" restart={config.restart}" if config.restart else "")
     )
-    tell_world(config, world, device, stop)
+    log_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
     if world.local_rank == 0 and (left := clear()):
-        say(
+        log_line(
             f"scratch=removed count={len(left)} place={tempfile.gettempdir()} reason=their processes were killed"
         )
-    # What the end of a training needs is asked for at its beginning.
+    # Check before the training that the model can be saved after it.
     if (uri := config.model_uri) is not None:
         together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
     with shared():
-        check_same(store, world, "data", described(workload), Exit.DATA)
+        check_equal(store, world, "data", describe_workload(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
     watch.enter("checking torch.compile", long=True)
     compiled = is_compiled(config, world, device)
-    training = Training(config, world, device, precision, workload, stop, watch, compiled=compiled)
+    trainer = Trainer(config, world, device, precision, workload, stop, watch, compiled=compiled)
     checkpoints = None
     if config.checkpoint_uri is not None:
-        from trainer.checkpoints import Checkpoints  # importing it takes a second or two
+        from trainer.checkpoints import Checkpoints  # this import takes one or two seconds
 
         watch.enter("looking for a checkpoint", long=True)
         place = f"{config.checkpoint_uri.rstrip('/')}/{config.run_id}"
         with shared():
-            checkpoints = Checkpoints(place, training, goodput, say)
+            checkpoints = Checkpoints(place, trainer, goodput, log_line)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    # What stays float32 on a GPU is multiplied as TF32 (`trainer.parallel.prepare`).
-    best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
-    reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
-    last.of(reporter)
+    # On a GPU, float32 products use TF32 (`trainer.parallel.prepare`).
+    peak_flops = peak(name, "tf32" if precision.name == "fp32" else precision.name)
+    reporter = Reporter(trainer, checkpoints, metrics_of(config, world), goodput, peak_flops)
+    end.attach(reporter)
     reporter.start()
     done = False
-    if not stop.agreed_at_once():
+    if not stop.agreed_now():
         with alone(), report_compile_errors():
-            done = training.run(reporter)
-        training.check_weights()
+            done = trainer.run(reporter)
+        trainer.check_weights()
     saved = True
     if checkpoints is not None:
         watch.enter("saving the last checkpoint", long=True)
         saved = checkpoints.end()
-    others.close()
+    broadcast.close()
     stop.settle()
     if not done:
-        return stopped(training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None)
-    stop.at_stake(checkpoints is None or not saved)
+        return end_stopped(
+            trainer, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None
+        )
+    stop.set_unsaved_work(checkpoints is None or not saved)
     watch.enter("saving the model", long=True)
-    weights = model_weights(training) if config.model_uri is not None else {}
+    weights = model_weights(trainer) if config.model_uri is not None else {}
     dist.destroy_process_group()
     if world.rank == 0:
         place = "none"
         if config.model_uri is not None:
             with alone():
-                place = save(config.model_uri, config.run_id, weights, describe(training, reporter))
-        say(
-            f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={training.step} "
+                place = save(config.model_uri, config.run_id, weights, describe(trainer, reporter))
+        log_line(
+            f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={trainer.step} "
             f"seconds={reporter.seconds:.1f} model={place}"
         )
     reporter.end("succeeded", Exit.SUCCEEDED)
     return Exit.SUCCEEDED
 
 
-def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -> None:
-    """Rank 0 shows which machines there are, with what, against what was expected; all processes tell of themselves."""
+def log_world(config: Config, world: World, device: torch.device, stop: Stop) -> None:
+    """Print the nodes, their devices and versions, in rank 0. All processes send their own."""
     process = describe_process(world, int(os.environ["GROUP_RANK"]), device.type)
     processes = gather(process, stop.groups[0] if stop.groups else None)
     if world.rank == 0:
         expected = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
         for line in table(processes, expected):
-            say(line)
+            log_line(line)
 
 
-def stopped(training: Training, stop: Stop, reporter: Reporter, good: int | None) -> Exit:
-    """All processes agreed to stop: say why and where, and from which checkpoint whoever goes on will."""
-    reason = stop.wish.reason
-    if training.world.local_rank == 0 and stop.is_noticed() and would_start_anew(os.environ):
+def end_stopped(trainer: Trainer, stop: Stop, reporter: Reporter, last_good_step: int | None) -> Exit:
+    """End the run after all processes agreed to stop. Print the reason and the checkpoint to resume from."""
+    reason = stop.request.reason
+    if trainer.world.local_rank == 0 and stop.is_noticed() and will_restart_processes(os.environ):
         stop_agent()
-    dist.barrier()  # no process is at its end before its agent knows
+    dist.barrier()  # no process ends before its agent knows
     dist.destroy_process_group()
-    if training.world.rank == 0:
-        say(
-            f"result=stopped reason={reason} steps={training.step} position={training.position} "
-            f"checkpoint={'none' if good is None else good}"
+    if trainer.world.rank == 0:
+        log_line(
+            f"result=stopped reason={reason} steps={trainer.step} position={trainer.position} "
+            f"checkpoint={'none' if last_good_step is None else last_good_step}"
         )
     reporter.stop(reason)
     reporter.end("stopped", Exit.STOPPED)
@@ -145,7 +156,7 @@ def stopped(training: Training, stop: Stop, reporter: Reporter, good: int | None
 
 
 def metrics_of(config: Config, world: World) -> Metrics:
-    """Rank 0 writes and serves them; the others have none."""
+    """Return the metrics of this process. Only rank 0 writes and serves any."""
     if world.rank != 0:
         return Metrics([])
     directory = Path(config.metrics_directory) if config.metrics_directory else None
@@ -154,39 +165,38 @@ def metrics_of(config: Config, world: World) -> Metrics:
     )
 
 
-def model_weights(training: Training) -> dict[str, Tensor]:
-    """In rank 0 the model's own tensors by name, whole and on the CPU, as a single process would have them; else none.
+def model_weights(trainer: Trainer) -> dict[str, Tensor]:
+    """Return the full tensors of the model on the CPU, by name, in rank 0; an empty dict in other ranks.
 
-    All processes together, one tensor after another: no device has to hold the whole of a sharded model.
+    All processes call this together. It gathers one tensor after another, so no device holds a whole sharded model.
     """
-    chief = training.world.rank == 0
-    gathered: dict[str, Tensor] = {}
-    for name, tensor in training.network.state_dict().items():
-        full = whole(tensor)
-        if chief:
-            gathered[name] = full.cpu()
-        del full  # before the next one is made
-    return gathered
+    weights: dict[str, Tensor] = {}
+    for name, tensor in trainer.network.state_dict().items():
+        full = full_tensor(tensor)
+        if trainer.world.rank == 0:
+            weights[name] = full.cpu()
+        del full  # free it before the next one
+    return weights
 
 
-def describe(training: Training, reporter: Reporter) -> dict[str, Any]:
-    """What is kept beside the model: enough to tell how it came about."""
-    config, world, workload = training.config, training.world, training.workload
-    known = revision(os.environ)
+def describe(trainer: Trainer, reporter: Reporter) -> dict[str, Any]:
+    """Return the metadata that is saved with the model: its data, settings and results."""
+    config, world, workload = trainer.config, trainer.world, trainer.workload
+    commit = revision(os.environ)
     return {
         "runId": config.run_id,
         "createdAt": datetime.now(UTC).isoformat(timespec="seconds"),
         "testAccuracy": reporter.accuracy,
         "testLoss": reporter.loss,
-        "steps": training.step,
+        "steps": trainer.step,
         "seconds": round(reporter.seconds, 3),
         "worldSize": world.size,
         "nodes": world.nodes,
         "processesPerNode": world.local_size,
-        "device": training.device.type,
-        "precision": training.precision.name,
+        "device": trainer.device.type,
+        "precision": trainer.precision.name,
         "torch": torch.__version__,
-        **({"revision": known} if known else {}),
+        **({"revision": commit} if commit else {}),
         "workload": {"name": workload.name, "weights": workload.parameters},
         "data": workload.describe(),
         "settings": asdict(config),
@@ -195,72 +205,78 @@ def describe(training: Training, reporter: Reporter) -> dict[str, Any]:
 
 @record
 def main(arguments: Sequence[str] | None = None) -> int:
-    """One process of the training. Returns its exit code (`contract.Exit`)."""
-    speaks = os.environ.get("LOCAL_RANK", "0") == "0"  # one process per machine tells what ails it
+    """Run one training process. Return its exit code (`contract.Exit`)."""
+    is_first_of_node = os.environ.get("LOCAL_RANK", "0") == "0"
     try:
         config = Config.read(sys.argv[1:] if arguments is None else arguments, os.environ)
         world = World.read(os.environ)
-        last = Last()
+        end = EndReport()
+        watch = make_watch(config, world, end)
+        broadcast = FailureBroadcast(world, last=end.report)
 
-        def told_to_stop() -> None:
-            others.tell(Exit.STOPPED)
-            last.tell(Exit.STOPPED, world.rank)
+        def report_stop() -> None:
+            broadcast.send(Exit.STOPPED)
+            end.report(Exit.STOPPED, world.rank)
 
-        watch = watch_over(config, world, last)
-        others = Others(world, last=last.tell)
         stop = Stop(
             patience=patience(os.environ),
             phase=lambda: watch.phase,
             notice=Path(config.notice_file) if config.notice_file else None,
-            last=told_to_stop,
+            last=report_stop,
         )
     except TrainerError as error:
-        if speaks:
-            say(f"error: {error}", sys.stderr)
-        else:  # torchrun ends all when one has ended, and the one that speaks may still be starting
-            time.sleep(WAIT_FOR_WORD_SECONDS)
+        if is_first_of_node:
+            log_line(f"error: {error}", sys.stderr)
+        else:  # torchrun stops all processes when one has ended, and the first one may still be starting
+            time.sleep(WAIT_FOR_ERROR_SECONDS)
         return int(error.code)
     stop.listen()
     watch.start()
     try:
-        return int(run(config, world, stop, watch, others, last))
+        return int(run(config, world, stop, watch, broadcast, end))
     except TrainerError as error:
-        elsewhere = isinstance(error, SharedError) and world.rank != 0
-        if speaks or isinstance(error, OwnError | LoneError):
-            say(f"error: {told_by(0) if elsewhere else error}", sys.stderr)
-        if isinstance(error, LoneError):
-            others.tell(error.code)
-        last.tell(error.code, world.rank if isinstance(error, LoneError) else None)
+        is_local = isinstance(error, LoneError)
+        if is_first_of_node or is_local or isinstance(error, OwnError):
+            elsewhere = isinstance(error, SharedError) and world.rank != 0
+            log_line(f"error: {failure_message(0) if elsewhere else error}", sys.stderr)
+        if is_local:
+            broadcast.send(error.code)
+        end.report(error.code, world.rank if is_local else None)
         return int(error.code)
-    except RuntimeError as error:
-        others.wait_for_end()
-        if watch.hung or hang.timed_out(error):
-            say(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
-            last.tell(Exit.HUNG)
-            return int(Exit.HUNG)
-        if stop.wish.urgency:  # and another process was sooner at its end
-            say(f"error: told to stop by {stop.wish.reason}; without another checkpoint: {error}", sys.stderr)
-            last.tell(Exit.STOPPED)
-            return int(Exit.STOPPED)
-        if any(words in str(error) for words in PEER_IS_GONE):
-            say(f"error: rank {world.rank}: another process is gone; its log says why: {error}", sys.stderr)
-            last.tell(Exit.FAILED)
-            return int(Exit.FAILED)
-        others.tell(Exit.FAILED)
-        last.tell(Exit.FAILED, world.rank)
-        raise
-    except Exception:
-        others.tell(Exit.FAILED)
-        last.tell(Exit.FAILED, world.rank)
-        raise
+    except Exception as error:
+        code = explain(error, world, stop, watch, broadcast) if isinstance(error, RuntimeError) else None
+        if code is None:
+            broadcast.send(Exit.FAILED)
+            end.report(Exit.FAILED, world.rank)
+            raise
+        end.report(code)
+        return int(code)
     finally:
-        others.close()
+        broadcast.close()
         watch.close()
         stop.close()
 
 
-def watch_over(config: Config, world: World, last: Last) -> Watch:
-    """What ends a training that hangs, and writes down where, beside the metrics."""
+def explain(
+    error: RuntimeError, world: World, stop: Stop, watch: Watch, broadcast: FailureBroadcast
+) -> Exit | None:
+    """Print the cause of an error of torch that followed from another process. Return None if it did not."""
+    broadcast.wait_for_end()
+    if watch.hung or hang.timed_out(error):
+        log_line(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
+        return Exit.HUNG
+    if stop.request.urgency:  # and another process ended earlier
+        reason = f"stop requested by {stop.request.reason}"
+        log_line(f"error: {reason}; without another checkpoint: {error}", sys.stderr)
+        return Exit.STOPPED
+    if any(text in str(error) for text in PEER_IS_GONE):
+        log_line(f"error: rank {world.rank}: another process is gone; its log says why: {error}", sys.stderr)
+        return Exit.FAILED
+    return None
+
+
+def make_watch(config: Config, world: World, end: EndReport) -> Watch:
+    """Return the watch that ends this process on a hang, and writes the stacks beside the metrics."""
     directory = None
     if config.metrics_directory:
         directory = Path(config.metrics_directory) / "hangs" / config.run_id
@@ -270,16 +286,16 @@ def watch_over(config: Config, world: World, last: Last) -> Watch:
         long_limit=config.start_timeout_seconds,
         rank=world.rank,
         directory=directory,
-        last=lambda: last.tell(Exit.HUNG),
+        last=lambda: end.report(Exit.HUNG),
     )
 
 
 def process() -> NoReturn:
-    """One process of the training, from its start to its end. The process ends at once, with nothing left to do.
+    """Run one training process and exit, without the shutdown of the interpreter.
 
-    The interpreter's own end takes a second, in which torchrun's signal may come before what there is to say, and would
-    abort it (134) now and then: gloo's threads live on after `destroy_process_group`, and one that still holds a
-    tensor's Python part finds no interpreter (https://github.com/pytorch/pytorch/pull/179291).
+    That shutdown takes a second, in which a signal of torchrun may come. It may also abort the process (134): gloo's
+    threads outlive `destroy_process_group`, and one that still holds a tensor's Python part finds no interpreter
+    (https://github.com/pytorch/pytorch/pull/179291).
     """
     try:
         code = main() or 0

@@ -12,7 +12,7 @@ from trainer.contract import Exit, TrainerError
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among all of them, as torchrun says it."""
+    """The rank of this process and the number of processes, as torchrun sets them."""
 
     rank: int
     size: int
@@ -22,75 +22,89 @@ class World:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> World:
-        """From what torchrun sets (docs.pytorch.org/docs/stable/elastic/run.html). Raises TrainerError without it."""
+        """Read the variables that torchrun sets (docs.pytorch.org/docs/stable/elastic/run.html).
+
+        Raises:
+            TrainerError: A variable is missing or not a number.
+        """
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
         try:
             return cls(*(int(environ[name]) for name in names))
         except (KeyError, ValueError) as error:
             raise TrainerError(
                 Exit.CONFIGURATION,
-                f"{error.args[0]} is not what torchrun sets; start the trainer by "
+                f"{error.args[0]} is not what torchrun sets; start the trainer with "
                 "`torchrun --standalone --nproc-per-node 2 -m trainer.train` or `python -m trainer.entrypoint`",
             ) from error
 
 
-def check_promise(world: World, nodes: int | None, processes_per_node: int | None) -> None:
-    """The launcher counted machines and said so: training with any other number would be another experiment.
+def check_expected(world: World, nodes: int | None, processes_per_node: int | None) -> None:
+    """Check that the world has the nodes and processes that the launcher counted.
 
-    Raises TrainerError when a promise was made and is not kept; None promises nothing.
+    Args:
+        world: The world of this process.
+        nodes: The expected nodes, None for any number.
+        processes_per_node: The expected processes per node, None for any number.
+
+    Raises:
+        TrainerError: The world differs.
     """
-    kept = (nodes is None or nodes == world.nodes) and (
+    is_expected = (nodes is None or nodes == world.nodes) and (
         processes_per_node is None
         or (processes_per_node == world.local_size and world.size == world.nodes * world.local_size)
     )
-    if not kept:
-        promised = f"{nodes or 'any'} nodes x {processes_per_node or 'any'} processes"
+    if not is_expected:
+        expected = f"{nodes or 'any'} nodes x {processes_per_node or 'any'} processes"
         raise TrainerError(
             Exit.WORLD_SIZE,
-            f"the world differs from the promise: expected {promised}, "
+            f"the world is not as expected: expected {expected}, "
             f"found {world.nodes} nodes x {world.local_size} processes, {world.size} in all",
         )
 
 
 def check_batch(world: World, batch_size: int) -> None:
-    """Raises TrainerError where a step has fewer samples than there are processes: some would never learn anything.
+    """Check that a step has a sample for each process. The number need not divide (docs/decisions/0019).
 
-    Any other number is shared out, also one that does not divide (docs/decisions/0019).
+    Raises:
+        TrainerError: There are fewer samples than processes, so that some would have no work.
     """
     if batch_size < world.size:
         raise TrainerError(
             Exit.CONFIGURATION,
-            f"batch_size: {batch_size} is less than the {world.size} processes; expected a sample per step for each of "
-            "them at least, or fewer processes",
+            f"batch_size: {batch_size} is less than the {world.size} processes; it must be at least one sample per "
+            "process. Use a larger batch or fewer processes",
         )
 
 
-def would_start_anew(environ: Mapping[str, str]) -> bool:
-    """Whether the agent starts its processes again when they end now, whatever their exit code.
+def will_restart_processes(environ: Mapping[str, str]) -> bool:
+    """Return whether the torchrun agent restarts its processes if they end now, with any exit code.
 
-    It says so in their environment (torch/distributed/elastic/agent/server/local_elastic_agent.py, `_start_workers`).
+    The agent sets these variables (torch/distributed/elastic/agent/server/local_elastic_agent.py, `_start_workers`).
     """
-    done, most = environ.get("TORCHELASTIC_RESTART_COUNT", "0"), environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
-    return int(done) < int(most)
+    count = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return int(count) < int(environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
 
 
 def check_restarts(nodes: int, environ: Mapping[str, str]) -> None:
-    """Raises TrainerError where agents on several machines may start processes anew, and these could not meet.
+    """Check that processes that torchrun restarts on several nodes can connect to each other again.
 
-    Their one store, where it is shared by all attempts, holds the addresses of the processes before them. It is with
-    the static rendezvous, and with c10d unless TORCH_DISABLE_SHARE_RDZV_TCP_STORE is 1; the agents tell their processes
+    They can't if all attempts share one store, because it has the addresses of the previous processes. This is so with
+    the static rendezvous, and with c10d unless TORCH_DISABLE_SHARE_RDZV_TCP_STORE is 1. The agents set a variable
     (`use_agent_store` in torch/distributed/elastic/rendezvous, static_tcp_rendezvous.py and dynamic_rendezvous.py).
+
+    Raises:
+        TrainerError: Restarts are allowed, and the attempts share one store.
     """
-    most = int(environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
-    if nodes > 1 and most > 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
+    restarts = int(environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if nodes > 1 and restarts > 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
         raise TrainerError(
             Exit.CONFIGURATION,
-            f"max-restarts: {most} on {nodes} machines, whose processes could not meet again once started anew; "
-            "expected --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which "
+            f"max-restarts: {restarts} on {nodes} nodes, whose processes could not meet after a restart. "
+            "Use --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which "
             "python -m trainer.entrypoint sets, or --max-restarts 0",
         )
 
 
 def stop_agent() -> None:
-    """Tell the agent to end: it passes the signal on to its processes, waits for them, and starts none again."""
+    """Stop the torchrun agent. It forwards the signal to its processes, waits for them, and restarts none."""
     os.kill(os.getppid(), signal.SIGTERM)

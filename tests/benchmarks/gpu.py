@@ -31,7 +31,7 @@ from trainer.metrics.hub import Metrics
 from trainer.metrics.throughput import Goodput, peak
 from trainer.parallel import Precision, prepare
 from trainer.reporter import Reporter
-from trainer.training import Training
+from trainer.trainer import Trainer
 from trainer.workloads import TEST_TOKENS, TRAIN_TOKENS, Workload, load
 from trainer.workloads.gpt import PRESETS
 
@@ -131,7 +131,7 @@ class Saved:
     """Turns of our loop with exactly one save in each, and turns without."""
 
     def __init__(
-        self, training: Training, place: str, scale: Scale, plain: Reporter, peak: float | None
+        self, training: Trainer, place: str, scale: Scale, plain: Reporter, peak: float | None
     ) -> None:
         training.config = replace(training.config, checkpoint_every=scale.saved_steps)
         self._training, self._scale, self._plain = training, scale, plain
@@ -188,7 +188,7 @@ def measure(directory: Path, scale: Scale, device: str) -> dict[str, Any]:
     with joined(config) as own:
         precision = prepare(config.precision, own.device)
         workload: Workload = load(config.data, config.model)
-        training = Training(config, own.world, own.device, precision, workload, own.stop, own.watch)
+        training = Trainer(config, own.world, own.device, precision, workload, own.stop, own.watch)
         if scale.all_steps >= training.cursor.steps_per_epoch:
             raise SystemExit(
                 "an epoch would end in the measurement, with a step of another size to compile for"

@@ -15,9 +15,9 @@ from trainer import hang
 from trainer.config import Config
 from trainer.distributed import join
 from trainer.hang import Watch
-from trainer.reporter import Last
+from trainer.reporter import EndReport
 from trainer.shutdown import Stop
-from trainer.train import watch_over
+from trainer.train import make_watch
 from trainer.world import World
 
 
@@ -35,7 +35,7 @@ class Joined:
 def joined(config: Config) -> Iterator[Joined]:
     """This process with the watch and the agreement on stops that a training has."""
     world = World.read(os.environ)
-    watch = watch_over(config, world, Last())
+    watch = make_watch(config, world, EndReport())
     stop = Stop(patience=20, phase=lambda: watch.phase)
     stop.listen()
     watch.start()

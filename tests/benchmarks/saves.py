@@ -77,7 +77,7 @@ class Asynchronous:
             device=torch.device("cpu"),
             background=kind,
             meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
-            say=lambda line: None,
+            log_line=lambda line: None,
         )
         self._saver.warm(gather(work.model, work.optimizer))
         self._saver.finish()  # a process that still starts is busy, and the first save would be skipped
@@ -94,12 +94,12 @@ class Asynchronous:
         self._saver.save(gather(work.model, work.optimizer), number, 0)
         blocked = time.perf_counter() - began
         steps: list[float] = []
-        held: list[float] = []
+        own_claim: list[float] = []
         while counts.saved < number:
-            steps.append(work.step(lambda: held.append(self._saver.staged())))
+            steps.append(work.step(lambda: own_claim.append(self._saver.staged())))
             if counts.skipped or counts.failed:
                 raise SystemExit(f"a save was skipped or failed: {counts}")
-        blocked += sum(held)
+        blocked += sum(own_claim)
         self._saver.finish()  # the checkpoint before is deleted last, and the next save would be skipped meanwhile
         for name, value in (
             ("blocked", blocked),

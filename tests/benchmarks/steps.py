@@ -30,7 +30,7 @@ from trainer.metrics.hub import Metrics
 from trainer.metrics.throughput import Goodput
 from trainer.parallel import FP32
 from trainer.reporter import Reporter
-from trainer.training import Training
+from trainer.trainer import Trainer
 from trainer.workloads import Workload, load
 from trainer.world import World
 
@@ -81,7 +81,7 @@ def main(output: Path, tiny: bool) -> None:
     with joined(config) as own:
         world = own.world
         workload = load("corpus")
-        training = Training(config, world, own.device, FP32, workload, own.stop, own.watch)
+        training = Trainer(config, world, own.device, FP32, workload, own.stop, own.watch)
         reporter = Reporter(training, None, Metrics([]), Goodput(), None)
         loops = {
             "ours": lambda steps: training.run(reporter, steps),

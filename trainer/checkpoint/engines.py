@@ -1,7 +1,7 @@
-"""Writes a staged checkpoint in the background: in a thread of this process, or in a process of its own.
+"""Write a staged checkpoint in the background: in a thread of this process, or in a separate process.
 
-A thread starts without cost, but shares the interpreter's lock with the training. A process shares only the memory with
-the staged state. It starts once, and ends with its trainer. The copies of all processes of a node must fit into
+A thread starts without cost, but shares the interpreter's lock with the loop. A process shares only the memory of the
+staged state. It starts once, and ends with its trainer. The copies of all processes of a node must fit into
 /dev/shm, which is often small in containers: 64 MiB in Docker (docs.docker.com/reference/cli/docker/container/run,
 --shm-size). A process that writes more is killed by SIGBUS.
 
@@ -32,36 +32,37 @@ from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import Writer, one_line
 
 START_SECONDS = 300.0
-# Training goes first where both want the same cores.
+# Training has priority over the background process.
 NICE = 10
 
 
 class SaveFailed(Exception):
-    """Why a checkpoint was not written, in one line; the same in all processes of the group."""
+    """A checkpoint was not written. The message is one line, and all processes of the group raise this."""
 
 
 class Engine(Protocol):
-    """Writes checkpoints, all processes of a group together, one at a time."""
+    """Write checkpoints, one at a time. All processes of a group call each method together."""
 
     def start(self) -> None:
-        """Be ready, all processes together; it may take seconds. Raises SaveFailed."""
+        """Start, which may take seconds. Raise SaveFailed."""
 
     def run(self, state: State, writer: Writer) -> int:
-        """Write one; returns when it is durable, in rank 0 its bytes.
+        """Write one checkpoint. Return its bytes in rank 0 when it is durable.
 
-        Raises SaveFailed in all processes when one fails.
+        Raises:
+            SaveFailed: It failed in one process. All processes raise this.
         """
 
     @property
     def is_dead(self) -> bool:
-        """Whether it can write nothing any more."""
+        """Whether the engine can't write any more."""
 
     def close(self) -> None:
-        """End it."""
+        """Stop the engine."""
 
 
 class InThread:
-    """Writes in whichever thread calls; `group` (gloo) is used by nobody else."""
+    """Write in the calling thread. Only this engine uses the gloo `group`."""
 
     is_dead = False
 
@@ -86,7 +87,7 @@ class InThread:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the background processes of all ranks meet: under `prefix` in the training's own store."""
+    """How the background processes of all ranks meet: in the store of the run, under `prefix`."""
 
     host: str
     port: int
@@ -97,7 +98,7 @@ class Meeting:
 
 
 class InProcess:
-    """Writes in a process of its own, one beside each rank."""
+    """Write in a separate process, one for each rank."""
 
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
@@ -126,7 +127,7 @@ class InProcess:
             self._broken = True
             raise SaveFailed(f"the background process cannot be started: {one_line(error)}") from error
         self._process = process
-        theirs.close()  # else the end of the process would not end the pipe
+        theirs.close()  # otherwise the pipe stays open when the process ends
         self._answer(START_SECONDS)
 
     def run(self, state: State, writer: Writer) -> int:
@@ -149,19 +150,19 @@ class InProcess:
             self._process.join()
 
     def _answer(self, seconds: float | None) -> int:
-        """What the process tells of its last work: a number, or in words why it could not do it."""
+        """Return the result of the process for its last job: a number. A string is an error, raised as SaveFailed."""
         try:
             if not self._pipe.poll(seconds):
                 self._broken = True
                 raise SaveFailed(f"the background process did not start in {seconds:.0f} s")
-            told: int | str = self._pipe.recv()
+            answer: int | str = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._broken = True
             raise SaveFailed(f"the background process is gone ({self._ended()})") from error
-        if isinstance(told, str):
+        if isinstance(answer, str):
             self._broken = self._broken or seconds is not None
-            raise SaveFailed(told)
-        return told
+            raise SaveFailed(answer)
+        return answer
 
     def _ended(self) -> str:
         self._process.join(5)
@@ -169,8 +170,8 @@ class InProcess:
 
 
 def _serve(pipe: Any, meeting: Meeting) -> None:
-    """The background process: one save after the other, until the trainer says so or is gone."""
-    # torchrun signals all processes of a worker, and what it then wants is this very save.
+    """Run the background process: one save after the other, until the trainer closes the pipe."""
+    # torchrun signals all processes of a worker, and the last save comes after that signal.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
@@ -186,10 +187,10 @@ def _serve(pipe: Any, meeting: Meeting) -> None:
             timeout=meeting.timeout,
         )
         group = dist.group.WORLD
-        assert group is not None  # noqa: S101 - it was just made
+        assert group is not None  # noqa: S101 - it was just created
         engine = InThread(group)
         pipe.send(0)
-    except Exception as error:  # whatever it is, the trainer has to know
+    except Exception as error:  # the trainer must get any error
         pipe.send(one_line(error))
         return
     while True:
@@ -200,20 +201,20 @@ def _serve(pipe: Any, meeting: Meeting) -> None:
         if job is None:
             break
         try:
-            told: int | str = engine.run(*job)
+            answer: int | str = engine.run(*job)
         except SaveFailed as error:
-            told = str(error)
-        del job  # else the staged memory stays mapped twice
+            answer = str(error)
+        del job  # otherwise the staged memory stays mapped twice
         try:
-            pipe.send(told)
+            pipe.send(answer)
         except OSError:
             break
-    # Not by the interpreter's end: gloo's threads may outlive it, which aborts the process.
+    # Without the shutdown of the interpreter: gloo's threads may outlive it, which aborts the process.
     os._exit(0)
 
 
 def _allow_many_files() -> None:
-    """Every tensor that two processes share is an open file in both; the usual limit of 1024 is soon reached."""
+    """Raise the limit of open files, usually 1024: each shared tensor is an open file in both processes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):
@@ -221,21 +222,21 @@ def _allow_many_files() -> None:
 
 
 class Idle:
-    """From its making on. Make it when the last work was given to `device`, just before the host begins to wait."""
+    """Measure how long `device` has no work. Create it after the last launch, just before the host waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._last = self._mark() if device.type == "cuda" else None
 
     def seconds(self, waited: float) -> float:
-        """Of the `waited` seconds until now those in which all work was done; on a CPU all of them."""
+        """Return how many of the last `waited` seconds the device had no work; on a CPU, all of them."""
         if self._last is None:
             return waited
         if not self._last.query():  # type: ignore[no-untyped-call]
             return 0.0
         now = self._mark()
-        now.synchronize()  # nothing is before it
-        idle: float = self._last.elapsed_time(now) / 1000  # it tells milliseconds
+        now.synchronize()  # returns at once
+        idle: float = self._last.elapsed_time(now) / 1000  # from milliseconds
         return min(waited, idle)
 
     def _mark(self) -> torch.cuda.Event:
@@ -244,27 +245,27 @@ class Idle:
         return mark
 
 
-PLACE = Path("/dev/shm")  # noqa: S108 - it is what torch uses, not a place for files of ours
-# Every tensor is a file there, and takes whole pages.
+PLACE = Path("/dev/shm")  # noqa: S108 - torch uses it for shared memory
+# Each tensor is a file there, with whole pages.
 PAGE_BYTES = 4096
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Room:
-    """What one process found: free bytes on its machine, and the bytes that all processes there need together."""
+    """Free bytes of shared memory on a node, and the bytes that all processes of the node need together."""
 
     free: int
     needed: int
 
 
 def needed(sizes: Iterable[int], processes: int) -> int:
-    """Bytes for a copy of tensors of these sizes in each of a machine's processes."""
+    """Return the bytes of a copy of tensors of these sizes in each process of a node."""
     return processes * sum(-(-size // PAGE_BYTES) * PAGE_BYTES for size in sizes)
 
 
 def free() -> int:
-    """Bytes that are free in /dev/shm: none where there is no such place."""
+    """Return the free bytes in /dev/shm, 0 if it does not exist."""
     try:
         return shutil.disk_usage(PLACE).free
     except OSError:
@@ -272,12 +273,12 @@ def free() -> int:
 
 
 def too_small(rooms: Sequence[Room]) -> str | None:
-    """Why not all machines have room, by the worst of them; None where they have. The same in all that ask alike."""
+    """Return why the node with the least room has too little; None if all have enough. Pure."""
     worst = min(rooms, key=lambda room: room.free - room.needed)
     if worst.free >= worst.needed:
         return None
     return (
-        f"{PLACE} has {worst.free / GIB:.2f} GiB free, the copies of a machine's processes need "
-        f"{worst.needed / GIB:.2f} GiB: threads write, which slows the training; "
-        "set training.sharedMemory (in Docker --shm-size) to more"
+        f"{PLACE} has {worst.free / GIB:.2f} GiB free, the copies of the processes of a node need "
+        f"{worst.needed / GIB:.2f} GiB. Threads write checkpoints, which is slower. "
+        "Increase training.sharedMemory (in Docker --shm-size)"
     )

@@ -1,10 +1,10 @@
-"""How checkpoints lie in a store, and which of them count. Pure: no torch, no files.
+"""The layout of checkpoints in a store, and the rules which of them count. Pure: no torch, no files.
 
-    step-000001200/1f0c9a3e-0-0.distcp    what rank 0 wrote in save 1f0c9a3e, in DCP's format
-    step-000001200/.metadata              DCP's: which tensor lies where
-    step-000001200/manifest.json          written last: without it there is no checkpoint
+    step-000001200/1f0c9a3e-0-0.distcp    data of rank 0 from save 1f0c9a3e, in the format of DCP
+    step-000001200/.metadata              the table of contents of DCP
+    step-000001200/manifest.json          written last: without it the checkpoint is incomplete
 
-Every save names its data files anew: the remains of an earlier one at the same step are never taken for its own.
+Each save uses new names for its data files, so files of an earlier save at the same step are never mixed with them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-SEAL = "sha256"  # in the manifest: of all the rest
+SEAL = "sha256"  # the key of the manifest's own hash
 STEP_DIGITS = 9
 STEP = re.compile(rf"step-([0-9]{{{STEP_DIGITS}}})/(.+)", re.DOTALL)
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -34,7 +34,7 @@ class File:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a tensor is, whole, however many processes share it."""
+    """Shape and dtype of a full tensor, also if it is sharded."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -48,7 +48,7 @@ Fingerprint = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a finished checkpoint says of itself. `position` counts samples since the start of the run."""
+    """The content of `manifest.json`. `position` counts samples since the start of the run."""
 
     step: int
     position: int
@@ -59,59 +59,59 @@ class Manifest:
     notes: Mapping[str, Any]
 
     def encode(self) -> bytes:
-        """The bytes of `manifest.json`."""
+        """Return the bytes of `manifest.json`."""
         return sealed({"format": FORMAT, **asdict(self)})
 
     @classmethod
     def decode(cls, body: bytes) -> Manifest:
-        """The other way. Raises ValueError that says in what it is no manifest."""
+        """Parse the bytes of `manifest.json`. Raise ValueError with the reason if they are invalid."""
         try:
-            said = json.loads(body)
+            document = json.loads(body)
         except ValueError as error:
             raise ValueError(f"{MANIFEST} is not JSON ({len(body)} bytes)") from error
-        found = said.get("format") if isinstance(said, dict) else None
+        found = document.get("format") if isinstance(document, dict) else None
         if found != FORMAT:
             raise ValueError(f"{MANIFEST} has format {found!r}, expected {FORMAT}")
-        if said.get(SEAL) != (digest := _seal(said)):
-            raise ValueError(f"{MANIFEST} has SHA-256 {digest[:12]}, expected {str(said.get(SEAL))[:12]}")
+        if document.get(SEAL) != (digest := _seal(document)):
+            raise ValueError(f"{MANIFEST} has SHA-256 {digest[:12]}, expected {str(document.get(SEAL))[:12]}")
         try:
             manifest = cls(
-                step=_count(said["step"]),
-                position=_count(said["position"]),
-                world_size=_count(said["world_size"]),
-                data_digest=str(said["data_digest"]),
+                step=_count(document["step"]),
+                position=_count(document["position"]),
+                world_size=_count(document["world_size"]),
+                data_digest=str(document["data_digest"]),
                 fingerprint={
                     name: Tensor(tuple(map(_count, each["shape"])), str(each["dtype"]))
-                    for name, each in said["fingerprint"].items()
+                    for name, each in document["fingerprint"].items()
                 },
                 files={
                     _plain(name): File(_count(each["bytes"]), _digest(each["sha256"]))
-                    for name, each in said["files"].items()
+                    for name, each in document["files"].items()
                 },
-                notes=dict(said["notes"]),
+                notes=dict(document["notes"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{MANIFEST} does not hold what it should: {error!r}") from error
+            raise ValueError(f"{MANIFEST} is invalid: {error!r}") from error
         if not manifest.files:
             raise ValueError(f"{MANIFEST} names no files")
         return manifest
 
 
-def sealed(said: Mapping[str, Any]) -> bytes:
-    """What a manifest says, with the SHA-256 of it: a number that flips must not look like another run's."""
-    content = json.loads(json.dumps(said))
+def sealed(document: Mapping[str, Any]) -> bytes:
+    """Encode a manifest with its SHA-256, which detects any changed number."""
+    content = json.loads(json.dumps(document))
     return (json.dumps({**content, SEAL: _seal(content)}, indent=1, sort_keys=True) + "\n").encode()
 
 
 def name(step: int) -> str:
-    """The folder of the checkpoint of this step."""
+    """Return the folder of the checkpoint of this step."""
     if not 0 <= step < 10**STEP_DIGITS:
         raise ValueError(f"step {step} is not between 0 and {10**STEP_DIGITS - 1}")
     return f"step-{step:0{STEP_DIGITS}}"
 
 
 def by_step(listing: Mapping[str, int]) -> dict[int, dict[str, int]]:
-    """The files (name in the folder, bytes) of every step that a store's listing shows, the newest step first."""
+    """Return the files (name in the folder: bytes) of each step in a listing, the newest step first."""
     steps: dict[int, dict[str, int]] = {}
     for path, size in listing.items():
         if found := STEP.fullmatch(path):
@@ -120,12 +120,12 @@ def by_step(listing: Mapping[str, int]) -> dict[int, dict[str, int]]:
 
 
 def finished(listing: Mapping[str, int]) -> list[int]:
-    """The steps with a manifest, the newest first. Whether they are whole is not known yet."""
+    """Return the steps with a manifest, the newest first. They may still be damaged."""
     return [step for step, files in by_step(listing).items() if MANIFEST in files]
 
 
 def torn(manifest: Manifest, step: int, sizes: Mapping[str, int]) -> str | None:
-    """What is wrong as far as a listing tells, or None: a file that is not there, or has another size."""
+    """Return what is wrong with a checkpoint according to a listing, None if nothing is: a missing file or a size."""
     if manifest.step != step:
         return f"{MANIFEST} is of step {manifest.step}"
     for each, file in sorted(manifest.files.items()):
@@ -137,36 +137,36 @@ def torn(manifest: Manifest, step: int, sizes: Mapping[str, int]) -> str | None:
 
 
 def unseen(written: Sequence[Mapping[str, File]], sizes: Mapping[str, int]) -> str | None:
-    """What a listing does not show of that which each process, by rank, says it wrote; None where all is there."""
+    """Return the first file that a process wrote and a listing does not show; None if all are there.
+
+    `written` is by rank.
+    """
     for rank, files in enumerate(written):
         for each, file in sorted(files.items()):
-            whose = f"process {rank}'s file {each}"
             if each not in sizes:
-                return f"{whose} is not there: the place must be one that all machines share"
+                return f"process {rank}'s file {each} is not there: all nodes must share this place"
             if sizes[each] != file.bytes:
-                return f"{whose} has {sizes[each]} bytes, expected {file.bytes}"
+                return f"process {rank}'s file {each} has {sizes[each]} bytes, expected {file.bytes}"
     return None
 
 
-def difference(saved: Fingerprint, wanted: Fingerprint) -> str | None:
-    """The first tensor, by name, in which a checkpoint and a model differ; None where they agree."""
-    for each in sorted(saved.keys() | wanted.keys()):
-        if each not in saved:
-            return f"{each}: the checkpoint has none, the model {wanted[each]}"
-        if each not in wanted:
-            return f"{each}: the checkpoint has {saved[each]}, the model none"
-        if saved[each] != wanted[each]:
-            return f"{each}: the checkpoint has {saved[each]}, the model {wanted[each]}"
+def difference(saved: Fingerprint, model: Fingerprint) -> str | None:
+    """Return the first tensor by name in which a checkpoint and a model differ; None if they are equal."""
+    for each in sorted(saved.keys() | model.keys()):
+        if saved.get(each) != model.get(each):
+            return (
+                f"{each}: the checkpoint has {saved.get(each, 'none')}, the model {model.get(each, 'none')}"
+            )
     return None
 
 
 def surplus(
     listing: Mapping[str, int], newest_good: int, keep: int, damaged: Collection[int] = ()
 ) -> list[int]:
-    """The steps to delete, the oldest first, so that `keep` good ones stay.
+    """Return the steps to delete, the oldest first, so that `keep` good ones stay.
 
-    Never `newest_good`, which was seen to be whole, nor anything newer than it: that may be in the making. What is
-    older and has no manifest, or is known to be damaged, is nobody's.
+    It never returns `newest_good` or a newer step, which may be in progress. Older steps without a manifest, and
+    damaged ones, are deleted.
     """
     if keep < 1:
         raise ValueError(f"keep: {keep} is less than 1")
@@ -176,14 +176,14 @@ def surplus(
 
 
 def in_order_of_deletion(step: int, files: Iterable[str]) -> list[str]:
-    """The paths of one checkpoint, its manifest first: what is half deleted is no checkpoint any more."""
+    """Return the paths of a checkpoint, its manifest first, so that a partly deleted one does not count."""
     return [f"{name(step)}/{each}" for each in sorted(files, key=lambda each: (each != MANIFEST, each))]
 
 
 def _seal(content: Mapping[str, Any]) -> str:
-    """Of the content alone, in one form: the file's spaces and the digest itself do not count."""
-    counted = {each: content[each] for each in content if each != SEAL}
-    return sha256(json.dumps(counted, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """Return the hash of the content, without the hash itself and independent of spaces."""
+    hashed = {each: content[each] for each in content if each != SEAL}
+    return sha256(json.dumps(hashed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _count(value: object) -> int:
@@ -194,11 +194,11 @@ def _count(value: object) -> int:
 
 def _digest(value: object) -> str:
     if not isinstance(value, str) or not SHA256.fullmatch(value):
-        raise ValueError(f"{value!r} is no SHA-256")
+        raise ValueError(f"{value!r} is not a SHA-256")
     return value
 
 
 def _plain(value: str) -> str:
     if not value or "/" in value or value in (".", ".."):
-        raise ValueError(f"{value!r} is no name of a file")
+        raise ValueError(f"{value!r} is not a file name")
     return value

@@ -1,7 +1,7 @@
-"""Finds the newest checkpoint that is whole, and reads it: all processes together, each its share of the checking.
+"""Find the newest complete checkpoint, and read it. The entry points are `newest` and `read`.
 
-What is damaged is named and passed over. What cannot be known (a listing that fails) and what does not fit (another
-model, other data) ends the run: training from zero where a checkpoint is may cost days.
+All processes call them together, and each checks a share of the files. A damaged checkpoint is logged and skipped. A
+store that fails, another model or other data end the run, because a start from step 0 could lose days of work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PIECE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that is whole. `directory` has its files; `damaged` are newer ones that are not whole."""
+    """A complete checkpoint. `directory` has its files; `damaged` are newer steps that are not complete."""
 
     manifest: Manifest
     directory: Path
@@ -44,17 +44,17 @@ class Found:
     is_copy: bool
 
     def forget(self) -> None:
-        """Remove the copy that was made of a bucket's objects."""
+        """Remove the local copy of a checkpoint in a bucket."""
         if self.is_copy:
             shutil.rmtree(self.directory.parent, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of the files this process looks at.
+    """The part of the files that this process checks.
 
-    Of a shared directory every process takes one of `size` parts; of a bucket one of `local_size`, for every machine
-    needs a copy of everything.
+    In a shared directory, each process checks one of `size` parts. In a bucket, it checks one of `local_size` parts,
+    because each node needs a copy of all files.
     """
 
     rank: int
@@ -71,14 +71,24 @@ def newest(
     model: Fingerprint,
     data_digest: str,
     scratch: Path | None = None,
-    say: Callable[[str], None] = print,
+    log_line: Callable[[str], None] = print,
 ) -> Found | None:
-    """The newest checkpoint that is whole; None where there is none. `model` is the fingerprint of its tensors.
+    """Return the newest complete checkpoint; None if there are no checkpoints.
 
-    Raises TrainerError in all processes, with one line, when the store fails, when the checkpoint is of another model
-    or of other data, and when there are finished checkpoints of which none is whole.
+    Args:
+        store: Where the checkpoints are.
+        group: A gloo group of all processes.
+        share: The part of the files that this process checks.
+        model: The fingerprint of the tensors of the model.
+        data_digest: The digest of the data.
+        scratch: Where the files of a bucket are copied to.
+        log_line: Prints a line.
+
+    Raises:
+        TrainerError: The store failed, the checkpoint is of another model or other data, or all are damaged. All
+            processes raise this.
     """
-    finder = _Finder(store, group, share, scratch or Path(tempfile.gettempdir()), say)
+    finder = _Finder(store, group, share, scratch or Path(tempfile.gettempdir()), log_line)
     damaged: list[int] = []
     for step in finder.steps():
         manifest, complaint = finder.manifest(step)
@@ -87,22 +97,22 @@ def newest(
             directory, complaint = finder.verify(manifest)
             if complaint is None:
                 return Found(manifest, directory, tuple(damaged), finder.is_remote)
-        finder.tell(f"checkpoint=damaged step={step} reason={complaint}")
+        finder.log(f"checkpoint=damaged step={step} reason={complaint}")
         damaged.append(step)
     if damaged:
         raise TrainerError(
             Exit.CONFIGURATION,
-            f"checkpoints: none of the {len(damaged)} in {store.uri('')} is whole; expected one to go on from. "
-            "Name another place, or remove them, to begin at step 0",
+            f"checkpoints: all {len(damaged)} in {store.uri('')} are damaged, so the run can't resume. "
+            "Use another place or remove them to start at step 0",
         )
     return None
 
 
 def read(found: Found, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup) -> None:
-    """Put a checkpoint into the model and its optimizer, which has not stepped yet. Raises TrainerError."""
+    """Read a checkpoint into the model and its optimizer, before its first step. Raise TrainerError."""
     state = blank(model, optimizer)
-    if told := layout.difference(found.manifest.fingerprint, fingerprint(state)):
-        raise TrainerError(Exit.CONFIGURATION, f"checkpoint {found.directory}: {told}")
+    if mismatch := layout.difference(found.manifest.fingerprint, fingerprint(state)):
+        raise TrainerError(Exit.CONFIGURATION, f"checkpoint {found.directory}: {mismatch}")
     try:
         restore(state, found.directory, group)
     except (Exception, CheckpointException) as error:
@@ -114,8 +124,8 @@ def read(found: Found, model: nn.Module, optimizer: Optimizer, group: dist.Proce
 def _check(store: Store, manifest: Manifest, model: Fingerprint, data_digest: str) -> None:
     place = store.uri(layout.name(manifest.step))
     saved = {name: each for name, each in manifest.fingerprint.items() if name.startswith("model.")}
-    if told := layout.difference(saved, model):
-        raise TrainerError(Exit.CONFIGURATION, f"checkpoint {place} is of another model: {told}")
+    if mismatch := layout.difference(saved, model):
+        raise TrainerError(Exit.CONFIGURATION, f"checkpoint {place} is of another model: {mismatch}")
     if manifest.data_digest != data_digest:
         raise TrainerError(
             Exit.CONFIGURATION,
@@ -124,18 +134,23 @@ def _check(store: Store, manifest: Manifest, model: Fingerprint, data_digest: st
 
 
 class _Finder:
-    """The steps of `newest`, each done by all processes together and ending alike in all of them."""
+    """The steps of `newest`. All processes call each method together, and get the same result or error."""
 
     def __init__(
-        self, store: Store, group: dist.ProcessGroup, share: Share, scratch: Path, say: Callable[[str], None]
+        self,
+        store: Store,
+        group: dist.ProcessGroup,
+        share: Share,
+        scratch: Path,
+        log_line: Callable[[str], None],
     ) -> None:
-        self._store, self._group, self._share, self._say = store, group, share, say
+        self._store, self._group, self._share, self._log_line = store, group, share, log_line
         self._listing: dict[str, int] = {}
         self._copies = scratch
         self.is_remote = store.local("") is None
 
     def steps(self) -> list[int]:
-        """The finished steps, the newest first."""
+        """Return the finished steps, the newest first."""
 
         def listed() -> list[int]:
             self._listing = self._store.list("step-")
@@ -144,9 +159,9 @@ class _Finder:
         return self._first(listed)
 
     def manifest(self, step: int) -> tuple[Manifest | None, str | None]:
-        """What the step's manifest says, or what is wrong with it or with the sizes of its files."""
+        """Return the manifest of a step, or what is wrong with it or with the sizes of its files."""
 
-        def looked() -> tuple[Manifest | None, str | None]:
+        def read_manifest() -> tuple[Manifest | None, str | None]:
             try:
                 manifest = Manifest.decode(self._store.read(f"{layout.name(step)}/{MANIFEST}"))
             except ValueError as error:
@@ -154,10 +169,10 @@ class _Finder:
             complaint = layout.torn(manifest, step, layout.by_step(self._listing)[step])
             return (None, complaint) if complaint else (manifest, None)
 
-        return self._first(looked)
+        return self._first(read_manifest)
 
     def verify(self, manifest: Manifest) -> tuple[Path, str | None]:
-        """Hash all files. Returns where they lie on this machine, and the first that is not as it was written."""
+        """Hash all files. Return their local directory, and the first problem or None."""
         folder = layout.name(manifest.step)
         share = self._share
         rank, size = (share.local_rank, share.local_size) if self.is_remote else (share.rank, share.size)
@@ -183,27 +198,27 @@ class _Finder:
             failure = None if complaint else str(error)
         except OSError as error:
             failure = f"cannot keep a copy in {directory}: {error.strerror or error}"
-        told: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size(self._group)
-        dist.all_gather_object(told, (complaint, failure), group=self._group)
-        for _, failed in told:
+        gathered: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size(self._group)
+        dist.all_gather_object(gathered, (complaint, failure), group=self._group)
+        for _, failed in gathered:
             if failed:
                 self._remove(directory)
                 raise TrainerError(Exit.SAVE, f"checkpoints: {failed}")
-        first = next((each for each, _ in told if each), None)
+        first = next((each for each, _ in gathered if each), None)
         if first:
             self._remove(directory)
         return directory, first
 
-    def tell(self, line: str) -> None:
-        """Say it once."""
+    def log(self, line: str) -> None:
+        """Log a line, in rank 0."""
         if self._share.rank == 0:
-            self._say(line)
+            self._log_line(line)
 
     def _copy(self) -> str:
-        """The directory's name: that of the first process of this machine, for all here share the copy."""
-        told = [""] * dist.get_world_size(self._group)
-        dist.all_gather_object(told, scratch_name("restore", Process.own()), group=self._group)
-        return told[self._share.rank - self._share.local_rank]
+        """Return the name of the directory of the copy, which the first process of this node chooses."""
+        gathered = [""] * dist.get_world_size(self._group)
+        dist.all_gather_object(gathered, scratch_name("restore", Process.own()), group=self._group)
+        return gathered[self._share.rank - self._share.local_rank]
 
     def _remove(self, directory: Path) -> None:
         if self.is_remote:
@@ -211,7 +226,7 @@ class _Finder:
             shutil.rmtree(directory.parent, ignore_errors=True)
 
     def _first(self, work: Callable[[], T]) -> T:
-        """Rank 0 does it, all have the result, or the same TrainerError."""
+        """Do `work` in rank 0. All return its result or raise the same TrainerError."""
 
         def done() -> T:
             try:
@@ -223,7 +238,7 @@ class _Finder:
 
 
 def _sha256(file: Path) -> str | None:
-    """None for what the disk cannot give any more. Raises OSError for what is not the file's fault."""
+    """Return the hash of a file, None if it is missing or unreadable. Raise OSError for other errors."""
     total = hashlib.sha256()
     try:
         with file.open("rb") as source:

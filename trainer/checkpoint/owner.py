@@ -1,10 +1,10 @@
-"""Whose checkpoints these are: a marker in the store that keeps two jobs from writing into one place. Needs no torch.
+"""Own a place for checkpoints, so that two jobs never write to the same place. Needs no torch.
 
-A claim is an object `owners/<generation>.json`; the highest generation counts. Who takes over makes the next one, and
-"make unless it is there" is one step in a directory as in S3, so of several that try at once one wins. The owner writes
-its claim anew every RENEW_SECONDS. Nobody compares the clocks of two machines: a claim is abandoned when the one who
-watches it sees no change through ABANDONED_SECONDS of its own clock; of the same run, whose older processes should be
-gone, through SAME_RUN_SECONDS.
+A claim is an object `owners/<generation>.json`; the highest generation counts. A takeover creates the next generation.
+"Create if absent" is atomic in a directory and in S3, so one of several concurrent takeovers wins. The owner rewrites
+its claim every RENEW_SECONDS. The clocks of two nodes are never compared: a claim is abandoned if it does not change in
+ABANDONED_SECONDS of the clock of the process that waits for it. For a claim of the same run, whose older processes
+should be gone, SAME_RUN_SECONDS are enough. The entry point is `Owner`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from trainer.stores import Store, StoreError
 
 FOLDER = "owners/"
 CLAIM = re.compile(r"owners/([0-9]{6})\.json")
-RENEW_SECONDS, ABANDONED_SECONDS, LOOK_SECONDS = 10.0, 30.0, 2.0
-# One renewal and some time to write it: a training that lives shows within it.
+RENEW_SECONDS, ABANDONED_SECONDS, POLL_SECONDS = 10.0, 30.0, 2.0
+# One renewal and some time to write it. A live run changes its claim in this time.
 SAME_RUN_SECONDS = 15.0
-# Taking over is tried anew when another was faster; after so many times something else is wrong.
+# A takeover is tried again if another process was faster, at most so often.
 TRIES = 10
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a marker says. `token` is the run's: a restart of the same run has the same one."""
+    """The content of a claim. A restart of the same run has the same `token`."""
 
     token: str
     run_id: str
@@ -46,16 +46,16 @@ class Claim:
 
     @classmethod
     def decode(cls, body: bytes) -> Claim | None:
-        """None for what is no claim: such a marker is waited for as for any other, and then taken over."""
+        """Parse a claim. Return None for an invalid one, which is treated as a claim of an unknown job."""
         try:
-            said = json.loads(body)
-            process = Process(**{each.name: said["process"][each.name] for each in fields(Process)})
+            document = json.loads(body)
+            process = Process(**{each.name: document["process"][each.name] for each in fields(Process)})
             return cls(
-                str(said["token"]),
-                str(said["run_id"]),
+                str(document["token"]),
+                str(document["run_id"]),
                 process,
-                str(said["renewed_at"]),
-                said["released"] is True,
+                str(document["renewed_at"]),
+                document["released"] is True,
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -66,18 +66,18 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A claim that was won. Small and plain: it goes to whoever is about to finish a checkpoint."""
+class OwnClaim:
+    """The generation that this job owns. It can be sent to the process that finishes a checkpoint."""
 
     generation: int
 
     def is_newest(self, store: Store) -> bool:
-        """Whether nobody took over since. Raises StoreError."""
+        """Return whether no other job took over since. Raise StoreError."""
         return _newest(store) == self.generation
 
 
 class Owner:
-    """Rank 0's hold on the store: `claim()`, then renewed by a thread until `release()`."""
+    """The ownership of a store by rank 0: `claim()`, then `start()` renews it in a thread until `release()`."""
 
     def __init__(
         self,
@@ -87,79 +87,90 @@ class Owner:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        say: Callable[[str], None] = print,
+        log_line: Callable[[str], None] = print,
     ) -> None:
-        self._store, self._clock, self._sleep, self._say = store, clock, sleep, say
+        self._store, self._clock, self._sleep, self._log_line = store, clock, sleep, log_line
         self._claim = Claim(token, run_id, Process.own(), "")
-        self._held: Held | None = None
+        self._own_claim: OwnClaim | None = None
         self._lost = self._failing = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
-    def held(self) -> Held:
-        """What `claim()` won."""
-        if self._held is None:
+    def own_claim(self) -> OwnClaim:
+        """The claim that `claim()` created."""
+        if self._own_claim is None:
             raise RuntimeError("claim() comes first")
-        return self._held
+        return self._own_claim
 
     @property
     def lost(self) -> bool:
-        """Whether a renewal found that another has taken over; then nothing may be written any more."""
+        """Whether another job took over. Nothing may be written then."""
         return self._lost
 
     def claim(self) -> None:
-        """Become the owner: at once, or within about SAME_RUN_SECONDS or ABANDONED_SECONDS.
+        """Become the owner: at once, or after about SAME_RUN_SECONDS or ABANDONED_SECONDS.
 
-        Raises TrainerError that names a living owner, and StoreError when the store fails.
+        Raises:
+            TrainerError: There is a live owner; the message names it.
+            StoreError: The store failed.
         """
         for _ in range(TRIES):
             newest = _newest(self._store)
             if newest and not self._may_follow(newest):
                 continue
             if self._take(newest + 1):
-                self._held = Held(newest + 1)
+                self._own_claim = OwnClaim(newest + 1)
                 self._delete_older()
                 return
         raise StoreError(f"cannot claim {self._store.uri('')}: others were faster {TRIES} times", "failed")
 
     def start(self) -> None:
-        """Begin to renew, in a thread."""
+        """Start the thread that renews the claim."""
         self._thread = threading.Thread(target=self._renew_always, name="checkpoint owner", daemon=True)
         self._thread.start()
 
     def renew(self) -> None:
-        """Write the claim anew, or find that it is lost. A store that fails now may work the next time."""
+        """Rewrite the claim, or find that it is lost. If the store fails, the next renewal tries again."""
         if self._lost:
             return
         try:
-            if self.held.is_newest(self._store):
-                self._store.put(_path(self.held.generation), self._now().encode(), "application/json")
+            if self.own_claim.is_newest(self._store):
+                self._store.put(_path(self.own_claim.generation), self._now().encode(), "application/json")
             else:
                 self._lost = True
                 place = self._store.uri("")
-                self._say(
+                self._log_line(
                     f"alarm=checkpoint owner=lost reason={place} was taken over; nothing is saved any more"
                 )
             self._failing = False
         except StoreError as error:
             if not self._failing:
-                self._say(f"alarm=checkpoint owner=unrenewed reason={error}")
+                self._log_line(f"alarm=checkpoint owner=unrenewed reason={error}")
             self._failing = True
 
     def release(self) -> None:
-        """Stop renewing and say so in the marker, so that the next run need not wait. A failure is no matter."""
+        """Stop to renew, and mark the claim as released, so that the next run need not wait. Ignore failures."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if self._held is None or self._lost:
+        if self._own_claim is None or self._lost:
             return
         with suppress(StoreError):
-            if self._held.is_newest(self._store):
-                self._store.put(_path(self._held.generation), replace(self._now(), released=True).encode())
+            if self._own_claim.is_newest(self._store):
+                self._store.put(
+                    _path(self._own_claim.generation), replace(self._now(), released=True).encode()
+                )
 
     def _may_follow(self, generation: int) -> bool:
-        """Whether this claim is ours or nobody's; False when there is another one to look at."""
+        """Wait until it is known whether a takeover may follow this claim.
+
+        Returns:
+            True if the claim is released, abandoned or our own. False if there is a newer one.
+
+        Raises:
+            TrainerError: The owner is alive.
+        """
         body = self._read(generation)
         if body is None:
             return False
@@ -169,34 +180,30 @@ class Owner:
         is_same_run = claim is not None and claim.token == self._claim.token
         until = self._clock() + (SAME_RUN_SECONDS if is_same_run else ABANDONED_SECONDS)
         while self._clock() < until:
-            self._sleep(LOOK_SECONDS)
+            self._sleep(POLL_SECONDS)
             now = self._read(generation)
             if now is None or _newest(self._store) != generation:
                 return False
             if now != body:
-                told = Claim.decode(now) or claim
-                if told and told.released:
+                current = Claim.decode(now) or claim
+                if current and current.released:
                     return True
-                wanted = (
-                    "another run id or owner for a second training: end the first, or name this one otherwise"
-                    if is_same_run
-                    else "a place of this run's own: end that run, or name another place"
-                )
+                advice = "use another run id or owner" if is_same_run else "use another place for this run"
                 raise TrainerError(
                     Exit.CONFIGURATION,
-                    f"checkpoints: {self._store.uri('')} belongs to {told or 'another job'}, which is alive; "
-                    f"expected {wanted}",
+                    f"checkpoints: {self._store.uri('')} belongs to {current or 'another job'}, which is alive. "
+                    f"End that run, or {advice}",
                 )
         return True
 
     def _is_own(self, process: Process) -> bool:
-        """Whether this very process claimed before; without a boot id another one may look the same."""
+        """Return whether this is a claim of this process. Without a boot id, another process may look the same."""
         return bool(process.boot) and process == self._claim.process
 
     def _take(self, generation: int) -> bool:
         if self._store.put_if_absent(_path(generation), self._now().encode()):
             return True
-        # An answer of the store may have been lost, and the claim there be our own.
+        # The response of the store may have been lost, so the claim may be our own.
         body = self._read(generation)
         claim = Claim.decode(body) if body else None
         own = self._claim
@@ -213,7 +220,7 @@ class Owner:
     def _delete_older(self) -> None:
         with suppress(StoreError):
             found = [path for path in self._store.list(FOLDER) if CLAIM.fullmatch(path)]
-            self._store.delete(path for path in found if path < _path(self.held.generation))
+            self._store.delete(path for path in found if path < _path(self.own_claim.generation))
 
     def _now(self) -> Claim:
         return replace(self._claim, renewed_at=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -228,6 +235,6 @@ def _path(generation: int) -> str:
 
 
 def _newest(store: Store) -> int:
-    """The highest generation, 0 where there is none."""
+    """Return the highest generation, 0 without any."""
     found = (CLAIM.fullmatch(path) for path in store.list(FOLDER))
     return max((int(each[1]) for each in found if each), default=0)

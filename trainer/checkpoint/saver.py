@@ -1,7 +1,7 @@
-"""Saves checkpoints while the training goes on: copy the state, then write the copy in the background.
+"""Save checkpoints while training continues: copy the state, then write the copy in the background.
 
-A save that fails never stops the training: it is told in one line, counted, and tried again at the next interval.
-`save`, `finish` and the constructor are called by all processes together, in the same order.
+A failed save never stops training: it is logged and counted, and the next interval saves again. The entry point is
+`Saver`. All processes call its constructor, `warm`, `save` and `finish` together, in the same order.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from trainer.scratch import clear
 from trainer.stores import Store, StoreError
 
 Background = Literal["thread", "process"]
-# A save that takes longer has most likely stopped: a file system or a process that hangs.
+# A save that takes longer probably hangs.
 SLOW_SECONDS = 600.0
 
 
 @dataclass
 class Counts:
-    """What happened so far, as this process sees it: `blocked` is what training waited, `writing` went on beside.
+    """Counts of this process. Training waits in `blocked_seconds`, and continues in `writing_seconds`.
 
-    `last_size_bytes` is that of the whole checkpoint that was saved last, known in rank 0. `owner_lost` tells all that
-    another run took the place over: nothing is saved any more.
+    Attributes:
+        last_size_bytes: The size of the last whole checkpoint, known in rank 0.
+        owner_lost: Another run took over the place, so nothing is saved any more. Known in all ranks.
     """
 
     saved: int = 0
@@ -58,10 +59,10 @@ class Counts:
 
 
 def new_stager(device: torch.device, shared: bool) -> DefaultStager:
-    """Copies a state from `device` into the CPU's memory, `shared` with other processes or not.
+    """Return a stager that copies a state from `device` to CPU memory, which can be `shared` with other processes.
 
-    On a GPU its thread stays on that one. It would begin on the machine's first, and come back there after each copy
-    (torch.Stream's `with`), where CUDA from 12 on makes a context: half a gigabyte of that GPU for each other process.
+    On CUDA, the current device of its thread is set to `device`. By default this is the first GPU of the node, where
+    CUDA 12 and later would create a context: half a gigabyte of that GPU for each other process.
     """
     cuda = device.type == "cuda"
     stager = DefaultStager(
@@ -78,13 +79,25 @@ def new_stager(device: torch.device, shared: bool) -> DefaultStager:
 
 
 class Saver:
-    """Writes checkpoints of one run into one store.
+    """Write checkpoints of one run to one store.
 
-    `group` is a gloo group of all processes that no other thread uses; the saver makes another one for itself. `device`
-    is where the state lies; on cuda `background` should be "process": a thread takes the interpreter from the launches.
-    `meeting` (host, port) is the training's TCPStore, for background processes; where the copies of a machine's
-    `local_size` processes do not fit into /dev/shm, threads write after all. `owner` is rank 0's claim, None in the
-    others. `last_good` and `damaged` are the steps that the load found. `scratch` is where files wait for their upload.
+    Args:
+        store: Where the checkpoints go.
+        group: A gloo group of all processes, which no other thread uses.
+        keep: How many checkpoints to keep.
+        data_digest: The digest of the data, for the manifest.
+        device: Where the state is.
+        background: "process" is better on cuda, because a thread shares the interpreter's lock with kernel launches. If
+            the copies of a node do not fit into /dev/shm, threads are used.
+        meeting: Host and port of the TCPStore of the run, for background processes.
+        local_size: Processes of this node.
+        owner: The claim, in rank 0.
+        last_good: The step that was loaded.
+        damaged: The damaged steps that the load found.
+        scratch: Where files wait for their upload.
+        timeout: The timeout of the groups that write.
+        log_line: Prints a line.
+        clock: A monotonic clock.
     """
 
     def __init__(
@@ -103,13 +116,13 @@ class Saver:
         damaged: Collection[int] = (),
         scratch: Path | None = None,
         timeout: timedelta = timedelta(minutes=30),
-        say: Callable[[str], None] = print,
+        log_line: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._group, self._owner = store, group, owner
         self._data_digest, self._cleaner = data_digest, Cleaner(store, keep, owner)
         self._damaged = frozenset(damaged)
-        self._say, self._clock = say, clock
+        self._log_line, self._clock = log_line, clock
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
         self._scratch = scratch or Path(tempfile.gettempdir())
         made = [uuid4().hex[:8]]
@@ -127,28 +140,28 @@ class Saver:
         self._device, self._local_size = device, local_size
         self._stager, self._shared_is_checked = new_stager(device, shared=background == "process"), False
         self._thread: threading.Thread | None = None
-        self._in_flight, self._in_flight_since, self._slow_is_told = "", 0.0, False
+        self._in_flight, self._in_flight_since, self._is_slow_logged = "", 0.0, False
         self._is_busy = False
         self._staging: Future[State] | None = None
-        # The first two are rank 0's to tell. The age of what was loaded counts from here.
+        # Rank 0 reports the first two. The age of a loaded checkpoint counts from now.
         self._good, self._ended_well, self._good_at = last_good, True, clock()
         self._agreed_well = True
         self.counts = Counts(last_good_step=last_good)
 
     def warm(self, state: State) -> None:
-        """Make the memory for copies now and begin to start the process: after the first step, before what is timed.
+        """Allocate the memory for copies and start the background process, after the first step.
 
-        Fresh memory costs more than the copy into it. The first save does it otherwise.
+        Otherwise the first save does this, and fresh memory costs more than the copy.
         """
         self._check_shared(state)
         staging = self._stage(state)
         self.staged()
         failure = staging.exception()
-        told: list[str | None] = [None] * self._size
-        dist.all_gather_object(told, one_line(failure) if failure else None, group=self._group)
-        failed = [(rank, each) for rank, each in enumerate(told) if each]
+        gathered: list[str | None] = [None] * self._size
+        dist.all_gather_object(gathered, one_line(failure) if failure else None, group=self._group)
+        failed = [(rank, each) for rank, each in enumerate(gathered) if each]
         if failed:
-            self._tell_unready(f"no memory for copies: process {failed[0][0]}: {failed[0][1]}")
+            self._log_unready(f"no memory for copies: process {failed[0][0]}: {failed[0][1]}")
         if not isinstance(self._engine, InThread):
             self._start(self._start_engine, "the background process's start")
 
@@ -159,20 +172,19 @@ class Saver:
         position: int,
         notes: Mapping[str, Any] | None = None,
         *,
-        stood: float = 0.0,
+        stalled: float = 0.0,
     ) -> float:
-        """Begin to save `state`, which has to stay as it is until `staged()`. Returns the seconds for which it blocked.
+        """Start to save `state`, which must not change until `staged()`. Return the seconds that this blocked.
 
-        `stood` are seconds for which the training has stood still for this save already; they are told with it. Nothing
-        begins while the last save is not done in all processes, when this step is saved already, or after another run
-        took the store over.
+        Nothing starts while the last save is still running in a process, if this step is already saved, or after
+        another run took over the store. `stalled` are the seconds that training already waited for this save.
         """
         began = self._clock()
         self.counts.last_blocked_seconds = 0.0
-        self._blocked(stood)
+        self._blocked(stalled)
         busy, lost, dead = self._agree()
         if dead and not busy:
-            self._tell("alarm=checkpoint reason=a background process is gone; threads write from now on")
+            self._log("alarm=checkpoint reason=a background process is gone; threads write from now on")
             self._engine.close()
             self._engine = InThread(self._own_group)
         if self.counts.last_good_step != step:
@@ -180,25 +192,25 @@ class Saver:
                 self.counts.skipped += 1
             elif busy:
                 self.counts.skipped += 1
-                self._tell_skipped(step)
+                self._log_skipped(step)
             else:
                 self._begin(state, step, position, notes)
         return self._blocked(self._clock() - began)
 
     def staged(self) -> float:
-        """Wait until the state may change again: before the next optimizer step.
+        """Wait until the state may change: before the next optimizer step.
 
-        Returns the seconds for which that kept the training: a device that still computes is not kept.
+        Return the seconds in which training waited. A device that still computes does not wait.
         """
         staging, self._staging = self._staging, None
         if staging is None:
             return 0.0
         idle, began = Idle(self._device), self._clock()
-        staging.exception()  # what went wrong is told by the background
+        staging.exception()  # wait only: the background thread reports an error
         return self._blocked(idle.seconds(self._clock() - began))
 
     def finish(self, timeout: float | None = None) -> bool:
-        """Wait, at most so many seconds, for the save that is under way. True when the last save ended well."""
+        """Wait up to `timeout` seconds for the current save. Return whether the last save succeeded."""
         self.staged()
         if self._thread is not None:
             self._thread.join(timeout)
@@ -207,20 +219,20 @@ class Saver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether, when all last asked each other in `save` or `finish`, any was still at work."""
+        """Whether any process was still writing at the last `save` or `finish`."""
         return self._is_busy
 
     def close(self) -> None:
-        """End the background process; comes after `finish`."""
+        """End the background process. Call this after `finish`."""
         self._engine.close()
         if self._thread is None or not self._thread.is_alive():
             self._stager.close()
 
     def _agree(self) -> tuple[bool, bool, bool]:
-        """Whether any process is busy, the store was lost, or any engine is dead; and rank 0's last outcome."""
+        """Return whether any process is busy, the store was lost, or any engine is dead. Update the counts."""
         busy = self._thread is not None and self._thread.is_alive()
         chief = self._rank == 0
-        told = torch.tensor(
+        gathered = torch.tensor(
             [
                 busy,
                 chief and self._owner is not None and self._owner.lost,
@@ -230,15 +242,15 @@ class Saver:
             ],
             dtype=torch.int64,
         )
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
-        any_busy, lost, dead, good, failed = told.tolist()
+        dist.all_reduce(gathered, op=dist.ReduceOp.MAX, group=self._group)
+        any_busy, lost, dead, good, failed = gathered.tolist()
         self.counts.last_good_step = good if good >= 0 else None
         self.counts.owner_lost = bool(lost)
         self._agreed_well, self._is_busy = not failed, bool(any_busy)
         return bool(any_busy), bool(lost), bool(dead)
 
     def _check_shared(self, state: State) -> None:
-        """Before the first copy: all processes together take threads where one machine has too little shared memory."""
+        """Before the first copy, switch to threads in all processes if a node has too little shared memory."""
         if self._shared_is_checked or isinstance(self._engine, InThread):
             return
         self._shared_is_checked = True
@@ -247,7 +259,7 @@ class Saver:
         rooms = [own] * self._size
         dist.all_gather_object(rooms, own, group=self._group)
         if reason := engines.too_small(rooms):
-            self._tell(f"checkpoint=threads reason={reason}")
+            self._log(f"checkpoint=threads reason={reason}")
             self._engine = InThread(self._own_group)
             self._stager.close()
             self._stager = new_stager(self._device, shared=False)
@@ -264,8 +276,8 @@ class Saver:
             files={},
             notes=dict(notes or {}),
         )
-        held = self._owner.held if self._owner else None
-        writer = Writer(self._store, heading, save_id, self._scratch, held)
+        own_claim = self._owner.own_claim if self._owner else None
+        writer = Writer(self._store, heading, save_id, self._scratch, own_claim)
         self._check_shared(state)
         staging = self._stage(state)
         self._start(lambda: self._work(staging, writer, step), f"step {step}")
@@ -274,7 +286,7 @@ class Saver:
         staging: Future[State] = Future()
         try:
             if self._device.type == "cuda":
-                # The stager copies on a stream of its own, which does not wait for what is still to be computed.
+                # The stager copies on a separate stream, which does not wait for the current computation.
                 torch.cuda.current_stream(self._device).synchronize()
             staged: Any = self._stager.stage(state)
         except Exception as error:
@@ -288,18 +300,18 @@ class Saver:
         return staging
 
     def _start(self, work: Callable[[], None], what: str) -> None:
-        self._in_flight, self._in_flight_since, self._slow_is_told = what, self._clock(), False
+        self._in_flight, self._in_flight_since, self._is_slow_logged = what, self._clock(), False
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
     def _start_engine(self) -> None:
         try:
             self._engine.start()
-        except SaveFailed as error:  # it is dead then, and the next save takes threads
-            self._tell_unready(str(error))
+        except SaveFailed as error:  # the engine is dead, and the next save uses threads
+            self._log_unready(str(error))
 
     def _work(self, staging: Future[State], writer: Writer, step: int) -> None:
-        """In the background, in all processes: write, and in rank 0 say how it went and delete what is too much."""
+        """Write, in the background of all processes. Rank 0 logs the result and deletes surplus checkpoints."""
         began = self._clock()
         try:
             size = self._write(staging, writer, step)
@@ -307,7 +319,7 @@ class Saver:
             self.counts.last_ended_step = step
             self.counts.failed += 1
             self._ended_well = False
-            self._tell_failure(step, str(error) if isinstance(error, SaveFailed) else one_line(error))
+            self._log_failure(step, str(error) if isinstance(error, SaveFailed) else one_line(error))
             if self._rank == 0:
                 self._cleaner.clear_unfinished(step)
         else:
@@ -316,24 +328,24 @@ class Saver:
             self.counts.writing_seconds += seconds
             self.counts.last_writing_seconds = seconds
             self.counts.last_size_bytes = size if self._rank == 0 else None
-            self.counts.saved += 1  # last: another thread looks at the rest when this has changed
+            self.counts.saved += 1  # last: another thread reads the others when this has changed
             self._good, self._ended_well, self._good_at = step, True, self._clock()
             self._damaged -= {step}
-            self._tell(
+            self._log(
                 f"checkpoint=saved step={step} seconds={seconds:.2f} place={self._store.uri(writer.folder)}"
             )
             if self._rank == 0:
                 self._delete_surplus(step)
         finally:
-            if self._engine.is_dead:  # it could not remove its files
+            if self._engine.is_dead:  # it did not remove its files
                 clear(self._scratch)
 
     def _write(self, staging: Future[State], writer: Writer, step: int) -> int:
-        """In rank 0 the bytes. Raises in all when one fails: a process that could not begin must not be waited for."""
+        """Write, and return the bytes in rank 0. If one process can't start, all raise, so that none waits for it."""
         failure: BaseException | None = staging.exception()
         if failure is None and self._rank == 0:
             try:
-                self._cleaner.clear(step)  # what a failed save left, or damage that the load found
+                self._cleaner.clear(step)  # files of a failed save, or a damaged checkpoint
             except StoreError as error:
                 failure = error
         ready = torch.tensor(int(failure is None))
@@ -341,47 +353,47 @@ class Saver:
         if failure is not None:
             raise failure
         if not ready.item():
-            raise SaveFailed("another process could not begin")
+            raise SaveFailed("another process could not start")
         return self._engine.run(staging.result(), writer)
 
     def _delete_surplus(self, newest_good: int) -> None:
-        """What cannot be deleted is counted, and tried again after the next save."""
+        """Delete surplus checkpoints. Failures are counted, and the next save tries again."""
         try:
             for step, error in self._cleaner.surplus(newest_good, self._damaged):
                 self.counts.deletions_failed += 1
-                self._tell(f"checkpoint=kept step={step} reason={error}")
+                self._log(f"checkpoint=kept step={step} reason={error}")
         except StoreError as error:
             self.counts.deletions_failed += 1
-            self._tell(f"checkpoint=kept reason={error}")
+            self._log(f"checkpoint=kept reason={error}")
 
-    def _tell_skipped(self, step: int) -> None:
-        """Nothing is begun now. Once per save that is in the way it is an alarm, when that takes suspiciously long."""
+    def _log_skipped(self, step: int) -> None:
+        """Log that nothing was saved. If the running save takes too long, raise an alarm once."""
         seconds = self._clock() - self._in_flight_since
         if seconds <= SLOW_SECONDS:
-            self._tell(f"checkpoint=skipped step={step} reason=the one before is still being written")
-        elif not self._slow_is_told:
-            self._slow_is_told = True
+            self._log(f"checkpoint=skipped step={step} reason=the one before is still being written")
+        elif not self._is_slow_logged:
+            self._is_slow_logged = True
             good = "none" if self._good is None else str(self._good)
             reason = f"{self._in_flight} in flight for {seconds:.0f} s"
-            self._tell(f"alarm=checkpoint step={step} last_good_step={good} reason={reason}")
+            self._log(f"alarm=checkpoint step={step} last_good_step={good} reason={reason}")
 
-    def _tell_failure(self, step: int, reason: str) -> None:
+    def _log_failure(self, step: int, reason: str) -> None:
         good = "none" if self._good is None else str(self._good)
         age = self._clock() - self._good_at
-        self._tell(
+        self._log(
             f"alarm=checkpoint step={step} failures={self.counts.failed} last_good_step={good} "
             f"last_good_age={age:.0f}s reason={reason}"
         )
 
-    def _tell_unready(self, reason: str) -> None:
-        """What went wrong before any save: counted and told like one that failed."""
+    def _log_unready(self, reason: str) -> None:
+        """Log and count a problem before the first save like a failed save."""
         self.counts.failed += 1
         good = "none" if self._good is None else str(self._good)
-        self._tell(f"alarm=checkpoint failures={self.counts.failed} last_good_step={good} reason={reason}")
+        self._log(f"alarm=checkpoint failures={self.counts.failed} last_good_step={good} reason={reason}")
 
-    def _tell(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if self._rank == 0:
-            self._say(line)
+            self._log_line(line)
 
     def _blocked(self, seconds: float) -> float:
         self.counts.blocked_seconds += seconds

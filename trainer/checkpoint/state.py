@@ -30,18 +30,19 @@ State = dict[str, torch.Tensor]
 
 
 def model_tensors(model: nn.Module) -> State:
-    """The model's parameters and buffers, themselves and not copies; of tied weights the first name alone.
+    """Return the parameters and buffers of the model, without a copy. Tied weights appear once, by their first name.
 
-    Raises TypeError for a module that keeps something else.
+    Raises:
+        TypeError: The state dict of the model has a value that is not a tensor.
     """
     found: State = {}
     seen: set[tuple[object, ...]] = set()
     for name, value in get_model_state_dict(model).items():
         tensor = _tensor(MODEL + name, value)
-        # What is shared twice would be written twice, and that is the largest matrix of a language model.
-        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        place = (own.data_ptr(), own.dtype, own.shape, own.stride())
-        if own.numel() and place in seen:
+        # Tied weights would be written twice, and they are the largest matrix of a language model.
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        place = (local.data_ptr(), local.dtype, local.shape, local.stride())
+        if local.numel() and place in seen:
             continue
         seen.add(place)
         found[MODEL + name] = tensor
@@ -49,9 +50,10 @@ def model_tensors(model: nn.Module) -> State:
 
 
 def gather(model: nn.Module, optimizer: Optimizer) -> State:
-    """All tensors of both, themselves and not copies. Comes after the first step: raises ValueError before it.
+    """Return all tensors of model and optimizer, without a copy.
 
-    Before it an optimizer has nothing to keep, and torch would take a step of its own to change that.
+    Raises:
+        ValueError: The optimizer has no state yet. Before the first step, torch would create it with an extra step.
     """
     if not optimizer.state:
         raise ValueError("the optimizer has no state before its first step")
@@ -64,13 +66,13 @@ def gather(model: nn.Module, optimizer: Optimizer) -> State:
 
 
 def blank(model: nn.Module, optimizer: Optimizer) -> State:
-    """`gather` for an optimizer that has not stepped: its state is made, to be written over by `restore`."""
+    """Like `gather`, but create the state of an optimizer before its first step, for `restore` to overwrite."""
     get_optimizer_state_dict(model, optimizer)
     return gather(model, optimizer)
 
 
 def fingerprint(state: State) -> dict[str, Tensor]:
-    """What the tensors are, whole, also where each process has a part of them only."""
+    """Return shapes and dtypes of the full tensors, also if they are sharded."""
     return {
         name: Tensor(tuple(each.shape), str(each.dtype).removeprefix("torch."))
         for name, each in state.items()
@@ -78,7 +80,7 @@ def fingerprint(state: State) -> dict[str, Tensor]:
 
 
 def storage_sizes(state: State) -> list[int]:
-    """Bytes of each piece of memory that this process's parts lie in: what a copy takes here."""
+    """Return the bytes of each storage of this process's tensors, which a copy needs."""
     sizes: dict[int, int] = {}
     for each in state.values():
         storage = (each.to_local() if isinstance(each, DTensor) else each).untyped_storage()
@@ -87,20 +89,21 @@ def storage_sizes(state: State) -> list[int]:
 
 
 def restore(state: State, directory: Path, group: dist.ProcessGroup) -> None:
-    """Read a checkpoint's files into these tensors, in place; all processes of the (gloo) group together.
+    """Read the files of a checkpoint into these tensors, in place. All processes of the gloo group call this together.
 
-    Raises CheckpointException in all of them when one fails.
+    Raises:
+        CheckpointException: It failed in one process. All processes raise this.
     """
     load(state, storage_reader=Reader(directory), process_group=group)
 
 
 def _tensor(name: str, value: object) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name}: a checkpoint holds tensors only, found {type(value).__name__}")
+        raise TypeError(f"{name}: a checkpoint can only have tensors, found {type(value).__name__}")
     return value
 
 
-# What torch 2.15 writes for tensors: torch/distributed/checkpoint/metadata.py and filesystem.py
+# The classes that torch 2.15 writes for tensors: torch/distributed/checkpoint/metadata.py and filesystem.py
 TABLE = "torch.distributed.checkpoint.metadata"
 ALLOWED = {
     *((TABLE, name) for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")),
@@ -112,7 +115,7 @@ ALLOWED = {
 
 
 class Reader(FileSystemReader):
-    """A FileSystemReader whose table of contents is data alone. Raises UnpicklingError for any other."""
+    """A FileSystemReader that raises UnpicklingError for a table of contents with other classes than ALLOWED."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
         with self.fs.create_stream(self.fs.concat_path(self.path, ".metadata"), "rb") as file:

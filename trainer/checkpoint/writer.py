@@ -1,8 +1,8 @@
-"""Writes one checkpoint, and deletes old checkpoints and the files of failed saves.
+"""Write one checkpoint, and delete old checkpoints and the files of failed saves.
 
 Each rank writes its own files and hashes them on the way; rank 0 writes the manifest last. Files for a directory are
-written there. Files for a bucket are written to a scratch directory of the node, and each is one upload. `Writer` is an
-argument of `torch.distributed.checkpoint.save`, and small enough to be sent to another process.
+written there. Files for a bucket are written to a scratch directory of the node, and each is one upload. The entry
+point is `Writer`, an argument of `torch.distributed.checkpoint.save` that can be sent to another process.
 """
 
 from __future__ import annotations
@@ -26,63 +26,74 @@ from torch.futures import Future
 from trainer import scratch as scratches
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, File, Manifest
-from trainer.checkpoint.owner import Held, Owner
+from trainer.checkpoint.owner import OwnClaim, Owner
 from trainer.stores import Store, StoreError
 from trainer.stores.directory import sync_directory
-from trainer.stores.protocol import Hashed, of_system
+from trainer.stores.protocol import Hashed, from_os_error
 
 METADATA = ".metadata"
-# A client of NFS may show an older listing for 30 s (acdirmin, man 5 nfs).
-SEEN_SECONDS, LOOK_SECONDS = 35.0, 1.0
+# An NFS client may show an old listing for 30 s (acdirmin, man 5 nfs).
+SEEN_SECONDS, POLL_SECONDS = 35.0, 1.0
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """How the names of one process's files begin."""
+    """The prefix of the file names of one process."""
 
     prefix: str
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a process tells rank 0 of one of its files."""
+    """A file that a process wrote, for rank 0."""
 
     name: str
     file: File
 
 
 class Writer(FileSystemWriter):
-    """One save of one step. `heading` is the manifest but for its files; `save_id` is in every data file's name.
+    """Write one step. `finish` only writes the manifest if rank 0 sees all files and still owns the store.
 
-    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing. Nor is
-    anything finished of which rank 0 does not see all files. `bytes` is, in rank 0 after `finish`, the size of all.
-    For a bucket the process that writes makes itself a directory in `scratch`, which `discard()` removes.
+    Args:
+        store: Where the checkpoint goes.
+        heading: The manifest without its files.
+        save_id: The prefix of the names of the data files.
+        scratch: Where the files for a bucket wait for their upload. `discard()` removes them.
+        own_claim: The claim to check before the manifest is written.
+
+    Attributes:
+        bytes: The size of the checkpoint, in rank 0 after `finish`.
     """
 
     bytes = 0
     _own: Path | None = None
 
     def __init__(
-        self, store: Store, heading: Manifest, save_id: str, scratch: Path, held: Held | None = None
+        self,
+        store: Store,
+        heading: Manifest,
+        save_id: str,
+        scratch: Path,
+        own_claim: OwnClaim | None = None,
     ) -> None:
         self.folder = layout.name(heading.step)
         self.is_remote = store.local(self.folder) is None
         self.place = store.local(self.folder) or scratch
-        # With copy-ahead torch would use CUDA here, though what is written lies in memory already.
+        # With copy-ahead, torch would use CUDA here, although the data is already in CPU memory.
         super().__init__(self.place, per_thread_copy_ahead=0)
-        self.store, self.heading, self.held = store, heading, held
+        self.store, self.heading, self.own_claim = store, heading, own_claim
         self.data_prefix = save_id
         self.fs: Hashing = Hashing()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         try:
-            if self.is_remote:  # here and not before: this may be another process
+            if self.is_remote:  # not in the constructor, because this may be another process
                 self._own = scratches.folder(self.place, "save")
                 self.place = self._own / self.folder
                 self.path = self.place
             self.place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise of_system("save", str(self.place), error) from error
+            raise from_os_error("save", str(self.place), error) from error
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -98,8 +109,8 @@ class Writer(FileSystemWriter):
         except Exception as error:
             if self.fs.error is None:
                 raise
-            # What torch makes of a write that fails does not name the cause.
-            raise of_system("save", str(self.place), self.fs.error) from error
+            # The error that torch raises does not name the cause.
+            raise from_os_error("save", str(self.place), self.fs.error) from error
         for name, file in self.fs.written.items():
             if self.is_remote:
                 self.store.send(self.place / name, f"{self.folder}/{name}")
@@ -129,24 +140,24 @@ class Writer(FileSystemWriter):
         self.bytes = len(body) + sum(file.bytes for file in files.values())
 
     def discard(self) -> None:
-        """Nothing more is written: remove what waits on this machine. Can be repeated."""
+        """Remove the local files. Can be called again."""
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
 
     def storage_meta(self) -> StorageMeta:
-        return StorageMeta(save_id=self.save_id)  # and no path of this machine
+        return StorageMeta(save_id=self.save_id)  # without a local path
 
     def _check_owner(self) -> None:
-        if self.held is not None and not self.held.is_newest(self.store):
+        if self.own_claim is not None and not self.own_claim.is_newest(self.store):
             raise StoreError(f"cannot save {self.store.uri(self.folder)}: it was taken over", "refused")
 
     def _check_seen(self, written: list[dict[str, File]]) -> None:
-        """Raises StoreError when what the others wrote is not where this process would read it."""
+        """Raise StoreError if this process does not see the files of the others."""
         until = time.monotonic() + SEEN_SECONDS
         while complaint := self._unseen(written):
             if time.monotonic() >= until:
                 raise StoreError(f"cannot save {self.store.uri(self.folder)}: {complaint}", "failed")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _unseen(self, written: list[dict[str, File]]) -> str | None:
         listing = self.store.list(f"{self.folder}/")
@@ -159,7 +170,7 @@ class Writer(FileSystemWriter):
 
 
 class Hashing(FileSystem):
-    """DCP's file system; what is written through it is hashed, and the first error is kept."""
+    """The file system of DCP. It hashes what is written, and keeps the first error."""
 
     def __init__(self) -> None:
         self.written: dict[str, File] = {}
@@ -181,7 +192,7 @@ class Hashing(FileSystem):
 
 
 def one_line(error: BaseException) -> str:
-    """Why a save or a load failed, in one line: of several processes' reasons the first one's."""
+    """Return in one line why a save or a load failed: the reason of the first process that failed."""
     failures: Mapping[int, Any] = getattr(error, "failures", {})
     for rank, (each, _) in sorted(failures.items()):
         return f"process {rank}: {one_line(each)}"
@@ -190,29 +201,27 @@ def one_line(error: BaseException) -> str:
 
 
 class Cleaner:
-    """Deletes in one store, for rank 0. `owner` is its claim, None where nobody else can come.
-
-    Before each deletion the claim is looked at: what lies there belongs to whoever took the place over.
-    """
+    """Delete checkpoints in a store, in rank 0. Check first that no other job took over (`owner` is None in tests)."""
 
     def __init__(self, store: Store, keep: int, owner: Owner | None) -> None:
         self._store, self._keep, self._owner = store, keep, owner
 
     def clear(self, step: int) -> None:
-        """Remove all that lies in a step's folder. Raises StoreError, also when the place was taken over."""
+        """Delete the folder of a step. Raise StoreError, also if another job took over."""
         files = layout.by_step(self._store.list(f"{layout.name(step)}/")).get(step, {})
         self._delete(step, files)
 
     def clear_unfinished(self, step: int) -> None:
-        """After a failure: a full disk has room again. A manifest whose answer was lost may be there; it stays."""
+        """Delete the files of a failed save. A checkpoint with a manifest stays: only the response was lost."""
         with suppress(StoreError):
             if step not in layout.finished(self._store.list(f"{layout.name(step)}/")):
                 self.clear(step)
 
     def surplus(self, newest_good: int, damaged: Collection[int]) -> Iterator[tuple[int, StoreError]]:
-        """Keep as many as are to be kept. Gives each step that could not be deleted, and why.
+        """Delete surplus checkpoints. Yield each step that could not be deleted, and the error.
 
-        Raises StoreError when the store cannot be listed.
+        Raises:
+            StoreError: The store can't be listed.
         """
         listing = self._store.list("step-")
         steps = layout.by_step(listing)
@@ -226,7 +235,7 @@ class Cleaner:
         paths = layout.in_order_of_deletion(step, files)
         if not paths:
             return
-        if self._owner is not None and (self._owner.lost or not self._owner.held.is_newest(self._store)):
+        if self._owner is not None and (self._owner.lost or not self._owner.own_claim.is_newest(self._store)):
             place = self._store.uri(layout.name(step))
             raise StoreError(f"cannot delete {place}: it was taken over", "refused")
         self._store.delete(paths)

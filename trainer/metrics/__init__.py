@@ -1,1 +1,1 @@
-"""What a run tells of itself: speed and goodput, as JSON lines, for Prometheus and for TensorBoard."""
+"""Metrics of a run: speed and goodput, as JSON lines, for Prometheus and for TensorBoard."""

@@ -1,4 +1,4 @@
-"""The metrics of a run for Prometheus: a tally of the records, and GET /metrics on a port of rank 0's pod."""
+"""Serve the metrics of a run to Prometheus: GET /metrics on a port of rank 0's pod. The entry point is `Exposition`."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ from prometheus_client.registry import Collector
 from trainer.metrics.record import Alarm, Checkpoint, Evaluation, Record, Start, Step
 
 PATH: Final = "/metrics"
-# One client at a time is served; one that says nothing, or takes nothing, does not keep the next waiting for longer.
+# Clients are served one at a time. A silent or slow client delays the next one by no more than this.
 SILENT_SECONDS: Final = 2.0
 
 
 def families(tally: Tally) -> Iterator[Metric]:
-    """Each metric with its value now; none for what was not told yet. docs/training-metrics.md has the table."""
+    """Yield each metric that has a value. docs/training-metrics.md has the table."""
 
-    def gauge(name: str, told: str, value: float | None, **labels: str) -> Iterator[Metric]:
+    def gauge(name: str, help_text: str, value: float | None, **labels: str) -> Iterator[Metric]:
         if value is None:
             return
-        family = GaugeMetricFamily(f"trainyard_trainer_{name}", told, labels=["run", *labels])
+        family = GaugeMetricFamily(f"trainyard_trainer_{name}", help_text, labels=["run", *labels])
         family.add_metric([tally.run, *labels.values()], value)
         yield family
 
-    def counter(name: str, told: str, values: dict[str, float], label: str | None = None) -> Metric:
+    def counter(name: str, help_text: str, values: dict[str, float], label: str | None = None) -> Metric:
         labels = ["run"] if label is None else ["run", label]
-        family = CounterMetricFamily(f"trainyard_trainer_{name}", told, labels=labels)
+        family = CounterMetricFamily(f"trainyard_trainer_{name}", help_text, labels=labels)
         for key, value in sorted(values.items()):
             family.add_metric([tally.run, key][: len(labels)], value)
         return family
 
     start, last, evaluation = tally.start, tally.last, tally.evaluation
     if start is not None:
-        told = "1, with what is trained and on what"
+        help_text = "1, with the model, the device and the precision as labels"
         labels = {"workload": start.workload, "device": start.device, "precision": start.precision}
-        yield from gauge("info", told, 1, **labels)
+        yield from gauge("info", help_text, 1, **labels)
         yield from gauge("processes", "Processes that train", start.world_size)
-        yield from gauge("restart", "Trainings of this run that came before this one", start.restart)
+        yield from gauge("restart", "Earlier attempts of this run", start.restart)
     yield from gauge("step", "Optimizer steps done since the start of the run", tally.step)
     yield from gauge(
         "position_samples", "Samples used by all processes since the start of the run", tally.position
     )
     if last is not None:
         yield from gauge("loss", "Mean loss per unit over the last steps", last.loss)
-        told = "Samples that all processes together train on in a second"
-        yield from gauge("samples_per_second", told, last.samples_per_second)
+        help_text = "Training samples per second, of all processes together"
+        yield from gauge("samples_per_second", help_text, last.samples_per_second)
         if start is not None and start.unit == "tokens":
-            told = "Tokens that all processes together train on in a second"
-            yield from gauge("tokens_per_second", told, last.units_per_second)
-        told = "Model FLOPs over the peak of the GPUs, 0 to 1"
-        yield from gauge("mfu_ratio", told, last.mfu)
-        told = "Of the time since the run began, the share in which the model learned what it still knows"
-        yield from gauge("goodput_ratio", told, last.goodput)
-        told = "Of the time of the last steps, the share that went by waiting for input"
-        yield from gauge("data_wait_ratio", told, last.data_wait_seconds / last.seconds)
+            help_text = "Training tokens per second, of all processes together"
+            yield from gauge("tokens_per_second", help_text, last.units_per_second)
+        help_text = "Model FLOPs over the peak of the GPUs, 0 to 1"
+        yield from gauge("mfu_ratio", help_text, last.mfu)
+        help_text = "Share of the time since the start of the run in which useful steps were computed"
+        yield from gauge("goodput_ratio", help_text, last.goodput)
+        help_text = "Share of the time of the last steps spent waiting for input"
+        yield from gauge("data_wait_ratio", help_text, last.data_wait_seconds / last.seconds)
     if evaluation is not None:
         yield from gauge("evaluation_loss", "Mean loss per unit over the test data", evaluation.loss)
-        told = "Share of right answers over the test data"
-        yield from gauge("evaluation_accuracy_ratio", told, evaluation.accuracy)
-    yield counter("data_wait_seconds", "Seconds of waiting for input", {"": tally.data_wait_seconds})
-    told = "Seconds of standing still for checkpoints"
-    yield counter("checkpoint_stall_seconds", told, {"": tally.checkpoint_stall_seconds})
-    yield counter("checkpoints", "Checkpoints by their outcome", dict(tally.checkpoints), "outcome")
-    told = "When the last good checkpoint was whole, in seconds since 1970"
-    yield from gauge("checkpoint_last_timestamp_seconds", told, tally.last_saved)
+        help_text = "Share of correct units over the test data"
+        yield from gauge("evaluation_accuracy_ratio", help_text, evaluation.accuracy)
+    yield counter("data_wait_seconds", "Seconds spent waiting for input", {"": tally.data_wait_seconds})
+    help_text = "Seconds spent waiting for checkpoints"
+    yield counter("checkpoint_stall_seconds", help_text, {"": tally.checkpoint_stall_seconds})
+    yield counter("checkpoints", "Checkpoints by outcome", dict(tally.checkpoints), "outcome")
+    help_text = "When the last good checkpoint was complete, in seconds since 1970"
+    yield from gauge("checkpoint_last_timestamp_seconds", help_text, tally.last_saved)
     yield from gauge("checkpoint_last_step", "The step of the last good checkpoint", tally.last_saved_step)
-    yield counter("alarms", "Alarms by what they are about", dict(tally.alarms), "alarm")
+    yield counter("alarms", "Alarms by kind", dict(tally.alarms), "alarm")
 
 
 class _Values(Collector):
-    """Reads the tally once per scrape, so that all values of an answer are of one moment."""
+    """Read the tally once per scrape, so that all values of a response are consistent."""
 
     def __init__(self, read: Callable[[], Tally]) -> None:
         self._read = read
@@ -90,9 +90,9 @@ class _Values(Collector):
 
 
 class _Server(TCPServer):
-    """Answers scrapes one after another in one thread, so that no number of clients takes much from training.
+    """Serve scrapes one after another in one thread, so that many clients do not slow training.
 
-    It is no `HTTPServer`: that one asks the name service for its own name, which may take long.
+    This is not an `HTTPServer`, because that one resolves its own host name, which may take long.
     """
 
     allow_reuse_address = True
@@ -112,7 +112,7 @@ class _Server(TCPServer):
         super().server_bind()
 
     def handle_error(self, *_: object) -> None:
-        """A client that left is nobody's business; anything else is told, and the next scrape is answered."""
+        """Ignore clients that closed the connection. Print other errors, and continue to serve."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             print(f"metrics: a scrape failed: {error!r}", file=sys.stderr, flush=True)
@@ -135,16 +135,16 @@ class _Scrape(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Silent: a line per scrape would hide the training's own."""
+        """Do not log scrapes, which would hide the log lines of the run."""
 
 
 class Exposition:
-    """Keeps the tally and serves it. Records are told by one thread; scrapes read the whole tally or its successor."""
+    """Keep a tally of the records and serve it. One thread writes; a scrape reads a consistent tally."""
 
     name = "prometheus"
 
     def __init__(self, run: str, host: str, port: int) -> None:
-        """Listens on `host` ("": every address of this machine). Raises OSError where that can't be."""
+        """Listen on `host` ("" for all addresses). Raise OSError on a failure."""
         self._tally = Tally(run=run)
         self._server = _Server(lambda: self._tally, host, port)
         self.port: int = self._server.server_address[1]
@@ -152,11 +152,11 @@ class Exposition:
         self._thread.start()
 
     def write(self, record: Record) -> None:
-        """What the next scrape will say."""
+        """Add a record to the tally."""
         self._tally = after(self._tally, record)
 
     def close(self) -> None:
-        """Ends the listening; a second time does nothing."""
+        """Stop the server. Can be called again."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -165,7 +165,7 @@ class Exposition:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """Values of one process: counts begin at 0 with it. What was not told yet is None."""
+    """The values of one process. Counts start at 0; unknown values are None."""
 
     run: str
     step: int = 0
@@ -184,7 +184,7 @@ class Tally:
 
 
 def after(tally: Tally, record: Record) -> Tally:
-    """The tally once `record` was told."""
+    """Return the tally with `record`. Pure."""
     now = replace(tally, step=max(tally.step, record.step), position=max(tally.position, record.position))
     match record:
         case Start():

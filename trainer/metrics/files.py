@@ -19,16 +19,16 @@ from trainer.metrics.record import Checkpoint, Evaluation, Record, Start, Step, 
 
 
 class RecordFile:
-    """One open file. Each record is there whole or not at all, whenever the process is killed or the disk is full.
+    """The JSON lines of a run. A record is written completely or not at all, also if the disk is full.
 
-    Records are handed to the kernel at once and not synced: they outlive the process, and the last seconds of them may
-    not outlive the machine.
+    Records are passed to the kernel at once, but not synced: they outlive the process, but the last seconds may be lost
+    with the node.
     """
 
     name = "records"
 
     def __init__(self, directory: Path, run: str) -> None:
-        """Opens or makes the file, and its directory. Raises OSError."""
+        """Open or create the file and its directory. Raise OSError."""
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{run}.jsonl"
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -39,13 +39,13 @@ class RecordFile:
             raise
 
     def _end_torn_line(self) -> None:
-        """A machine that was lost may have left half a line: it must not swallow the next one."""
+        """End an incomplete line that a lost node may have left, so that the next line is separate."""
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             self._append(b"\n")
 
     def write(self, record: Record) -> None:
-        """Append one line. Raises OSError; the file is then as it was."""
+        """Append one line. Raise OSError; the file is unchanged then."""
         self._append(to_line(record).encode())
 
     def _append(self, data: bytes) -> None:
@@ -60,7 +60,7 @@ class RecordFile:
             raise
 
     def close(self) -> None:
-        """Closes the file; a second time does nothing."""
+        """Close the file. Can be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -69,12 +69,12 @@ class RecordFile:
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter
 
-# A flush syncs the file, which may take a while on a shared file system. TensorBoard itself looks every 5 s.
+# A flush syncs the file, which may be slow on a shared file system. TensorBoard reads every 5 s.
 FLUSH_SECONDS: Final = 10.0
 
 
 def scalars(record: Record) -> Iterator[tuple[str, float]]:
-    """(tag, value) pairs that TensorBoard draws over the step."""
+    """Yield the (tag, value) pairs of a record for TensorBoard."""
     match record:
         case Step():
             yield "train/loss", record.loss
@@ -98,17 +98,17 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
 
 
 class EventFile:
-    """Event files in `<directory>/<run>`, one for each training of the run.
+    """Event files for TensorBoard in `<directory>/<run>`, one for each attempt of the run.
 
-    Written by tensorboardX's writer of single events and not by its SummaryWriter: of that the thread that writes ends
-    with the first failure, and the tenth event afterwards waits forever (tensorboardX 2.6.5, event_file_writer.py).
+    This uses tensorboardX's EventsWriter instead of its SummaryWriter, whose thread ends after the first failure, so
+    that the tenth event after it blocks forever (tensorboardX 2.6.5, event_file_writer.py).
     """
 
     name = "tensorboard"
 
     def __init__(self, directory: Path, run: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Makes the directory; the file comes with the first record. Raises OSError, or ImportError."""
-        import tensorboardX.event_file_writer  # noqa: F401 - that it is missing is told at once, not at the first record
+        """Create the directory. The first record creates the file. Raise OSError or ImportError."""
+        import tensorboardX.event_file_writer  # noqa: F401 - a missing package is an error now, not at the first record
 
         self._directory = directory / run
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ class EventFile:
         self._flushed = clock()
 
     def write(self, record: Record) -> None:
-        """One event. Raises OSError; what was not flushed is then lost, and the next record begins a new file."""
+        """Write the events of a record. Raise OSError; unflushed events are lost then, and the next file begins."""
         events = list(_events(record))
         if not events:
             return
@@ -132,7 +132,7 @@ class EventFile:
             raise
 
     def close(self) -> None:
-        """Flushes and closes; a second time does nothing. Raises OSError where the last events can't be written."""
+        """Flush and close. Can be called again. Raise OSError if the last events can't be written."""
         if self._writer is None:
             return
         try:
@@ -143,7 +143,7 @@ class EventFile:
     def _opened(self) -> EventsWriter:
         from tensorboardX.event_file_writer import EventsWriter
 
-        # The name has whole seconds in it: without a number a second file of one second would overwrite the first.
+        # The name has a time in seconds. Without a number, a second file in the same second would overwrite the first.
         number = sum(1 for _ in self._directory.iterdir())
         self._writer = EventsWriter(str(self._directory / "events"), f".{number}")
         return self._writer
@@ -155,7 +155,7 @@ class EventFile:
     def _drop(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            # Closing flushes once more, which fails as the flush before did.
+            # Closing flushes again, and fails like the flush before.
             with contextlib.suppress(OSError):
                 writer._py_recordio_writer.close()
 
@@ -165,7 +165,7 @@ def _events(record: Record) -> Iterator[Any]:
     from tensorboardX.proto.summary_pb2 import Summary
 
     if isinstance(record, Start):
-        # What an earlier training wrote of steps that are done again is not drawn
+        # TensorBoard then discards what an earlier attempt wrote of steps that are done again
         # (github.com/tensorflow/tensorboard, tensorboard/backend/event_processing/event_accumulator.py).
         log = SessionLog(status=SessionLog.START)
         yield Event(wall_time=record.time, step=record.step + 1, session_log=log)
@@ -176,11 +176,11 @@ def _events(record: Record) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """From one start to the next. `steps` and `evaluations` are in the order in which they were written.
+class Attempt:
+    """The records from one start to the next, in the order of the file.
 
-    `lost_after` is the step from which the next training went on, so that later ones were done again; None where
-    nothing was lost.
+    `lost_after` is the step from which a later attempt resumed, so that later steps were done again; None if nothing
+    was lost.
     """
 
     start: Start
@@ -188,24 +188,25 @@ class Training:
     evaluations: tuple[Evaluation, ...]
     lost_after: int | None
 
-    def kept(self, record: Record) -> bool:
-        """Whether the model still knows of this record's step."""
+    def is_kept(self, record: Record) -> bool:
+        """Return whether the step of this record was not lost."""
         return self.lost_after is None or record.step <= self.lost_after
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """All trainings of one run; `problems` names each line that is no record, and why."""
+    """All attempts of one run. `problems` has a message for each invalid line."""
 
     run: str
-    trainings: tuple[Training, ...]
+    attempts: tuple[Attempt, ...]
     problems: tuple[str, ...]
 
 
 def read_history(lines: Iterable[str], place: str) -> History:
-    """What these lines of the file `place` tell. Lines that are no record are skipped and named.
+    """Read the lines of the file `place`. Invalid lines are skipped, and get a message in `problems`.
 
-    Raises ValueError where they hold nothing to draw: no line at all, none that is a record, no start or no steps.
+    Raises:
+        ValueError: There is no record, no start or no steps.
     """
     records: list[Record] = []
     problems = []
@@ -218,25 +219,25 @@ def read_history(lines: Iterable[str], place: str) -> History:
             problems.append(f"{place} line {number} is skipped: {error}")
     if not records:
         first = f"; {problems[0]}" if problems else ""
-        raise ValueError(f"{place} holds no records of a training{first}")
-    trainings = _trainings(records)
-    if not any(training.steps for training in trainings):
-        raise ValueError(f"{place} holds no steps yet; the first are told after --log-every of them")
-    return History(run=records[0].run, trainings=trainings, problems=tuple(problems))
+        raise ValueError(f"{place} has no records of a run{first}")
+    attempts = _split_attempts(records)
+    if not any(attempt.steps for attempt in attempts):
+        raise ValueError(f"{place} has no steps yet; the first record comes after --log-every steps")
+    return History(run=records[0].run, attempts=attempts, problems=tuple(problems))
 
 
-def _trainings(records: list[Record]) -> tuple[Training, ...]:
+def _split_attempts(records: list[Record]) -> tuple[Attempt, ...]:
     starts = [number for number, record in enumerate(records) if isinstance(record, Start)]
-    found: list[Training] = []
-    # From the last to the first, since what a training lost shows in those after it: one that began at step 40 and was
-    # itself followed by one from step 20 leaves 20 of the first.
+    found: list[Attempt] = []
+    # From the last to the first, because later attempts show what an attempt lost. If the second one starts at step 40
+    # and the third at step 20, only 20 steps of the first remain.
     resumed: int | None = None
     for begin, end in reversed(list(pairwise([*starts, len(records)]))):
         start, own = records[begin], records[begin + 1 : end]
-        assert isinstance(start, Start)  # noqa: S101 - `starts` are the places of these
+        assert isinstance(start, Start)  # noqa: S101 - by the definition of `starts`
         reached = max((record.step for record in own), default=start.step)
         found.append(
-            Training(
+            Attempt(
                 start=start,
                 steps=tuple(record for record in own if isinstance(record, Step)),
                 evaluations=tuple(record for record in own if isinstance(record, Evaluation)),

@@ -1,4 +1,4 @@
-"""Tells each record to all who take them. Whatever fails here never ends a training."""
+"""Write each record to all sinks. A failure here never ends a run. The entry point is `open_metrics`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from trainer.metrics.record import Record
 
 
 class Sink(Protocol):
-    """Takes records, in order and from one thread."""
+    """A destination of records. Calls come in order, one at a time."""
 
     name: str
 
     def write(self, record: Record) -> None:
-        """Take one record, or raise what went wrong."""
+        """Write one record, or raise an error."""
 
     def close(self) -> None:
-        """No record comes any more; may be called twice."""
+        """Close the sink. Can be called again."""
 
 
 class Metrics:
-    """All sinks of this process: those of rank 0, none in any other.
+    """All sinks of this process. Only rank 0 has any.
 
-    Any thread may tell, one after another: one that ends the process tells the last record beside a main thread that
-    hangs or still trains. What comes after `close` is dropped.
+    Any thread may write: a thread that ends the process writes the last record while the main thread hangs or trains.
+    Records after `close` are dropped.
     """
 
     def __init__(self, sinks: Sequence[Sink], stream: TextIO | None = None) -> None:
@@ -38,19 +38,19 @@ class Metrics:
         self._failing: dict[str, int] = {}
         self._lock, self._closed = threading.RLock(), False
 
-    def tell(self, record: Record) -> None:
-        """Give the record to each sink. One that fails is said once, and again when it works again."""
+    def write(self, record: Record) -> None:
+        """Write the record to each sink. Print the first failure of a sink, and when it works again."""
         with self._lock:
             for sink in () if self._closed else self._sinks:
                 try:
                     sink.write(record)
-                except Exception as error:  # a training of days is worth more than any record of it
+                except Exception as error:  # a run is worth more than its records
                     self._failed(sink.name, error)
                 else:
                     self._worked(sink.name)
 
     def close(self) -> None:
-        """Ends all sinks. Can be repeated."""
+        """Close all sinks. Can be called again."""
         with self._lock:
             self._closed = True
             for sink in self._sinks:
@@ -63,12 +63,12 @@ class Metrics:
         lost = self._failing.get(name, 0)
         self._failing[name] = lost + 1
         if not lost:
-            _say(f"metrics: {name} can't be written: {error}; training goes on without", self._stream)
+            _log_line(f"metrics: {name} can't be written: {error}; training goes on without", self._stream)
 
     def _worked(self, name: str) -> None:
         lost = self._failing.pop(name, 0)
         if lost:
-            _say(f"metrics: {name} is written again; {lost} records are missing", self._stream)
+            _log_line(f"metrics: {name} is written again; {lost} records are missing", self._stream)
 
 
 def open_metrics(
@@ -80,10 +80,15 @@ def open_metrics(
     host: str = "",
     stream: TextIO | None = None,
 ) -> Metrics:
-    """The sinks of rank 0: `<directory>/<run>.jsonl`, events in `<directory>/tensorboard/<run>`, /metrics on `port`.
+    """Open the sinks of rank 0. A sink that can't be opened is one line on `stream`, and the others work.
 
-    No `directory` writes no files, port 0 serves nothing. What can't be opened is one line on `stream` (the standard
-    error output), and the others go on.
+    Args:
+        run: The run id.
+        directory: For `<run>.jsonl` and `tensorboard/<run>`. None writes no files.
+        tensorboard: Whether to write events for TensorBoard.
+        port: The port of /metrics, 0 for none.
+        host: The address of /metrics, "" for all.
+        stream: Where problems are printed, by default stderr.
     """
     makers: list[tuple[str, Callable[[], Sink]]] = []
     if directory is not None:
@@ -97,9 +102,9 @@ def open_metrics(
         try:
             sinks.append(make())
         except (OSError, OverflowError, ImportError) as error:
-            _say(f"metrics: no {name}: {error}; training goes on without", stream)
+            _log_line(f"metrics: no {name}: {error}; training goes on without", stream)
     return Metrics(sinks, stream)
 
 
-def _say(line: str, stream: TextIO | None) -> None:
+def _log_line(line: str, stream: TextIO | None) -> None:
     print(f"{line}\n", end="", file=stream or sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""What a run tells, one record at a time, and how a record is one line of JSON. Pure.
+"""The records of a run, each one line of JSON. Pure.
 
-docs/training-metrics.md has the table of all fields. A reader takes lines of its own FORMAT alone and ignores fields
-that it does not know; a field that changes its meaning or goes away is a new FORMAT.
+docs/training-metrics.md has the table of all fields. A reader only accepts lines with its FORMAT, and ignores unknown
+fields. A field that is removed or changes its meaning needs a new FORMAT.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What all records have. `time` is in seconds since 1970, `position` in samples since the start of the run."""
+    """The fields of all records. `time` is in seconds since 1970, `position` in samples since the start of the run."""
 
     kind: ClassVar[str]
 
@@ -29,7 +29,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Start(Record):
-    """Training begins, or goes on: `step` and `position` are those of the checkpoint, 0 without one."""
+    """Training starts or resumes. `step` and `position` are those of the checkpoint, 0 without one."""
 
     kind = "start"
 
@@ -49,9 +49,9 @@ class Start(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Record):
-    """The steps since the record before. `loss` is the mean per unit, `accuracy` the share of right answers.
+    """The steps since the previous record. `loss` is the mean per unit, `accuracy` the share of correct units.
 
-    `seconds` is the time of these steps; rates are of all processes together, `mfu` of each GPU.
+    `seconds` is the time of these steps. Rates are of all processes together, `mfu` of each GPU.
     """
 
     kind = "step"
@@ -70,7 +70,7 @@ class Step(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Record):
-    """The model was judged on the test data."""
+    """The model was evaluated on the test data."""
 
     kind = "evaluation"
 
@@ -81,9 +81,9 @@ class Evaluation(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Record):
-    """A checkpoint of this step was saved, failed, or was left out because another was still in flight.
+    """A checkpoint of this step was saved, failed, or was skipped because another was still in progress.
 
-    `blocked_seconds` is how long the training stood still for it, `durable_seconds` how long it took to be whole.
+    Training waited for `blocked_seconds`. The checkpoint was complete after `durable_seconds`.
     """
 
     kind = "checkpoint"
@@ -97,7 +97,7 @@ class Checkpoint(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm(Record):
-    """Training goes on, and somebody should look: `alarm` is what it is about, `message` one line."""
+    """A problem that does not stop training: `alarm` is its kind, `message` one line."""
 
     kind = "alarm"
 
@@ -116,10 +116,10 @@ class Stop(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """Training is over, for this time or for good. `seconds` since the process began.
+    """This attempt ended, after `seconds` since the start of the process.
 
-    `failed_rank` is the process that could not go on, and `exit_code` what it ended with; None where none failed alone,
-    or nobody could tell which did, as when one is killed.
+    `failed_rank` is the process that failed, and `exit_code` its exit code. It is None if no process failed alone, or
+    if it is unknown, as after a kill.
     """
 
     kind = "end"
@@ -140,7 +140,7 @@ _HINTS: Final[dict[str, dict[str, Any]]] = {
     for name, kind in KINDS.items()
 }
 
-# What came to a record later: lines from before it are whole without.
+# Fields that were added later. Older lines are valid without them.
 _LATER: Final[frozenset[str]] = frozenset(
     f"{kind.kind}.{each.name}"
     for kind in KINDS.values()
@@ -150,7 +150,7 @@ _LATER: Final[frozenset[str]] = frozenset(
 
 
 def to_line(record: Record) -> str:
-    """One line of JSON with its line feed. A number that is not finite is null, which JSON has."""
+    """Return one line of JSON with a line feed. Infinite and NaN become null, because JSON has neither."""
     values = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in asdict(record).items()
@@ -160,24 +160,24 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str) -> Record:
-    """The record of this line. Raises ValueError that says what is wrong with it."""
+    """Parse a line. Raise ValueError with the reason if it is invalid."""
     try:
         document: Any = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise ValueError(f"it is no JSON object but {_short(document)}")
+        raise ValueError(f"it must be a JSON object, not {_short(document)}")
     if document.get("format") != FORMAT:
-        raise ValueError(f"format is {_short(document.get('format'))}; expected {FORMAT}")
+        raise ValueError(f"format is {_short(document.get('format'))}; it must be {FORMAT}")
     kind = KINDS.get(str(document.get("kind")))
     if kind is None:
-        raise ValueError(f"kind is {_short(document.get('kind'))}; expected one of {', '.join(KINDS)}")
-    told = {
+        raise ValueError(f"kind is {_short(document.get('kind'))}; it must be one of {', '.join(KINDS)}")
+    values = {
         name: _value(name, hint, document)
         for name, hint in _HINTS[kind.kind].items()
         if name in document or f"{kind.kind}.{name}" not in _LATER
     }
-    return kind(**told)
+    return kind(**values)
 
 
 def _value(name: str, hint: Any, document: dict[str, Any]) -> Any:
@@ -190,11 +190,11 @@ def _value(name: str, hint: Any, document: dict[str, Any]) -> Any:
         kinds = get_args(hint) or (hint,)
         if value is None and float in kinds:
             return None if type(None) in kinds else math.nan
-        expected = "a text" if str in kinds else "a number" if float in kinds else "a whole number"
-        wanted = (*kinds, int) if float in kinds else kinds
-        allowed = isinstance(value, wanted) and not isinstance(value, bool)
+        expected = "a string" if str in kinds else "a number" if float in kinds else "a whole number"
+        types = (*kinds, int) if float in kinds else kinds
+        allowed = isinstance(value, types) and not isinstance(value, bool)
     if not allowed:
-        raise ValueError(f"{name} is {_short(value)}; expected {expected}")
+        raise ValueError(f"{name} is {_short(value)}; it must be {expected}")
     return float(value) if float in (get_args(hint) or (hint,)) else value
 
 

@@ -22,32 +22,32 @@ from typing import Final, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """What a checkpoint says of the time before it, in seconds; `began_at` since 1970, by the first host's clock."""
+    """The times before a checkpoint, in seconds; `began_at` is since 1970, by the clock of the first host."""
 
     useful_seconds: float
     total_seconds: float
     began_at: float
 
     def document(self) -> dict[str, float]:
-        """For JSON; `read` takes it back."""
+        """Return the values for JSON."""
         return asdict(self)
 
     @classmethod
     def read(cls, document: Mapping[str, object]) -> Carried:
-        """Raises ValueError that names the value that is no finite number, or negative."""
+        """Read the values of `document`. Raise ValueError if one is negative or not a finite number."""
         values = {}
         for each in fields(cls):
             value = document.get(each.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"goodput.{each.name} is {value!r}; expected a number of seconds")
+                raise ValueError(f"goodput.{each.name} is {value!r}; it must be a number of seconds")
             if not math.isfinite(value) or value < 0:
-                raise ValueError(f"goodput.{each.name} is {value}; expected a number of seconds from 0 on")
+                raise ValueError(f"goodput.{each.name} is {value}; it must be at least 0 seconds")
             values[each.name] = float(value)
         return cls(**values)
 
 
 class Goodput:
-    """Counts from its making on, and what an earlier checkpoint carried. Make it when the process starts."""
+    """Measure the goodput since the creation of this object, with the times before a checkpoint."""
 
     def __init__(
         self,
@@ -60,44 +60,44 @@ class Goodput:
         self._made = clock()
         self._carried = Carried(useful_seconds=0.0, total_seconds=0.0, began_at=wall())
         self._useful = 0.0
-        # Of the steps since the last `add`: how many, since when, how long they stood still, the seconds that the last
-        # of them ended after without that, and what one gave before them.
-        self._running, self._since, self._stood, self._passed = 0, 0.0, 0.0, 0.0
+        # Of the steps since the last `add`: their number, their start, their pauses, and the time until the end of the
+        # last one without pauses. `_per_step` is the useful time per step before them.
+        self._running, self._since, self._stalled, self._passed = 0, 0.0, 0.0, 0.0
         self._per_step: float | None = None
         self._stepped = False
         if carried is not None:
-            self.go_on_from(carried)
+            self.resume_from(carried)
 
-    def go_on_from(self, carried: Carried) -> None:
-        """The model was loaded from this checkpoint: what came before counts as it carries it."""
+    def resume_from(self, carried: Carried) -> None:
+        """Continue with the times of a checkpoint that was loaded."""
         self._carried = carried
         self._useful = 0.0
-        self._running, self._stood = 0, 0.0
+        self._running, self._stalled = 0, 0.0
 
     def step(self) -> None:
-        """A step is done, which the next `add` will count. The first one, which compiles, counts for nothing."""
+        """Count a step for the next `add`. The first step, which compiles, does not count."""
         if self._stepped:
             self._running += 1
-            self._passed = max(0.0, self._clock() - self._since - self._stood)
+            self._passed = max(0.0, self._clock() - self._since - self._stalled)
         else:
-            self._stepped, self._since, self._stood = True, self._clock(), 0.0
+            self._stepped, self._since, self._stalled = True, self._clock(), 0.0
 
-    def stand(self, seconds: float) -> None:
-        """The training stood still for so long between two steps or in one; the next `add` is told less it."""
-        self._stood += seconds
+    def pause(self, seconds: float) -> None:
+        """Count a pause of training. The next `add` does not include it."""
+        self._stalled += seconds
 
     def add(self, useful_seconds: float) -> None:
-        """The model learned for so long, in the steps since the last time."""
+        """Add the useful time of the steps since the last `add`."""
         self._useful += useful_seconds
         if self._running:
             self._per_step = useful_seconds / self._running
-        self._running, self._since, self._stood = 0, self._clock(), 0.0
+        self._running, self._since, self._stalled = 0, self._clock(), 0.0
 
     def carried(self) -> Carried:
-        """For the checkpoint of this moment: up to the last step, also where nobody has measured that yet.
+        """Return the times for a checkpoint now, with an estimate for the steps since the last `add`.
 
-        Steps since the last `add` count as those before it did, without their waits, and never as more than the time
-        that they took without `stand`; before the first `add` that time is all there is.
+        These steps count as much as the steps before them, but not more than their time without pauses. Before the
+        first `add`, that time counts.
         """
         useful = self._carried.useful_seconds + self._useful + self._unmeasured()
         return Carried(
@@ -110,13 +110,13 @@ class Goodput:
         return self._passed if self._per_step is None else min(self._passed, self._running * self._per_step)
 
     def share(self) -> float:
-        """0 to 1; 0 at the very beginning."""
+        """Return the goodput, 0 to 1."""
         now = self.carried()
         return now.useful_seconds / now.total_seconds if now.total_seconds else 0.0
 
     def _total(self) -> float:
-        # Pauses between trainings are known by the wall clock alone. Where that was set back, or another host's goes
-        # behind, the seconds that were counted are a lower bound.
+        # Only the wall clock includes the time between two attempts. If it was set back, or is behind the clock of
+        # another host, the counted seconds are a lower bound.
         counted = self._carried.total_seconds + (self._clock() - self._made)
         passed = self._wall() - self._carried.began_at
         return max(counted, passed, self._carried.useful_seconds + self._useful)
@@ -124,10 +124,9 @@ class Goodput:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Steps that follow one another, as rank 0 saw them.
+    """Successive steps as rank 0 measured them. `samples` are of all processes together.
 
-    `seconds` is their whole time; `samples` what all processes together trained on in it. Of the time
-    `data_wait_seconds` went by waiting for input, `checkpoint_stall_seconds` by standing still for a checkpoint.
+    `seconds` includes `data_wait_seconds`, the waits for input, and `checkpoint_stall_seconds`, those for checkpoints.
     """
 
     seconds: float
@@ -137,15 +136,15 @@ class Interval:
 
     @property
     def useful_seconds(self) -> float:
-        """Seconds in which the model learned."""
+        """The seconds without waits."""
         return max(0.0, self.seconds - self.data_wait_seconds - self.checkpoint_stall_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Rates of an interval: of all processes together, but for `mfu`, which is that of each GPU.
+    """Rates of all processes together, and the MFU of each GPU.
 
-    `units` are what the workload counts (samples or tokens). The shares are of the interval's seconds, 0 to 1.
+    Units are samples or tokens, by the workload. The shares are of the seconds of the interval, 0 to 1.
     """
 
     samples_per_second: float
@@ -163,14 +162,17 @@ def speed(
     processes: int,
     peak: float | None,
 ) -> Speed:
-    """Rates of `interval`, trained by `processes` GPUs of `peak` FLOP/s each.
+    """Return the rates of an interval on `processes` GPUs of `peak` FLOP/s each.
 
-    `flops_per_sample` counts forward and backward pass. MFU is what the model needs, without what is computed twice,
-    over what the GPUs could do (PaLM, https://arxiv.org/abs/2204.02311, appendix B); None where the one or the other
-    is not known. Raises ValueError for an interval of no time.
+    MFU is the FLOPs of the model, without recomputation, over the peak of the GPUs (PaLM,
+    https://arxiv.org/abs/2204.02311, appendix B). It is None if one of them is unknown. `flops_per_sample` counts the
+    forward and the backward pass.
+
+    Raises:
+        ValueError: The interval has no duration.
     """
     if interval.seconds <= 0:
-        raise ValueError(f"an interval of {interval.seconds} s has no speed; expected more than 0 s")
+        raise ValueError(f"an interval of {interval.seconds} s has no speed; it must be longer than 0 s")
     samples = interval.samples / interval.seconds
     mfu = None
     if flops_per_sample is not None and peak is not None:
@@ -189,7 +191,7 @@ Precision = Literal["bf16", "fp16", "tf32"]
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """Dense peaks of one GPU, in FLOP/s; None for a format that its tensor cores do not have."""
+    """Dense peaks of one GPU, in FLOP/s; None for a format that its tensor cores do not support."""
 
     bf16: float | None
     fp16: float
@@ -200,7 +202,7 @@ _V100: Final = Peak(bf16=None, fp16=125e12, tf32=None)
 _A100: Final = Peak(bf16=312e12, fp16=312e12, tf32=156e12)
 _HOPPER: Final = Peak(bf16=989e12, fp16=989e12, tf32=494.5e12)
 
-# The names are those that the driver gives (torch.cuda.get_device_name).
+# By the name of the driver (torch.cuda.get_device_name).
 PEAKS: Final[dict[str, Peak]] = {
     # https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf
     "Tesla T4": Peak(bf16=None, fp16=65e12, tf32=None),
@@ -228,6 +230,6 @@ PEAKS: Final[dict[str, Peak]] = {
 
 
 def peak(device: str, precision: str) -> float | None:
-    """Dense peak in FLOP/s of the GPU of this name; None for another device or a format without a figure."""
+    """Return the dense peak of a GPU in FLOP/s; None for an unknown device or format."""
     found = PEAKS.get(device)
     return getattr(found, precision, None) if found else None

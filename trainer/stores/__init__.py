@@ -1,6 +1,7 @@
-"""Where models and checkpoints are kept: a directory or a bucket, behind one small protocol. Needs no torch.
+"""Stores for models and checkpoints: a directory or an S3 bucket. Needs no torch.
 
-Whatever is written gets its name when it is whole and durable, so that a reader never sees a part of it.
+A file only gets its name when it is complete and durable, so that a reader never sees a part of it. The entry point is
+`destination`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 def destination(uri: str) -> Bucket | Directory:
-    """What `uri` names: s3://bucket/prefix, file:///path or a path. Raises ValueError that says what is wrong."""
+    """Return the store of a URI: s3://bucket/prefix, file:///path or a path. Raise ValueError if it is invalid."""
     scheme, host, path, _, _ = urlsplit(uri)
     if scheme == "s3":
         if not BUCKET.fullmatch(host):
-            raise ValueError(f"{uri!r} names no valid bucket; expected s3://bucket/prefix")
+            raise ValueError(f"{uri!r} has no valid bucket; it must be s3://bucket/prefix")
         return Bucket(host, path.strip("/"))
     if scheme == "file":
         if host not in ("", "localhost") or not path.startswith("/"):
-            raise ValueError(f"{uri!r} is not a file of this machine; expected file:///path")
+            raise ValueError(f"{uri!r} is not a local file; it must be file:///path")
         return Directory(Path(unquote(path)))
     if scheme or not uri:
-        raise ValueError(f"{uri!r} is neither s3://bucket/prefix nor file:///path nor a path")
+        raise ValueError(f"{uri!r} must be s3://bucket/prefix, file:///path or a path")
     return Directory(Path(uri))

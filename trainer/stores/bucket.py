@@ -1,4 +1,4 @@
-"""An S3 bucket, or a part of one, as a store: objects appear whole, S3 compares the SHA-256 of what arrived."""
+"""An S3 bucket with a prefix as a store. Objects appear completely, and S3 checks the SHA-256 of each upload."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer import contract
-from trainer.stores.protocol import BYTES, NO_NOTES, PIECE_BYTES, StoreError, Why, of_system
+from trainer.stores.protocol import BYTES, NO_NOTES, PIECE_BYTES, StoreError, Why, from_os_error
 
 T = TypeVar("T")
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 10, 60, 5
-# boto3 asks ATTEMPTS times by itself, but never for a body that breaks off; a call that took this long already is not
-# begun again, or a silent S3 would hold a save for ATTEMPTS times as long.
+# boto3 retries ATTEMPTS times, but not if the body of a response is cut off. A call that already took this long is not
+# repeated, because an S3 that does not respond would block a save for ATTEMPTS times as long.
 TRIES, LATEST_TRY_SECONDS = 2, 120.0
 CONFLICTS, CONFLICT_SECONDS = 4, 0.5
-# Above this a file is sent in parts, each with its own checksum, this many at a time.
+# A larger file is sent in parts, each with its own checksum, so many at a time.
 PART_BYTES, PARTS_AT_ONCE = 64 * 2**20, 4
 # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html: parts of one upload, keys of one DeleteObjects
 MOST_PARTS, MOST_KEYS = 10_000, 1_000
 
-# docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; a HEAD's errors have their status alone
+# docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; errors of HEAD only have a status
 MISSING = frozenset({"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "404"})
 REFUSED = frozenset(
     {
@@ -46,7 +46,7 @@ REFUSED = frozenset(
 )
 # The key exists: docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 EXISTS = frozenset({"PreconditionFailed", "412"})
-# Another request for the key was under way; S3 says that one should try again (same page).
+# Another request for the key was in progress; the same page says to retry.
 CONFLICT = "ConditionalRequestConflict"
 
 
@@ -120,22 +120,21 @@ class Bucket:
         return self._do("save", path, attempt)
 
     def probe(self, path: str) -> None:
-        """Begin an upload in parts under this name, and give it up: no object comes of it.
+        """Start a multipart upload for this path, and abort it, which creates no object.
 
-        It needs what writing needs (s3:PutObject, and the bucket's key in KMS), and s3:AbortMultipartUpload, as does an
-        upload that fails (docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html, "permissions"). A HEAD proves
-        nothing of writing; to remove a small object takes s3:DeleteObject, which who only writes models has not.
+        It needs the permissions to write (s3:PutObject, and the KMS key of the bucket) and s3:AbortMultipartUpload, as
+        does a failed upload (docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html, "permissions"). A HEAD
+        proves no write permission. Deleting a small object would need s3:DeleteObject, which saving a model does not.
         """
-
         from botocore.exceptions import ClientError
 
         def attempt() -> None:
             place = {"Bucket": self.name, "Key": self._key(path)}
-            begun = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")
+            created = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")
             try:
-                self._client.abort_multipart_upload(**place, UploadId=begun["UploadId"])
+                self._client.abort_multipart_upload(**place, UploadId=created["UploadId"])
             except ClientError as error:
-                if _code(error) != "NoSuchUpload":  # it was done, and the answer was lost
+                if _code(error) != "NoSuchUpload":  # it is aborted, and the response was lost
                     raise
 
         self._do("save", path, attempt)
@@ -150,7 +149,7 @@ class Bucket:
                 raise StoreError(message, _why(each["Code"]))
 
     def __getstate__(self) -> tuple[str, str]:
-        return self.name, self.prefix  # without the client: another process makes its own
+        return self.name, self.prefix  # without the client: another process creates its own
 
     def __setstate__(self, state: tuple[str, str]) -> None:
         for name, value in zip(("name", "prefix"), state, strict=True):
@@ -168,11 +167,11 @@ class Bucket:
         )
         region = os.environ.get(contract.REGION) or os.environ.get("AWS_DEFAULT_REGION")
         try:
-            # A session of its own: boto3's shared one must not be used by several threads while it makes a client.
+            # A new session: threads must not share boto3's default session while it creates a client.
             return boto3.session.Session().client("s3", region_name=region, config=settings)
-        except ValueError as error:  # of an endpoint that is no URL; botocore has no error of its own for it
+        except ValueError as error:  # an invalid endpoint URL; botocore has no own error for it
             raise StoreError(
-                f"cannot reach {self.uri('')}: {_line(error)}; expected a URL in AWS_ENDPOINT_URL, or none",
+                f"cannot reach {self.uri('')}: {_line(error)}. Set AWS_ENDPOINT_URL to a URL, or unset it",
                 "failed",
             ) from error
 
@@ -192,9 +191,9 @@ class Bucket:
 
     def _send_parts(self, file: Path, size: int, path: str, beside: Mapping[str, object]) -> None:
         place = {"Bucket": self.name, "Key": self._key(path)}
-        # What is kept beside an object is told at the beginning, or never.
-        begun = self._client.create_multipart_upload(**place, **beside, ChecksumAlgorithm="SHA256")
-        upload = {**place, "UploadId": begun["UploadId"]}
+        # Object metadata can only be set at the start.
+        created = self._client.create_multipart_upload(**place, **beside, ChecksumAlgorithm="SHA256")
+        upload = {**place, "UploadId": created["UploadId"]}
         step = max(PART_BYTES, math.ceil(size / MOST_PARTS))
 
         def part(number: int) -> dict[str, object]:
@@ -215,13 +214,13 @@ class Bucket:
                     raise
             self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": done})
         except BaseException:
-            # Else the parts are kept, unseen and paid for. Where even this fails, a lifecycle rule has to do it.
+            # Otherwise the invisible parts stay, and cost money. If this fails too, a lifecycle rule removes them.
             with suppress(Exception):
                 self._client.abort_multipart_upload(**upload)
             raise
 
     def _do(self, verb: str, path: str, work: Callable[[], T]) -> T:
-        """Do it; a body that breaks off is read once more, everything else boto3 has tried again already."""
+        """Do `work` and convert errors. Retry a response that was cut off; boto3 has retried the other errors."""
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -246,8 +245,8 @@ class Bucket:
                 raise StoreError(f"cannot {verb} {self.uri(path)}: {_line(error)}", "refused") from error
             except BotoCoreError as error:
                 raise StoreError(f"cannot {verb} {self.uri(path)}: {_line(error)}", "failed") from error
-            except OSError as error:  # of the file on this machine
-                raise of_system(verb, self.uri(path), error) from error
+            except OSError as error:  # of the local file
+                raise from_os_error(verb, self.uri(path), error) from error
         raise AssertionError("the last attempt returned or raised")
 
 

@@ -1,4 +1,4 @@
-"""A directory as a store: files get their names when they are whole and on the disk."""
+"""A directory as a store. Files get their names when they are complete and on the disk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.stores.protocol import BYTES, NO_NOTES, PIECE_BYTES, of_system
+from trainer.stores.protocol import BYTES, NO_NOTES, PIECE_BYTES, from_os_error
 
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory of this machine or of a shared file system, made when it is not there."""
+    """A local or shared directory, created when it does not exist."""
 
     path: Path
 
@@ -36,14 +36,14 @@ class Directory:
                         with suppress(FileNotFoundError):  # removed meanwhile
                             found[path] = file.stat().st_size
         except OSError as error:
-            raise of_system("list", str(root), error) from error
+            raise from_os_error("list", str(root), error) from error
         return found
 
     def read(self, path: str) -> bytes:
         try:
             return (self.path / path).read_bytes()
         except OSError as error:
-            raise of_system("read", self.uri(path), error) from error
+            raise from_os_error("read", self.uri(path), error) from error
 
     def fetch(self, path: str, file: Path) -> None:
         try:
@@ -51,7 +51,7 @@ class Directory:
                 while piece := source.read(PIECE_BYTES):
                     target.write(piece)
         except OSError as error:
-            raise of_system("read", self.uri(path), error) from error
+            raise from_os_error("read", self.uri(path), error) from error
 
     def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:  # noqa: ARG002
         with file.open("rb") as source:
@@ -64,9 +64,9 @@ class Directory:
         return self._write(path, [body], replace=False)
 
     def probe(self, path: str) -> None:
-        """A file of another name, written and removed: in the nearest directory that is there.
+        """Write and remove a temporary file in the nearest existing directory.
 
-        `os.access` would say yes for a full disk, and to root for much that takes nothing.
+        `os.access` does not detect a full disk, and returns True for root on read-only places.
         """
         target = self.path / path
         try:
@@ -82,7 +82,7 @@ class Directory:
             finally:
                 Path(name).unlink(missing_ok=True)
         except OSError as error:
-            raise of_system("save", str(target), error) from error
+            raise from_os_error("save", str(target), error) from error
 
     def delete(self, paths: Iterable[str]) -> None:
         places = set()
@@ -91,14 +91,14 @@ class Directory:
             try:
                 file.unlink(missing_ok=True)
             except OSError as error:
-                raise of_system("delete", str(file), error) from error
+                raise from_os_error("delete", str(file), error) from error
             places.add(file.parent)
         for place in places - {self.path}:
-            with suppress(OSError):  # not empty, or another did it
+            with suppress(OSError):  # not empty, or already removed
                 place.rmdir()
 
     def _write(self, path: str, pieces: Iterable[bytes], *, replace: bool) -> bool:
-        """Into a file of another name, then, when that is on the disk, under its own."""
+        """Write a temporary file, and rename it when it is on the disk."""
         target = self.path / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class Directory:
                 if replace:
                     part.replace(target)
                 else:
-                    # A link, for O_EXCL alone would show others a name whose content is not there yet.
+                    # A link, because O_EXCL would show the name before its content.
                     os.link(part, target)
             except FileExistsError:
                 return False
@@ -121,12 +121,12 @@ class Directory:
                 part.unlink(missing_ok=True)
             sync_directory(target.parent)
         except OSError as error:
-            raise of_system("save", str(target), error) from error
+            raise from_os_error("save", str(target), error) from error
         return True
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable: a file's fsync does not (man 2 fsync). Raises OSError."""
+    """Make the names in a directory durable, which fsync of a file does not (man 2 fsync). Raise OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -135,5 +135,5 @@ def sync_directory(path: Path) -> None:
 
 
 def _unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # nothing was written yet, or it was removed meanwhile
+    if not isinstance(error, FileNotFoundError):  # not written yet, or already removed
         raise error

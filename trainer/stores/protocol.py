@@ -1,4 +1,4 @@
-"""What every store can do, its errors, and a file that is hashed while it is written."""
+"""The interface of a store, its errors, and a file that is hashed while it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE_BYTES = 2**20
 
 
 class StoreError(Exception):
-    """What could not be done, where and why, in one line; `why` is missing, refused, full or failed (all others)."""
+    """A failure of a store, with a one-line message. `why` is missing, refused, full or failed (all others)."""
 
     def __init__(self, message: str, why: Why) -> None:
         super().__init__(message, why)
@@ -27,44 +27,44 @@ class StoreError(Exception):
 
 
 class Store(Protocol):
-    """Named byte strings; names are relative, with slashes. Every method raises StoreError when it fails."""
+    """Files by path; paths are relative, with slashes. Every method raises StoreError on a failure."""
 
     def uri(self, path: str) -> str:
-        """The full name, for people."""
+        """Return the full URI of a path, for messages."""
 
     def local(self, path: str) -> Path | None:
-        """Where this is a file of this machine, or None."""
+        """Return the local file of a path, None if the store is remote."""
 
     def list(self, prefix: str = "") -> dict[str, int]:
-        """All names that begin so, with their sizes in bytes. A listing that fails is never an empty one."""
+        """Return all paths with this prefix, and their sizes in bytes. A failed listing is never empty."""
 
     def read(self, path: str) -> bytes:
-        """The whole content."""
+        """Return the whole content."""
 
     def fetch(self, path: str, file: Path) -> None:
-        """Copy into a new file of this machine."""
+        """Copy the content to a new local file."""
 
     def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
-        """Copy a file of this machine into the store, of any size, in the place of what is there.
+        """Copy a local file of any size to the store, and replace what is there.
 
-        `kind` is a media type, `notes` are short ASCII texts, together at most 2 KB; S3 keeps both beside the object.
+        `kind` is a media type, `notes` are ASCII strings of at most 2 KB together. S3 stores both as object metadata.
         """
 
     def put(self, path: str, body: bytes, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
-        """The same with bytes; for small ones."""
+        """Write a small file, and replace what is there."""
 
     def put_if_absent(self, path: str, body: bytes) -> bool:
-        """Write unless the name is taken, as one step: of several at once one gets True."""
+        """Write a file if it does not exist, atomically: only one of several concurrent calls returns True."""
 
     def probe(self, path: str) -> None:
-        """Find out whether this name could be written, and leave nothing."""
+        """Check that the path can be written, and leave nothing."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove these; what is not there is no failure."""
+        """Delete files. A missing file is not an error."""
 
 
-def of_system(verb: str, place: str, error: OSError) -> StoreError:
-    """What the operating system said, as a StoreError."""
+def from_os_error(verb: str, place: str, error: OSError) -> StoreError:
+    """Return an OSError as a StoreError."""
     why: Why = "failed"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         why = "missing"
@@ -76,10 +76,10 @@ def of_system(verb: str, place: str, error: OSError) -> StoreError:
 
 
 class Hashed(io.RawIOBase):
-    """What `torch.save` writes into: it goes to `file`, and is counted and hashed (SHA-256) on the way.
+    """A file for `torch.save` that writes to `file`, and counts and hashes (SHA-256) what is written.
 
-    `hashlib` lets go of the interpreter's lock for all but tiny pieces. `error` is the file's own first one: torch.save
-    raises another instead, of a position that it did not expect, which does not name the cause.
+    `hashlib` releases the interpreter's lock except for tiny pieces. `error` is the first error of the file, because
+    torch.save raises an error of an unexpected position instead, which does not name the cause.
     """
 
     def __init__(self, file: Any) -> None:

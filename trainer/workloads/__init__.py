@@ -1,7 +1,7 @@
-"""What can be trained: the one interface that the loop knows, and the choice among those who have it.
+"""Models with their data: the interface `Workload`, and `load`, which chooses one.
 
-A workload is a data set and a model for it, in one file each. Needs neither torch nor numpy before `load`, so that
-settings are checked without them.
+Each workload is one file. This module needs neither torch nor numpy before `load`, so that settings can be checked
+without them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-# Data that comes with the trainer: scikit-learn's digits, and a book of 144 KB.
+# Data that is part of the trainer: the digits of scikit-learn, and a book of 144 KB.
 DIGITS = "digits"
 CORPUS = "corpus"
 CORPUS_DIRECTORY = Path(__file__).parents[1] / "corpus"
@@ -30,27 +30,26 @@ Split = Literal["train", "test"]
 
 
 class Workload(Protocol):
-    """A data set and a model for it. Everything here is the same in every process.
+    """A data set and a model for it. All members are the same in every process.
 
-    `model()` returns a module whose `forward(inputs, targets)` takes what `batch` returns, on the model's device, and
-    gives the summed loss of these samples and a float64 tensor of three sums: loss, units named rightly, units. It is
-    whole, so that it can be compiled whole, and never waits for the device. Sums and not means: processes have unequal
-    shares, and what adds up over them stays exact.
+    `model()` returns a module. Its `forward(inputs, targets)` takes the result of `batch`, on the device of the model.
+    It returns the summed loss and a float64 tensor of three sums: loss, correct units, units. It must not wait for the
+    device. It returns sums instead of means, because processes have unequal shares and sums over processes are exact.
     """
 
     @property
     def name(self) -> str:
-        """The model, one of MODELS."""
+        """The name of the model, one of MODELS."""
         ...
 
     @property
     def unit(self) -> Literal["samples", "tokens"]:
-        """What loss and accuracy are counted over."""
+        """The unit of loss and accuracy."""
         ...
 
     @property
     def units_per_sample(self) -> int:
-        """1 for images, the sequence's length for tokens."""
+        """1 for images, the sequence length for tokens."""
         ...
 
     @property
@@ -61,54 +60,60 @@ class Workload(Protocol):
 
     @property
     def source(self) -> str:
-        """Where the data come from, as it was given."""
+        """The data, as in the settings."""
         ...
 
     @property
     def digest(self) -> str:
-        """64 hexadecimal digits that other data do not have."""
+        """A hash of the data, 64 hexadecimal digits."""
         ...
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model learns."""
+        """The number of parameters of the model."""
         ...
 
     @property
     def flops_per_sample(self) -> int:
-        """Floating-point operations of one sample's forward and backward pass (a multiply-add is two)."""
+        """Floating-point operations of the forward and backward pass of one sample (a multiply-add is two)."""
         ...
 
     def model(self) -> nn.Module:
-        """A new model on the CPU; its weights depend on torch's random state alone."""
+        """Create a model on the CPU. Its weights only depend on torch's random state."""
         ...
 
     def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples, on the CPU, in memory of their own. Raises TrainerError."""
+        """Return a copy of the inputs and targets of these samples, on the CPU. Raise TrainerError."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """The data for the log and for the model's metadata."""
+        """Describe the data for the log and for the metadata of the model."""
         ...
 
 
 def load(data: str, model: str | None = None, sequence: int | None = None) -> Workload:
-    """The workload of `data` (`digits`, `corpus` or a directory) with `model`, one of MODELS, or the data's own.
+    """Load a workload.
 
-    `sequence` is the length of a sample in tokens, for GPT models. Raises TrainerError: for data that cannot be read,
-    with Exit.DATA; for a model that is unknown or not made for these data, with Exit.CONFIGURATION.
+    Args:
+        data: `digits`, `corpus` or a directory.
+        model: One of MODELS; None for the default model of the data.
+        sequence: The sequence length of a language model; None for the default of the model.
+
+    Raises:
+        TrainerError: The data can't be read (Exit.DATA), or the model does not support it (Exit.CONFIGURATION).
     """
     tokens = has_tokens(data)
-    fitting = TOKEN_MODELS if tokens else IMAGE_MODELS
-    if model is not None and model not in fitting:
+    models = TOKEN_MODELS if tokens else IMAGE_MODELS
+    if model is not None and model not in models:
         kind = "tokens" if tokens else "images"
         raise TrainerError(
             Exit.CONFIGURATION,
-            f"model: {model!r} cannot learn from {data!r}, which holds {kind}; expected {' or '.join(fitting)}",
+            f"model: {model!r} cannot learn from {data!r}, which has {kind}. Use {' or '.join(models)}",
         )
     if not tokens and sequence is not None:
         raise TrainerError(
-            Exit.CONFIGURATION, f"sequence length: {sequence}; {data!r} holds images, which have none"
+            Exit.CONFIGURATION,
+            f"sequence length: {sequence} is set, but {data!r} has images. Remove the option",
         )
     if tokens:
         from trainer.workloads import gpt
@@ -120,18 +125,18 @@ def load(data: str, model: str | None = None, sequence: int | None = None) -> Wo
 
 
 def has_tokens(data: str) -> bool:
-    """Whether `data` names token files (else: images). Raises TrainerError when it names neither."""
+    """Return whether `data` has tokens instead of images. Raise TrainerError if it has neither."""
     if data in (DIGITS, CORPUS):
         return data == CORPUS
     directory = Path(data)
     try:
         if directory.is_dir():
             return any((directory / name).exists() for name in (TRAIN_TOKENS, TEST_TOKENS))
-        complaint = "is not a directory"
-    except OSError as error:  # nobody may look there, or the file system is gone
-        complaint = f"cannot be looked at: {error.strerror or error}"
+        problem = "is not a directory"
+    except OSError as error:  # no permission, or the file system is gone
+        problem = f"cannot be read: {error.strerror or error}"
     raise TrainerError(
         Exit.DATA,
-        f"data: {directory} {complaint}; expected {DIGITS!r}, {CORPUS!r}, or a directory of MNIST's IDX "
-        f"files or of {TRAIN_TOKENS} and {TEST_TOKENS}",
+        f"data: {directory} {problem}; it must be {DIGITS!r}, {CORPUS!r}, or a directory with MNIST's IDX files "
+        f"or with {TRAIN_TOKENS} and {TEST_TOKENS}",
     )

@@ -1,7 +1,7 @@
-"""Image classification: scikit-learn's handwritten digits, or MNIST in its own files, and a small network for them.
+"""Image classification: scikit-learn's handwritten digits or MNIST, and a small convolutional network.
 
-The digits are the 1797 scans of 8 by 8 that scikit-learn carries (from the UCI set "Optical Recognition of Handwritten
-Digits"). MNIST is four IDX files, plain or gzipped; the format stands on http://yann.lecun.com/exdb/mnist/.
+The digits are the 1797 images of 8 by 8 pixels in scikit-learn (from the UCI data set "Optical Recognition of
+Handwritten Digits"). MNIST is four IDX files, plain or gzipped; http://yann.lecun.com/exdb/mnist/ has the format.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from trainer.workloads import DIGITS, Split
 
 CLASSES = 10
 TEST_SHARE = 0.2
-# The split is not the run's business: runs with different seeds are judged on the same test images.
+# The split does not depend on the run: runs with different seeds are evaluated on the same test images.
 SPLIT_SEED = 0
-UNSIGNED_BYTE = 0x08  # the only type of values that MNIST uses
+UNSIGNED_BYTE = 0x08  # the only data type in MNIST
 MNIST_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -43,7 +43,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Grey images `pixels` (count, height, width), 0 to `white`, and their `labels` 0 to 9."""
+    """Grey images `pixels` (count, height, width) from 0 to `white`, and their `labels` from 0 to 9."""
 
     pixels: Bytes
     labels: Bytes
@@ -55,7 +55,7 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What to learn from and what to be judged on; `digest` is the SHA-256 of all of it."""
+    """Training and test images."""
 
     source: str
     train: Images
@@ -63,12 +63,12 @@ class Dataset:
 
     @property
     def image_size(self) -> int:
-        """Height and width of every image, in pixels."""
+        """Height and width of each image, in pixels."""
         return int(self.train.pixels.shape[1])
 
     @property
     def digest(self) -> str:
-        """64 hexadecimal digits that change with any pixel, any label and the split."""
+        """The SHA-256 of all pixels, labels and the split."""
         total = hashlib.sha256()
         for part in (self.train, self.test):
             total.update(repr(part.pixels.shape).encode())
@@ -78,7 +78,7 @@ class Dataset:
 
 
 def load(source: str) -> Dataset:
-    """The images of `source`: `digits` or a directory. Raises TrainerError when they cannot be read."""
+    """Load the images of `source`: `digits` or a directory. Raise TrainerError if they can't be read."""
     try:
         return load_digits() if source == DIGITS else load_mnist(Path(source))
     except (OSError, EOFError, zlib.error, ValueError) as error:
@@ -86,10 +86,10 @@ def load(source: str) -> Dataset:
 
 
 def load_digits() -> Dataset:
-    """scikit-learn's digits. Its file is read directly: importing sklearn.datasets takes seconds and imports scipy."""
+    """Read the digits file of scikit-learn directly: the import of sklearn.datasets takes seconds and needs scipy."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
-        raise ValueError("digits need the package scikit-learn, which is not installed")
+        raise ValueError("digits: the package scikit-learn is not installed. Install it")
     file = Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     with gzip.open(file, "rt") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
@@ -101,7 +101,7 @@ def load_digits() -> Dataset:
 
 
 def stratified_split(labels: Bytes, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices to train on and to test on: `share` of every class goes to the test."""
+    """Return the indices for training and for test: `share` of each class is for test."""
     random = np.random.default_rng(seed)
     train, test = [], []
     for label in np.unique(labels):
@@ -113,10 +113,10 @@ def stratified_split(labels: Bytes, share: float, seed: int) -> tuple[NDArray[np
 
 
 def load_mnist(directory: Path) -> Dataset:
-    """MNIST's four files in `directory`, each plain or with the ending .gz."""
+    """Load the four files of MNIST in `directory`, each plain or with the suffix .gz."""
     if not directory.is_dir():
         raise ValueError(
-            f"{directory} is not a directory; expected {DIGITS!r} or a directory of MNIST's IDX files"
+            f"{directory} is not a directory; it must be one with MNIST's IDX files, or {DIGITS!r}"
         )
     files = [_find(directory, name) for name in MNIST_FILES]
     parts = []
@@ -124,18 +124,18 @@ def load_mnist(directory: Path) -> Dataset:
         pixels, labels = read_idx(images_file, dimensions=3), read_idx(labels_file, dimensions=1)
         if len(pixels) != len(labels) or not len(labels):
             raise ValueError(
-                f"{images_file} holds {len(pixels)} images and {labels_file} {len(labels)} labels"
+                f"{images_file} has {len(pixels)} images and {labels_file} has {len(labels)} labels"
             )
         if labels.max() >= CLASSES:
-            raise ValueError(f"{labels_file} holds the label {labels.max()}; expected 0 to {CLASSES - 1}")
+            raise ValueError(f"{labels_file} has the label {labels.max()}; it must be 0 to {CLASSES - 1}")
         if pixels.shape[1] != pixels.shape[2] or pixels.shape[1] < 8:
             height, width = pixels.shape[1:]
             raise ValueError(
-                f"{images_file} holds images of {height} x {width}; expected squares of at least 8 x 8"
+                f"{images_file} has images of {height} x {width}; they must be squares of at least 8 x 8"
             )
         parts.append(Images(pixels, labels, white=255))
     if parts[0].pixels.shape[1:] != parts[1].pixels.shape[1:]:
-        raise ValueError(f"{files[0]} and {files[2]} hold images of different sizes")
+        raise ValueError(f"{files[0]} and {files[2]} have images of different sizes")
     return Dataset(str(directory), *parts)
 
 
@@ -147,7 +147,7 @@ def _find(directory: Path, name: str) -> Path:
 
 
 def read_idx(file: Path, dimensions: int) -> Bytes:
-    """The array in an IDX file of bytes. Raises ValueError when the file is damaged or holds something else."""
+    """Read an IDX file of bytes. Raise ValueError if the file is damaged or has another type."""
     try:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -156,22 +156,19 @@ def read_idx(file: Path, dimensions: int) -> Bytes:
     expected = bytes((0, 0, UNSIGNED_BYTE, dimensions))
     if len(raw) < start or raw[:4] != expected:
         raise ValueError(
-            f"{file} begins with {raw[:4].hex() or 'nothing'}; expected {expected.hex()}, an IDX file of bytes"
+            f"{file} begins with {raw[:4].hex() or 'nothing'}; an IDX file of bytes must begin with {expected.hex()}"
         )
     shape = struct.unpack(f">{dimensions}I", raw[4:start])
     if len(raw) - start != math.prod(shape):
-        wanted = " x ".join(map(str, shape))
-        raise ValueError(
-            f"{file} is damaged: {len(raw) - start} bytes of values; its header promises {wanted}"
-        )
+        size = " x ".join(map(str, shape))
+        raise ValueError(f"{file} is damaged: {len(raw) - start} bytes of values; its header says {size}")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
 class ConvNet(nn.Module):
     """Two 3 x 3 convolutions and two linear layers: 151 thousand weights at 8 x 8, 421 thousand at 28 x 28.
 
-    Nothing in it depends on the other images of a batch (no batch normalisation), so that the same global batch gives
-    the same gradient however many processes share it.
+    It has no batch normalisation, so that the gradient of a global batch does not depend on the number of processes.
     """
 
     def __init__(self, image_size: int, classes: int, white: int) -> None:
@@ -195,22 +192,22 @@ class ConvNet(nn.Module):
         )
 
     def forward(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed loss of images (n, size, size) of bytes with these labels, and (loss, correct, images) as float64."""
+        """Return the summed loss of images (n, size, size) of bytes, and (loss, correct, images) as float64."""
         scores = self.scores(prepare(pixels, self.white, next(self.parameters()).dtype))
-        # Autocast does this by itself, FSDP's mixed precision does not: a sum over a batch needs 32 bits.
+        # A sum over a batch needs 32 bits. Autocast casts by itself, FSDP's mixed precision does not.
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
         loss = F.cross_entropy(exact, labels, reduction="sum")
         correct = (scores.argmax(1) == labels).sum()
-        seen = torch.full((), len(labels), dtype=torch.float64, device=loss.device)
-        return loss, torch.stack([loss.detach().double(), correct.double(), seen])
+        count = torch.full((), len(labels), dtype=torch.float64, device=loss.device)
+        return loss, torch.stack([loss.detach().double(), correct.double(), count])
 
     def scores(self, images: Tensor) -> Tensor:
-        """Scores (n, classes) of prepared images (n, 1, size, size)."""
+        """Return the scores (n, classes) of prepared images (n, 1, size, size)."""
         found: Tensor = self.classifier(self.features(images))
         return found
 
     def flops(self) -> int:
-        """Floating-point operations of the forward pass of one image, in convolutions and linear layers."""
+        """Count the floating-point operations of the forward pass of one image, in convolutions and linear layers."""
         total, side = 0, self.image_size
         for layer in (*self.features, *self.classifier):
             if isinstance(layer, nn.Conv2d):
@@ -223,12 +220,12 @@ class ConvNet(nn.Module):
 
 
 def prepare(pixels: Tensor, white: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Images (n, height, width) of bytes as the network wants them: (n, 1, height, width), 0 to 1."""
+    """Convert images (n, height, width) of bytes to network inputs (n, 1, height, width), 0 to 1."""
     return pixels.unsqueeze(1).to(dtype) / white
 
 
 class ImageClassification:
-    """The workload (`trainer.workloads.Workload`): name the digit on a grey image."""
+    """A `trainer.workloads.Workload`: classify the digit in a grey image."""
 
     name = "convnet"
     unit: Literal["samples", "tokens"] = "samples"
@@ -242,31 +239,28 @@ class ImageClassification:
             "train": (data.train.pixels, data.train.labels.astype(np.int64)),
             "test": (data.test.pixels, data.test.labels.astype(np.int64)),
         }
-        with torch.device("meta"):  # shapes alone: no memory, no random numbers
-            shapes = self._network()
+        with torch.device("meta"):  # only shapes: no memory, no random numbers
+            shapes = self.model()
         self.parameters = sum(parameter.numel() for parameter in shapes.parameters())
-        # The backward pass is counted as two forward ones: a gradient of the weights and one of the inputs.
+        # The backward pass counts as two forward passes: the gradients of the weights and of the inputs.
         self.flops_per_sample = 3 * shapes.flops()
 
     @cached_property
     def digest(self) -> str:
-        """As the data set's."""
+        """The digest of the data set."""
         return self.data.digest
 
-    def _network(self) -> ConvNet:
+    def model(self) -> ConvNet:
+        """Create a network on the CPU."""
         return ConvNet(self.data.image_size, CLASSES, self.data.train.white)
 
-    def model(self) -> ConvNet:
-        """A new network on the CPU."""
-        return self._network()
-
     def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
-        """Bytes (n, size, size) and labels (n) of these images."""
+        """Return the pixels (n, size, size) and labels (n) of these images."""
         pixels, labels = self._parts[split]
         return torch.from_numpy(pixels[indices]), torch.from_numpy(labels[indices])
 
     def describe(self) -> dict[str, Any]:
-        """Source, digest and sizes of the data."""
+        """Return source, digest and sizes of the data."""
         return {
             "source": self.source,
             "sha256": self.digest,

@@ -61,8 +61,12 @@ def load(
     store: Store, group: dist.ProcessGroup, model: nn.Module, said: list[str] | None = None, **more: Any
 ) -> Found | None:
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    say = (lambda _line: None) if said is None else said.append
-    wanted = {"model": state.fingerprint(state.model_tensors(model)), "data_digest": DIGEST, "say": say}
+    log_line = (lambda _line: None) if said is None else said.append
+    wanted = {
+        "model": state.fingerprint(state.model_tensors(model)),
+        "data_digest": DIGEST,
+        "log_line": log_line,
+    }
     return newest(store, group, Share(rank, size, rank, size), **{**wanted, **more})
 
 

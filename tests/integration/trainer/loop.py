@@ -63,7 +63,7 @@ def main(plan: dict[str, Any]) -> Exit:
         step += 1
         if step == 1:
             watch.enter("step")
-            stop.at_stake(True)
+            stop.set_unsaved_work(True)
             set_timeouts(60, stop.groups)
             note(plan, "first-step")
         for batch in range(plan.get("batches", 3)):
@@ -76,7 +76,7 @@ def main(plan: dict[str, Any]) -> Exit:
             agreed = stop.agreed()
             spent += time.perf_counter() - before
             if agreed:
-                note(plan, "agreed", calls=calls, phase=watch.phase, reason=stop.wish.reason, step=step)
+                note(plan, "agreed", calls=calls, phase=watch.phase, reason=stop.request.reason, step=step)
                 watch.enter("save", long=True)
                 if own.get("waits") == "save":
                     wait_without_end("save")

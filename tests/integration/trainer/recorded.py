@@ -19,13 +19,13 @@ from torch import Tensor
 
 from trainer import train
 from trainer.data import Step
-from trainer.training import Observer, Training
+from trainer.trainer import Observer, Trainer
 
 notes = Path(sys.argv.pop(1))
-learn = Training._learn
+learn = Trainer._train_step
 
 
-def noted(self: Training, step: Step, observer: Observer) -> Tensor | None:
+def noted(self: Trainer, step: Step, observer: Observer) -> Tensor | None:
     """The step itself, and then its note: the first pixels of each image, which tests make the image's number."""
     found = learn(self, step, observer)
     if found is None:
@@ -42,7 +42,7 @@ def noted(self: Training, step: Step, observer: Observer) -> Tensor | None:
     return found
 
 
-Training._learn = noted  # type: ignore[method-assign]
+Trainer._train_step = noted  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     train.process()

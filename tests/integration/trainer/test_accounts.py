@@ -22,7 +22,7 @@ from trainer.metrics.hub import Metrics
 from trainer.metrics.record import Checkpoint, Record, Step
 from trainer.metrics.throughput import Goodput
 from trainer.reporter import Reporter
-from trainer.training import Judged, Training
+from trainer.trainer import EvaluationResult, Trainer
 
 pytestmark = pytest.mark.trainer
 
@@ -66,18 +66,18 @@ def alone() -> Iterator[None]:
 def test_each_second_of_a_training_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that hold on a busy machine, too: what is known to be no use is in no useful second."""
     slower(monkeypatch, module, "gather", GATHERING)
-    slower(monkeypatch, Training, "check_weights", CHECKING)
-    slower(monkeypatch, Training, "_learn", LEARNING)
+    slower(monkeypatch, Trainer, "check_weights", CHECKING)
+    slower(monkeypatch, Trainer, "_learn", LEARNING)
     slower(monkeypatch, Saver, "_stage", COPYING)
     slower(monkeypatch, Saver, "warm", WARMING)
-    evaluate = Training.evaluate
+    evaluate = Trainer.evaluate
 
-    def judged(self: Training) -> Judged | None:
+    def evaluated(self: Trainer) -> EvaluationResult | None:
         found = evaluate(self)
         time.sleep(JUDGING)
-        return Judged(found.loss, found.accuracy, found.seconds + JUDGING) if found else None
+        return EvaluationResult(found.loss, found.accuracy, found.seconds + JUDGING) if found else None
 
-    monkeypatch.setattr(Training, "evaluate", judged)
+    monkeypatch.setattr(Trainer, "evaluate", evaluated)
     config = Config(
         steps=STEPS, log_every=10, evaluate_every=10, checkpoint_every=5, batch_size=16, owner="o"
     )
@@ -121,7 +121,7 @@ def test_unreported_time_is_carried_without_its_waits(
 ) -> None:
     slower(monkeypatch, module, "gather", 10 * GATHERING)
     slower(monkeypatch, Saver, "warm", WARMING)
-    slower(monkeypatch, Training, "_learn", LEARNING)
+    slower(monkeypatch, Trainer, "_learn", LEARNING)
     config = Config(steps=8, log_every=100, evaluate_every=100, checkpoint_every=4, batch_size=16, owner="o")
     own, goodput = training(config), Goodput()
     checkpoints = Checkpoints(str(tmp_path), own, goodput, lambda _line: None)
@@ -141,7 +141,7 @@ def test_a_training_without_checkpoints_counts_its_last_steps_too() -> None:
     found: list[float] = []
 
     class Noted(Reporter):
-        def stepped(self, training: Training) -> None:
+        def stepped(self, training: Trainer) -> None:
             super().stepped(training)
             found.append(goodput.carried().useful_seconds)
 

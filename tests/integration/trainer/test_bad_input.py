@@ -85,7 +85,7 @@ def test_checkpoint_of_another_model_is_reported_and_stays(
 ) -> None:
     store = Directory(tmp_path / "run")
     model, optimizer = trained(1)
-    own = saver(store, group, say=lambda _line: None)
+    own = saver(store, group, log_line=lambda _line: None)
     own.save(state.gather(model, optimizer), 1, 16)
     assert own.finish()
     own.close()
@@ -100,12 +100,12 @@ def test_checkpoint_of_another_model_is_reported_and_stays(
 
 def test_second_run_in_one_place_is_refused_with_its_owner(start: Start, tmp_path: Path) -> None:
     store = Directory(tmp_path / "run")
-    first = Owner(store, uuid.uuid4().hex, "first", say=lambda _line: None)
+    first = Owner(store, uuid.uuid4().hex, "first", log_line=lambda _line: None)
     first.claim()
     first.start()
     line = (
-        rf"checkpoints: {re.escape(str(tmp_path))}/run\S* belongs to run first \(process \d+ on .*\), which is alive; "
-        r"expected a place of this run's own: .*"
+        rf"checkpoints: {re.escape(str(tmp_path))}/run\S* belongs to run first \(process \d+ on .*\), which is alive. "
+        r"End that run, or use another place for this run"
     )
     try:
         refused(start.fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
@@ -136,7 +136,7 @@ def test_error_of_a_late_first_process_is_reported_once(start: Start, tmp_path: 
 def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
     promised = ("--expected-nodes", "4", "--processes-per-node", "2")
     told = "expected 4 nodes x 2 processes, found 1 nodes x 2 processes, 2 in all"
-    line = f"the world differs from the promise: {told}"
+    line = f"the world is not as expected: {told}"
     ended = refused(start.fork, Given(promised, Exit.WORLD_SIZE, line))
     lines = ended.output.splitlines()
     place = lines.index(f"world: {told}")
@@ -157,7 +157,7 @@ def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
 
 def test_batch_smaller_than_the_processes_is_refused(start: Start) -> None:
     line = (
-        "batch_size: 1 is less than the 2 processes; expected a sample per step for each of them at least, "
-        "or fewer processes"
+        "batch_size: 1 is less than the 2 processes; it must be at least one sample per process. "
+        "Use a larger batch or fewer processes"
     )
     refused(start.fork, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))

@@ -263,7 +263,7 @@ def test_a_bucket_that_is_not_there_or_refuses_is_told_in_one_line_before_the_tr
 ) -> None:
     if on:
         proxy.faults.append(Fault(on, times=99, status=403, code=code))
-    told = rf"^model_uri: cannot save s3://{bucket}/probed/r1/model\.pt: .*{code}.*; expected a place that .* can write"
+    told = rf"^model_uri: cannot save s3://{bucket}/probed/r1/model\.pt: .*{code}.*\. Use a place that .* can write"
     with pytest.raises(TrainerError, match=told) as caught:
         probe(f"s3://{bucket}/probed", "r1")
     assert caught.value.code == Exit.SAVE

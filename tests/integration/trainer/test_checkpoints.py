@@ -37,7 +37,7 @@ from trainer.stores import Directory, StoreError
 
 pytestmark = pytest.mark.trainer
 
-NOT_WHOLE = r"none of the 1 in .* is whole"
+NOT_WHOLE = r"all 1 in .* are damaged"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def saved(
     """Checkpoints of these steps in the store; returns the last one's tensors."""
     model, optimizer = network(), optimizer_of(network())
     optimizer = optimizer_of(model)
-    own = saver(store, group, say=lambda _line: None, **more)
+    own = saver(store, group, log_line=lambda _line: None, **more)
     done = 0
     for step in steps:
         train(model, optimizer, done + 1, step)
@@ -82,7 +82,9 @@ def test_a_run_that_is_resumed_ends_bit_by_bit_as_one_that_was_not(
 ) -> None:
     model, optimizer = trained(5)
     said: list[str] = []
-    own = saver(store, group, background=background, meeting=("127.0.0.1", meeting.port), say=said.append)
+    own = saver(
+        store, group, background=background, meeting=("127.0.0.1", meeting.port), log_line=said.append
+    )
     own.warm(state.gather(model, optimizer))
     assert own.finish()
     expected = copied(model, optimizer)
@@ -140,7 +142,9 @@ def test_what_is_no_tensor_is_refused() -> None:
         def get_extra_state(self) -> object:
             return {"a": 1}
 
-    with pytest.raises(TypeError, match=r"model\._extra_state: a checkpoint holds tensors only, found dict"):
+    with pytest.raises(
+        TypeError, match=r"model\._extra_state: a checkpoint can only have tensors, found dict"
+    ):
         state.model_tensors(Odd(2, 2))
 
 
@@ -305,7 +309,7 @@ def test_a_deletion_that_fails_is_counted_and_the_others_go_on(
         store.put(f"{layout.name(step)}/0-0.distcp", b"remains")
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, keep=1, say=said.append)
+    own = saver(store, group, keep=1, log_line=said.append)
     own.save(state.gather(model, optimizer), 4, 0)
     assert own.finish()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step-000000002", "step-000000004"]
@@ -347,7 +351,7 @@ def test_while_one_save_is_under_way_another_is_skipped_and_counted(
     store = Gate(tmp_path)
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, say=said.append)
+    own = saver(store, group, log_line=said.append)
     own.save(state.gather(model, optimizer), 1, 16)
     own.save(state.gather(model, optimizer), 2, 32)
     assert own.counts.skipped == 1
@@ -367,7 +371,7 @@ def test_a_save_that_does_not_end_becomes_one_alarm(tmp_path: Path, group: dist.
     model, optimizer = trained(1)
     said: list[str] = []
     now = [0.0]
-    own = saver(store, group, last_good=0, say=said.append, clock=lambda: now[0])
+    own = saver(store, group, last_good=0, log_line=said.append, clock=lambda: now[0])
     own.save(state.gather(model, optimizer), 1, 16)
     for step, seconds in ((2, 600.0), (3, 601.0), (4, 900.0)):
         now[0] = seconds
@@ -411,7 +415,7 @@ def test_a_save_that_fails_is_alarmed_and_tried_again_and_the_old_one_stays(
     model, optimizer = trained(2)
     said: list[str] = []
     now = iter(range(0, 100_000, 10))
-    own = saver(Full(tmp_path), group, last_good=1, say=said.append, clock=lambda: float(next(now)))
+    own = saver(Full(tmp_path), group, last_good=1, log_line=said.append, clock=lambda: float(next(now)))
     own.save(state.gather(model, optimizer), 2, 32)
     assert not own.finish()
     assert (own.counts.failed, own.counts.last_good_step) == (1, 1)
@@ -439,7 +443,7 @@ def test_a_copy_that_cannot_be_made_is_a_failed_save(
 ) -> None:
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, say=said.append)
+    own = saver(store, group, log_line=said.append)
 
     monkeypatch.setattr(own._stager, "stage", no_room)
     own.save(state.gather(model, optimizer), 1, 16)
@@ -453,7 +457,7 @@ def test_memory_for_copies_that_cannot_be_made_is_told_at_once(
 ) -> None:
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, say=said.append)
+    own = saver(store, group, log_line=said.append)
 
     with monkeypatch.context() as patched:
         patched.setattr(own._stager, "stage", no_room)
@@ -473,7 +477,7 @@ def test_a_background_process_that_cannot_be_started_is_told_with_its_reason(
 ) -> None:
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, background="process", meeting=("127.0.0.1", 1), say=said.append)
+    own = saver(store, group, background="process", meeting=("127.0.0.1", 1), log_line=said.append)
 
     def fail() -> None:
         raise SaveFailed("no process for you")
@@ -495,7 +499,7 @@ def test_where_the_copies_do_not_fit_into_shared_memory_threads_write(
         monkeypatch.setattr(engines, "free", lambda free=free: free)
         said: list[str] = []
         own = saver(
-            store, group, background="process", meeting=("127.0.0.1", 1), local_size=8, say=said.append
+            store, group, background="process", meeting=("127.0.0.1", 1), local_size=8, log_line=said.append
         )
         own._check_shared(tensors)
         assert isinstance(own._engine, engine)
@@ -511,10 +515,10 @@ def test_who_was_taken_over_finishes_nothing_and_then_saves_no_more(
     store: Directory, group: dist.ProcessGroup
 ) -> None:
     said: list[str] = []
-    owner = Owner(store, "same", "r1", say=said.append)
+    owner = Owner(store, "same", "r1", log_line=said.append)
     owner.claim()
     model, optimizer = trained(1)
-    own = saver(store, group, owner=owner, say=said.append)
+    own = saver(store, group, owner=owner, log_line=said.append)
     own.save(state.gather(model, optimizer), 1, 16)
     assert own.finish()
     Owner(store, "same", "r1").claim()
@@ -553,7 +557,7 @@ def test_where_the_background_process_is_gone_a_thread_writes_on(
 ) -> None:
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, background="process", meeting=("127.0.0.1", meeting.port), say=said.append)
+    own = saver(store, group, background="process", meeting=("127.0.0.1", meeting.port), log_line=said.append)
     own.warm(state.gather(model, optimizer))
     assert own.finish()
     assert isinstance(own._engine, InProcess)
@@ -574,7 +578,7 @@ def test_a_process_that_is_killed_while_it_writes_is_a_failed_save(
     model, optimizer = trained(1)
     said: list[str] = []
     store = Directory(tmp_path)
-    own = saver(store, group, background="process", meeting=("127.0.0.1", meeting.port), say=said.append)
+    own = saver(store, group, background="process", meeting=("127.0.0.1", meeting.port), log_line=said.append)
     own.warm(state.gather(model, optimizer))
     assert own.finish()
     assert isinstance(own._engine, InProcess)

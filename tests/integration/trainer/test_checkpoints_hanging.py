@@ -49,7 +49,9 @@ def ended(saver: Saver, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> tuple
     training = SimpleNamespace(
         step=7, position=112, model=None, optimizer=None, world=SimpleNamespace(rank=rank)
     )
-    own.__dict__.update(_saver=saver, _owner=owner, _training=training, _say=said.append, _notes=lambda: {})
+    own.__dict__.update(
+        _saver=saver, _owner=owner, _training=training, _log_line=said.append, _notes=lambda: {}
+    )
     return own.end(), said, owner
 
 

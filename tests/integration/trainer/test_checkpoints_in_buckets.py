@@ -16,7 +16,7 @@ from trainer.checkpoint import layout, state
 from trainer.checkpoint.engines import InProcess
 from trainer.contract import Exit, TrainerError
 from trainer.process import Process
-from trainer.scratch import clear, left_behind
+from trainer.scratch import clear, find_abandoned
 from trainer.stores import Bucket
 from trainer.stores import bucket as module
 
@@ -74,7 +74,7 @@ def test_a_process_that_is_killed_while_it_sends_leaves_nothing_on_this_machine(
         background="process",
         meeting=("127.0.0.1", meeting.port),
         scratch=tmp_path,
-        say=said.append,
+        log_line=said.append,
     )
     own.warm(state.gather(model, optimizer))
     assert own.finish()
@@ -108,7 +108,7 @@ def test_a_save_that_s3_refuses_is_alarmed_and_the_next_one_works(
 ) -> None:
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, scratch=tmp_path, say=said.append)
+    own = saver(store, group, scratch=tmp_path, log_line=said.append)
     fault = Fault(on, times=99, status=status, code=code)
     proxy.faults.append(fault)
     own.save(state.gather(model, optimizer), 1, 16)
@@ -177,7 +177,7 @@ def test_an_object_that_is_damaged_or_gone_is_passed_over(
     assert "is missing" in said[1]
     (copy,) = tmp_path.iterdir()
     assert copy == found.directory.parent
-    assert left_behind([copy.name], Process.own(), lambda _pid: None) == [
+    assert find_abandoned([copy.name], Process.own(), lambda _pid: None) == [
         copy.name
     ]  # once this process is gone
     found.forget()

@@ -89,9 +89,9 @@ def test_checkpoints_make_exactly_the_calls_of_the_page_below_their_prefix(
 ) -> None:
     """Claimed, saved (small, large, failed and again), kept to one, loaded, taken over, released."""
     store = Bucket(BUCKET, "runs/r1")
-    owner = Owner(store, "token", "r1", say=lambda _line: None)
+    owner = Owner(store, "token", "r1", log_line=lambda _line: None)
     owner.claim()
-    own = saver(store, group, owner=owner, scratch=tmp_path, keep=1, say=lambda _line: None)
+    own = saver(store, group, owner=owner, scratch=tmp_path, keep=1, log_line=lambda _line: None)
     own.save(state.gather(*trained(1)), 1, 16)
     assert own.finish()
     large, optimizer = trained(1, width=1024)  # a file of more than one part

@@ -61,7 +61,7 @@ def save_of_two(path: Path, background: str) -> tuple[int, list[str]]:
     port = int(os.environ["MASTER_PORT"])
     said: list[str] = []
     own = saver(
-        Directory(path), own_group, background=background, meeting=("127.0.0.1", port), say=said.append
+        Directory(path), own_group, background=background, meeting=("127.0.0.1", port), log_line=said.append
     )
     own.save(state.gather(wrapped, optimizer), 2, 32)
     own.staged()
@@ -149,7 +149,7 @@ def fail_in_one(path: Path) -> tuple[int, list[str], list[str]]:
     model, optimizer = trained(1)
     said: list[str] = []
     (path / "scratch").mkdir(exist_ok=True)
-    own = saver(Second(path / "store"), group(), say=said.append, scratch=path / "scratch")
+    own = saver(Second(path / "store"), group(), log_line=said.append, scratch=path / "scratch")
     own.save(state.gather(model, optimizer), 1, 16)
     assert not own.finish()
     dist.barrier()
@@ -168,11 +168,11 @@ def test_a_save_that_fails_in_one_process_fails_in_all_and_leaves_nothing(tmp_pa
 
 def save_apart(path: Path) -> tuple[list[str], list[int], list[str]]:
     """Every process into a directory of its own, as where each machine has its own disk."""
-    writer.SEEN_SECONDS = writer.LOOK_SECONDS = 0.1
+    writer.SEEN_SECONDS = writer.POLL_SECONDS = 0.1
     model, optimizer = trained(1)
     said: list[str] = []
     store = Directory(path / str(dist.get_rank()))
-    own = saver(store, group(), say=said.append)
+    own = saver(store, group(), log_line=said.append)
     own.save(state.gather(model, optimizer), 1, 16)
     assert not own.finish()
     return said, layout.finished(store.list()), list(store.list())
@@ -182,7 +182,7 @@ def test_a_place_that_the_machines_do_not_share_is_a_failed_save(tmp_path: Path)
     first, second = together(2, save_apart, tmp_path)
     reason = first[0][0].partition("reason=")[2]
     assert reason.startswith(f"process 0: cannot save {tmp_path}/0/step-000000001: process 1's file ")
-    assert reason.endswith("-1-0.distcp is not there: the place must be one that all machines share")
+    assert reason.endswith("-1-0.distcp is not there: all nodes must share this place")
     assert (len(first[0]), second[0]) == (1, [])
     assert first[1] == second[1] == []
     assert first[2] == []  # what it could see is removed again
@@ -266,7 +266,7 @@ def save_into_full(path: Path, limit: int) -> tuple[list[str], list[int]]:
     own_group = group()
     said: list[str] = []
     small, its_optimizer = trained(1, width=8)
-    own = saver(Directory(path), own_group, say=said.append)
+    own = saver(Directory(path), own_group, log_line=said.append)
     own.save(state.gather(small, its_optimizer), 1, 16)
     assert own.finish()
     large, its_optimizer = trained(1, width=1024)

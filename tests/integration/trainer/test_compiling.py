@@ -17,7 +17,7 @@ from trainer.contract import Exit, TrainerError
 from trainer.hang import Watch
 from trainer.parallel import FP32
 from trainer.shutdown import Stop
-from trainer.training import Observer, Training
+from trainer.trainer import Observer, Trainer
 from trainer.workloads import load
 from trainer.world import World
 
@@ -48,10 +48,10 @@ def group(tmp_path: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def own_training(config: Config, watch: Noted, stop: Stop) -> Training:
+def own_training(config: Config, watch: Noted, stop: Stop) -> Trainer:
     """A compiled training of this process alone."""
     device, data = torch.device("cpu"), load("digits")
-    return Training(config, ALONE, device, FP32, data, stop, cast(Watch, watch), compiled=True)
+    return Trainer(config, ALONE, device, FP32, data, stop, cast(Watch, watch), compiled=True)
 
 
 @pytest.mark.usefixtures("group")
@@ -66,7 +66,7 @@ def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
-    monkeypatch.setattr("trainer.training.set_timeouts", lambda limit, _groups: timeouts.append(limit))
+    monkeypatch.setattr("trainer.trainer.set_timeouts", lambda limit, _groups: timeouts.append(limit))
     torch._dynamo.reset()
     config = Config(compile="yes", epochs=3, batch_size=400, timeout_seconds=5, start_timeout_seconds=500)
     watch, stop = Noted(), Stop(patience=20, phase=lambda: "")

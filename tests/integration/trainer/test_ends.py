@@ -25,7 +25,7 @@ def test_world_that_differs_from_the_promise_ends_with_20(start: Start, operator
     said = "expected 4 nodes x 1 processes, found 1 nodes x 1 processes, 1 in all"
     lines = ended.output.splitlines()
     assert f"world: {said}" in lines
-    assert f"error: the world differs from the promise: {said}" in lines
+    assert f"error: the world is not as expected: {said}" in lines
     assert "Traceback" not in ended.output
 
 
@@ -33,7 +33,7 @@ def test_cuda_without_a_gpu_ends_with_21_and_never_trains(start: Start) -> None:
     ended = start.fork(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
     assert ended.code == Exit.NO_CUDA, ended.output
     assert ended.output.splitlines() == [
-        "error: device: told cuda, and this machine has 0 CUDA devices for 1 processes; expected one per process"
+        "error: device: cuda is required, and this node has 0 CUDA devices for 1 processes; there must be one per process"  # noqa: E501
     ]
 
 
@@ -58,7 +58,7 @@ def test_nodes_with_different_settings_end_with_2_and_name_them(start: Start, op
     assert [node.code for node in ended] == [Exit.CONFIGURATION] * 2, [node.output for node in ended]
     said = (
         "error: the processes differ in their settings: batch_size: 64 in process 0, 32 in process 1; "
-        "seed: 3 in process 0, 4 in process 1; expected the same in all"
+        "seed: 3 in process 0, 4 in process 1; they must be the same in all"
     )
     assert said in ended[0].output.splitlines()
     assert "the processes differ" not in ended[1].output, "it is said once"
@@ -93,9 +93,7 @@ def test_unwritable_model_place_ends_with_23_before_a_step(
     ]
     first, second = (node.end() for node in nodes)
     assert (first.code, second.code) == (Exit.SAVE, Exit.SAVE), first.output + second.output
-    told = (
-        f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory; expected a place that"
-    )
+    told = f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory. Use a place that"
     assert sum(line.startswith(told) for line in first.output.splitlines()) == 1
     assert "error: process 0 could not go on; its log says why" in second.output.splitlines()
     rest = [line for line in second.output.splitlines() if not line.startswith("log: can't write the copy ")]

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from tests.integration.trainer.test_steps import training
 from tests.integration.trainer.together import together
 from trainer.config import Config
-from trainer.training import Observer
+from trainer.trainer import Observer
 from trainer.workloads import gpt
 
 pytestmark = pytest.mark.trainer

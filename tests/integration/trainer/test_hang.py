@@ -23,10 +23,10 @@ pytestmark = pytest.mark.trainer
 
 def test_stillness_counts_only_the_time_that_was_watched() -> None:
     stillness = Stillness(longest_gap=2.0)
-    assert [stillness.look(7, now) for now in (0.0, 1.0, 2.5)] == [0.0, 1.0, 2.5]
-    assert stillness.look(7, 1000.0) == 4.5, "the process itself was stopped for the rest"
-    assert stillness.look(8, 1001.0) == 0.0
-    assert stillness.look(8, 1002.0) == 1.0
+    assert [stillness.update(7, now) for now in (0.0, 1.0, 2.5)] == [0.0, 1.0, 2.5]
+    assert stillness.update(7, 1000.0) == 4.5, "the process itself was stopped for the rest"
+    assert stillness.update(8, 1001.0) == 0.0
+    assert stillness.update(8, 1002.0) == 1.0
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_long_phase_has_time_and_a_short_one_that_stands_still_ends_the_proces
     code, line, work, more = wait_for(lambda: ends)[0]
     assert watch.hung
     assert code == Exit.HUNG
-    expected = "error: rank 3 hung: nothing came on for 0 s in this phase: step; stacks: "
+    expected = "error: rank 3 hung: no progress for 0 s in this phase: step; stacks: "
     assert line == expected + str(tmp_path / "dumps")
     assert more == {"linger": 5.0}
     assert len(ends) == 1

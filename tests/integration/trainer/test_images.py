@@ -106,15 +106,19 @@ def test_a_missing_file_is_named(mnist: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage", "said"),
     [
-        (0, lambda raw: b"", "begins with nothing; expected 00000803"),
-        (0, lambda raw: raw[:10], "expected 00000803"),
+        (0, lambda raw: b"", "begins with nothing; an IDX file of bytes must begin with 00000803"),
+        (0, lambda raw: raw[:10], "must begin with 00000803"),
         (0, lambda raw: raw[:-1], "is damaged: 23519 bytes of values; its header promises 30 x 28 x 28"),
         (1, lambda raw: raw + b"\0", "is damaged: 31 bytes of values; its header promises 30"),
-        (1, lambda raw: b"\0\0\x0d\x01" + raw[4:], "begins with 00000d01; expected 00000801"),
-        (0, lambda raw: idx(np.zeros((30, 28, 27))), "holds images of 28 x 27; expected squares"),
-        (0, lambda raw: idx(np.zeros((29, 28, 28))), "holds 29 images and"),
+        (
+            1,
+            lambda raw: b"\0\0\x0d\x01" + raw[4:],
+            "begins with 00000d01; an IDX file of bytes must begin with 00000801",
+        ),
+        (0, lambda raw: idx(np.zeros((30, 28, 27))), "has images of 28 x 27; they must be squares"),
+        (0, lambda raw: idx(np.zeros((29, 28, 28))), "has 29 images and"),
         (0, lambda raw: idx(np.zeros((30, 12, 12))), "hold images of different sizes"),
-        (1, lambda raw: raw[:-1] + b"\x0a", "holds the label 10; expected 0 to 9"),
+        (1, lambda raw: raw[:-1] + b"\x0a", "has the label 10; it must be 0 to 9"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_was_found_and_expected(

@@ -203,5 +203,5 @@ def test_a_gpu_gets_the_same_numbers_by_way_of_pinned_memory() -> None:
 
 
 def test_a_place_for_less_than_one_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 steps ahead"):
+    with pytest.raises(ValueError, match="ahead: 0"):
         Prefetcher(iter([]), CPU, ahead=0)

@@ -57,8 +57,8 @@ def test_process_that_hangs_ends_the_run_with_25_and_dumps(start: Start, tmp_pat
     assert ended.code == Exit.HUNG, ended.output
     assert 5 < took < 6 + 20
     dumps = tmp_path / "hangs" / "run"
-    assert "error: rank 0 hung: nothing came on for 6 s in this phase: " in ended.output
-    assert "trainer/training.py" in (dumps / "stacks_0").read_text()
+    assert "error: rank 0 hung: no progress for 6 s in this phase: " in ended.output
+    assert "trainer/trainer.py" in (dumps / "stacks_0").read_text()
     told = read_dump("flight_gloo_", str(dumps / "flight_gloo_0"))
     assert told["rank"] == 0
     assert [entry for entry in told["entries"] if entry["state"] != "completed"], told["entries"][-3:]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tests.integration.trainer.conftest import ROOT, Ended, Start, StartNode
 from trainer.contract import Exit, TrainerError
-from trainer.failure_broadcast import LoneError, Others, SharedError, alone
+from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, alone
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer
@@ -112,14 +112,14 @@ class Three:
         for each in self.others:
             each.join(self.store)
 
-    def _made(self, rank: int) -> Others:
+    def _made(self, rank: int) -> FailureBroadcast:
         world = World(rank=rank, size=3, local_rank=rank % 2, local_size=2, nodes=2)
 
         def leave(code: Exit, line: str, work: Callable[[], object], *, linger: float = 0.0) -> None:
             work()
             self.ends[rank].append((code, line))
 
-        return Others(world, leave=leave, last=lambda *told: self.told[rank].append(told))
+        return FailureBroadcast(world, leave=leave, last=lambda *told: self.told[rank].append(told))
 
     def wait(self, *ranks: int) -> None:
         until = time.monotonic() + 20
@@ -131,9 +131,9 @@ class Three:
 def test_first_failure_reaches_all_and_is_said_once_per_node() -> None:
     three = Three()
     began = time.monotonic()
-    three.others[1].tell(Exit.SAVE)
+    three.others[1].send(Exit.SAVE)
     assert 0.05 < time.monotonic() - began < 2.9, "it waits for the others, no longer"
-    three.others[1].tell(Exit.DATA)
+    three.others[1].send(Exit.DATA)
     three.wait(0, 2)
     time.sleep(1.5)
     line = "error: process 1 could not go on; its log says why"
@@ -145,7 +145,7 @@ def test_closed_process_hears_nothing_and_delays_nobody() -> None:
     three = Three()
     three.others[2].close()
     began = time.monotonic()
-    three.others[1].tell(Exit.SAVE)
+    three.others[1].send(Exit.SAVE)
     assert time.monotonic() - began < 5
     three.wait(0)
     assert not three.ends[2]
@@ -154,10 +154,10 @@ def test_closed_process_hears_nothing_and_delays_nobody() -> None:
 def test_errors_after_a_failure_elsewhere_are_held_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.failure_broadcast.HEARD_SECONDS", 1.0)
+    monkeypatch.setattr("trainer.failure_broadcast.ACKNOWLEDGE_SECONDS", 1.0)
     three = Three()
     three.others[0].wait_for_end()
-    three.others[1].tell(Exit.SAVE)
+    three.others[1].send(Exit.SAVE)
     three.wait(0)
     waits = threading.Thread(target=three.others[0].wait_for_end)
     waits.start()

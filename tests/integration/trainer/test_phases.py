@@ -90,7 +90,7 @@ def test_stop_with_nothing_to_save_waits_for_no_phase(start: Start, tmp_path: Pa
     for rank in range(2):
         slowed.entered(rank)
     ended = stop(slowed.node)
-    assert f"error: told to stop by SIGTERM 5 s ago and still in this phase: {phase};" in ended.output
+    assert f"error: stop requested by SIGTERM 5 s ago, still in this phase: {phase};" in ended.output
 
 
 def test_a_stop_of_one_process_while_all_load_is_agreed_before_the_first_step(
@@ -125,7 +125,7 @@ def test_stops_in_evaluation_and_model_save_lose_no_step(start: Start, tmp_path:
     assert again.code == 0, again.output
     said = (
         "nothing left to train: the checkpoint is of step 27, and this run's last one is 27; "
-        "the model is judged and saved as it is"
+        "the model is evaluated and saved"
     )
     assert again.output.splitlines().count(said) == 1
     assert (tmp_path / "model" / "run" / "model.pt").exists()

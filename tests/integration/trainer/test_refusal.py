@@ -27,7 +27,7 @@ def shown(ranks: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str],
     """What is said when these of three processes come, one on each machine; when each of them is done."""
     said: list[str] = []
     ended: dict[int, float] = {}
-    monkeypatch.setattr(consistency, "say", said.append)
+    monkeypatch.setattr(consistency, "log_line", said.append)
     monkeypatch.setenv("GROUP_RANK", "0")
     store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
 
@@ -61,12 +61,12 @@ def test_a_process_that_does_not_come_keeps_nobody_for_long(monkeypatch: pytest.
 def test_the_others_stay_until_the_table_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun would stop rank 0 before, as soon as one of them ends."""
     order: list[str] = []
-    say = consistency.table
+    log_line = consistency.table
 
     def slow(*words: object) -> list[str]:
         time.sleep(0.5)
         order.append("shown")
-        return say(*words)  # type: ignore[arg-type]
+        return log_line(*words)  # type: ignore[arg-type]
 
     monkeypatch.setattr(consistency, "table", slow)
     began = time.monotonic()

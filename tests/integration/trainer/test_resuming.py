@@ -221,7 +221,7 @@ def test_another_batch_size_ends_with_the_same_epochs(stopped_run: StoppedRun) -
 def test_another_seed_is_refused_since_it_is_another_order(undisturbed: Runs) -> None:
     ended = undisturbed.train(1, "--seed", "1").end()
     assert ended.code != 0
-    assert f"error: seed: the checkpoint of step {STEPS} is of a run with 0, this one has 1;" in ended.output
+    assert f"error: seed: the checkpoint of step {STEPS} has seed 0, this run has 1;" in ended.output
     assert "[rank" not in ended.output, "torch begins so each line of a process's own stack trace"
 
 

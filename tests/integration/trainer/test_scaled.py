@@ -23,10 +23,10 @@ from trainer.checkpoint.state import gather
 from trainer.config import Config
 from trainer.hang import Watch
 from trainer.optimizer import learning_rate
-from trainer.parallel import FP16, whole
+from trainer.parallel import FP16, full_tensor
 from trainer.shutdown import Stop
 from trainer.stores import Directory
-from trainer.training import Observer, Training
+from trainer.trainer import Observer, Trainer
 from trainer.workloads import load
 
 pytestmark = pytest.mark.trainer
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.trainer
 class Spoils(Observer):
     """Puts an infinity into the gradient that this process holds, before the update of the third step."""
 
-    def __init__(self, own: Training) -> None:
+    def __init__(self, own: Trainer) -> None:
         self._own = own
 
     def before_update(self) -> float:
@@ -45,7 +45,7 @@ class Spoils(Observer):
         return 0.0
 
 
-def spoil_the_loss(own: Training) -> None:
+def spoil_the_loss(own: Trainer) -> None:
     """In process 1 alone the third step's loss is infinite."""
     scale = own.scaler.scale
 
@@ -68,7 +68,7 @@ def overflow_in_one(parallel: str, clip: float) -> float:
         return adamw(*words, **{**more, "fused": True})
 
     with patch.object(torch.optim, "AdamW", fused):
-        own = Training(config, own_world(), device, FP16, load("digits"), stop, cast(Watch, Quiet()))
+        own = Trainer(config, own_world(), device, FP16, load("digits"), stop, cast(Watch, Quiet()))
     observer = Observer()
     if parallel == "ddp" or clip:  # what clips has looked at the gradients before the update
         spoil_the_loss(own)
@@ -76,7 +76,7 @@ def overflow_in_one(parallel: str, clip: float) -> float:
         observer = Spoils(own)
 
     def weights() -> list[Tensor]:
-        return [whole(each.detach()).clone() for each in own.network.parameters()]
+        return [full_tensor(each.detach()).clone() for each in own.network.parameters()]
 
     assert own.run(observer, 2)
     before, scale = weights(), own.scaler.get_scale()
@@ -95,9 +95,9 @@ def overflow_in_one(parallel: str, clip: float) -> float:
     return sum(each.double().sum().item() for each in last)
 
 
-def _updates(own: Training) -> set[float]:
+def _updates(own: Trainer) -> set[float]:
     state = gather(own.model, own.optimizer)
-    return {float(whole(each)) for name, each in state.items() if name.endswith(".step")}
+    return {float(full_tensor(each)) for name, each in state.items() if name.endswith(".step")}
 
 
 KINDS = (("ddp", 1.0), ("fsdp", 0.0), ("fsdp", 1.0))

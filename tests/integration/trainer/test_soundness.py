@@ -74,7 +74,7 @@ def test_run_that_diverges_leaves_the_last_good_checkpoint(
     )
     assert found, said
     assert int(found[3]) == (15 if log_every == 5 else 20)
-    assert "expected a lower learning_rate (it is 1e+38)" in said
+    assert "Use a lower learning_rate (it is 1e+38)" in said
     assert "Traceback" not in ended.output
     assert [each.name for each in sorted((place / "run").glob("step-*"))] == ["step-000000010"]
     last = json.loads((tmp_path / "metrics" / "run.jsonl").read_text().splitlines()[-1])

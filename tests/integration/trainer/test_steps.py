@@ -13,10 +13,10 @@ from tests.integration.trainer.together import own_world, together
 from trainer.config import Config
 from trainer.hang import Watch
 from trainer.parallel import FP32
-from trainer.parallel import whole as whole_tensor
+from trainer.parallel import full_tensor as whole_tensor
 from trainer.shutdown import Stop
 from trainer.train import model_weights
-from trainer.training import Observer, Training
+from trainer.trainer import Observer, Trainer
 from trainer.workloads import gpt, load
 
 pytestmark = pytest.mark.trainer
@@ -32,32 +32,32 @@ class Quiet:
         """Nothing."""
 
 
-def training(config: Config, stop: Stop | None = None) -> Training:
+def training(config: Config, stop: Stop | None = None) -> Trainer:
     stop = stop or Stop(patience=20, phase=lambda: "")
     workload = load(config.data)
-    return Training(config, own_world(), torch.device("cpu"), FP32, workload, stop, cast(Watch, Quiet()))
+    return Trainer(config, own_world(), torch.device("cpu"), FP32, workload, stop, cast(Watch, Quiet()))
 
 
 def go_on_at_each_step() -> list[bool]:
     """One process: four steps in one go, and each of the last three by a process that goes on from the one before."""
     gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=3, heads=2, width=128, sequence=16)  # 2.6 MB: several buckets
     config = Config(data="corpus", steps=100, evaluate_every=1000, batch_size=16, bucket_megabytes=1)
-    whole = training(config)
+    full_tensor = training(config)
     state = torch.get_rng_state()
-    assert whole.run(Observer(), 1)
+    assert full_tensor.run(Observer(), 1)
     assert torch.equal(torch.get_rng_state(), state)
     found = []
     for step in (1, 2, 3):
         part = training(config)
-        part.network.load_state_dict(copy.deepcopy(whole.network.state_dict()))
-        part.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
-        part.go_on(whole.step, whole.position)
-        for each in (part, whole):
+        part.network.load_state_dict(copy.deepcopy(full_tensor.network.state_dict()))
+        part.optimizer.load_state_dict(copy.deepcopy(full_tensor.optimizer.state_dict()))
+        part.resume(full_tensor.step, full_tensor.position)
+        for each in (part, full_tensor):
             assert each.run(Observer(), 1)
             assert (each.step, each.position) == (step + 1, 16 * (step + 1))
         found += [
             torch.equal(one, other)
-            for one, other in zip(part.network.parameters(), whole.network.parameters(), strict=True)
+            for one, other in zip(part.network.parameters(), full_tensor.network.parameters(), strict=True)
         ]
     return found
 
@@ -85,13 +85,13 @@ def stop_between_micro_batches(parallel: str) -> None:
     config = Config(
         steps=100, evaluate_every=1000, batch_size=16, micro_batch_size=1, parallel=parallel, compile="no"
     )
-    whole, stopped = training(config), training(config, StopAt(2 * 8 + 5))
-    assert whole.run(Observer(), 2)
+    full_tensor, stopped = training(config), training(config, StopAt(2 * 8 + 5))
+    assert full_tensor.run(Observer(), 2)
     assert not stopped.run(Observer())
     assert (stopped.step, stopped.position) == (2, 32)
     stopped.check_weights()
     assert all(parameter.grad is None for parameter in stopped.network.parameters())
-    for one, other in zip(stopped.network.parameters(), whole.network.parameters(), strict=True):
+    for one, other in zip(stopped.network.parameters(), full_tensor.network.parameters(), strict=True):
         assert torch.equal(whole_tensor(one), whole_tensor(other))
 
 

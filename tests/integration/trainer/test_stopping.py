@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.trainer.conftest import Node, Start
 from trainer.contract import Exit, TrainerError
-from trainer.shutdown import Stop, Urgency, Wish, patience
+from trainer.shutdown import Stop, StopRequest, Urgency, patience
 
 pytestmark = pytest.mark.trainer
 
@@ -100,7 +100,7 @@ def test_a_notice_stops_all_in_an_evaluation_and_an_old_one_nobody(start: Start,
     assert f"the notice {notice}" in [each["reason"] for each in told]
     ended = loop.node.end()
     assert set(exit_codes(ended.output).values()) == {Exit.STOPPED}, ended.output
-    assert f"warning: the notice {notice} is an old one; it counts once it is written anew" in ended.output
+    assert f"warning: the notice {notice} is an old one; it counts when it is written again" in ended.output
 
 
 def test_save_that_hangs_at_a_stop_is_named_and_ended(start: Start, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_save_that_hangs_at_a_stop_is_named_and_ended(start: Start, tmp_path: Pa
     began = time.monotonic()
     ended = loop.node.end()
     assert exit_codes(ended.output).get(1) == Exit.STOPPED, ended.output
-    assert "error: told to stop by SIGTERM 2 s ago and still in this phase: save; " in ended.output
+    assert "error: stop requested by SIGTERM 2 s ago, still in this phase: save; " in ended.output
     assert time.monotonic() - began < 30
 
 
@@ -141,10 +141,10 @@ def test_one_process_alone_stops_at_the_next_call(alone: Any) -> None:
     stop, ends = alone()
     assert not stop.agreed()
     os.kill(os.getpid(), signal.SIGINT)  # and no KeyboardInterrupt
-    wait_for(lambda: stop.wish.urgency == Urgency.SIGNAL)
+    wait_for(lambda: stop.request.urgency == Urgency.SIGNAL)
     assert stop.agreed()
     assert stop.agreed()
-    assert stop.wish.reason == "SIGINT"
+    assert stop.request.reason == "SIGINT"
     assert ends == []
 
 
@@ -156,7 +156,7 @@ def test_the_deadline_ends_the_process_once_and_names_the_phase(alone: Any) -> N
     assert time.monotonic() - began >= 0.3
     assert code == Exit.STOPPED
     assert line == (
-        "error: told to stop by SIGTERM 0 s ago and still in this phase: evaluation; "
+        "error: stop requested by SIGTERM 0 s ago, still in this phase: evaluation; "
         "ended without another checkpoint, what was saved before stays"
     )
     stop.close()
@@ -168,16 +168,16 @@ def test_with_nothing_at_stake_the_deadline_is_short_and_counts_from_then_on(
 ) -> None:
     monkeypatch.setattr("trainer.shutdown.PROMPT_SECONDS", 0.5)
     stop, ends = alone(patience=60)
-    stop.at_stake(True)
+    stop.set_unsaved_work(True)
     os.kill(os.getpid(), signal.SIGTERM)
-    wait_for(lambda: stop.wish.urgency == Urgency.SIGNAL)
+    wait_for(lambda: stop.request.urgency == Urgency.SIGNAL)
     time.sleep(1)
     assert ends == []
     began = time.monotonic()
-    stop.at_stake(False)
+    stop.set_unsaved_work(False)
     code, line, _ = wait_for(lambda: ends)[0]
     assert 0.4 < time.monotonic() - began < 10
-    assert (code, line.split(" s ago")[0]) == (Exit.STOPPED, "error: told to stop by SIGTERM 2")
+    assert (code, line.split(" s ago")[0]) == (Exit.STOPPED, "error: stop requested by SIGTERM 2")
 
 
 def test_before_there_is_anything_to_save_the_deadline_is_short(
@@ -214,7 +214,7 @@ def test_a_notice_has_no_deadline_and_a_signal_after_it_has_one(alone: Any, tmp_
     time.sleep(0.6)
     assert ends == []
     os.kill(os.getpid(), signal.SIGTERM)
-    assert "told to stop by SIGTERM" in wait_for(lambda: ends)[0][1]
+    assert "stop requested by SIGTERM" in wait_for(lambda: ends)[0][1]
 
 
 def test_earlier_notice_counts_once_it_is_written_again(alone: Any, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_notice_that_cannot_be_looked_at_is_told_once_and_ends_nothing(
     time.sleep(1.5)
     assert not stop.agreed()
     assert capfd.readouterr().err == (
-        f"warning: the notice {tmp_path / 'loop'} can't be looked at: Too many levels of symbolic links\n"
+        f"warning: the notice {tmp_path / 'loop'} can't be read: Too many levels of symbolic links\n"
     )
 
 
@@ -249,16 +249,16 @@ def test_a_forked_child_ends_by_its_own_signal_and_tells_its_parent_nothing(alon
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGTERM
     time.sleep(0.2)
-    assert stop.wish == Wish()
+    assert stop.request == StopRequest()
 
 
 def test_the_most_pressing_wish_counts_and_of_two_the_first() -> None:
     notice, early, late = (
-        Wish(Urgency.NOTICE, "n", 1.0),
-        Wish(Urgency.SIGNAL, "e", 2.0),
-        Wish(Urgency.SIGNAL, "l", 3.0),
+        StopRequest(Urgency.NOTICE, "n", 1.0),
+        StopRequest(Urgency.SIGNAL, "e", 2.0),
+        StopRequest(Urgency.SIGNAL, "l", 3.0),
     )
-    assert Wish().joined(notice) == notice
+    assert StopRequest().joined(notice) == notice
     assert notice.joined(early) == early
     assert early.joined(late) == early
     assert early.joined(notice) == early

@@ -132,27 +132,27 @@ def test_the_pages_way_to_use_a_text_byte_by_byte_works(
     [
         ("train.bin", None, "train.bin is missing"),
         ("val.bin", None, "val.bin is missing"),
-        ("train.bin", b"", "holds 0 tokens; expected at least 65, one sample of 64 and the token after it"),
-        ("val.bin", bytes(128), "val.bin holds 64 tokens; expected at least 65"),
-        ("train.bin", bytes(131), "is damaged: 131 bytes are no whole number of uint16, of 2 bytes each"),
+        ("train.bin", b"", "has 0 tokens; it must have at least 65, one sample of 64 and the token after it"),
+        ("val.bin", bytes(128), "val.bin has 64 tokens; it must have at least 65"),
+        ("train.bin", bytes(131), "is damaged: 131 bytes is not a multiple of 2, the size of uint16"),
         (
             "val.bin",
             bytes(198) + b"\x51\xc4" + bytes(100),
-            "val.bin holds the token 50257 at position 99; expected 0 to 50256, or a meta.json that says otherwise",
+            "val.bin has the token 50257 at position 99; it must be 0 to 50256",
         ),
         ("meta.json", b"{", "meta.json is not JSON: Expecting property name"),
         ("meta.json", b"\xff", "meta.json is not JSON: "),
-        ("meta.json", b"[]", 'meta.json holds no object; expected {"dtype": "uint16", "vocabulary": 50257}'),
-        ("meta.json", b'{"dtype": "int8"}', "dtype is 'int8'; expected uint8, uint16, uint32"),
-        ("meta.json", b'{"dtype": ["uint8"]}', "dtype is ['uint8']; expected uint8, uint16, uint32"),
+        ("meta.json", b"[]", 'meta.json must be an object such as {"dtype": "uint16", "vocabulary": 50257}'),
+        ("meta.json", b'{"dtype": "int8"}', "dtype is 'int8'; it must be uint8, uint16, uint32"),
+        ("meta.json", b'{"dtype": ["uint8"]}', "dtype is ['uint8']; it must be uint8, uint16, uint32"),
         (
             "meta.json",
             b'{"vocabulary": 65537}',
-            "vocabulary is 65537; expected 2 to 65536, as uint16 can hold",
+            "vocabulary is 65537; it must be 2 to 65536 for uint16",
         ),
-        ("meta.json", b'{"vocabulary": true}', "vocabulary is True; expected 2 to 65536"),
-        ("meta.json", b'{"vocabulary": 1}', "vocabulary is 1; expected 2 to 65536"),
-        ("meta.json", b'{"vocabulary": 9}', "expected 0 to 8, or a meta.json that says otherwise"),
+        ("meta.json", b'{"vocabulary": true}', "vocabulary is True; it must be 2 to 65536"),
+        ("meta.json", b'{"vocabulary": 1}', "vocabulary is 1; it must be 2 to 65536"),
+        ("meta.json", b'{"vocabulary": 9}', "it must be 0 to 8"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_was_found_and_expected(
@@ -207,7 +207,7 @@ def test_of_a_large_file_first_last_and_spaced_blocks_are_examined_and_every_tok
         change(position, 50256 - int(kept[position]))
         assert load(str(tokens), "gpt-tiny").digest != before
         change(position, 60000)
-        assert f"holds the token 60000 at position {position};" in refused(tokens, "gpt-tiny")[1]
+        assert f"has the token 60000 at position {position};" in refused(tokens, "gpt-tiny")[1]
     change(200, 60000)
     workload = load(str(tokens), "gpt-tiny")
     assert workload.digest == before
@@ -249,25 +249,25 @@ def test_data_choose_the_kind_of_model(tokens: Path, tmp_path_factory: pytest.Te
             "gpt-124M",
             None,
             Exit.CONFIGURATION,
-            "model: 'gpt-124M' cannot learn from 'digits', which holds",
+            "model: 'gpt-124M' cannot learn from 'digits', which has",
         ),
-        ("corpus", "convnet", None, Exit.CONFIGURATION, f"holds tokens; expected {' or '.join(MODELS[1:])}"),
+        ("corpus", "convnet", None, Exit.CONFIGURATION, f"has tokens. Use {' or '.join(MODELS[1:])}"),
         ("corpus", "gpt-9000M", None, Exit.CONFIGURATION, "model: 'gpt-9000M' cannot learn from 'corpus'"),
         (
             "digits",
             None,
             64,
             Exit.CONFIGURATION,
-            "sequence length: 64; 'digits' holds images, which have none",
+            "sequence length: 64 is set, but 'digits' has images",
         ),
         ("corpus", None, 0, Exit.CONFIGURATION, "sequence length: 0 is less than 1"),
-        ("corpus", None, 22049, Exit.DATA, "val.bin holds 22049 tokens; expected at least 22050"),
+        ("corpus", None, 22049, Exit.DATA, "val.bin has 22049 tokens; it must have at least 22050"),
         (
             "none",
             None,
             None,
             Exit.DATA,
-            "data: none is not a directory; expected 'digits', 'corpus', or a directory",
+            "data: none is not a directory; it must be 'digits', 'corpus', or a directory",
         ),
     ],
 )
@@ -283,9 +283,7 @@ def test_a_place_that_cannot_be_looked_at_is_told_in_one_line() -> None:
     """As where a file system is gone, or a directory is another user's: no name is that long anywhere."""
     found, message = refused("/" + "a" * 300)
     assert found == Exit.DATA
-    assert re.fullmatch(
-        r"data: /a{300} cannot be looked at: File name too long; expected 'digits', .*", message
-    )
+    assert re.fullmatch(r"data: /a{300} cannot be read: File name too long; it must be 'digits', .*", message)
 
 
 def test_the_list_of_models_is_there_before_torch_and_numpy_are() -> None:

@@ -15,7 +15,7 @@ from trainer.config import Config
 from trainer.hang import Watch
 from trainer.parallel import prepare
 from trainer.shutdown import Stop
-from trainer.training import Observer, Training
+from trainer.trainer import Observer, Trainer
 from trainer.workloads import load
 from trainer.world import World
 
@@ -40,7 +40,7 @@ def steps_that_may_not_wait(rank: int, size: int, folder: str, data: str, precis
     )
     stop = Stop(patience=20, phase=lambda: "")
     world = World(rank, size, rank, size, 1)
-    own = Training(config, world, device, prepare(precision, device), load(data), stop, cast(Watch, Quiet()))
+    own = Trainer(config, world, device, prepare(precision, device), load(data), stop, cast(Watch, Quiet()))
     assert own.run(Observer(), 3)  # libraries are loaded and memory is taken: these may wait
     torch.cuda.synchronize(device)
     torch.cuda.set_sync_debug_mode("error")

@@ -89,7 +89,7 @@ KILLED = """
 import os
 if "RANK" in os.environ:
     import signal
-    from trainer.training import Training
+    from trainer.trainer import Training
     learn = Training._learn
     def killed(self, step, observer):
         found = learn(self, step, observer)
@@ -105,7 +105,7 @@ SLOWED = """
 import os
 if "RANK" in os.environ and "SLOW_STEP" in os.environ:
     import time
-    from trainer.training import Training
+    from trainer.trainer import Training
     learn = Training._learn
     def slowed(self, step, observer):
         found = learn(self, step, observer)

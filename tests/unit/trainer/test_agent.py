@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.contract import Exit, TrainerError
-from trainer.world import check_restarts, would_start_anew
+from trainer.world import check_restarts, will_restart_processes
 
 pytestmark = pytest.mark.unit
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize(("done", "most", "again"), [("0", "0", False), ("0", "3", True), ("3", "3", False)])
 def test_it_does_while_restarts_are_left(done: str, most: str, again: bool) -> None:
     said = {"TORCHELASTIC_RESTART_COUNT": done, "TORCHELASTIC_MAX_RESTARTS": most}
-    assert would_start_anew(said) == again
+    assert will_restart_processes(said) == again
 
 
 def test_without_an_agent_nobody_does() -> None:
-    assert not would_start_anew({})
+    assert not will_restart_processes({})
 
 
 SHARED = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -28,7 +28,7 @@ def test_machines_that_share_a_store_between_attempts_cannot_be_restarted() -> N
         check_restarts(2, SHARED)
     assert refused.value.code == Exit.CONFIGURATION
     assert str(refused.value) == (
-        "max-restarts: 3 on 2 machines, whose processes could not meet again once started anew; expected "
+        "max-restarts: 3 on 2 nodes, whose processes could not meet after a restart. Use "
         "--rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which python -m trainer.entrypoint sets, "
         "or --max-restarts 0"
     )

@@ -96,6 +96,6 @@ def test_an_endpoint_that_is_no_url_is_told_as_a_failure_of_the_store(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
-    line = r"^cannot reach s3://b/p: Invalid endpoint: nonsense; expected a URL in AWS_ENDPOINT_URL, or none$"
+    line = r"^cannot reach s3://b/p: Invalid endpoint: nonsense\. Set AWS_ENDPOINT_URL to a URL, or unset it$"
     with pytest.raises(StoreError, match=line):
         Bucket("b", "p").probe("model.pt")

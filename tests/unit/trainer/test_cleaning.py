@@ -32,7 +32,7 @@ def steps(store: Directory) -> list[int]:
 
 
 def owner(store: Directory) -> Owner:
-    made = Owner(store, "same", "r1", say=lambda _line: None)
+    made = Owner(store, "same", "r1", log_line=lambda _line: None)
     made.claim()
     return made
 

@@ -81,10 +81,10 @@ def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
         "model: 'llama' is none of convnet, gpt-tiny",
         "precision: 'int8' is none of auto, bf16, fp16, fp32",
         "weight_decay: nan is no number",
-        "metrics_port: 70000 is no port",
-        "checkpoint_uri: 'ftp://x/y' is neither s3://bucket/prefix nor file:///path nor a path",
+        "metrics_port: 70000 is not a port",
+        "checkpoint_uri: 'ftp://x/y' must be s3://bucket/prefix, file:///path or a path",
         "TRAINYARD_EXPECTED_NODES: '2.5' is not a whole number",
-        "model_uri: 'https://x/y' is neither s3://bucket/prefix nor file:///path nor a path",
+        "model_uri: 'https://x/y' must be s3://bucket/prefix, file:///path or a path",
     ):
         assert part in message
 

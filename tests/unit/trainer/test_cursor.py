@@ -133,5 +133,5 @@ def test_the_order_is_the_one_that_it_has_always_been() -> None:
 def test_nothing_to_learn_from_is_refused(samples: int, batch_size: int) -> None:
     with pytest.raises(ValueError, match=f"{samples} samples in batches of {batch_size}"):
         Cursor(samples, 0, batch_size)
-    with pytest.raises(ValueError, match="position -1"):
+    with pytest.raises(ValueError, match="position: -1"):
         Cursor(1, 0, 1).batch(-1)

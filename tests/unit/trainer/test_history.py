@@ -16,13 +16,13 @@ from trainer.metrics.record import Record, to_line
 pytestmark = pytest.mark.unit
 
 
-def lines(*trainings: list[Record]) -> list[str]:
-    return [to_line(record) for each in trainings for record in each]
+def lines(*attempts: list[Record]) -> list[str]:
+    return [to_line(record) for each in attempts for record in each]
 
 
 def test_a_run_without_restart_is_one_training_and_all_of_it_counts() -> None:
     history = read_history([*lines(training(0, 50)), to_line(EVALUATION)], "r1.jsonl")
-    (only,) = history.trainings
+    (only,) = history.attempts
     assert history.run == "r1"
     assert [step.step for step in only.steps] == [10, 20, 30, 40, 50]
     assert only.evaluations == (EVALUATION,)
@@ -31,53 +31,53 @@ def test_a_run_without_restart_is_one_training_and_all_of_it_counts() -> None:
 
 def test_what_came_after_the_checkpoint_is_lost() -> None:
     history = read_history(lines(training(0, 50), training(30, 60, 1)), "x")
-    first, second = history.trainings
-    assert [first.kept(step) for step in first.steps] == [True, True, True, False, False]
-    assert all(second.kept(step) for step in second.steps)
+    first, second = history.attempts
+    assert [first.is_kept(step) for step in first.steps] == [True, True, True, False, False]
+    assert all(second.is_kept(step) for step in second.steps)
 
 
 def test_a_training_that_went_on_where_the_last_ended_loses_nothing() -> None:
-    first, _ = read_history(lines(training(0, 50), training(50, 60, 1)), "x").trainings
+    first, _ = read_history(lines(training(0, 50), training(50, 60, 1)), "x").attempts
     assert first.lost_after is None
 
 
 def test_an_older_checkpoint_takes_back_the_work_of_both_before_it() -> None:
     first, second, _ = read_history(
         lines(training(0, 50), training(40, 60, 1), training(20, 90, 2)), "x"
-    ).trainings
+    ).attempts
     assert (first.lost_after, second.lost_after) == (20, 20)
 
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=6))
 def test_of_each_step_exactly_one_record_counts(plan: list[tuple[int, int]]) -> None:
-    reached, trainings = 0, []
+    reached, attempts = 0, []
     for number, (back, on) in enumerate(plan):
         begin = max(0, reached - back)
         reached = begin + on
-        trainings.append(training(begin, reached, number, every=1))
-    history = read_history(lines(*trainings), "x")
-    counted = [step.step for each in history.trainings for step in each.steps if each.kept(step)]
+        attempts.append(training(begin, reached, number, every=1))
+    history = read_history(lines(*attempts), "x")
+    counted = [step.step for each in history.attempts for step in each.steps if each.is_kept(step)]
     assert counted == list(range(1, reached + 1))
 
 
 def test_bad_lines_are_named_and_skipped() -> None:
     good = lines(training(0, 30))
     history = read_history([*good[:2], '{"form\n', *good[2:], "\n", "[]\n"], "r1.jsonl")
-    assert len(history.trainings[0].steps) == 3
+    assert len(history.attempts[0].steps) == 3
     assert len(history.problems) == 2
-    assert history.problems[0].startswith("r1.jsonl line 3 is skipped: it is no JSON: ")
-    assert history.problems[1] == "r1.jsonl line 7 is skipped: it is no JSON object but []"
+    assert history.problems[0].startswith("r1.jsonl line 3 is skipped: it is not JSON: ")
+    assert history.problems[1] == "r1.jsonl line 7 is skipped: it must be a JSON object, not []"
 
 
 @pytest.mark.parametrize(
     ("given_", "said"),
     [
-        ([], "r1.jsonl holds no records of a training"),
-        (["\n"], "r1.jsonl holds no records of a training"),
-        (["x\n"], "r1.jsonl holds no records of a training; r1.jsonl line 1 is skipped: it is no JSON"),
-        (lines([START]), "r1.jsonl holds no steps yet"),
-        (lines([STEP]), "r1.jsonl holds no steps yet"),
+        ([], "r1.jsonl has no records of a run"),
+        (["\n"], "r1.jsonl has no records of a run"),
+        (["x\n"], "r1.jsonl has no records of a run; r1.jsonl line 1 is skipped: it is not JSON"),
+        (lines([START]), "r1.jsonl has no steps yet"),
+        (lines([STEP]), "r1.jsonl has no steps yet"),
     ],
 )
 def test_nothing_to_draw_is_an_error_that_says_so(given_: list[str], said: str) -> None:
@@ -87,5 +87,5 @@ def test_nothing_to_draw_is_an_error_that_says_so(given_: list[str], said: str) 
 
 def test_a_loss_that_is_no_number_is_a_step_like_another() -> None:
     history = read_history(lines([START, replace(STEP, loss=float("nan"))]), "x")
-    assert len(history.trainings[0].steps) == 1
+    assert len(history.attempts[0].steps) == 1
     assert history.problems == ()

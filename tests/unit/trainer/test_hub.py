@@ -61,7 +61,7 @@ def test_one_that_fails_is_said_once_and_the_others_are_told() -> None:
     failing, other = Taker("records", failures=3), Taker("other")
     metrics = Metrics([failing, other], said)
     for _ in range(5):
-        metrics.tell(STEP)
+        metrics.write(STEP)
     assert len(other.told) == 5
     assert len(failing.told) == 2
     assert said.getvalue().splitlines() == [
@@ -69,7 +69,7 @@ def test_one_that_fails_is_said_once_and_the_others_are_told() -> None:
         "metrics: records is written again; 3 records are missing",
     ]
     failing.failures = 1
-    metrics.tell(STEP)
+    metrics.write(STEP)
     assert said.getvalue().count("can't be written") == 2, "a second failure is another one"
 
 
@@ -90,7 +90,7 @@ def test_everything_that_is_asked_for_is_there(tmp_path: Path, port: int) -> Non
     said = io.StringIO()
     metrics = open_metrics("r1", directory=tmp_path, tensorboard=True, port=port, host=HOST, stream=said)
     for record in (START, STEP):
-        metrics.tell(record)
+        metrics.write(record)
     with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
         connection.request("GET", "/metrics")
         assert b'trainyard_trainer_step{run="r1"} 20.0' in connection.getresponse().read()
@@ -106,10 +106,10 @@ def test_everything_that_is_asked_for_is_there(tmp_path: Path, port: int) -> Non
 
 def test_nothing_is_there_that_is_not_asked_for(tmp_path: Path) -> None:
     metrics = open_metrics("r1", directory=tmp_path, tensorboard=False, port=0)
-    metrics.tell(STEP)
+    metrics.write(STEP)
     metrics.close()
     assert [path.name for path in tmp_path.iterdir()] == ["r1.jsonl"]
-    open_metrics("r1", directory=None, tensorboard=True, port=0).tell(STEP)
+    open_metrics("r1", directory=None, tensorboard=True, port=0).write(STEP)
 
 
 def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path)
         metrics = open_metrics(
             "r1", directory=tmp_path / "file", tensorboard=True, port=port, host=HOST, stream=said
         )
-    metrics.tell(STEP)
+    metrics.write(STEP)
     lines = said.getvalue().splitlines()
     assert [line.partition(": [")[0] for line in lines] == [
         "metrics: no records",
@@ -133,34 +133,34 @@ def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path)
 def test_what_comes_after_the_end_is_dropped_and_not_a_failure() -> None:
     said, taker = io.StringIO(), Taker("records")
     metrics = Metrics([taker], said)
-    metrics.tell(START)
+    metrics.write(START)
     metrics.close()
     taker.failures = 1
-    metrics.tell(STEP)
+    metrics.write(STEP)
     assert (taker.told, taker.closed, said.getvalue()) == ([START], 1, "")
 
 
 def test_one_thread_ends_what_another_still_tells() -> None:
     """As where a main thread trains on while another one ends the process."""
-    written, go_on = threading.Event(), threading.Event()
+    written, resume = threading.Event(), threading.Event()
 
     class Slow(Taker):
         def write(self, record: Record) -> None:
             written.set()
-            assert go_on.wait(20)
+            assert resume.wait(20)
             assert not self.closed
             super().write(record)
 
     taker = Slow("records")
     metrics = Metrics([taker])
-    telling = threading.Thread(target=metrics.tell, args=(STEP,))
+    telling = threading.Thread(target=metrics.write, args=(STEP,))
     telling.start()
     assert written.wait(20)
     closing = threading.Thread(target=metrics.close)
     closing.start()
     closing.join(0.05)
     assert closing.is_alive()
-    go_on.set()
+    resume.set()
     for thread in (telling, closing):
         thread.join(20)
     assert (taker.told, taker.closed) == ([STEP], 1)

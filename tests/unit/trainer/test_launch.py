@@ -10,7 +10,7 @@ import pytest
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.entrypoint import launch_options, main, pod_exit_code
-from trainer.world import World, check_batch, check_promise
+from trainer.world import World, check_batch, check_expected
 
 pytestmark = pytest.mark.unit
 
@@ -30,19 +30,19 @@ def world(nodes: int, per_node: int) -> World:
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(2, 4), (None, 4), (2, None), (None, None)])
 def test_a_kept_promise_passes(nodes: int | None, per_node: int | None) -> None:
-    check_promise(world(2, 4), nodes, per_node)
+    check_expected(world(2, 4), nodes, per_node)
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(4, 4), (2, 8), (1, 8), (4, None), (None, 2)])
 def test_a_broken_promise_is_told_with_both_numbers(nodes: int | None, per_node: int | None) -> None:
     with pytest.raises(TrainerError, match="found 2 nodes x 4 processes, 8 in all") as caught:
-        check_promise(world(2, 4), nodes, per_node)
+        check_expected(world(2, 4), nodes, per_node)
     assert caught.value.code == Exit.WORLD_SIZE
 
 
 def test_machines_with_different_numbers_of_processes_break_the_promise() -> None:
     with pytest.raises(TrainerError, match="7 in all"):
-        check_promise(World(rank=0, size=7, local_rank=0, local_size=4, nodes=2), 2, 4)
+        check_expected(World(rank=0, size=7, local_rank=0, local_size=4, nodes=2), 2, 4)
 
 
 @pytest.mark.parametrize("batch_size", [8, 9, 64])
@@ -51,8 +51,8 @@ def test_a_batch_that_gives_each_process_a_sample_passes_whether_it_divides_or_n
 
 
 def test_a_batch_of_fewer_samples_than_processes_is_told_with_both_numbers() -> None:
-    line = "batch_size: 7 is less than the 8 processes; expected a sample per step for each of them at least"
-    with pytest.raises(TrainerError, match=f"^{line}, or fewer processes$") as caught:
+    line = "batch_size: 7 is less than the 8 processes; it must be at least one sample per process"
+    with pytest.raises(TrainerError, match=f"^{line}. Use a larger batch or fewer processes$") as caught:
         check_batch(world(2, 4), 7)
     assert caught.value.code == Exit.CONFIGURATION
 
@@ -69,7 +69,9 @@ def test_the_world_is_read_from_torchrun() -> None:
 
 
 def test_without_torchrun_the_message_says_how_to_start() -> None:
-    with pytest.raises(TrainerError, match="RANK is not what torchrun sets; start the trainer by `torchrun"):
+    with pytest.raises(
+        TrainerError, match="RANK is not what torchrun sets; start the trainer with `torchrun"
+    ):
         World.read({})
 
 

@@ -43,7 +43,7 @@ def test_what_a_listing_does_not_show_of_what_was_written_is_named_with_its_proc
     )
     del sizes["a-1-0.distcp"]
     assert layout.unseen(written, sizes) == (
-        "process 1's file a-1-0.distcp is not there: the place must be one that all machines share"
+        "process 1's file a-1-0.distcp is not there: all nodes must share this place"
     )
 
 
@@ -97,10 +97,10 @@ def broken(change: Callable[[dict[str, object]], object]) -> bytes:
         (broken(lambda said: said.update(files={})), "names no files"),
         (
             broken(lambda said: said.update(files={"../a": {"bytes": 1, "sha256": SHA}})),
-            r"'\.\./a' is no name",
+            r"'\.\./a' is not a file name",
         ),
-        (broken(lambda said: said.update(files={"a": {"bytes": 1, "sha256": "x"}})), "'x' is no SHA-256"),
-        (broken(lambda said: said.update(fingerprint=[])), "does not hold what it should"),
+        (broken(lambda said: said.update(files={"a": {"bytes": 1, "sha256": "x"}})), "'x' is not a SHA-256"),
+        (broken(lambda said: said.update(fingerprint=[])), "is invalid"),
     ],
 )
 def test_a_broken_manifest_is_told(body: bytes, told: str) -> None:

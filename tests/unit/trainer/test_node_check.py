@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from trainer import machine
-from trainer.machine import Cuda, Machine, look, run_fi_info
+from trainer.machine import Cuda, Node, inspect_node, run_fi_info
 from trainer.node_check import Expected, expected, faults, main, summary
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 P4D = Expected(instance_type="p4d.24xlarge", resource="nvidia.com/gpu", devices=8, efa=4, lustre="/fsx")
-WHOLE = Machine(
+WHOLE = Node(
     devices=8,
     driver="570.86.15",
     cuda=Cuda(devices=8),
     efa_cards=4,
-    efa_given=4,
+    efa_available=4,
     efa_usable=4,
     file_system="lustre",
     lustre_client=True,
@@ -69,8 +69,8 @@ def card(root: Path, name: str, driver: str) -> None:
     (device / "driver").symlink_to(root / f"sys/bus/pci/drivers/{driver}")
 
 
-def seen(root: Path, resource: str = "nvidia.com/gpu", mount: str | None = "/fsx") -> Machine:
-    return look(resource, mount, root=root, cuda=lambda: Cuda(devices=2), fi_info=lambda: FI_INFO)
+def seen(root: Path, resource: str = "nvidia.com/gpu", mount: str | None = "/fsx") -> Node:
+    return inspect_node(resource, mount, root=root, cuda=lambda: Cuda(devices=2), fi_info=lambda: FI_INFO)
 
 
 def test_a_whole_machine_is_read_as_it_is(tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ def test_a_whole_machine_is_read_as_it_is(tmp_path: Path) -> None:
     card(tmp_path, "rdmap16s27", "efa")
     card(tmp_path, "rdmap32s27", "efa")
     card(tmp_path, "mlx5_0", "mlx5_core")
-    assert seen(tmp_path) == Machine(
+    assert seen(tmp_path) == Node(
         devices=2,
         driver="570.86.15",
         cuda=Cuda(devices=2),
         efa_cards=2,
-        efa_given=2,
+        efa_available=2,
         efa_usable=2,
         file_system="lustre",
         lustre_client=True,
@@ -97,9 +97,11 @@ def test_a_whole_machine_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_bare_machine_has_nothing(tmp_path: Path) -> None:
-    found = look("nvidia.com/gpu", "/fsx", root=tmp_path, cuda=lambda: Cuda(devices=0), fi_info=lambda: "")
-    assert found == Machine(cuda=Cuda(devices=0), efa_usable=0)
-    assert look("cpu", None, root=tmp_path, fi_info=lambda: None) == Machine()
+    found = inspect_node(
+        "nvidia.com/gpu", "/fsx", root=tmp_path, cuda=lambda: Cuda(devices=0), fi_info=lambda: ""
+    )
+    assert found == Node(cuda=Cuda(devices=0), efa_usable=0)
+    assert inspect_node("cpu", None, root=tmp_path, fi_info=lambda: None) == Node()
 
 
 def test_neuron_devices_have_a_driver_of_their_own(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_machine_with_everything_is_fit() -> None:
             "CUDA: cuInit ended with CUDA error 802; ",
         ),
         ({"efa_cards": 3}, "EFA: the kernel has 3 (/sys/class/infiniband); this pool's p4d.24xlarge have 4"),
-        ({"efa_given": 0}, "EFA: the pod has 0 (/dev/infiniband); this pool's p4d.24xlarge have 4"),
+        ({"efa_available": 0}, "EFA: the pod has 0 (/dev/infiniband); this pool's p4d.24xlarge have 4"),
         ({"efa_usable": 1}, "EFA: fi_info -p efa finds 1; this pool's p4d.24xlarge have 4"),
         (
             {"file_system": None, "lustre_client": False},
@@ -146,8 +148,8 @@ def test_each_thing_that_is_missing_is_one_line(lack: dict[str, Any], told: str)
 
 def test_what_is_not_asked_for_is_not_missed() -> None:
     cpu = Expected(instance_type="m5.large", resource="cpu", devices=0, efa=0, lustre=None)
-    assert faults(cpu, Machine()) == []
-    assert summary(cpu, Machine()) == "nothing beside cores and memory is asked of it"
+    assert faults(cpu, Node()) == []
+    assert summary(cpu, Node()) == "nothing beside cores and memory is asked of it"
 
 
 RIGHT = {"instanceType": "p4d.24xlarge", "resource": "nvidia.com/gpu", "devices": 8, "efa": 4, "lustre": None}
@@ -157,12 +159,12 @@ RIGHT = {"instanceType": "p4d.24xlarge", "resource": "nvidia.com/gpu", "devices"
     ("text", "told"),
     [
         (None, "TRAINYARD_NODE_CHECK is not set; "),
-        ("{", "TRAINYARD_NODE_CHECK is no JSON"),
+        ("{", "TRAINYARD_NODE_CHECK is not JSON"),
         ("[]", "TRAINYARD_NODE_CHECK is []; it must be an object with instanceType, resource"),
         (json.dumps({**RIGHT, "more": 1}), "it must be an object with"),
         (json.dumps({**RIGHT, "devices": -1}), "TRAINYARD_NODE_CHECK.devices is -1; it must be a whole"),
         (json.dumps({**RIGHT, "efa": True}), "TRAINYARD_NODE_CHECK.efa is true; it must be a whole"),
-        (json.dumps({**RIGHT, "lustre": 1}), "TRAINYARD_NODE_CHECK.lustre is 1; it must be a text"),
+        (json.dumps({**RIGHT, "lustre": 1}), "TRAINYARD_NODE_CHECK.lustre is 1; it must be a string"),
     ],
 )
 def test_a_wrong_expectation_is_one_line(
@@ -180,7 +182,7 @@ def test_the_exit_code_says_whether_the_machine_is_fit(capsys: pytest.CaptureFix
     environ = {"TRAINYARD_NODE_CHECK": json.dumps(RIGHT), "TRAINYARD_NODE": "n1"}
     assert main(environ, lambda _resource, _mount: WHOLE) == 0
     assert capsys.readouterr().out.startswith("n1 is fit: 8 nvidia.com/gpu")
-    assert main(environ, lambda _resource, _mount: replace(WHOLE, devices=7, efa_given=3)) == 1
+    assert main(environ, lambda _resource, _mount: replace(WHOLE, devices=7, efa_available=3)) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[1].strip() for line in lines[:2]] == ["devices", "EFA"]
     assert lines[2:] == ["n1 is not fit: 2 of its checks failed"]

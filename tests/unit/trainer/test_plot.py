@@ -21,12 +21,12 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 
 
-def text(*trainings: list[Record]) -> str:
-    return "".join(to_line(record) for each in trainings for record in each)
+def text(*attempts: list[Record]) -> str:
+    return "".join(to_line(record) for each in attempts for record in each)
 
 
-def history(*trainings: list[Record]) -> History:
-    return read_history(text(*trainings).splitlines(), "x")
+def history(*attempts: list[Record]) -> History:
+    return read_history(text(*attempts).splitlines(), "x")
 
 
 def curves(axes: Any, opacity: float = 1.0) -> list[list[float]]:
@@ -77,7 +77,7 @@ def test_restarts_are_marked_and_lost_work_is_faint() -> None:
         if line.get_marker() == "o" and len(line.get_xdata())
     }
     assert marks == {1.0: [20], plot.LOST_OPACITY: [50]}
-    assert legend(loss) == ["r1", "test data", "begun anew", "lost, done again"]
+    assert legend(loss) == ["r1", "test data", "restart", "lost, done again"]
 
 
 def test_runs_of_different_units_share_samples() -> None:
@@ -135,8 +135,8 @@ def test_plot_command_writes_a_png_and_names_bad_lines(
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (1296, 936)
     told = err.splitlines()
-    assert told[0].startswith(f"{file} line 7 is skipped: it is no JSON")
-    assert len(told) == plot.PROBLEMS_TOLD + 1
+    assert told[0].startswith(f"{file} line 7 is skipped: it is not JSON")
+    assert len(told) == plot.MAX_PROBLEMS + 1
     assert told[-1] == f"{file}: 2 more lines are skipped"
 
 
@@ -157,8 +157,8 @@ def test_a_file_without_records_or_no_file_is_one_line(
     binary.write_bytes(bytes(range(256)))
     told = refused(capsys, Exit.DATA, missing, "--output", output)
     assert told == f"error: {missing} can't be read: No such file or directory"
-    assert "holds no records" in refused(capsys, Exit.DATA, empty, "--output", output)
-    assert "holds no records" in refused(capsys, Exit.DATA, binary, "--output", output)
+    assert "has no records" in refused(capsys, Exit.DATA, empty, "--output", output)
+    assert "has no records" in refused(capsys, Exit.DATA, binary, "--output", output)
     assert "can't be read" in refused(capsys, Exit.DATA, tmp_path, "--output", output)
     assert not output.exists()
 

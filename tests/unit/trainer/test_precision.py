@@ -46,7 +46,7 @@ def test_the_cpu_computes_in_its_weights_precision_unless_told() -> None:
 
 def test_what_a_device_does_badly_is_refused_with_what_would_be_right() -> None:
     with pytest.raises(
-        TrainerError, match=r"^precision: bf16 needs .* Tesla T4 has 7\.5; expected fp16"
+        TrainerError, match=r"^precision: bf16 needs .* Tesla T4 has 7\.5\. Use fp16"
     ) as error:
         choose("bf16", "cuda", "Tesla T4", (7, 5))
     assert error.value.code == Exit.CONFIGURATION

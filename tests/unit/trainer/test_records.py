@@ -56,16 +56,16 @@ def test_a_later_field_is_ignored_and_a_whole_number_serves_for_a_number() -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 2}, "format is 2; expected 1"),
-        ({"format": None}, "format is null; expected 1"),
-        ({"kind": "steps"}, 'kind is "steps"; expected one of start, step, evaluation, '),
-        ({"step": 1.5}, "step is 1.5; expected a whole number"),
-        ({"step": True}, "step is true; expected a whole number"),
-        ({"loss": "low"}, 'loss is "low"; expected a number'),
-        ({"loss": True}, "loss is true; expected a number"),
-        ({"run": None}, "run is null; expected a text"),
-        ({"run": ["x" * 99]}, "expected a text"),
-        ({"restart": None}, "restart is null; expected a whole number"),
+        ({"format": 2}, "format is 2; it must be 1"),
+        ({"format": None}, "format is null; it must be 1"),
+        ({"kind": "steps"}, 'kind is "steps"; it must be one of start, step, evaluation, '),
+        ({"step": 1.5}, "step is 1.5; it must be a whole number"),
+        ({"step": True}, "step is true; it must be a whole number"),
+        ({"loss": "low"}, 'loss is "low"; it must be a number'),
+        ({"loss": True}, "loss is true; it must be a number"),
+        ({"run": None}, "run is null; it must be a string"),
+        ({"run": ["x" * 99]}, "it must be a string"),
+        ({"restart": None}, "restart is null; it must be a whole number"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_would_be_right(change: dict[str, object], said: str) -> None:
@@ -76,7 +76,11 @@ def test_a_wrong_value_is_named_with_what_would_be_right(change: dict[str, objec
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("", "it is no JSON"), ('{"format":1,"ki', "it is no JSON"), ("[1]", "it is no JSON object but [1]")],
+    [
+        ("", "it is not JSON"),
+        ('{"format":1,"ki', "it is not JSON"),
+        ("[1]", "it must be a JSON object, not [1]"),
+    ],
 )
 def test_what_is_no_object_is_refused(line: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):

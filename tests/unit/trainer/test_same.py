@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.unit, pytest.mark.long]
 @pytest.fixture(scope="module", autouse=True)
 def _torch() -> None:
     """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, _OWN, described, differences, must_agree, load
+    global torch, _PER_NODE, describe_workload, differences, common_settings, load
     import torch
 
-    from trainer.consistency import _OWN, described, differences, must_agree
+    from trainer.consistency import _PER_NODE, common_settings, describe_workload, differences
     from trainer.workloads import load
 
 
@@ -39,13 +39,13 @@ def test_of_many_processes_eight_are_named() -> None:
 
 
 def test_every_setting_is_of_the_run_or_of_a_machine() -> None:
-    agree = must_agree(Config(batch_size=96), torch.device("cpu"))
-    assert set(agree) == {each.name for each in fields(Config)} - _OWN | {"device"}
-    assert {each.name for each in fields(Config)} > _OWN
+    agree = common_settings(Config(batch_size=96), torch.device("cpu"))
+    assert set(agree) == {each.name for each in fields(Config)} - _PER_NODE | {"device"}
+    assert {each.name for each in fields(Config)} > _PER_NODE
     assert (agree["batch_size"], agree["device"]) == ("96", "cpu")
 
 
 def test_data_are_told_by_what_they_are() -> None:
     digits = load("digits")
-    told = described(digits)
+    told = describe_workload(digits)
     assert (told["model"], told["sha256"], told["train_samples"]) == ("convnet", digits.digest, "1438")

@@ -132,7 +132,7 @@ def test_a_machine_without_room_for_the_model_is_told_in_one_line_and_nothing_is
     write = module._write
     monkeypatch.setattr(module, "_write", lambda _file, each: write(Path("/dev/full"), each))
     with pytest.raises(
-        TrainerError, match=r"^cannot keep the model in /dev: No space left on device$"
+        TrainerError, match=r"^cannot write the model to /dev: No space left on device$"
     ) as caught:
         save(str(tmp_path), "r1", weights(), METADATA)
     assert caught.value.code == Exit.SAVE
@@ -152,14 +152,14 @@ def test_the_cause_is_told_also_where_torch_raises_another_error(
     monkeypatch.setattr(module, "Hashed", lambda _file: Hashed(Broken()))
     with pytest.raises(
         TrainerError,
-        match=f"^cannot keep the model in {tmp_path}/trainyard-model-.*: {os.strerror(errno.EIO)}$",
+        match=f"^cannot write the model to {tmp_path}/trainyard-model-.*: {os.strerror(errno.EIO)}$",
     ):
         save(str(tmp_path / "models"), "r1", weights(), METADATA, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_machine_without_the_directory_on_the_way_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TrainerError, match=f"^cannot keep the model in {tmp_path}/absent: No such file"):
+    with pytest.raises(TrainerError, match=f"^cannot write the model to {tmp_path}/absent: No such file"):
         save(str(tmp_path), "r1", weights(), METADATA, tmp_path / "absent")
     assert list(tmp_path.iterdir()) == []
 

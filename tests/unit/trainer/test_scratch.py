@@ -14,7 +14,7 @@ import pytest
 
 from trainer import process
 from trainer.process import Process
-from trainer.scratch import clear, folder, left_behind, name
+from trainer.scratch import clear, find_abandoned, folder, name
 
 pytestmark = pytest.mark.unit
 
@@ -48,12 +48,12 @@ def test_of_directories_only_those_of_this_machine_s_dead_processes_are_left_beh
     ]
     strangers = ["restore-0a1b2c3d", "tmpabc", "trainyard-save-x-6-100-00000000", f"{dead}.old"]
     names = [own, neighbour, dead, reused, *elsewhere, *strangers]
-    assert left_behind(names, HERE, alive.get) == sorted([dead, reused])
+    assert find_abandoned(names, HERE, alive.get) == sorted([dead, reused])
 
 
 def test_where_no_machine_can_be_told_from_another_nothing_is_left_behind() -> None:
     unknown = replace(HERE, boot="", namespace="", started="")
-    assert left_behind([name("save", unknown)], unknown, {}.get) == []
+    assert find_abandoned([name("save", unknown)], unknown, {}.get) == []
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(

@@ -28,7 +28,7 @@ def test_one_machine_without_room_is_enough_and_the_worst_is_told() -> None:
     reason = too_small([Room(64 * GIB, state), Room(10 * GIB, state), Room(8 * GIB, state)])
     assert reason is not None
     assert reason.startswith(
-        "/dev/shm has 8.00 GiB free, the copies of a machine's processes need 11.13 GiB: threads write"
+        "/dev/shm has 8.00 GiB free, the copies of the processes of a node need 11.13 GiB. Threads write"
     )
     assert "training.sharedMemory" in reason
     assert "--shm-size" in reason

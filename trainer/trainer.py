@@ -1,4 +1,4 @@
-"""The loop: one step after another, from wherever the run is, until it is done or all are told to stop."""
+"""The training loop. `Trainer.run` trains step by step until the run is done or all processes agree to stop."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ from trainer.shutdown import Stop
 from trainer.workloads import Workload
 from trainer.world import World
 
-# Test samples per forward pass and process: bounds the memory of an evaluation, changes no result.
+# Units per forward pass and process in an evaluation. It limits the memory, and does not change the result.
 EVALUATION_UNITS = 4096
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the steps since the last line gave, over all processes, and how long they took.
-
-    `loss` and `correct` are sums over `units`, of which each sample has the workload's number.
-    """
+    """The steps since the last log line, over all processes. `loss` and `correct` are sums over `units`."""
 
     epoch: int
     loss: float
@@ -44,8 +41,8 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The test data's mean loss per unit and the share of units that were named rightly, exact."""
+class EvaluationResult:
+    """The mean loss per unit, and the share of correct units, over all test data."""
 
     loss: float
     accuracy: float
@@ -53,27 +50,31 @@ class Judged:
 
 
 class Observer:
-    """What happens beside the steps: nothing, here. All processes call each method alike, at the same steps."""
+    """Hooks of the loop. All processes call each hook at the same steps; by default a hook does nothing."""
 
     def before_update(self) -> float:
-        """The weights are about to change. Returns the seconds that this waited."""
+        """Run before the weights change. Return the seconds that this waited."""
         return 0.0
 
-    def stepped(self, training: Training) -> None:
-        """A step is done."""
+    def stepped(self, trainer: Trainer) -> None:
+        """Run after each step."""
 
-    def logged(self, training: Training, progress: Progress) -> None:
-        """Every `log_every` steps."""
+    def logged(self, trainer: Trainer, progress: Progress) -> None:
+        """Run every `log_every` steps."""
 
-    def judged(self, training: Training, judged: Judged) -> None:
-        """After each epoch, and at the end."""
+    def evaluated(self, trainer: Trainer, result: EvaluationResult) -> None:
+        """Run after each evaluation: after each epoch or every `evaluate_every` steps, and at the end."""
 
 
-class Training:
-    """A model, its optimizer and its place in the data, on all processes alike.
+class Trainer:
+    """A model, its optimizer and its position in the data. `run` trains it.
 
-    `step` and `position` say where it is: steps done, and samples that all processes together have used. The same seed
-    and world size give the same weights, bit by bit, on the CPU, also when it was stopped and went on in between.
+    On a CPU, the same seed and world size give identical weights, also if the run was stopped and resumed.
+
+    Attributes:
+        step: Optimizer steps done since the start of the run.
+        position: Samples that all processes together have used since the start of the run.
+        stall_seconds: Time since the last log line in which the loop waited for checkpoints.
     """
 
     def __init__(
@@ -97,8 +98,8 @@ class Training:
         self.model = distribute(
             self.network,
             sharded=sharded,
-            compiled=self._compiled,
-            precision=self.precision,
+            compiled=compiled,
+            precision=precision,
             device=device,
             bucket_megabytes=config.bucket_megabytes,
         )
@@ -106,30 +107,29 @@ class Training:
         self.steps = config.steps or config.epochs * self.cursor.steps_per_epoch
         self.recipe = recipe(config, workload.unit, self.steps)
         self.optimizer = make(self.model, self.recipe, device)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaled)
-        # FSDP2 has a precision of its own, given when the model was distributed.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
+        # FSDP2 has its own precision, which `distribute` has set.
         self._casting = precision if not sharded else FP32
-        self._losses = Losses(scaled=self.precision.scaled)
+        self._losses = Losses(scaled=precision.scaled)
         self.step = self.position = 0
         self.stall_seconds = 0.0
-        self._first, self._has_judged = True, False
-        # Steps of these sizes (samples of all processes) are compiled. An epoch's last one is of another size.
+        self._first, self._has_evaluated = True, False
+        # Step sizes (samples of all processes) that are compiled. The last step of an epoch has another size.
         self._sizes: set[int] = set()
 
-    def go_on(self, step: int, position: int) -> None:
-        """Be where a checkpoint was made. What is left of the epochs is counted in batches of this run's size."""
+    def resume(self, step: int, position: int) -> None:
+        """Continue from a checkpoint. The rest of the epochs is counted in steps of the current batch size."""
         self.step, self.position = step, position
         if self.config.steps is None:
             left = max(0, self.config.epochs * self.cursor.samples - position)
-            begun = left % self.cursor.samples
-            in_epoch = -(-begun // self.config.batch_size)
+            in_epoch = math.ceil(left % self.cursor.samples / self.config.batch_size)
             self.steps = step + in_epoch + left // self.cursor.samples * self.cursor.steps_per_epoch
             self.recipe = recipe(self.config, self.workload.unit, self.steps)
 
     def run(self, observer: Observer, steps: int | None = None) -> bool:
-        """Train to the end, or so many steps more: True. False when all processes agreed to stop before."""
+        """Train to the end, or `steps` more steps. Return False if all processes agreed to stop earlier."""
         self.watch.enter("compiling and the first step" if self._first else "training", long=self._first)
-        if self._judgement_is_due() and not self._judge(observer):
+        if self._is_evaluation_due() and not self._evaluate(observer):
             return False
         window = torch.zeros(3, dtype=torch.float64, device=self.device)
         began, samples = time.perf_counter(), 0
@@ -138,18 +138,20 @@ class Training:
         count = self.steps - self.step if steps is None else steps
         if self._first and count > 0:
             self._lay_out_buckets()
-        made = training_steps(self.workload, self.cursor, self.world, self._micro_batch, self.position, count)
-        with Prefetcher(made, self.device) as prefetched:
+        source = training_steps(
+            self.workload, self.cursor, self.world, self._micro_batch, self.position, count
+        )
+        with Prefetcher(source, self.device) as prefetched:
             for step in prefetched:
                 if self.stop.agreed():
                     return False
-                learnt = self._learn(step, observer)
-                if learnt is None:
+                sums = self._train_step(step, observer)
+                if sums is None:
                     return False
-                window += learnt
+                window += sums
                 samples += step.samples
                 observer.stepped(self)
-                if starting:  # what compiles and allocates is no measure of speed, nor are waits before it
+                if starting:  # the first step compiles and allocates memory, so it does not count as speed
                     starting, began, samples = False, time.perf_counter(), 0
                     self.stall_seconds = 0.0
                     prefetched.take_waited()
@@ -174,29 +176,33 @@ class Training:
                         raise DivergedError(f"loss: {loss / units}", self.step, self.recipe.learning_rate)
                     window.zero_()
                     began, samples, self.stall_seconds = now, 0, 0.0
-                if self._judgement_is_due():
+                if self._is_evaluation_due():
                     paused = time.perf_counter()
-                    if not self._judge(observer):
+                    if not self._evaluate(observer):
                         return False
                     began += time.perf_counter() - paused
         return True
 
     def check_weights(self) -> None:
-        """Before they are saved; all processes together. Raises DivergedError where one is no number any more."""
+        """Check the weights before they are saved. All processes call this together.
+
+        Raises:
+            DivergedError: A weight is infinite or NaN.
+        """
         if not are_finite(self.model.parameters(), self.device):
             raise DivergedError("weights: not all are numbers", self.step, self.recipe.learning_rate)
 
     def wait_for_device(self) -> None:
-        """Until it has done all that it was given; a CPU has."""
+        """Wait until the GPU has finished all its work."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
     @torch.no_grad()
-    def evaluate(self) -> Judged | None:
-        """Judge the model on all test samples, each by exactly one process; None when told to stop meanwhile."""
+    def evaluate(self) -> EvaluationResult | None:
+        """Evaluate the model on all test samples, each in one process. Return None if the processes agreed to stop."""
         began = time.perf_counter()
         total = torch.zeros(3, dtype=torch.float64, device=self.device)
-        # Past DDP, which would exchange buffers: each process judges samples of its own.
+        # Without DDP, which would exchange buffers: each process evaluates other samples.
         model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
         size = max(1, EVALUATION_UNITS // self.workload.units_per_sample)
         model.eval()
@@ -212,10 +218,10 @@ class Training:
         finally:
             model.train()
         loss, correct, units = self.sum(total).tolist()
-        return Judged(loss / units, correct / units, time.perf_counter() - began)
+        return EvaluationResult(loss / units, correct / units, time.perf_counter() - began)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """Sum `values` over all processes, in place."""
         dist.all_reduce(values)
         return values
 
@@ -223,37 +229,37 @@ class Training:
     def _micro_batch(self) -> int:
         return self.config.micro_batch_size or self.config.batch_size
 
-    def _judgement_is_due(self) -> bool:
+    def _is_evaluation_due(self) -> bool:
         every = self.config.evaluate_every
         now = self.step % every == 0 if every else self.position % self.cursor.samples == 0
         return self.step > 0 and (now or self.step >= self.steps)
 
-    def _judge(self, observer: Observer) -> bool:
-        self._begin("evaluation", compiles=not self._has_judged)
-        self._has_judged = True
-        found = self.evaluate()
-        if found is None:
+    def _evaluate(self, observer: Observer) -> bool:
+        self._enter_phase("evaluation", compiles=not self._has_evaluated)
+        self._has_evaluated = True
+        result = self.evaluate()
+        if result is None:
             return False
-        observer.judged(self, found)
-        if not math.isfinite(found.loss):
+        observer.evaluated(self, result)
+        if not math.isfinite(result.loss):
             self.check_weights()
-        self._begin("training", compiles=self._first)
+        self._enter_phase("training", compiles=self._first)
         return True
 
-    def _begin(self, phase: str, compiles: bool) -> None:
-        """A phase that compiles has time for it, in all processes: those that do not compile wait for those that do."""
+    def _enter_phase(self, phase: str, compiles: bool) -> None:
+        """Set the timeouts of a phase in all processes: those that do not compile wait for those that do."""
         long = compiles and (self._compiled or self._first)
         self.watch.enter(phase, long=compiles)
         config = self.config
         set_timeouts(config.start_timeout_seconds if long else config.timeout_seconds, self.stop.groups)
 
     def _lay_out_buckets(self) -> None:
-        """Have DDP lay out its buckets as they stay, before the first step; nothing is learnt.
+        """Let DDP build its final gradient buckets before the first step. This changes no weights.
 
-        DDP puts its gradients into other buckets, in the order in which they came, before the second forward pass of
-        a process (torch/nn/parallel/distributed.py, `_rebuild_buckets`), and a sum over three processes or more
-        depends on where in a bucket a gradient is. A process that goes on from a checkpoint would sum once as no other
-        step does, and end with other weights than one that never stopped.
+        DDP rebuilds its buckets before the second forward pass of a process, in the order in which gradients arrived
+        (torch/nn/parallel/distributed.py, `_rebuild_buckets`). With three or more processes, a sum depends on the place
+        of a gradient in its bucket. A resumed process would compute its first step with other buckets than a process
+        that never stopped, and end with different weights.
         """
         if not isinstance(self.model, DistributedDataParallel):
             return
@@ -265,19 +271,20 @@ class Training:
             loss.backward()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _learn(self, step: Step, observer: Observer) -> Tensor | None:
-        """One step of the optimizer. Returns this process's sums of loss, units named rightly and units.
+    def _train_step(self, step: Step, observer: Observer) -> Tensor | None:
+        """Do one optimizer step.
 
-        None when all agreed to stop between two of its micro-batches, of which every process has as many: then the
-        step's gradients are dropped, and it is as if it had not begun.
+        Returns:
+            Sums over this process's samples: loss, correct units, units. None if the processes agreed to stop between
+            two micro-batches; the gradients of the step are dropped then.
         """
-        # Every process knows of all: whether one of them has a share of a size that is not compiled yet.
+        # The size of the whole step, which all processes know: one of them may have a share of a new size.
         compiles = self._first or (self._compiled and step.samples not in self._sizes)
         if compiles and not self._first:
-            self._begin("compiling for steps of another size", compiles=True)
+            self._enter_phase("compiling for steps of another size", compiles=True)
         set_learning_rate(self.optimizer, learning_rate(self.step, self.steps, self.recipe))
-        # DDP and FSDP take the mean over processes, whatever their shares; hence the factor, which makes it the mean
-        # over all units of the step.
+        # DDP and FSDP take the mean over processes, whatever their shares. This factor makes it the mean over all
+        # units of the step.
         scale = self.world.size / (step.samples * self.workload.units_per_sample)
         total = torch.zeros(3, dtype=torch.float64, device=self.device)
         for number, (inputs, targets) in enumerate(step.parts, start=1):
@@ -300,11 +307,11 @@ class Training:
         self.position = step.end
         if compiles:
             self._sizes.add(step.samples)
-            if self._compiled:  # the short limits hold for none before all are through
+            if self._compiled:  # the short timeouts begin when all processes have compiled
                 self.sum(torch.zeros(1, device=self.device)).item()
             if self._first:
                 self._first = False
-                self.stop.at_stake(True)
-            self._begin("training", compiles=False)
+                self.stop.set_unsaved_work(True)
+            self._enter_phase("training", compiles=False)
         self.watch.beat()
         return total
