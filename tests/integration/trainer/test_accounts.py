@@ -67,7 +67,7 @@ def test_each_second_of_a_training_counts_once(tmp_path: Path, monkeypatch: pyte
     """Bounds that hold on a busy machine, too: what is known to be no use is in no useful second."""
     slower(monkeypatch, module, "gather", GATHERING)
     slower(monkeypatch, Trainer, "check_weights", CHECKING)
-    slower(monkeypatch, Trainer, "_learn", LEARNING)
+    slower(monkeypatch, Trainer, "_train_step", LEARNING)
     slower(monkeypatch, Saver, "_stage", COPYING)
     slower(monkeypatch, Saver, "warm", WARMING)
     evaluate = Trainer.evaluate
@@ -121,7 +121,7 @@ def test_unreported_time_is_carried_without_its_waits(
 ) -> None:
     slower(monkeypatch, module, "gather", 10 * GATHERING)
     slower(monkeypatch, Saver, "warm", WARMING)
-    slower(monkeypatch, Trainer, "_learn", LEARNING)
+    slower(monkeypatch, Trainer, "_train_step", LEARNING)
     config = Config(steps=8, log_every=100, evaluate_every=100, checkpoint_every=4, batch_size=16, owner="o")
     own, goodput = training(config), Goodput()
     checkpoints = Checkpoints(str(tmp_path), own, goodput, lambda _line: None)

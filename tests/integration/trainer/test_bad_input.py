@@ -109,7 +109,7 @@ def test_second_run_in_one_place_is_refused_with_its_owner(start: Start, tmp_pat
     )
     try:
         refused(start.fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
-        assert first.held.is_newest(store)
+        assert first.own_claim.is_newest(store)
         assert list(store.list("step-")) == []
     finally:
         first.release()

@@ -143,7 +143,7 @@ def test_nccls_own_dumps_go_where_these_do(
     assert (tmp_path / "hang").is_dir()
     (tmp_path / "file").write_text("")
     prepare(tmp_path / "file")
-    assert "a hang can't be written down in" in capfd.readouterr().err
+    assert "stacks of a hang can't be written to" in capfd.readouterr().err
     assert os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == str(tmp_path / "hang" / "flight_watchdog_")
 
 

@@ -108,8 +108,8 @@ def test_a_missing_file_is_named(mnist: Path) -> None:
     [
         (0, lambda raw: b"", "begins with nothing; an IDX file of bytes must begin with 00000803"),
         (0, lambda raw: raw[:10], "must begin with 00000803"),
-        (0, lambda raw: raw[:-1], "is damaged: 23519 bytes of values; its header promises 30 x 28 x 28"),
-        (1, lambda raw: raw + b"\0", "is damaged: 31 bytes of values; its header promises 30"),
+        (0, lambda raw: raw[:-1], "is damaged: 23519 bytes of values; its header says 30 x 28 x 28"),
+        (1, lambda raw: raw + b"\0", "is damaged: 31 bytes of values; its header says 30"),
         (
             1,
             lambda raw: b"\0\0\x0d\x01" + raw[4:],
@@ -117,7 +117,7 @@ def test_a_missing_file_is_named(mnist: Path) -> None:
         ),
         (0, lambda raw: idx(np.zeros((30, 28, 27))), "has images of 28 x 27; they must be squares"),
         (0, lambda raw: idx(np.zeros((29, 28, 28))), "has 29 images and"),
-        (0, lambda raw: idx(np.zeros((30, 12, 12))), "hold images of different sizes"),
+        (0, lambda raw: idx(np.zeros((30, 12, 12))), "have images of different sizes"),
         (1, lambda raw: raw[:-1] + b"\x0a", "has the label 10; it must be 0 to 9"),
     ],
 )

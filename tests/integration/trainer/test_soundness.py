@@ -70,7 +70,7 @@ def test_run_that_diverges_leaves_the_last_good_checkpoint(
     assert ended.code == Exit.CONFIGURATION, ended.output
     (said,) = [line for line in ended.output.splitlines() if line.startswith("error: ") and "step" in line]
     found = re.match(
-        r"error: (loss: (nan|inf)|weights: not all are numbers) at step (\d+): the training", said
+        r"error: (loss: (nan|inf)|weights: not all are numbers) at step (\d+): the loss diverged", said
     )
     assert found, said
     assert int(found[3]) == (15 if log_every == 5 else 20)
