@@ -50,7 +50,7 @@ def ended(saver: Saver, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> tuple
         step=7, position=112, model=None, optimizer=None, world=SimpleNamespace(rank=rank)
     )
     own.__dict__.update(
-        _saver=saver, _owner=owner, _training=training, _log_line=said.append, _notes=lambda: {}
+        _saver=saver, _owner=owner, _trainer=training, _log_line=said.append, _notes=lambda: {}
     )
     return own.end(), said, owner
 
@@ -76,7 +76,7 @@ def test_a_save_that_hangs_is_told_and_the_training_goes_on_to_its_end(
     assert not well
     assert said == [
         "alarm=checkpoint step=7 last_good_step=3 "
-        "reason=a save was not done after 600 s; the training ends without it"
+        "reason=a save was not done after 600 s; the run ends without it"
     ]
     assert saver.done == done
     assert not owner.released, "it still writes"

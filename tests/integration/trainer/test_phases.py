@@ -124,7 +124,7 @@ def test_stops_in_evaluation_and_model_save_lose_no_step(start: Start, tmp_path:
     again = slowed.train(processes=1).end()
     assert again.code == 0, again.output
     said = (
-        "nothing left to train: the checkpoint is of step 27, and this run's last one is 27; "
+        "nothing left to train: the checkpoint is of step 27, and the last step of this run is 27; "
         "the model is evaluated and saved"
     )
     assert again.output.splitlines().count(said) == 1

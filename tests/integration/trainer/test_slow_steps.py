@@ -22,9 +22,9 @@ SLOWED = """
 import os
 if "RANK" in os.environ:
     import time
-    from trainer import training
-    from trainer.process import say
-    accumulating = training.accumulating
+    from trainer import trainer
+    from trainer.process import log_line
+    accumulating = trainer.accumulating
     passes = 0
     def slowed(model, last):
         global passes
@@ -32,9 +32,9 @@ if "RANK" in os.environ:
         if passes > 32:
             time.sleep(float(os.environ["SLOW_SECONDS"]))
         if passes == 32 + 3:
-            say(f"rank {os.environ['RANK']} is in its second step")
+            log_line(f"rank {os.environ['RANK']} is in its second step")
         return accumulating(model, last)
-    training.accumulating = slowed
+    trainer.accumulating = slowed
 """
 MOST_SECONDS = 10.0
 

@@ -157,7 +157,7 @@ def test_the_deadline_ends_the_process_once_and_names_the_phase(alone: Any) -> N
     assert code == Exit.STOPPED
     assert line == (
         "error: stop requested by SIGTERM 0 s ago, still in this phase: evaluation; "
-        "ended without another checkpoint, what was saved before stays"
+        "ended without another checkpoint, earlier checkpoints stay"
     )
     stop.close()
     assert len(ends) == 1

@@ -89,15 +89,15 @@ KILLED = """
 import os
 if "RANK" in os.environ:
     import signal
-    from trainer.trainer import Training
-    learn = Training._learn
+    from trainer.trainer import Trainer
+    learn = Trainer._train_step
     def killed(self, step, observer):
         found = learn(self, step, observer)
         here = os.environ.get("KILL") == f"{self.step} {self.world.rank}"
         if here and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), signal.SIGKILL)
         return found
-    Training._learn = killed
+    Trainer._train_step = killed
 """
 
 # A patch: each step after SLOW_STEP takes half a second more, so that a test that stops the training finds it training.
@@ -105,12 +105,12 @@ SLOWED = """
 import os
 if "RANK" in os.environ and "SLOW_STEP" in os.environ:
     import time
-    from trainer.trainer import Training
-    learn = Training._learn
+    from trainer.trainer import Trainer
+    learn = Trainer._train_step
     def slowed(self, step, observer):
         found = learn(self, step, observer)
         if self.step >= int(os.environ["SLOW_STEP"]):
             time.sleep(0.5)
         return found
-    Training._learn = slowed
+    Trainer._train_step = slowed
 """
