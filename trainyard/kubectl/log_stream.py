@@ -18,6 +18,8 @@ from trainyard.kubectl.pod_state import has_ended, is_over
 JsonObject = dict[str, Any]
 # A job may print nothing for a long time. The keep-alive of `Client` detects a lost connection.
 _SILENCE_SECONDS: Final = 3600.0
+# Before the API server has answered, a log only counts as silent after this time. The client waits longer.
+_ANSWER_SECONDS: Final = 10.0
 _REPORT_SECONDS: Final = 1.0
 _NO_LOG: Final = 400
 # The timestamp that the kubelet adds before each line of a container (RFC 3339).
@@ -125,6 +127,7 @@ class Stream(threading.Thread):
         self._cluster, self._name, self._container = cluster, pod["metadata"]["name"], container
         self._tail, self._prefix = tail, prefix
         self._stopped = False
+        self._is_open = False
         self._last = time.monotonic()
 
     def stop(self) -> None:
@@ -132,8 +135,9 @@ class Stream(threading.Thread):
         self._stopped = True
 
     def is_silent(self, seconds: float) -> bool:
-        """Return whether nothing was printed for this time."""
-        return time.monotonic() - self._last >= seconds
+        """Return whether nothing was printed for this time, or the API server does not answer."""
+        limit = seconds if self._is_open else max(seconds, _ANSWER_SECONDS)
+        return time.monotonic() - self._last >= limit
 
     def run(self) -> None:
         try:
@@ -153,6 +157,7 @@ class Stream(threading.Thread):
         is_new = self.position.resume()
         try:
             with cluster.client.open(path, query, silence=_SILENCE_SECONDS) as answer:
+                self._last, self._is_open = time.monotonic(), True
                 for line in split(answer.chunks()):
                     stamp, _, text = line.partition(b" ")
                     # The kubelet's own messages, such as that it can't follow the log, have no timestamp.

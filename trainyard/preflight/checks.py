@@ -1,5 +1,4 @@
-"""The list of all checks. `examine` makes them one by one; a missing permission or an error stops only its own"
-" check."""
+"""The list of all checks. `examine` runs them; a missing permission or an error only stops the check that raised it."""
 
 from __future__ import annotations
 

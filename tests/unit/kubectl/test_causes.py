@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,6 +155,23 @@ def test_another_worker_is_not_shown_in_its_place(api: TorchrunApi, run: Run, wo
     result, out, err = run("logs", "one", *words)
     assert (result, out) == (66, "")
     assert "its phase is Failed: worker failed. Its log was deleted with its pod" in only_line(err)
+
+
+def test_log_that_is_answered_late_is_followed(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Succeeded")
+    for node in range(2):
+        name = api.worker(f"one-0-{node}", "terminated", **{LABEL_INDEX: str(node)})["metadata"]["name"]
+        api.logs[name] = [b"2026-01-01T00:00:00Z a\n"]
+    answer = api.answer
+
+    def delayed(method: str, target: str, body: dict[str, Any]) -> Any:
+        if "one-0-0/log" in target:
+            time.sleep(5 * follow._DRAIN_SECONDS)
+        return answer(method, target, body)
+
+    api.answer = delayed  # type: ignore[method-assign]
+    result, out, _ = run("logs", "-f", "one", "--all")
+    assert (result, sorted(out.splitlines())) == (0, ["[node 0] a", "[node 1] a"])
 
 
 @pytest.mark.parametrize("words", [("logs", "one", "--all"), ("logs", "-f", "one", "--all")])
