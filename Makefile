@@ -31,7 +31,7 @@ delete-data: environment ## delete for good what an earlier down of STACK kept: 
 preview: environment ## show the plan of up for STACK; without a state or an account: all resources of a first up
 	@$(RUN) -m trainyard.cli preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
-drift: environment ## list what was changed or deleted outside of Pulumi in STACK; exits with 2 if there is something
+drift: environment ## list what was changed or deleted outside of Pulumi in STACK; fails if there is something
 	@$(RUN) -m trainyard.cli drift --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 preflight: environment ## check what the account lacks for STACK; changes nothing

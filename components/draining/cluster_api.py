@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 MERGE: Final = "application/merge-patch+json"
 NOT_FOUND: Final = 404
+TLS_ERROR: Final = 0
+# An API server that restarts, or whose webhooks run on nodes that are just gone, answers again within this time.
+RETRY_SECONDS: Final = 60.0
 # The chart's Deployment (aws/karpenter-provider-aws, charts/karpenter, 1.14).
 CONTROLLER_PATH: Final = f"/apis/apps/v1/namespaces/{KARPENTER_NAMESPACE}/deployments/karpenter"
 
@@ -44,7 +47,7 @@ def connect(session: Any, cluster: str, scope: Scope) -> Cluster | None:
     if description["status"] in ("DELETING", "FAILED"):
         return None
     endpoint, authority = description["endpoint"], description["certificateAuthority"]["data"]
-    client = eks.connect(session, cluster, endpoint, authority, RetryPolicy())
+    client = eks.connect(session, cluster, endpoint, authority, RetryPolicy(timeout=RETRY_SECONDS))
     return Cluster(client, f"cluster {cluster} at {endpoint}", scope)
 
 
@@ -85,7 +88,7 @@ class Cluster:
         removed = []
         for name in (name_of(ALL_PODS, pod) for pod in of_nodes):
             # No grace: it would be a wait for a kubelet that is gone. Who may not do this waits for the collector.
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(ApiError, DrainError):
                 self._request("DELETE", _path(ALL_PODS, name), {"gracePeriodSeconds": 0})
                 removed.append(name)
         return removed
@@ -130,12 +133,17 @@ class Cluster:
         try:
             return request()
         except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return None
+            if error.status == NOT_FOUND:
+                return None
+            if error.status == TLS_ERROR:
+                raise DrainError(
+                    f"{self._label}: {error}. Run the destroy without a proxy between"
+                ) from error
+            raise
         except ApiUnavailable as error:
             raise DrainError(
-                f"{self._label}: the API server does not answer ({error}). Run the destroy from a place that reaches it"
+                f"{self._label}: the API server does not answer, or answers with an error ({error}). Run the destroy"
+                " again, from a place that reaches it"
             ) from error
 
 

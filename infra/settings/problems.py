@@ -249,6 +249,8 @@ def _partial(model: type[M], data: Any, errors: list[Location]) -> M:
                 _partial(inner, entry, [each[1:] for each in below if each[0] == index])
                 for index, entry in enumerate(value)
             )
+        elif value == {} and not info.is_required() and not below:
+            values[name] = _stand_in(info)
         elif inner is not None and value is not None and get_origin(info.annotation) is not tuple:
             values[name] = _partial(inner, value, below)
         elif isinstance(value, Mapping) and below and () not in below:

@@ -272,7 +272,8 @@ def _check_offer(section: Section[Lustre]) -> None:
 def _check_zone(section: Section[Lustre], zones: tuple[str, ...], pools: list[PoolEntry]) -> str:
     """Return the zone of file system and clients: two zones would cost time, and money for the traffic."""
     used = sorted({each.zone for each in pools if each.zone})
-    zone = section.values.zone or (used[0] if used else zones[0] if zones else "")
+    default = used[0] if used else zones[0] if zones else ""
+    zone = section.values.zone if section.has("zone") else default
     if not section.ok("zone"):
         return zone
     if section.has("existing"):

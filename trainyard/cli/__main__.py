@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         ("down", "destroy the stack and stop the local cloud"),
         ("delete-data", "delete the data that `down` kept"),
         ("preview", "show the plan of `up`"),
-        ("drift", "report what was changed or deleted outside of Pulumi; exit code 2 if there is something"),
+        ("drift", "report what was changed or deleted outside of Pulumi; exit code 3 if there is something"),
         ("preflight", "check what the account lacks for the stack; changes nothing"),
         ("verify-clean", "list what a destroyed stack left in the account"),
         ("submit", "start another run on a stack that is up, and follow it"),

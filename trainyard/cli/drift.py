@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-# Exit code of `make drift` if something differs.
-EXIT_DRIFT = 2
+# Exit code if something differs. 1 is an error, and 2 an invalid argument.
+EXIT_DRIFT = 3
 # Arguments of the engine's command `refresh`. It prints an event log only with this variable.
 PREVIEW = ("--preview-only",)
 EVENT_LOG = "--event-log"

@@ -220,10 +220,15 @@ def unlock(stack: str, deployment: Mapping[str, Any]) -> None:
     is_set = PASSPHRASE in os.environ or os.environ.get(PASSPHRASE_FILE) or PASSPHRASE in _secrets
     if is_set or not is_interactive() or not _has_passphrase(stack, deployment):
         return
-    _secrets[PASSPHRASE] = getpass.getpass(
-        f"Enter your passphrase to unlock config/secrets for stack {stack}\n"
-        f"    (set {PASSPHRASE} or {PASSPHRASE_FILE} to remember): "
-    )
+    try:
+        _secrets[PASSPHRASE] = getpass.getpass(
+            f"Enter your passphrase to unlock config/secrets for stack {stack}\n"
+            f"    (set {PASSPHRASE} or {PASSPHRASE_FILE} to remember): "
+        )
+    except EOFError:
+        raise EngineError(
+            f"stack {stack}: no passphrase was entered; set {PASSPHRASE}, or enter it"
+        ) from None
 
 
 def offer_new(stack: str) -> None:
@@ -235,7 +240,10 @@ def offer_new(stack: str) -> None:
     message = f"stack {stack} does not exist in Pulumi's backend"
     if not is_interactive():
         raise EngineError(f"{message}. Create it: pulumi stack init {stack}")
-    input(f"{message}. Press Enter to create it, or Ctrl-C to stop: ")
+    try:
+        input(f"{message}. Press Enter to create it, or Ctrl-C to stop: ")
+    except EOFError:
+        raise EngineError(f"{message}. Create it: pulumi stack init {stack}") from None
     # With the terminal: Pulumi itself asks for a new passphrase.
     code = subprocess.run(["pulumi", "stack", "init", stack], cwd=ROOT).returncode
     if code != 0:
@@ -259,7 +267,7 @@ def _confirm(stack: str, command: str, plan: list[str]) -> None:
         if answer == "details":
             print("\n".join(plan), flush=True)
         elif answer == "no":
-            raise EngineError(f"stack {stack}: the {ACTIONS[command]} was declined, and nothing was changed")
+            raise EngineError(f"stack {stack}: the {ACTIONS[command]} was declined; no resource was changed")
 
 
 def _has_passphrase(stack: str, deployment: Mapping[str, Any]) -> bool:

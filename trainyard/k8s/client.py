@@ -29,6 +29,8 @@ READ_SECONDS = 15.0
 _CHUNK_BYTES = 262144
 # Watches and requests use the pool at the same time, and urllib3 warns of each connection beyond the pool's size.
 _CONNECTIONS = 16
+# In an SSLError of a certificate that is not trusted (OpenSSL's reason).
+CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 TOO_MANY = 429
 RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
 # An API server that just started also answers with these, until it has read the roles.
@@ -261,7 +263,10 @@ class Client:
         parameters = self._serialized(method, path, list((query or {}).items()), body, content)
         try:
             response = self._api.call_api(*parameters, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
-        except ApiException as error:  # an invalid certificate; waiting does not help
+        except ApiException as error:  # the client's form of an SSLError
+            if CERTIFICATE not in str(error.reason):
+                raise ConnectionError(str(error.reason)) from None
+            # Waiting does not help against an invalid certificate.
             raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
         return Response(response.response)
 

@@ -104,6 +104,7 @@ async def _hold_lease(lease: LeaseHolder, controller: Controller) -> None:
     """Allow reconciles while this process holds the Lease, and wait for it otherwise."""
     held: bool | None = None
     while True:
+        controller.beat()
         until = await asyncio.to_thread(lease.keep)
         before, held = held, time.monotonic() < until
         if held != before:

@@ -51,7 +51,7 @@ class Controller:
         self._reconciler = reconciler
         self._metrics = metrics
         self._clock = clock
-        self._last_end = clock()
+        self._last_end = self._last_beat = clock()
         self._until = float("-inf")
         self._renewed = asyncio.Event()
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, WORKERS, clock=clock)
@@ -62,6 +62,10 @@ class Controller:
         for key, after in requests:
             self._queue.add(key, after)
         self._metrics.jobs(self.index.phases())
+
+    def beat(self) -> None:
+        """Record that the event loop runs."""
+        self._last_beat = self._clock()
 
     def allow(self, until: float) -> None:
         """Allow reconciles to start until this time of the clock. Running ones continue."""
@@ -74,8 +78,9 @@ class Controller:
         return self._clock() < self._until
 
     def silent_seconds(self) -> float:
-        """Return the time since a reconcile ended. After STUCK_SECONDS, the controller hangs."""
-        return self._clock() - self._last_end if self._is_allowed() else 0.0
+        """Return the time since a reconcile ended, or since the event loop ran. After STUCK_SECONDS, it hangs."""
+        loop = self._clock() - self._last_beat
+        return max(loop, self._clock() - self._last_end) if self._is_allowed() else loop
 
     async def run(self) -> None:
         """Reconcile until the task is cancelled. Running reconciles end first."""

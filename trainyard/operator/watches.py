@@ -85,7 +85,9 @@ class Watches:
             self._informers[kind].items()
         except ApiError as error:
             failure = "" if error.status == _NOT_FOUND else str(error)
-        except ApiUnavailable as error:
+        except (
+            Exception
+        ) as error:  # ApiUnavailable, or an object that can't be read; the informer tries again
             failure = str(error)
         if failure and failure != self._failures.get(kind):
             log.warning("%s can't be watched: %s", kind, failure)

@@ -124,15 +124,16 @@ def service_internal(resource: Resource, _stack: Stack) -> Iterator[str]:
         yield "spec.type is LoadBalancer; it must be ClusterIP"
 
 
-@rule("rights-no-escalation", *ROLES, why="CKV_K8S_49 refuses wildcards, not these")
+@rule("rights-no-escalation", *ROLES, why="CKV_K8S_49 reads a role's first rule only")
 def rights_no_escalation(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles list their rights, and none that gives its holder more of them."""
+    """Roles list their rights without wildcards, and none that gives its holder more of them."""
     if resource.has("aggregationRule"):
         yield "aggregationRule adds the rules of other roles; it must list its rules"
     for index, each in enumerate(rows(resource.resolved("rules"))):
-        for path in rows(at(each, "nonResourceURLs")):
-            if "*" in str(path):
-                yield f"rules[{index}].nonResourceURLs has {path}; it must name each path"
+        for name in ("verbs", "resources", "apiGroups", "nonResourceURLs"):
+            for value in rows(at(each, name)):
+                if "*" in str(value):
+                    yield f"rules[{index}].{name} has {value}; it must list each"
         for verb in sorted(set(ESCALATION_VERBS) & set(rows(at(each, "verbs")))):
             yield f"rules[{index}].verbs has {verb}; it must not"
 
@@ -158,7 +159,7 @@ def rights_no_exec(resource: Resource, _stack: Stack) -> Iterator[str]:
                 yield f"rules[{index}].resources has {name}; it must not"
 
 
-@rule("binding-narrow", *BINDINGS, why="checkov refuses service accounts `default` alone (CKV_K8S_42)")
+@rule("binding-narrow", *BINDINGS, why="checkov only refuses the service account `default` (CKV_K8S_42)")
 def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Bindings give a role whose rights are listed to subjects that are not everybody."""
     role = resource.at("roleRef", "name")
@@ -168,5 +169,6 @@ def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
         name = str(at(subject, "name"))
         if name in EVERYBODY or name.startswith(NAMESPACE_ACCOUNTS):
             yield f"subjects[{index}].name is {name}; it must be a service account, or a group of your own"
-        if name.startswith(ACCOUNT_USER) and name.endswith(":default"):
+        is_account = at(subject, "kind") == "ServiceAccount" and name == "default"
+        if is_account or (name.startswith(ACCOUNT_USER) and name.endswith(":default")):
             yield f"subjects[{index}].name is {name}, the account of pods that name none; it must be another one"

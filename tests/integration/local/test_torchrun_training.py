@@ -193,7 +193,7 @@ def test_project_and_image_trainer_run_in_a_workspace(installed: Stack, tmp_path
     )  # fmt: skip
     assert beside.code == 0, beside.output
     page = (EXAMPLES / "README.md").read_text()
-    block = page.partition("From a directory of one's own")[2].split("```")[1].removeprefix("bash")
+    block = page.partition("To submit your own directory")[2].split("```")[1].removeprefix("bash")
     (tmp_path / "project").symlink_to(EXAMPLES / "project")
     answer = subprocess.run(
         ["bash", "-ec", block],

@@ -63,7 +63,7 @@ def test_update_repairs_drift_and_lowers_the_ceiling(stack: Stack) -> None:
     patch = json.dumps({"spec": {"disruption": {"consolidateAfter": "17m"}}})
     assert stack.kubectl("patch", "nodepool", "small", "--type=merge", "-p", patch).code == 0
     drift = deploy("drift", "--stack", "local", "--cloud", "local")
-    assert drift.code == 2, drift.output
+    assert drift.code == 3, drift.output
     (changed,) = re.findall(r"^  (\S+ \S+): changed: (.*)$", drift.output, re.M)
     assert changed == ("kubernetes:karpenter.sh/v1:NodePool pools-small", "spec.disruption.consolidateAfter")
 

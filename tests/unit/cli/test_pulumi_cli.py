@@ -112,7 +112,7 @@ def test_person_on_terminal_confirms_the_plan(
     if changes:
         up()
     else:
-        with pytest.raises(EngineError, match="the update was declined, and nothing was changed"):
+        with pytest.raises(EngineError, match="the update was declined; no resource was changed"):
             up()
     calls = [line.split()[0] for line in pulumi.read_text().splitlines()]
     assert calls == (["preview", "up"] if changes else ["preview"])

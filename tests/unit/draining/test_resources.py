@@ -155,3 +155,25 @@ def test_drain_of_an_unreachable_api_server_fails_and_says_where_it_is() -> None
         DrainError, match=r"cluster main at http://127.0.0.1:9: the API server does not answer"
     ):
         cluster.names(NODES)
+
+
+def test_drain_leaves_pods_whose_deletion_a_webhook_breaks() -> None:
+    with serving(FakeApi()) as api:
+        api.put(
+            "/api/v1/namespaces/web/pods/p",
+            {"metadata": {"name": "p", "namespace": "web"}, "spec": {"nodeName": "gone"}},
+        )
+        answer = api.answer
+
+        def fail(method: str, target: str, body: dict[str, Any]) -> Any:
+            return (
+                (500, {"message": "failed calling webhook"})
+                if method == "DELETE"
+                else answer(method, target, body)
+            )
+
+        api.answer = fail  # type: ignore[method-assign]
+        cluster = Cluster(api.client(retry=RetryPolicy(timeout=0.0)), "cluster main", Scope())
+        assert cluster.forget_pods_of(frozenset({"gone"})) == []
+        with pytest.raises(DrainError, match="failed calling webhook"):
+            cluster.delete(PODS, "p")

@@ -230,3 +230,13 @@ def test_misspelt_value_is_offered_the_right_one(change: dict[str, Any], offered
 
 def test_hint_does_not_mind_case() -> None:
     assert hint("SPOT", ("spot", "on-demand")) == "; did you mean spot?"
+
+
+def test_empty_training_is_no_run_beside_another_mistake() -> None:
+    config = {**with_({"pools": [{**POOL, "maxNodes": 0}]}), "trainyard:training": {}}
+    assert [line.split(": ")[0] for line in mistakes(config)] == ["trainyard:pools[0].maxNodes"]
+
+
+def test_empty_zone_of_a_file_system_is_refused() -> None:
+    (line,) = mistakes(with_({"storage": {"lustre": {"capacityGiB": 1200, "zone": ""}}}))
+    assert line.startswith("trainyard:storage.lustre.zone: ''")

@@ -117,6 +117,15 @@ CASES: dict[str, Cases] = {
             role(["bind"], ["roles"]),
             role(["escalate"], ["roles"]),
             role(["impersonate"], ["users"]),
+            role(["*"], ["pods"]),
+            role(["get"], ["*"]),
+            made(
+                k.ROLES[1],
+                rules=[
+                    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+                    {"apiGroups": ["*"], "resources": ["pods"], "verbs": ["get"]},
+                ],
+            ),
             role(["get"], [], nonResourceURLs=["/metrics/*"]),
             made(k.ROLES[1], aggregationRule={"clusterRoleSelectors": [{"matchLabels": {}}]}),
         ],
@@ -158,6 +167,7 @@ CASES: dict[str, Cases] = {
             binding("system:authenticated", kind="Group", scope=1),
             binding("system:unauthenticated", kind="Group"),
             binding("system:serviceaccount:training:default", kind="User"),
+            binding("default"),
         ],
         accepts=[
             binding("system:serviceaccount:training:launcher", kind="User"),
