@@ -42,7 +42,7 @@ def test_anything_of_a_real_account_is_refused(other_home: dict[str, str], name:
     assert not Home(other_home["TRAINYARD_HOME"]).cloud_file.exists()
 
 
-def test_five_mistakes_are_told_at_once_before_anything_is_built_or_registered(
+def test_five_mistakes_are_reported_together_before_a_build(
     other_home: dict[str, str], tmp_path: Path
 ) -> None:
     text = (ROOT / "Pulumi.local.yaml").read_text()
