@@ -7,7 +7,6 @@ be a bookmark's. If that version is gone (410), list again.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -28,8 +27,6 @@ from trainyard.k8s.client import (
     Response,
 )
 from trainyard.k8s.stream import lines, read_list
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -167,10 +164,9 @@ class Informer(Generic[T]):
                 if error.status != TOO_MANY:
                     self._version = ""  # a new list helps against any refusal of this watch
                 ready = refused and (was_ready or self._client.is_ready())
-            except Exception as error:  # such as an object that cannot be converted; `items` raises it
-                log.exception("watch of %s: unexpected error", self._source.path)
+            except Exception as error:  # an object that cannot be converted; `items` raises it
                 self._lost(str(error), error)
-                self._version = ""
+                return
             else:
                 self._lost("the watch ended")
             longest = self._client.retry.max_delay

@@ -408,20 +408,3 @@ def test_its_thread_ends_soon(api: FakeApi, when: str) -> None:
     assert time.monotonic() - began < 0.5
     assert f"watch {NODES}" not in {thread.name for thread in threading.enumerate()}
     until(lambda: not api.watching)
-
-
-def test_object_that_cannot_be_read_stops_no_watch(api: FakeApi) -> None:
-    put(api, "good", 1)
-    api.put(f"{NODES}/bad", {"metadata": {"name": "bad", "labels": {"pool": "a"}}})
-    with watched(api) as copy:
-        with pytest.raises(KeyError):
-            copy.informer.items()
-        put(api, "bad", 2)
-
-        def is_read() -> bool:
-            try:
-                return copy.state == [("bad", 2), ("good", 1)]
-            except KeyError:
-                return False
-
-        until(is_read)
