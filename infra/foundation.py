@@ -20,7 +20,7 @@ from infra.settings import ExistingVpc, Settings
 
 # The shortest and the longest time that AWS offers (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
 KEY_DELETION_DAYS = {False: 7, True: 30}
-# Interfaces of machines that have ended are free within minutes.
+# Network interfaces of terminated instances are free within minutes.
 REMAINS_TIMEOUT_SECONDS = 900
 
 
@@ -194,7 +194,7 @@ def _new_cluster(
         late_log_seconds=wanted.late_log_seconds,
         profile=settings.provider.profile,
     )
-    # Whoever deploys from inside the VPC is no node, and needs a rule of its own.
+    # A deployment from inside the VPC does not come from a node, and needs a rule of its own.
     inside = settings.network.cidr if wanted.deploy_from == "vpc" else None
     return Cluster(
         wanted.name,

@@ -343,9 +343,12 @@ def run_of(
     writes: tuple[str, ...] = (),
     revision: str | None = None,
 ) -> Run:
-    """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers.
+    """Return the run of the settings.
 
-    `writes` are the directories there that all workers may write to, `revision` what they are told of the trainer's.
+    Args:
+        mounts: The claims of shared volumes, with their directories in workers.
+        writes: The directories there that all workers may write to.
+        revision: The trainer's revision, which workers get in their environment.
     """
     return Run(
         candidates=training.candidates,

@@ -61,7 +61,7 @@ def file_system(
     return Lustre(
         f"{settings.cluster.prefix}-lustre",
         LustreArgs(
-            file_system=_given(wanted) or _new(wanted, base, bucket),
+            file_system=_existing(wanted) or _new(wanted, base, bucket),
             protect=settings.protect_data,
             tags=tags,
         ),
@@ -69,7 +69,7 @@ def file_system(
     )
 
 
-def _given(wanted: LustreSettings) -> ExistingFileSystem | None:
+def _existing(wanted: LustreSettings) -> ExistingFileSystem | None:
     if wanted.existing is None:
         return None
     return ExistingFileSystem(
@@ -169,9 +169,9 @@ def proof(
     after: list[pulumi.Resource],
     opts: pulumi.ResourceOptions,
 ) -> None:
-    """Prove the mount on a machine that is kept anyway; where none is, no machine is bought for that.
+    """Test the mount on a warm node. Without warm nodes there is no test, because it must not launch a node.
 
-    `after` is what keeps them.
+    `after` are the resources that keep the nodes.
     """
     kept = [pool for pool in settings.pools if pool.warm_nodes]
     if not kept:

@@ -85,7 +85,7 @@ def waves(
     for each in chosen:
         if each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]:
             raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
-    chosen.append(_lookup())
+    chosen.append(_init_container_template())
     chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()))
     webhook = pods.port_open(LABELS, WEBHOOK_PORT)
     chosen.append(pods.policy("webhook", OPERATOR_NAMESPACE, webhook))
@@ -99,7 +99,7 @@ def token(manifest: JsonObject) -> str:
     return f"kubernetes:{version if '/' in version else 'core/' + version}:{manifest['kind']}"
 
 
-def _lookup() -> JsonObject:
+def _init_container_template() -> JsonObject:
     """The template of the init container that workers get."""
     return {
         "apiVersion": "v1",

@@ -183,7 +183,7 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
 
     With a `terminationGracePeriod`, Karpenter ends workers despite their do-not-disrupt annotation. Spot Instances and
     nodes of capacity blocks have one: without it, a drain would wait for the workers until EC2 ends the instance, and
-    no worker would be told to save a checkpoint. It would also allow drift to end workers, but the budgets forbid that.
+    no worker would get SIGTERM in time to save. It would also allow drift to end workers, but the budgets forbid that.
     """
     requirements = [
         (names.LABEL_INSTANCE_TYPE, [pool.instance_type]),

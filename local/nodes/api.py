@@ -121,7 +121,7 @@ class Informer:
             watching.stop()
 
     def apply(self, before: Object | None, after: Object | None) -> None:
-        """Take in a change; None is not there."""
+        """Apply a change: from `before` to `after`, None for an object that does not exist."""
         if before is not None and (
             after is None or after["metadata"]["uid"] != before["metadata"]["uid"]
         ):  # replaced while nobody watched: what is there of the old object has to end

@@ -48,10 +48,10 @@ def log_request(query: dict[str, str], now: float) -> logs.Request:
     )
 
 
-def _told(kind: type[web.HTTPError], message: str) -> web.HTTPError:
-    """A refusal as a metav1.Status.
+def _http_error(kind: type[web.HTTPError], message: str) -> web.HTTPError:
+    """Return an HTTP error whose body is a metav1.Status.
 
-    kubectl reads a plain text as YAML, and shows nothing of one with a colon in it
+    kubectl parses plain text as YAML, and shows nothing of a text with a colon
     (k8s.io/apimachinery@v0.35.4 pkg/util/httpstream/spdy/roundtripper.go).
     """
     return kind(text=remote.refused(kind.status_code, message), content_type="application/json")
@@ -100,7 +100,7 @@ class Kubelet:
     async def _other(self, request: web.Request) -> web.Response:
         path = request.path.split("/")[1]
         what = COMMANDS.get(path, path)
-        raise _told(
+        raise _http_error(
             web.HTTPNotImplemented, f"{what} is not there on the local machines; logs, exec and cp are"
         )
 
@@ -153,11 +153,13 @@ class Kubelet:
                 )
             command = await remote.Command.start(entry, streams)
         except ValueError as error:
-            raise _told(web.HTTPBadRequest, str(error)) from error
+            raise _http_error(web.HTTPBadRequest, str(error)) from error
         except NotRunningError as error:
-            raise _told(web.HTTPConflict, f"container {container.name!r}: {error}") from error
+            raise _http_error(web.HTTPConflict, f"container {container.name!r}: {error}") from error
         except OSError as error:
-            raise _told(web.HTTPInternalServerError, f"container {container.name!r}: {error}") from error
+            raise _http_error(
+                web.HTTPInternalServerError, f"container {container.name!r}: {error}"
+            ) from error
         try:
             await socket.prepare(request)
             await remote.serve(socket, command)

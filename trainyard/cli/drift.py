@@ -12,7 +12,7 @@ from typing import Any
 
 # Exit code if something differs. 1 is an error, and 2 an invalid argument.
 EXIT_DRIFT = 3
-# Arguments of the engine's command `refresh`. It prints an event log only with this variable.
+# The engine's options for a preview and an event log. The log needs the variable; Pulumi's Automation API uses both.
 PREVIEW = ("--preview-only",)
 EVENT_LOG = "--event-log"
 EVENT_LOG_VARIABLES = {"PULUMI_DEBUG_COMMANDS": "true"}

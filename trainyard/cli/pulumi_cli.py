@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from local.home import Home
+from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW
 from trainyard.cli.engine import ROOT, EngineError, engine_summary, shown_by
 from trainyard.cli.next_steps import shown, stopped
 from trainyard.cli.output import OUTPUT
@@ -90,17 +91,16 @@ def change(
         plan.append(line)
         return summary.lines(line)
 
-    planning = ("preview",) if command == "up" else (command, "--preview-only")
+    planning = ("preview",) if command == "up" else (command, *PREVIEW)
     with tempfile.TemporaryDirectory() as directory:
         events = Path(directory) / "events"
-        words = (*planning, *arguments, "--event-log", str(events))
-        # The option is there with this variable alone. Pulumi's Automation API uses both.
+        words = (*planning, *arguments, EVENT_LOG, str(events))
         run(
             stack,
             *words,
             label="plan",
             choose=choose,
-            variables={**(variables or {}), "PULUMI_DEBUG_COMMANDS": "true"},
+            variables={**(variables or {}), **EVENT_LOG_VARIABLES},
         )
         totals = planned_totals(events.read_text(errors="replace").splitlines()) if events.exists() else {}
     if asks:
