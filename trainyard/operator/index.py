@@ -145,10 +145,6 @@ class ObjectIndex:
             queues.add(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])))
         return [*((key, 0.0) for key in queues), *self._unfinished(jobs)]
 
-    def unfinished(self) -> Requests:
-        """Return all queues and unfinished jobs."""
-        return [*((key, 0.0) for key in self._generations), *self._unfinished(self._phases)]
-
     def remove(self, gone: set[Key]) -> Requests:
         """Remove jobs and queues that a new list no longer has."""
         asked = []

@@ -190,14 +190,6 @@ def test_the_parent_of_a_queue_of_kai_concerns_those_below_it() -> None:
     assert it.kai_queue(parent) == []
 
 
-def test_what_anybody_may_wait_for_is_reported_to_all_but_those_that_are_over() -> None:
-    it = known()
-    it.queue(queue())
-    it.job(job("waits"))
-    it.job(job("over", n.PHASE_FAILED))
-    assert {key.name for key, _ in it.unfinished()} == {"h100", "waits"}
-
-
 def test_what_is_not_in_a_list_any_more_is_forgotten() -> None:
     it = known()
     it.queue(queue())
