@@ -19,8 +19,8 @@ from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.command import detect_launcher, literal_variables, nested_launcher
 from trainyard.operator.command_parser import PYTHON
-from trainyard.operator.distribution import InvalidJob, Size, distribute
 from trainyard.operator.launcher_detection import Detection, find_conflict, job_shape
+from trainyard.operator.resources import InvalidJob, Size, distribute
 
 JsonObject = dict[str, Any]
 _MAX_SCRIPT_BYTES: Final = 2**20

@@ -23,11 +23,11 @@ from trainyard.kubectl.progress import say
 from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
-from trainyard.operator.distribution import InvalidJob, distribute
 from trainyard.operator.gang import gang_rejection_reason
+from trainyard.operator.nodes import pool_rejection_reason, reservation_warning
 from trainyard.operator.observe import Cluster as Facts
-from trainyard.operator.pool import pool_rejection_reason, reservation_warning
 from trainyard.operator.queue import trial_attempt
+from trainyard.operator.resources import InvalidJob, distribute
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import archive_url
 from trainyard.workspace.errors import WorkspaceError

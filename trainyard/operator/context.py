@@ -15,11 +15,11 @@ from trainyard.operator.api.job import C10D, JobSpec, Meta, check_name, parse_me
 from trainyard.operator.api.queue import MAX_RESTARTS, NEVER, parse_queue
 from trainyard.operator.api.resolve import Settings, own_template, resolve
 from trainyard.operator.command import Rendezvous, check_command, detect_launcher, literal_variables
-from trainyard.operator.distribution import InvalidJob, Size, distribute
 from trainyard.operator.launcher_detection import find_conflict, job_shape
 from trainyard.operator.names import logs_prefix
 from trainyard.operator.observe import Children, Cluster, observe
 from trainyard.operator.plan import NORMAL, POLL_SECONDS, SCHEDULER_SECONDS, WARNING, Event, ReconcilePlan
+from trainyard.operator.resources import InvalidJob, Size, Storage, VolumeMissing, distribute, plan_storage
 from trainyard.operator.status import (
     Condition,
     JobStatus,
@@ -28,7 +28,6 @@ from trainyard.operator.status import (
     read_status,
     template_rejection,
 )
-from trainyard.operator.storage import Storage, VolumeMissing, plan_storage
 
 
 @dataclass(frozen=True, kw_only=True)

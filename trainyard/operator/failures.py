@@ -28,9 +28,8 @@ from launcher.errors import (
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.context import ReconcileContext
-from trainyard.operator.nodes import find_unplaced_worker
+from trainyard.operator.nodes import NODE_START_SECONDS, find_unplaced_worker
 from trainyard.operator.observe import PodExit, Worker
-from trainyard.operator.pool import NODE_START_SECONDS
 
 # The first failure may be reported after its consequences: the kubelet checks its containers once a second (PLEG), and
 # a node may be busy. If the only known error is a consequence, the controller waits longer for its cause.

@@ -18,9 +18,9 @@ from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.queue import QueueSpec
 from trainyard.operator.children import build_object, spec_digest
 from trainyard.operator.context import AttemptSpec, ReconcileContext, Wait, valid_conditions
+from trainyard.operator.nodes import Unreadable, worker_requests
 from trainyard.operator.observe import Cluster, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
-from trainyard.operator.pool import Unreadable, worker_requests
 
 
 def build_pod_group(attempt: AttemptSpec) -> JsonObject:

@@ -25,7 +25,7 @@ from trainyard.operator.command_parser import (
     Call,
     SimpleCommand,
 )
-from trainyard.operator.distribution import Size
+from trainyard.operator.resources import Size
 
 NONE: Final = NO_LAUNCHER
 

@@ -17,7 +17,6 @@ from trainyard.operator.api.queue import QueueSpec, parse_queue
 from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.children import build_worker
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.distribution import Size, distribute
 from trainyard.operator.gang import (
     build_kai_queue,
     find_missing_queue,
@@ -25,6 +24,7 @@ from trainyard.operator.gang import (
     list_queue_children,
     read_kai_queue,
 )
+from trainyard.operator.nodes import pool_status
 from trainyard.operator.observe import Cluster
 from trainyard.operator.plan import (
     NORMAL,
@@ -38,9 +38,8 @@ from trainyard.operator.plan import (
     contains,
     deletion,
 )
-from trainyard.operator.pool import pool_status
+from trainyard.operator.resources import Mount, Size, Storage, distribute
 from trainyard.operator.status import STARTED_PHASES, Condition, conditions_by_type, merge_conditions
-from trainyard.operator.storage import Mount, Storage
 
 # The name of the pod in the dry run, which is never created.
 _TRIAL: Final = "template-trial"

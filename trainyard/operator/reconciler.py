@@ -48,9 +48,9 @@ from trainyard.operator.queue import (
     pool_name,
     reconcile_queue,
 )
+from trainyard.operator.resources import has_unknown_class
 from trainyard.operator.running import end_attempt, keep_running, replace_attempt
 from trainyard.operator.status import Condition, build_status, merge_conditions, read_status
-from trainyard.operator.storage import has_unknown_class
 from trainyard.operator.suspension import suspend
 
 # The kinds of a job's objects; PodGroups only with KAI Scheduler.

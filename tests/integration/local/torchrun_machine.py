@@ -18,7 +18,7 @@ from trainyard.operator import names as n
 
 MACHINE = "machine"
 JOB = "vit"
-# Its claims are shared by several nodes (trainyard/operator/storage.py).
+# Its claims are shared by several nodes (trainyard/operator/resources.py).
 STORAGE_CLASS = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",

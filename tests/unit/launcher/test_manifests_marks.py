@@ -6,7 +6,7 @@ import pytest
 
 from launcher.manifests import JsonObject, add_mark, mark, read_marks
 from tests.unit.launcher.shown import node
-from trainyard.operator.placement import affinity_allows
+from trainyard.operator.nodes import affinity_allows
 
 pytestmark = pytest.mark.unit
 

@@ -11,9 +11,8 @@ from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import build_claim, build_jobs
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.distribution import distribute
 from trainyard.operator.observe import Cluster
-from trainyard.operator.storage import plan_storage
+from trainyard.operator.resources import distribute, plan_storage
 
 JsonObject = dict[str, Any]
 DIGEST = "sha256:" + "a" * 64

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from launcher.observe import Node
-from trainyard.operator.placement import REQUIRED, affinity_allows, gpu_terms
+from trainyard.operator.children import REQUIRED, gpu_terms
+from trainyard.operator.nodes import affinity_allows
 
 pytestmark = pytest.mark.unit
 

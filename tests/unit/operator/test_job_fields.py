@@ -32,9 +32,9 @@ from trainyard.operator.children import (
     owner_reference,
     spec_digest,
 )
-from trainyard.operator.distribution import InvalidJob
 from trainyard.operator.gang import build_pod_group
-from trainyard.operator.placement import affinity_allows
+from trainyard.operator.nodes import affinity_allows
+from trainyard.operator.resources import InvalidJob
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ from tests.unit.operator.pool import GPU, POOL
 from tests.unit.operator.pooled import ELASTIC, TWO, Pooled
 from trainyard.k8s import names
 from trainyard.operator import names as n
-from trainyard.operator.pool import DEADLINE_SECONDS, HOLD_SECONDS, RETRY_SECONDS
+from trainyard.operator.nodes import DEADLINE_SECONDS, HOLD_SECONDS, RETRY_SECONDS
 
 pytestmark = pytest.mark.unit
 

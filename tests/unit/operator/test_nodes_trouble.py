@@ -12,8 +12,8 @@ from tests.unit.operator.made import CLUSTER, DIGEST
 from tests.unit.operator.pool import GPU, POOL, PoolApi
 from tests.unit.operator.pooled import ELASTIC, Pooled
 from trainyard.operator import names as n
-from trainyard.operator.placement import LABEL_GPU_NAME, REQUIRED
-from trainyard.operator.pool import DEADLINE_SECONDS, NODE_START_SECONDS, RETRY_SECONDS
+from trainyard.operator.children import LABEL_GPU_NAME, REQUIRED
+from trainyard.operator.nodes import DEADLINE_SECONDS, NODE_START_SECONDS, RETRY_SECONDS
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from trainyard.operator.api.fields import Field
 from trainyard.operator.api.queue import QUEUE
 from trainyard.operator.children import build_claim, build_jobs, build_service
 from trainyard.operator.gang import build_pod_group
-from trainyard.operator.storage import ClaimMissing
+from trainyard.operator.resources import ClaimMissing
 
 pytestmark = pytest.mark.unit
 

@@ -20,8 +20,7 @@ from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import build_jobs
 from trainyard.operator.command import check_command
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.distribution import InvalidJob, distribute
-from trainyard.operator.storage import VolumeMissing, plan_storage
+from trainyard.operator.resources import InvalidJob, VolumeMissing, distribute, plan_storage
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ from tests.unit.operator.pooled import POOLED, Pooled
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status
-from trainyard.operator.pool import pool_rejection_reason, pool_status, reservation_warning
+from trainyard.operator.nodes import pool_rejection_reason, pool_status, reservation_warning
 from trainyard.operator.queue import DryRun, reconcile_queue
 
 pytestmark = pytest.mark.unit

@@ -12,8 +12,8 @@ from launcher.observe import NodePool
 from tests.unit.operator.made import DIGEST, TOOLS, attempt_spec, pod
 from trainyard.k8s import names, quantity
 from trainyard.operator import names as n
-from trainyard.operator.placement import REQUIRED
-from trainyard.operator.pool import Unreadable, build_placeholder, build_request, untolerated_taints
+from trainyard.operator.children import REQUIRED
+from trainyard.operator.nodes import Unreadable, build_placeholder, build_request, untolerated_taints
 
 pytestmark = pytest.mark.unit
 POOLED = {"scheduling.pool": "p5"}

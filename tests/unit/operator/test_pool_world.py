@@ -17,9 +17,8 @@ from tests.unit.operator.made import DIGEST, job, queue
 from tests.unit.operator.pool import POOL, PoolApi
 from tests.unit.operator.test_world import BUDGETS, KAI, World, check_kills
 from trainyard.operator import names as n
-from trainyard.operator.nodes import pool_to_count
+from trainyard.operator.nodes import DEADLINE_SECONDS, pool_to_count
 from trainyard.operator.plan import ReconcilePlan
-from trainyard.operator.pool import DEADLINE_SECONDS
 from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit

@@ -21,12 +21,18 @@ from tests.unit.operator.made import (
     pod,
 )
 from trainyard.operator import names as n
-from trainyard.operator.children import build_jobs, build_service, build_worker
-from trainyard.operator.distribution import InvalidJob
+from trainyard.operator.children import (
+    LABEL_GPU_MEMORY,
+    LABEL_GPU_NAME,
+    LOST_NODE_SECONDS,
+    build_jobs,
+    build_service,
+    build_worker,
+    gpu_terms,
+)
 from trainyard.operator.gang import build_kai_queue, build_pod_group
 from trainyard.operator.names import archive_prefix
-from trainyard.operator.placement import LABEL_GPU_MEMORY, LABEL_GPU_NAME, LOST_NODE_SECONDS, gpu_terms
-from trainyard.operator.storage import ClaimMissing
+from trainyard.operator.resources import ClaimMissing, InvalidJob
 
 pytestmark = pytest.mark.unit
 
