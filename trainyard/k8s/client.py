@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
 import urllib3
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 
+from trainyard.k8s.package import ApiException, RESTClientObject
 from trainyard.k8s.stream import MalformedResponse, read_list
 
 JsonObject = dict[str, Any]
@@ -260,9 +260,11 @@ class Client:
         body: JsonObject | None,
         content: str = JSON,
     ) -> Response:
-        parameters = self._serialized(method, path, list((query or {}).items()), body, content)
+        url, headers = self.address(path, list((query or {}).items()))
+        headers["Content-Type"] = content
+        timeout = (CONNECT_SECONDS, READ_SECONDS)
         try:
-            response = self._api.call_api(*parameters, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
+            response = self._api.request(method, url, headers, body, _request_timeout=timeout)
         except ApiException as error:  # the client's form of an SSLError
             if CERTIFICATE not in str(error.reason):
                 raise ConnectionError(str(error.reason)) from None
@@ -271,22 +273,18 @@ class Client:
         return Response(response.response)
 
     def address(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[str, dict[str, str]]:
-        """Return the URL of a GET and the headers with the credentials, for a client of another protocol."""
-        _, url, headers, *_ = self._serialized("GET", path, list(query), None, JSON)
-        return url, headers
-
-    def _serialized(
-        self, method: str, path: str, query: list[tuple[str, str]], body: JsonObject | None, content: str
-    ) -> Any:
+        """Return the URL of a request and its headers with the credentials."""
+        settings = self._api.configuration
         with self._serializing:  # this renews an expired token
-            return self._api.param_serialize(
-                method=method,
-                resource_path=path,
-                query_params=query,
-                header_params={"Accept": f"{JSON}, */*", "Content-Type": content},
-                body=body,
-                auth_settings=["BearerToken"],
-            )
+            login = settings.get_api_key_with_prefix("BearerToken", alias="authorization")
+        headers = {
+            "Accept": f"{JSON}, */*",
+            "User-Agent": "trainyard",
+            **({"authorization": login} if login else {}),
+        }
+        return settings.host + path + (
+            f"?{urlencode(query, quote_via=quote, safe='/')}" if query else ""
+        ), headers
 
 
 class Response:
@@ -369,7 +367,7 @@ def accept_deep_objects() -> None:
 
 
 def api_client(settings: Any) -> Any:
-    """Return an ApiClient with these settings that makes one attempt per request; `Client` does the retries.
+    """Return a pool of connections with these settings, which makes one attempt per request; `Client` does the retries.
 
     From then on, this process reads deep objects.
     """
@@ -378,7 +376,7 @@ def api_client(settings: Any) -> Any:
     settings.connection_pool_maxsize = _CONNECTIONS
     # With keep-alive probes, a peer that vanished is noticed after a minute or two, not at the end of a watch.
     settings.keep_alive = True
-    return client.ApiClient(settings)
+    return RESTClientObject(settings)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

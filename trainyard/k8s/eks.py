@@ -9,9 +9,9 @@ import base64
 from typing import Any, Final
 
 from botocore.signers import RequestSigner
-from kubernetes import client
 
 from trainyard.k8s.client import Client, RetryPolicy, api_client
+from trainyard.k8s.package import Configuration
 
 # EKS takes a presigned STS call as a token, for 15 minutes; the signature itself is to last 60 seconds
 # (https://github.com/kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
@@ -29,7 +29,7 @@ def connect(session: Any, name: str, endpoint: str, authority: str, retry: Retry
         authority: The certificate authority in base64, as EKS describes it.
         retry: How long a request is tried.
     """
-    settings = client.Configuration(host=endpoint, ca_cert_data=base64.b64decode(authority).decode())
+    settings = Configuration(host=endpoint, ca_cert_data=base64.b64decode(authority).decode())
 
     def renew() -> None:
         settings.api_key["BearerToken"] = f"Bearer {token(session, name)}"

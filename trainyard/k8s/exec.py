@@ -16,11 +16,10 @@ from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
 
-from kubernetes.client.exceptions import ApiException
-from kubernetes.stream.ws_client import websocket_call
 from websocket import WebSocketException
 
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client
+from trainyard.k8s.package import ApiException
 
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 # How long the other side may be silent, in seconds.
@@ -180,6 +179,8 @@ def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
 
     By itself it has no timeout and turns an interrupt into an ordinary error. Therefore another thread calls it.
     """
+    from kubernetes.stream.ws_client import websocket_call  # after trainyard.k8s.package
+
     answers: SimpleQueue[Any] = SimpleQueue()
     given_up = threading.Event()
 

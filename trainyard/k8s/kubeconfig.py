@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kubernetes import client, config
-from kubernetes.config import incluster_config, kube_config
-from kubernetes.config.dateutil import parse_rfc3339
-from kubernetes.config.exec_provider import ExecProvider
 from yaml import YAMLError
 
 from trainyard.k8s.client import ApiUnavailable, Client, RetryPolicy, api_client
+from trainyard.k8s.package import (
+    Configuration,
+    ExecProvider,
+    KubeConfigLoader,
+    config,
+    incluster_config,
+    kube_config,
+    parse_rfc3339,
+)
 
 _HOME: Final = "~/.kube/config"
 _CURRENT: Final = "current-context"
@@ -41,7 +46,7 @@ def connect(file: str | None, context: str | None, retry: RetryPolicy) -> tuple[
         NoLogin: The credential plugin failed.
         ApiUnavailable: There is no file or no such context, or it is not usable.
     """
-    settings = client.Configuration()
+    settings = Configuration()
     if _is_in_pod(file, context):
         with _understood():
             config.load_incluster_config(client_configuration=settings)
@@ -60,7 +65,7 @@ def connect_in_pod_or_outside() -> Client:
 
     Raises ApiUnavailable if there is neither.
     """
-    settings = client.Configuration()
+    settings = Configuration()
     try:
         config.load_incluster_config(client_configuration=settings)
     except config.ConfigException:
@@ -101,7 +106,7 @@ def _namespace_of_pod() -> str:
         return "default"
 
 
-class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
+class _Loader(KubeConfigLoader):
     """The package's loader, except that a credential plugin that fails is an error. The package only logs it."""
 
     def _load_from_exec_plugin(self) -> bool | None:

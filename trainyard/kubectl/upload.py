@@ -9,7 +9,6 @@ from typing import Any, Final, Protocol
 
 from launcher.observe import PATIENCE_SECONDS, pending_reason
 from trainyard.k8s.client import ApiUnavailable
-from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.errors import UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from trainyard.kubectl.progress import Bar, say
@@ -53,6 +52,8 @@ Execute = Callable[[Cluster, str, str, list[str]], Running]
 
 def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> Running:
     """Run a command with standard input."""
+    from trainyard.k8s.exec import Execution  # its import takes longer than a request
+
     return Execution(cluster.client, cluster.namespace, pod, container, command, stdin=True)
 
 

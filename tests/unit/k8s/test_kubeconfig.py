@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
+from base64 import urlsafe_b64encode
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import certifi
@@ -133,3 +138,52 @@ def test_nothing_at_all_is_told(
     monkeypatch.setenv("KUBECONFIG", files)
     with pytest.raises(ApiUnavailable, match=f"^{why}$"):
         kubeconfig.namespace_of(None, None)
+
+
+class Issuer(BaseHTTPRequestHandler):
+    """An OIDC issuer that renews every token."""
+
+    def do_GET(self) -> None:
+        self.answer({"token_endpoint": f"http://{self.headers['Host']}/token"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(
+            {"access_token": "a", "token_type": "Bearer", "id_token": "renewed", "refresh_token": "next"}
+        )
+
+    def answer(self, body: dict[str, str]) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_an_expired_oidc_token_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
+    expired = ".".join(
+        urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in ({}, {"exp": 1})
+    )
+    write(tmp_path)
+    file = tmp_path / "dev"
+    with HTTPServer(("127.0.0.1", 0), Issuer) as issuer:
+        threading.Thread(target=issuer.serve_forever, daemon=True).start()
+        words = {"client-id": "c", "client-secret": "s", "id-token": f"{expired}.", "refresh-token": "r"}
+        login = {"idp-issuer-url": f"http://127.0.0.1:{issuer.server_port}", **words}
+        document = json.loads(file.read_text())
+        document["users"][0]["user"] = {"auth-provider": {"name": "oidc", "config": login}}
+        file.write_text(json.dumps(document))
+        rest, _ = kubeconfig.connect(str(file), None, RetryPolicy())
+        issuer.shutdown()
+    assert rest.configuration.api_key == {"BearerToken": "Bearer renewed"}
+    assert "renewed" in file.read_text()
+
+
+def test_connect_imports_no_oauth_and_no_pydantic() -> None:
+    """They would take more than half of the processor time of `kubectl torchrun list`."""
+    script = "import sys, trainyard.k8s.kubeconfig; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    heavy = {"pydantic", "oauthlib", "requests", "requests_oauthlib", "kubernetes.dynamic", "websocket"}
+    assert not heavy & set(done.stdout.split())
