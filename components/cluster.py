@@ -12,7 +12,7 @@ import pulumi_eks as eks
 
 from components import encryption
 from components.addons import AddonArgs, addon
-from components.documents.eks import AGENT, VOLUME_GIB
+from components.documents.eks import AGENT, VOLUME_GIB, cni_values
 from components.documents.iam import control_plane_group
 from components.documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
 from components.documents.tags import named
@@ -128,6 +128,7 @@ class Cluster(pulumi.ComponentResource):
                 self._common,
                 pulumi.ResourceOptions(parent=self, depends_on=[self.eks, *cni.granted]),
                 service_account_role_arn=cni.role_arn,
+                configuration_values=cni_values(args.tags),
             ),
         ]
         template = self._system_template(name)
@@ -238,7 +239,7 @@ class Cluster(pulumi.ComponentResource):
             ),
             tag_specifications=[
                 aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=tags)
-                for kind in ("instance", "volume")
+                for kind in ("instance", "volume", "network-interface")
             ],
             tags=tags,
             opts=self._child,

@@ -60,7 +60,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
     for line in warnings.find_warnings(settings, datetime.now(UTC).date()):
         pulumi.log.warn(line)
     # Set the tags on each resource, not as the provider's defaults, so that nodes and volumes have them, too.
-    tags = {**settings.provider.tags, **stack_tags(PROJECT, settings.stack)}
+    tags = {**settings.tags, **stack_tags(PROJECT, settings.stack)}
     # It refuses changes of fixed settings. All other resources depend on it through their provider.
     record = FixedSettings("settings", changes.fixed_values(settings))
     # Credentials of another account end here, before anything is made.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,18 +116,6 @@ def free_in(block: str) -> int:
 AGENT: Final = "eks-node-monitoring-agent"
 # Configuration by add-on (`aws eks describe-addon-configuration` prints the schema).
 VALUES: Final = {
-    # Without `enableNetworkPolicy`, NetworkPolicies have no effect
-    # (https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html). Without the IP targets, a
-    # node allocates the addresses of one or two whole network interfaces. The schema accepts strings only.
-    "vpc-cni": json.dumps(
-        {
-            "enableNetworkPolicy": "true",
-            "env": {
-                "MINIMUM_IP_TARGET": str(MINIMUM_IP_TARGET),
-                "WARM_IP_TARGET": str(WARM_IP_TARGET),
-            },
-        }
-    ),
     # The agent reads NVIDIA GPUs through the DaemonSet dcgm-server. The agent tolerates all taints, dcgm-server none
     # (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.yaml 1.7). On a tainted node,
     # the agent then reports AcceleratedHardwareReady=False (DCGMError), and node repair replaces a healthy node. The
@@ -173,5 +162,25 @@ def kubeconfig(
             "users": [{"name": "aws", "user": {"exec": login}}],
             "contexts": [{"name": "aws", "context": {"cluster": "kubernetes", "user": "aws"}}],
             "current-context": "aws",
+        }
+    )
+
+
+def cni_values(tags: Mapping[str, str]) -> str:
+    """Return the configuration of the add-on vpc-cni, whose schema accepts strings only.
+
+    Without `enableNetworkPolicy`, NetworkPolicies have no effect
+    (https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html). Without the IP targets, a node
+    allocates the addresses of one or two whole network interfaces. The CNI puts `tags` on interfaces that it creates
+    (https://github.com/aws/amazon-vpc-cni-k8s#additional_eni_tags-since-v160).
+    """
+    return json.dumps(
+        {
+            "enableNetworkPolicy": "true",
+            "env": {
+                "ADDITIONAL_ENI_TAGS": json.dumps(tags, sort_keys=True),
+                "MINIMUM_IP_TARGET": str(MINIMUM_IP_TARGET),
+                "WARM_IP_TARGET": str(WARM_IP_TARGET),
+            },
         }
     )

@@ -30,6 +30,7 @@ from infra.settings.storage import (
     check_service_accounts,
     check_storage,
 )
+from infra.settings.tags import merge
 from infra.settings.training import Training, check_training
 from trainyard import stack_files
 
@@ -181,6 +182,7 @@ def _check(
         stack=stack,
         region=region,
         provider=provider_settings,
+        tags=merge(problems, values.tags, provider_settings.tags),
         network=network,
         cluster=cluster,
         pools=tuple(each.pool for each in pools if not each.wrong),

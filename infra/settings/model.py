@@ -17,6 +17,7 @@ from infra.settings.pools import PoolSection
 from infra.settings.provider import Provider
 from infra.settings.queues import QueueSection
 from infra.settings.storage import ServiceAccount, Storage
+from infra.settings.tags import Tags
 from infra.settings.training import Training, TrainingSection
 
 
@@ -43,6 +44,11 @@ class StackConfig(Model):
     """Service accounts for pods of your own, each with a role (IRSA) for one bucket."""
     sources: SourcesSection = setting(SourcesSection(), "")
     """The sources of charts and manifests: published ones, or local directories."""
+    tags: Tags = setting({}, "in place, for new nodes; replaces system nodes", example={"team": "ml"})
+    """Tags for all AWS resources, for the instances, disks and network interfaces of nodes, and for the volumes of
+    claims. At most 30, with `aws:defaultTags`. Keys: 1 to 128 letters, digits, spaces and `_.:/+@-`; values: at most
+    256 of these and `=`. Reserved: `Name`, and prefixes of AWS and of the stack, such as `aws:` and `trainyard:`.
+    """
     debug_pod: bool = setting(False, IN_PLACE, example=True)
     """A pod with network tools: `kubectl exec -it network-debug-0 -n training -- sh`."""
     node_check: bool = setting(False, IN_PLACE, example=True)
@@ -68,12 +74,13 @@ KEYS: Final = tuple(sorted(str(each.alias) for each in StackConfig.model_fields.
 class Settings:
     """All settings of one stack; without `training` it has pools and starts no run.
 
-    Without `queues` there is no controller of torchrun jobs.
+    Without `queues` there is no controller of torchrun jobs. `tags` are those of all resources.
     """
 
     stack: str
     region: str
     provider: Provider
+    tags: dict[str, str]
     network: Network
     cluster: Cluster
     pools: tuple[Pool, ...]

@@ -13,19 +13,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from infra.settings import regions
-from infra.settings.fields import REQUIRED, MapKey, Model, Scalar, Text, hint, mistyped, setting, type_name
+from infra.settings.fields import REQUIRED, Model, Text, hint, mistyped, setting, type_name
 from infra.settings.formats import REGION
 from infra.settings.problems import Problems, validate
+from infra.settings.tags import Tags
 
 PREFIX: Final = "aws:"
-# AWS allows 50 tags on a resource
-# (https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html). The stack, Karpenter and
-# EKS set some of them.
-MAX_TAGS: Final = 30
-# Prefixes of tags that the stack and its controllers set or select by. AWS reserves `aws:`.
-RESERVED_TAG_PREFIXES: Final = (
-    *("aws:", "trainyard:", "eks:", "karpenter.", "kubernetes.io/", "k8s.io/", "ebs.csi.aws.com/"),
-)
 _USE_PROFILE: Final = "set it in a profile of ~/.aws/config, and set aws:profile to the profile's name"
 _LEAVE_OUT: Final = "remove it, or use a profile (aws:profile) or the environment"
 # Keys of the provider (pulumi_aws.Provider) that are refused, each with the advice for the user.
@@ -96,30 +89,11 @@ class _Region(Text):
         return value
 
 
-class _TagKey(MapKey):
-    """A tag that neither the stack nor AWS uses."""
-
-    def check(self, value: Any) -> Any:
-        key = super().check(value)
-        if key.lower().startswith(RESERVED_TAG_PREFIXES) or key == "Name":
-            raise ValueError("is reserved for the stack and for AWS; it must be another tag")
-        return key
-
-
-# Characters that all services accept (best-practices-and-strats.html).
-Tags = dict[
-    Annotated[str, _TagKey("1 to 128 letters, digits, spaces and _.:/=+@-", r"[A-Za-z0-9 _.:/=+@-]{1,128}")],
-    Annotated[
-        str, Scalar("at most 256 letters, digits, spaces and _.:/=+@-", r"[A-Za-z0-9 _.:/=+@-]{0,256}")
-    ],
-]
-
-
 class DefaultTags(Model):
     """The tags of all resources."""
 
     tags: Tags = setting({}, "new nodes; replaces system nodes", example={"team": "ml"})
-    """Tags for all resources, nodes and disks."""
+    """Further tags for all resources, nodes and disks. Prefer `trainyard:tags`."""
 
 
 class ProviderSection(Model):
@@ -134,7 +108,7 @@ class ProviderSection(Model):
     )
     """A profile of `~/.aws/config`. It overrides keys in the environment."""
     default_tags: DefaultTags | None = setting(None, "new nodes; replaces system nodes")
-    """`tags:` with tags for all resources, nodes and disks."""
+    """`tags:` with further tags for all resources, as `trainyard:tags` has them."""
 
 
 SUPPORTED_KEYS: Final = tuple(str(each.alias) for each in ProviderSection.model_fields.values())
@@ -142,7 +116,7 @@ SUPPORTED_KEYS: Final = tuple(str(each.alias) for each in ProviderSection.model_
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """The AWS provider: a profile of ~/.aws/config, None for the environment; the tags of all resources."""
+    """The AWS provider: a profile of ~/.aws/config, None for the environment; its default tags."""
 
     profile: str | None
     tags: dict[str, str]
@@ -154,11 +128,6 @@ def read_provider(problems: Problems, config: Mapping[str, Any]) -> tuple[str, P
     known = {key: values[key] for key in SUPPORTED_KEYS if key in values}
     section = validate(problems, ProviderSection, known, prefix=PREFIX)
     tags = section.default_tags.tags if section.default_tags else {}
-    if len(tags) > MAX_TAGS:
-        problems.add(
-            f"{PREFIX}defaultTags.tags",
-            f"has {len(tags)} tags; it must have at most {MAX_TAGS}, because AWS allows 50 on a resource",
-        )
     for key in values:
         # A key may contain a path: aws:assumeRoles[0].roleArn.
         name = re.split(r"[.\[]", key)[0]

@@ -6,34 +6,19 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
-from trainyard.policies import cluster, iam, kubernetes, network, pods, storage
+from trainyard.policies import cluster, iam, kubernetes, network, pods, storage, tags
 from trainyard.policies.iam_documents import ROLE
 from trainyard.policies.model import Resource, Rule, Stack, rule
 
-AREAS: Final = (iam, network, cluster, storage, kubernetes, pods)
+AREAS: Final = (iam, network, cluster, storage, kubernetes, pods, tags)
 # Types without a rule of ours: checkov checks them, other rules read them as part of another resource, or they give
 # nobody access and store nothing.
 WITHOUT_RULE: Final = frozenset(
     {
-        "aws:cloudwatch/eventRule:EventRule",
         "aws:cloudwatch/eventTarget:EventTarget",
-        "aws:cloudwatch/logGroup:LogGroup",
-        "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup",
-        "aws:ec2/eip:Eip",  # of a NAT gateway
-        "aws:ec2/flowLog:FlowLog",
-        "aws:ec2/internetGateway:InternetGateway",
-        "aws:ec2/natGateway:NatGateway",
-        "aws:ec2/placementGroup:PlacementGroup",
         "aws:ec2/route:Route",
         "aws:ec2/routeTableAssociation:RouteTableAssociation",
-        "aws:ec2/subnet:Subnet",
-        "aws:ec2/vpc:Vpc",
-        "aws:ec2/vpcEndpoint:VpcEndpoint",
         "aws:ecr/lifecyclePolicy:LifecyclePolicy",
-        "aws:ecr/repository:Repository",
-        "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation",
-        "aws:iam/instanceProfile:InstanceProfile",
-        "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
         "aws:kms/alias:Alias",
         "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
         "aws:s3/bucketOwnershipControls:BucketOwnershipControls",

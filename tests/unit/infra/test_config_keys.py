@@ -93,11 +93,40 @@ def test_each_key_of_the_aws_provider_is_supported_or_refused() -> None:
         ("aws:defaultTags", {"tags": {"Name": "b"}}, "aws:defaultTags.tags.Name: "),
         ("aws:defaultTags", {"tags": {"team": "a\nb"}}, "aws:defaultTags.tags.team: "),
         ("aws:defaultTags", {"tags": {f"t{n}": "x" for n in range(31)}}, "aws:defaultTags.tags: has 31"),
+        ("trainyard:tags", ["ml"], "trainyard:tags: "),
+        ("trainyard:tags", {"": "x"}, "trainyard:tags.: has the key ''"),
+        ("trainyard:tags", {"k" * 129: "x"}, "trainyard:tags.kkk"),
+        ("trainyard:tags", {"team": "v" * 257}, "trainyard:tags.team: "),
+        ("trainyard:tags", {"te*m": "x"}, "trainyard:tags.te*m: has the key"),
+        ("trainyard:tags", {"a=b": "x"}, "trainyard:tags.a=b: has the key"),
+        ("trainyard:tags", {"team": "a,b"}, "trainyard:tags.team: "),
+        ("trainyard:tags", {"AWS:team": "x"}, "trainyard:tags.AWS:team: is reserved"),
+        ("trainyard:tags", {"Name": "x"}, "trainyard:tags.Name: is reserved"),
+        ("trainyard:tags", {"trainyard:stack": "x"}, "trainyard:tags.trainyard:stack: is reserved"),
+        ("trainyard:tags", {"CSIVolumeName": "x"}, "trainyard:tags.CSIVolumeName: is reserved"),
+        (
+            "trainyard:tags",
+            {"karpenter.sh/nodepool": "x"},
+            "trainyard:tags.karpenter.sh/nodepool: is reserved",
+        ),
+        ("trainyard:tags", {"Team": "x", "team": "x"}, "trainyard:tags: has the keys 'Team' and 'team'"),
+        ("trainyard:tags", {f"t{n}": "x" for n in range(31)}, "trainyard:tags: has 31 tags"),
     ],
 )
 def test_wrong_provider_key_is_one_line(key: str, value: Any, begin: str) -> None:
     (line,) = told({**BASE, key: value})
     assert line.startswith(begin)
+
+
+def test_tags_of_both_settings_are_merged_unless_they_differ() -> None:
+    config = {
+        **BASE,
+        "trainyard:tags": {"team": "ml", "cost": 7},
+        "aws:defaultTags": {"tags": {"team": "ml", "a": "b"}},
+    }
+    assert read("test", config, NOW).tags == {"team": "ml", "cost": "7", "a": "b"}
+    (line,) = told({**config, "aws:defaultTags": {"tags": {"team": "web"}}})
+    assert line.startswith("trainyard:tags.team: is 'ml', but aws:defaultTags.tags.team is 'web'")
 
 
 def test_a_secret_of_a_stack_file_is_refused_in_one_line() -> None:

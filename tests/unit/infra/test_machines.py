@@ -81,7 +81,7 @@ def test_disks_of_system_nodes_are_encrypted_and_carry_the_stacks_tags(recorded:
     (disk,) = template(recorded)["blockDeviceMappings"]
     assert disk["ebs"]["encrypted"] == "true"
     specified = {each["resourceType"]: each["tags"] for each in template(recorded)["tagSpecifications"]}
-    assert set(specified) == {"instance", "volume"}
+    assert set(specified) == {"instance", "volume", "network-interface"}
     assert all(tags["trainyard:stack"] == "test" for tags in specified.values())
 
 

@@ -109,7 +109,7 @@ def test_overview_example_of_a_key_has_only_known_settings(key: str) -> None:
 
 def paths(place: str, value: Any) -> list[str]:
     """The settings that a value sets, as the reference page names them."""
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and value and place not in keys():
         return [path for name, each in value.items() for path in paths(f"{place}.{name}", each)]
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return [path for each in value for path in paths(f"{place}[]", each)]

@@ -15,11 +15,16 @@ import pytest
 
 from components.cluster import without_creator_rights
 from components.documents.images import context_digest
+from components.documents.tags import stack_tags
 from infra import stack
-from infra.settings import SettingsError, SettingsNotPassedError, load, read
+from infra.settings import PROJECT, SettingsError, SettingsNotPassedError, load, read
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
 from tests.unit.infra.changing import settings, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, shipped, small_checkout, whole
+from tests.unit.policies.building import made
+from trainyard.policies.evaluate import evaluate
+from trainyard.policies.model import Stack
+from trainyard.policies.tags import TAGGABLE, tags_complete
 
 pytestmark = [
     pytest.mark.unit,
@@ -440,18 +445,18 @@ def test_error_of_settings_names_the_stack_file(
         pulumi.runtime.set_all_config({})
 
 
-def test_profile_and_default_tags_reach_everything_that_is_made() -> None:
-    config = with_({"storage": {"lustre": {}}, "network": {"flowLogs": True}})
-    config |= {"aws:profile": "ml", "aws:defaultTags": {"tags": {"team": "ml"}}}
+def test_profile_and_tags_reach_everything_that_is_made() -> None:
+    config = with_({"storage": {"lustre": {}}, "network": {"flowLogs": True}, "tags": {"team": "ml"}})
+    config |= {"aws:profile": "ml", "aws:defaultTags": {"tags": {"unit": "research"}}}
     found = whole(settings(config))
     assert found.one("pulumi:providers:aws", "aws").inputs["profile"] == "ml"
-    tagged = [
-        each for each in found.resources if "tags" in each.inputs and each.type.startswith(("aws:", "eks:"))
-    ]
-    assert [each.name for each in tagged if each.inputs["tags"].get("team") != "ml"] == []
+    given = {"team": "ml", "unit": "research", **stack_tags(PROJECT, "test")}
+    tagged = [each for each in found.resources if each.type in TAGGABLE or each.type.startswith("eks:")]
+    assert [each.name for each in tagged if not given.items() <= each.inputs.get("tags", {}).items()] == []
     assert len(tagged) > 30
-    (node_class,) = found.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
-    assert node_class.inputs["spec"]["tags"]["team"] == "ml"
+    resources = [made(each.type, each.name, **each.inputs) for each in found.resources]
+    checked = evaluate(Stack(resources), rules=[tags_complete])
+    assert [str(each) for each in checked.violations + checked.undecided] == []
     assert found.one("eks:index:Cluster").inputs["providerCredentialOpts"] == {"profileName": "ml"}
     for kind in ("Drain", "Remains"):
         assert found.one(f"pulumi-python:dynamic/drain:{kind}").inputs["profile"] == "ml"

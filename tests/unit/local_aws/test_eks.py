@@ -323,14 +323,14 @@ def test_add_ons_live_and_end(cloud):
 
 
 def test_the_network_plugin_takes_the_programs_values_and_no_variables_but_texts(cloud):
-    from components.documents.eks import VALUES as ADDON_VALUES
+    from components.documents.eks import cni_values
 
     cloud.cluster()
     eks = cloud.client("eks")
     here = {"clusterName": "main", "addonName": "vpc-cni"}
     eks.create_addon(**here, configurationValues='{"enableNetworkPolicy": "true"}')
-    eks.update_addon(**here, configurationValues=ADDON_VALUES["vpc-cni"], resolveConflicts="OVERWRITE")
-    assert eks.describe_addon(**here)["addon"]["configurationValues"] == ADDON_VALUES["vpc-cni"]
+    eks.update_addon(**here, configurationValues=cni_values({"team": "ml"}), resolveConflicts="OVERWRITE")
+    assert eks.describe_addon(**here)["addon"]["configurationValues"] == cni_values({"team": "ml"})
     with pytest.raises(ClientError, match=r"\$\.env\.WARM_IP_TARGET: 4 is not a text"):
         eks.update_addon(**here, configurationValues='{"env": {"WARM_IP_TARGET": 4}}')
     with pytest.raises(ClientError, match=r"\$\.env: \[\] is not an object"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.documents.eks import VALUES as ADDON_VALUES
+from components.documents.eks import cni_values
 from local.plugins import sdk
 from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.outputs import output_names
@@ -283,6 +283,6 @@ def test_new_values_of_an_add_on_are_an_update_in_place(provider: AwsProvider) -
     addon = {"clusterName": "c", "addonName": "vpc-cni", "resolveConflictsOnUpdate": "OVERWRITE"}
     old = {**addon, "configurationValues": '{"enableNetworkPolicy": "true"}'}
     found = diff(
-        provider, "aws:eks/addon:Addon", old, {**addon, "configurationValues": ADDON_VALUES["vpc-cni"]}
+        provider, "aws:eks/addon:Addon", old, {**addon, "configurationValues": cni_values({"a": "b"})}
     )
     assert (dict(found.detailed), found.replaces) == ({"configurationValues": "update"}, [])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from components.documents.tags import stack_tags
 from tests.integration.policy.settled import unsettled
 from tests.unit.policies.building import made, urn
 from trainyard.policies import evaluate as evaluation
@@ -19,16 +20,23 @@ from trainyard.policies import snapshot, waivers
 from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import UNKNOWN, Stack, Undecided, at, resolved
 from trainyard.policies.network import NODE_CLASS
+from trainyard.policies.tags import INSTANCE_PARTS
 
 pytestmark = pytest.mark.unit
 
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 ENCRYPTED = [{"ebs": {"encrypted": "true"}}]
+TAGS = stack_tags("trainyard", "test")
+# All other rules hold for a template with these.
+TAGGED = {
+    "tags": TAGS,
+    "tagSpecifications": [{"resourceType": part, "tags": TAGS} for part in INSTANCE_PARTS],
+}
 NOT_KNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 def recorded(name: str, **inputs: Any) -> dict[str, Any]:
-    properties = {"blockDeviceMappings": ENCRYPTED, **inputs}
+    properties = {"blockDeviceMappings": ENCRYPTED, **TAGGED, **inputs}
     return {"urn": urn(TEMPLATE, name), "type": TEMPLATE, "custom": True, "inputs": properties}
 
 
@@ -37,7 +45,7 @@ def preview(*states: dict[str, Any], op: str = "create") -> dict[str, Any]:
 
 
 def with_key(name: str, key: Any) -> Stack:
-    return Stack([made(TEMPLATE, name, blockDeviceMappings=ENCRYPTED, keyName=key)])
+    return Stack([made(TEMPLATE, name, blockDeviceMappings=ENCRYPTED, keyName=key, **TAGGED)])
 
 
 def test_a_preview_and_a_state_give_the_same_finding() -> None:
@@ -102,7 +110,7 @@ def test_unknown_values_are_reported_with_their_path() -> None:
 
 @pytest.mark.parametrize("policy", ["{not json", "3", "{}", '{"Statement": ["x"]}', [{"a": 1}]])
 def test_a_malformed_document_is_a_violation(policy: Any) -> None:
-    found = evaluate(Stack([made("aws:kms/key:Key", policy=policy)]))
+    found = evaluate(Stack([made("aws:kms/key:Key", policy=policy, tags=TAGS)]))
     (finding,) = found.violations
     assert "must have that form" in finding.message
     assert finding.key not in found.decided
@@ -136,12 +144,15 @@ def test_the_command_ends_when_its_reader_ends() -> None:
         (with_key("a", None), []),
         (with_key("a", "k"), [f"violated: {TEMPLATE} a: keyName is set"]),
         (Stack([]), [f"never decided: {TEMPLATE} a"]),
-        (Stack([made(TEMPLATE, "a", blockDeviceMappings=UNKNOWN)]), ["never decided", "undecided after"]),
+        (
+            Stack([made(TEMPLATE, "a", blockDeviceMappings=UNKNOWN, **TAGGED)]),
+            ["never decided", "undecided after"],
+        ),
     ],
     ids=["decided", "violated", "not created", "unknown"],
 )
 def test_a_state_decides_what_its_preview_left_open(after: Stack, lines: list[str]) -> None:
-    found = unsettled(Stack([made(TEMPLATE, "a", blockDeviceMappings=UNKNOWN)]), after)
+    found = unsettled(Stack([made(TEMPLATE, "a", blockDeviceMappings=UNKNOWN, **TAGGED)]), after)
     assert [line.startswith(start) for line, start in zip(found, lines, strict=True)] == [True] * len(lines)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
 from pathlib import Path
@@ -15,9 +17,10 @@ from tests.unit.policies import (
     network_cases,
     pods_cases,
     storage_cases,
+    tags_cases,
 )
 from tests.unit.policies.building import Case, Cases, made, stack_of
-from trainyard.policies import network, rules
+from trainyard.policies import network, rules, tags
 from trainyard.policies.evaluate import evaluate
 from trainyard.policies.iam_documents import ROLE
 from trainyard.policies.model import UNKNOWN, Stack
@@ -27,10 +30,8 @@ pytestmark = pytest.mark.unit
 
 PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
 RECORDINGS = sorted((Path(__file__).parents[2] / "integration" / "graph" / "states").glob("*/*.json"))
-# Objects of Karpenter's chart, which recordings do not have, and the profile of a network without a way out
-# (tests/stacks/files/Pulumi.private.yaml), which no shipped stack file has.
+# Objects of Karpenter's chart, which recordings do not have.
 NOT_RECORDED = {
-    "aws:iam/instanceProfile:InstanceProfile",
     "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicy",
     "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicyBinding",
     "kubernetes:policy/v1:PodDisruptionBudget",
@@ -73,7 +74,7 @@ GENERAL = {
         ],
     ),
 }
-TABLES = (iam_cases, network_cases, cluster_cases, storage_cases, kubernetes_cases, pods_cases)
+TABLES = (iam_cases, network_cases, cluster_cases, storage_cases, kubernetes_cases, pods_cases, tags_cases)
 CASES = {id_: cases for table in TABLES for id_, cases in table.CASES.items()} | GENERAL
 RULES = {rule.id: rule for rule in ALL}
 EACH = pytest.mark.parametrize("id_", RULES)
@@ -122,6 +123,18 @@ def test_each_type_of_a_stack_file_has_a_rule_or_is_listed(recording: Path) -> N
     found = evaluate(Stack([made(type_) for type_ in types]), rules=[rules.type_listed])
     assert [str(each) for each in found.violations] == []
     assert len(found.decided) > 50
+
+
+def test_every_type_with_tags_in_the_sdk_is_taggable() -> None:
+    recorded = {each["type"] for file in RECORDINGS for each in json.loads(file.read_text()).values()}
+    found = set()
+    for token in {*recorded, *tags.TAGGABLE}:
+        package, _, name = token.rpartition(":")
+        if package.startswith("aws:"):
+            module = importlib.import_module(f"pulumi_aws.{package.removeprefix('aws:').split('/')[0]}")
+            arguments = inspect.signature(getattr(module, name)._internal_init).parameters
+            found |= {token} if "tags" in arguments else set()
+    assert found == set(tags.TAGGABLE)
 
 
 def test_only_types_that_stack_files_have_are_listed_without_a_rule() -> None:
