@@ -1,6 +1,6 @@
 """Recognize names of environment variables that hold credentials.
 
-trainyard/kubectl/secret_variables.py has the same patterns.
+trainyard/kubectl/manifest.py has the same patterns.
 """
 
 from __future__ import annotations

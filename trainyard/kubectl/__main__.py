@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from trainyard.kubectl.errors import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
+from trainyard.kubectl.output import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
 
 
 def _report(line: str, code: int) -> int:
-    from trainyard.kubectl.progress import say
+    from trainyard.kubectl.output import say
 
     say(f"{PROGRAM}: {line}")
     return code

@@ -1,4 +1,7 @@
-"""The command line of `kubectl torchrun`. The entry point is `parser`."""
+"""The command line of `kubectl torchrun`: `parser`, and checks of the names that a user gives.
+
+https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,54 @@ from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any, Final, NoReturn
 
-from trainyard.kubectl.errors import PROGRAM, USAGE, VERSION, PluginError
-from trainyard.kubectl.names import job_name, namespace_name, object_name
+from trainyard.kubectl.output import PROGRAM, USAGE, VERSION, PluginError
+from trainyard.operator import names as n
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAMESPACE: Final = re.compile(_LABEL)
+_MAX_SUBDOMAIN, _MAX_LABEL = 253, 63
+_SHOWN: Final = 60
+# Prefixes as `kubectl get -o name` prints them.
+_KINDS: Final = frozenset(
+    f"{kind}{group}" for kind in (n.JOB_SINGULAR, n.JOB_PLURAL, n.JOB_SHORT) for group in ("", f".{n.GROUP}")
+)
+
+
+def object_name(word: str) -> str:
+    """Return a valid name of a job or queue (subdomain of RFC 1123). Raise ValueError."""
+    if len(word) > _MAX_SUBDOMAIN or not _SUBDOMAIN.fullmatch(word):
+        rule = f"a-z, 0-9, - and ., with a letter or digit at both ends, at most {_MAX_SUBDOMAIN} characters"
+        raise ValueError(f"{_shorten(word)} must be a name: {rule}")
+    return word
+
+
+def job_name(word: str) -> str:
+    """Return a valid name of a job, without a prefix such as `torchrunjob/`. Raise ValueError."""
+    kind, slash, name = word.partition("/")
+    return object_name(name if slash and kind in _KINDS else word)
+
+
+def namespace_name(word: str) -> str:
+    """Return a valid name of a namespace (label of RFC 1123). Raise ValueError."""
+    if len(word) > _MAX_LABEL or not _NAMESPACE.fullmatch(word):
+        rule = f"a-z, 0-9 and -, with a letter or digit at both ends, at most {_MAX_LABEL} characters"
+        raise ValueError(f"{_shorten(word)} must be a namespace: {rule}")
+    return word
+
+
+def utf8(word: str) -> str:
+    """Return the word if it is UTF-8: arguments and file names may have any bytes. Raise ValueError."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{_shorten(word)} must be UTF-8") from None
+    return word
+
+
+def _shorten(word: str) -> str:
+    return repr(word) if len(word) <= _SHOWN else f"{word[:_SHOWN]!r}..."
+
 
 _EXITS: Final = (
     "Exit codes: 0 done; with --follow that of the job; 64 invalid arguments or a rejected spec, 65 workspace, "
@@ -22,8 +71,8 @@ LAUNCHERS: Final = ("torchrun", "none")
 _TABLE: Final = ("yaml", "json", "name", "wide")
 # Each verb, and the module that runs it.
 VERBS: Final = {
-    **{"submit": "submit", "logs": "logs", "status": "list", "list": "list", "queues": "list"},
-    **{"cancel": "change", "suspend": "change", "resume": "change", "sync": "sync", "cp": "cp"},
+    **{"submit": "submit", "logs": "logs", "status": "jobs", "list": "jobs", "queues": "jobs"},
+    **{"cancel": "jobs", "suspend": "jobs", "resume": "jobs", "sync": "sync", "cp": "cp"},
 }
 # The verbs that kubectl's own verbs correspond to.
 _KUBECTL_VERBS: Final = {"delete": "cancel", "get": "list", "describe": "status", "create": "submit"}
@@ -37,7 +86,6 @@ _NO_VERB: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose f
 _UNKNOWN: Final = "unrecognized arguments: "
 _MISSING: Final = "the following arguments are required: "
 _MAX_DIGITS: Final = 9
-_SHOWN: Final = 60
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,8 +13,8 @@ from typing import Any, Final
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 from trainyard.k8s.kubeconfig import NoLogin
-from trainyard.kubectl.errors import NO_KUBECONFIG, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, PluginError
-from trainyard.kubectl.names import namespace_name
+from trainyard.kubectl.cli import namespace_name
+from trainyard.kubectl.output import NO_KUBECONFIG, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, PluginError
 from trainyard.operator import names as n
 
 JsonObject = dict[str, Any]

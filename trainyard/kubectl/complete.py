@@ -14,7 +14,7 @@ from typing import Final
 from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl.cli import parser, value_or_none
 from trainyard.kubectl.cluster import Cluster, contexts_of
-from trainyard.kubectl.errors import PluginError
+from trainyard.kubectl.output import PluginError
 
 _QUICK: Final = RetryPolicy(timeout=1.0, initial_delay=0.1, max_delay=0.2)
 _FILES, _NO_FILES = 0, 4

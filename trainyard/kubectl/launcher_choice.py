@@ -12,8 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from trainyard.kubectl.errors import USAGE, PluginError
-from trainyard.kubectl.progress import say
+from trainyard.kubectl.output import USAGE, PluginError, say
 from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec, parse_job
 from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from trainyard.operator.api.resolve import Settings, resolve

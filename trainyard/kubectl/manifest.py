@@ -1,4 +1,7 @@
-"""Build a TorchrunJob from the arguments of `submit`. Pure, except for the random suffix of a default name."""
+"""Build a TorchrunJob from the arguments of `submit`, also its variables from Secrets. The entry point is `job`.
+
+Pure, except for `check_secrets` and the random suffix of a default name.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,117 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainyard.kubectl import secret_variables
-from trainyard.kubectl.errors import USAGE, PluginError
-from trainyard.kubectl.names import utf8
+from trainyard.kubectl.cli import utf8
+from trainyard.kubectl.cluster import Cluster
+from trainyard.kubectl.output import REFUSED, USAGE, PluginError, say
 from trainyard.operator import names as n
 from trainyard.operator.command import literally, unclosed
 from trainyard.workspace.archive import Archive
 
 JsonObject = dict[str, Any]
+# Valid names of a Secret and of its keys (https://kubernetes.io/docs/concepts/configuration/secret/).
+_SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_SECRET_MAX_LENGTH: Final = 253
+# infra/credential_names.py has the same patterns.
+_CREDENTIAL: Final = re.compile(
+    r"(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|PAT|CREDENTIALS?|(ACCESS|PRIVATE|API|SECRET)_?KEY)(_|$)|PASSWORD$",
+    re.IGNORECASE,
+)
+_PLACE: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL)$", re.IGNORECASE)
+_SHOWN: Final = 60
+
+
+def parse_reference(text: str) -> tuple[str, str, str]:
+    """Parse NAME[=SECRET/KEY], and return the variable, the Secret and its key.
+
+    The variable alone gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
+
+    Raises:
+        PluginError: The Secret or key is not a valid name.
+    """
+    name, equals, place = text.partition("=")
+    secret, _, key = place.partition("/")
+    if not equals:
+        secret, key = name.lower().replace("_", "-"), name
+    if len(secret) > _SECRET_MAX_LENGTH or not _SECRET.fullmatch(secret):
+        raise PluginError(
+            USAGE,
+            f"--secret: {text[:_SHOWN]!r}: {secret[:_SHOWN]!r} is not the name of a Secret. It must be "
+            "NAME or NAME=SECRET/KEY, the Secret of lower-case letters, digits, '-' and '.'",
+        )
+    if not _KEY.fullmatch(key):
+        raise PluginError(
+            USAGE,
+            f"--secret: {text[:_SHOWN]!r}: {key[:_SHOWN]!r} is not a key of a Secret. It must be "
+            "NAME or NAME=SECRET/KEY, the key of letters, digits, '-', '_' and '.'",
+        )
+    return name, secret, key
+
+
+def env_variable(name: str, secret: str, key: str) -> JsonObject:
+    """Return an entry of `spec.env` with a reference to a Secret."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def is_credential_name(name: str) -> bool:
+    """Return whether a variable of this name holds a credential."""
+    return bool(_CREDENTIAL.search(name)) and not _PLACE.search(name)
+
+
+def find_plain_credentials(variables: Iterable[JsonObject]) -> list[str]:
+    """Return the names of variables with a plain value that look like credentials."""
+    return [str(each["name"]) for each in variables if each.get("value") and is_credential_name(each["name"])]
+
+
+def warn_of_credentials(variables: Iterable[JsonObject]) -> None:
+    """Warn of credentials in plain text in the job, and say how to use a Secret instead."""
+    for name in find_plain_credentials(variables):
+        secret = name.lower().replace("_", "-")
+        say(
+            f"--env: {name}: is stored in plain text, and all users who can read jobs can see it. Use a Secret "
+            f"and --secret {name} (key {name} of Secret {secret})"
+        )
+
+
+def check_secrets(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
+    """Check that the Secrets in the job, and their keys, exist. Print no values.
+
+    If the user may not read Secrets, print that they are not checked.
+
+    Raises:
+        PluginError: A Secret or a key is missing.
+    """
+    for each in variables:
+        found = (each.get("valueFrom") or {}).get("secretKeyRef")
+        if not found:
+            continue
+        name, secret, key = each["name"], found["name"], found["key"]
+        try:
+            existing = cluster.secret(secret)
+        except PluginError as error:
+            if error.code != REFUSED:
+                raise
+            say(
+                f"--secret: {name}: not checked, because you may not read Secrets in namespace {cluster.namespace}. "
+                f"Workers wait until Secret {secret} has the key {key}"
+            )
+            continue
+        if existing is None:
+            command = cluster.command(f"create secret generic {secret} --from-literal {key}=VALUE", "")
+            raise PluginError(
+                USAGE,
+                f"--secret: {name}: Secret {secret} does not exist in namespace {cluster.namespace}. Create it: "
+                f"{command.strip()}",
+            )
+        keys = sorted(existing.get("data") or {})
+        if key not in keys:
+            raise PluginError(
+                USAGE,
+                f"--secret: {name}: Secret {secret} has no key {key}. It must be one of: {', '.join(keys) or 'none'}",
+            )
+
+
 # A label of RFC 1035, as the name of a Service must be.
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 # The names of variables that the API server accepts (trainyard/operator/api/job.py).
@@ -28,7 +134,6 @@ _OF_A_SHELL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TEXT_MAX_LENGTH: Final = 32768
 _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
 _ENDING_LENGTH: Final = 5
-_SHOWN: Final = 60
 
 
 def job(
@@ -138,11 +243,11 @@ def _secrets(options: argparse.Namespace) -> list[JsonObject]:
     names = {each.partition("=")[0] for each in options.env}
     found: dict[str, JsonObject] = {}
     for each in options.secret:
-        name, secret, key = secret_variables.parse_reference(each)
+        name, secret, key = parse_reference(each)
         _check_variable(name, "--secret")
         if name in names:
             raise PluginError(USAGE, f"--secret: {name} is also set by --env; use one of them")
-        found[name] = secret_variables.env_variable(name, secret, key)
+        found[name] = env_variable(name, secret, key)
     return list(found.values())
 
 

@@ -18,8 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from trainyard.kubectl.errors import USAGE, WORKSPACE, PluginError
-from trainyard.kubectl.progress import Bar, say
+from trainyard.kubectl.output import USAGE, WORKSPACE, Bar, PluginError, say
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.cache import pack_cached
 from trainyard.workspace.errors import WorkspaceError, format_size

@@ -14,12 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trainyard.kubectl import launcher_choice, manifest, secret_variables, sync_pod_check, upload
+from trainyard.kubectl import launcher_choice, manifest, upload
 from trainyard.kubectl.cluster import Cluster, cluster_flags, connect, namespace_of, unknown_queue
-from trainyard.kubectl.errors import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
-from trainyard.kubectl.output import job_reference, serialize
+from trainyard.kubectl.output import (
+    DONE,
+    UNAVAILABLE,
+    USAGE,
+    WORKSPACE,
+    PluginError,
+    job_reference,
+    say,
+    serialize,
+)
 from trainyard.kubectl.packing import Packed
-from trainyard.kubectl.progress import say
 from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
@@ -59,7 +66,7 @@ def submit(
         _check(cluster, job)  # the namespace may not exist, or not be allowed
         raise unknown_queue(cluster, options.queue)
     _check_size(job, queue)
-    secret_variables.check(cluster, job["spec"].get("env", ()))
+    manifest.check_secrets(cluster, job["spec"].get("env", ()))
     decision = launcher_choice.choose_launcher(job, _root(options), queue)
     where = upload.bucket_of(queue)
     bucket = upload.bucket() if where and not options.no_workspace else None
@@ -130,7 +137,7 @@ def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, 
         raise PluginError(WORKSPACE, message) from None
     job = manifest.job(options, namespace, directory, environment)
     variables = job["spec"].get("env", ())
-    secret_variables.warn(variables)
+    manifest.warn_of_credentials(variables)
     if names := manifest.dropped_by_shells(variables):
         say(
             f"--env: {', '.join(names)}: some shells, such as dash, do not pass on names with characters other than "
@@ -219,14 +226,14 @@ def _name_taken(cluster: Cluster, job: JsonObject) -> PluginError:
     return PluginError(USAGE, f"--name: job {name} exists in namespace {cluster.namespace}; use another name")
 
 
-def _send_through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> sync_pod_check.NoSyncPod | None:
+def _send_through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> upload.NoSyncPod | None:
     """Send the workspace. If the job waits for something that brings its pod, return what it waits for."""
     name, without = job["metadata"]["name"], "without its workspace"
     try:
         nearby = upload.pods_that_have(cluster, archive.digest, name)
-        upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, sync_pod_check.check)
+        upload.wait_for_sync_pod(cluster, name)
         upload.to_sync_pod(cluster, name, archive, nearby)
-    except sync_pod_check.NoSyncPod as error:
+    except upload.NoSyncPod as error:
         if error.until:
             return error
         _delete(cluster, job, "it is refused", without)

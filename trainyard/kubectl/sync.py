@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from trainyard.kubectl import launcher_choice, manifest, sync_pod_check, upload
+from trainyard.kubectl import launcher_choice, manifest, upload
 from trainyard.kubectl.cluster import Cluster, connect
-from trainyard.kubectl.errors import DONE, USAGE, PluginError
-from trainyard.kubectl.output import job_reference
+from trainyard.kubectl.output import DONE, USAGE, PluginError, job_reference
 from trainyard.kubectl.packing import Packed
 from trainyard.operator import names as n
 from trainyard.operator.names import archive_prefix
@@ -49,14 +48,14 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
     launcher_choice.check_synced_scripts(job, Path(os.path.expanduser(options.workspace)), queue)
     bucket = upload.bucket() if where else None
     if not bucket:
-        sync_pod_check.check(cluster, job)
+        upload.check_sync_pod(cluster, job)
     archive = packed()
     assert archive is not None  # noqa: S101 (sync always has a workspace)
     if bucket:
         url = upload.to_bucket(archive, where, cluster.namespace, bucket)
     else:
         url = ""
-        upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, sync_pod_check.check)
+        upload.wait_for_sync_pod(cluster, name)
         is_same = old_digest == archive.digest
         nearby = [] if is_same else upload.pods_that_have(cluster, archive.digest, name)
         upload.to_sync_pod(cluster, name, archive, nearby, keep=old_digest)

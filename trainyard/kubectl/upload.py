@@ -1,24 +1,115 @@
-"""Send an archive to where a job's workers fetch it: the queue's bucket (`to_bucket`) or the job's sync pod."""
+"""Send an archive to where a job's workers fetch it: the queue's bucket (`to_bucket`) or the job's sync pod.
+
+A job in an invalid queue, for example, gets no sync pod until the queue is corrected (`check_sync_pod`). Waiting for
+nodes does not matter: the sync pod exists before the workers (trainyard/operator/attempt.py).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from launcher.observe import PATIENCE_SECONDS, pending_reason
 from trainyard.k8s.client import ApiUnavailable
-from trainyard.kubectl.cluster import Cluster, explained
-from trainyard.kubectl.errors import UNAVAILABLE, USAGE, WORKSPACE, PluginError
-from trainyard.kubectl.progress import Bar, say
+from trainyard.kubectl.cluster import Cluster, explained, find_queues, nearest
+from trainyard.kubectl.output import REFUSED, UNAVAILABLE, USAGE, WORKSPACE, Bar, PluginError, condition, say
 from trainyard.operator import names as n
 from trainyard.operator.names import sync_pod_url
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import Bucket, archive_url
 from trainyard.workspace.errors import NotThere, WorkspaceError, format_size
 
+if TYPE_CHECKING:
+    from trainyard.k8s.exec import Execution
+
 JsonObject = dict[str, Any]
+# For each reason of a waiting job's status: until when the job waits, and what to do instead of waiting.
+_UNTIL: Final[Mapping[str, tuple[str, str]]] = {
+    n.REASON_QUEUE_INVALID: ("the queue is valid", ""),
+    n.REASON_SCHEDULER_NOT_INSTALLED: ("it is installed", ", or submit to a queue without it"),
+    n.REASON_CLAIM_NOT_FOUND: ("the claim exists", ""),
+    n.REASON_STORAGE_CLASS_NOT_FOUND: ("the class exists", ""),
+    n.REASON_KAI_QUEUE_NOT_FOUND: ("KAI's queue exists", ""),
+    n.REASON_KAI_QUEUE_LIMIT: ("the limit is higher", ", or submit a job of fewer GPUs"),
+    n.REASON_REFUSED: ("the API server accepts it", ""),
+}
+# The objects of a deleted job with the same name disappear within seconds.
+_NAME_SECONDS: Final = 30.0
+_MAX_NAMESPACES: Final = 5
+
+
+class NoSyncPod(PluginError):
+    """The job gets no sync pod: `why`, and `until` when, "" if it never gets one."""
+
+    def __init__(self, job: str, why: str, until: str, advice: str) -> None:
+        super().__init__(UNAVAILABLE, f"job {job}: has no pod that receives the workspace: {why}; {advice}")
+        self.why = why
+        self.until = until
+
+
+def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> None:
+    """Raise NoSyncPod if the job gets no sync pod at present. `waited` is how many seconds the caller has waited."""
+    problem = _check_queue(cluster, job) or _check_status(job, waited)
+    # The pod may have been created after the caller looked for it.
+    if problem and cluster.pod(n.sync_pod(job["metadata"]["name"])) is None:
+        raise problem
+
+
+def _check_status(job: JsonObject, waited: float) -> NoSyncPod | None:
+    """Return the problem that the job's status has about the present spec."""
+    status, name = job.get("status", {}), job["metadata"]["name"]
+    if status.get("observedGeneration") != job["metadata"].get("generation"):
+        return None
+    reason = str(status.get("reason") or "")
+    why = f"{reason}: {status.get('message') or 'no message'}"
+    if reason == n.REASON_INVALID_SPEC:
+        return NoSyncPod(name, why, "", "correct the spec, then run sync again")
+    until, instead = _UNTIL.get(reason, ("", ""))
+    if reason == n.REASON_NAME_TAKEN and waited >= _NAME_SECONDS:
+        until = "the name is free"
+    return NoSyncPod(name, why, until, f"run sync again when {until}{instead}") if until else None
+
+
+def _check_queue(cluster: Cluster, job: JsonObject) -> NoSyncPod | None:
+    status, name, queue = job.get("status", {}), job["metadata"]["name"], job["spec"]["jobQueue"]
+    is_missing = (
+        status.get("reason") == n.REASON_QUEUE_NOT_FOUND
+        or condition(job, n.QUEUE_FOUND).get("status") == "False"
+    )
+    if status and not is_missing:
+        return None
+    # The controller may not have seen the queue or the job yet.
+    problem = _queue_problem(cluster, queue, is_missing)
+    if not problem:
+        return None
+    until, cancel = "the queue exists", cluster.command("torchrun cancel", name)
+    advice = f"run sync again when {until}; if its name is wrong: {cancel}, and submit another job"
+    return NoSyncPod(name, f"queue {queue}: {problem}", until, advice)
+
+
+def _queue_problem(cluster: Cluster, queue: str, is_missing: bool) -> str:
+    """Return why no job starts in the queue, else "". `is_missing` holds if the user may not read queues."""
+    where = f"in namespace {cluster.namespace}"
+    try:
+        found = cluster.queue(queue)
+    except PluginError as error:
+        if error.code != REFUSED:
+            raise
+        if not is_missing:
+            return ""
+        found = None
+    if found is None:
+        names = find_queues(cluster, queue)
+        if names is None:
+            return f"is not {where}"
+        here, elsewhere = names
+        others = f", and one of this name in {', '.join(elsewhere[:_MAX_NAMESPACES])}" if elsewhere else ""
+        return f"is not {where}, which has {nearest(queue, here)}{others}"
+    return f"is being deleted {where}" if found["metadata"].get("deletionTimestamp") else ""
+
+
 WAIT_SECONDS: Final = 300.0
 _CHUNK: Final = 2**16
 _TRIES: Final = 3
@@ -37,20 +128,7 @@ class Ended(PluginError):
         self.phase = phase.lower()
 
 
-class Running(Protocol):
-    """A command in a container (trainyard/k8s/exec.py)."""
-
-    def __enter__(self) -> Running: ...
-    def __exit__(self, *_: Any) -> None: ...
-    def write(self, data: bytes) -> None: ...
-    def line(self) -> str: ...
-    def result(self) -> tuple[int, str]: ...
-
-
-Execute = Callable[[Cluster, str, str, list[str]], Running]
-
-
-def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> Running:
+def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> Execution:
     """Run a command with standard input."""
     from trainyard.k8s.exec import Execution  # its import takes longer than a request
 
@@ -85,16 +163,11 @@ def to_bucket(archive: Archive, where: str, namespace: str, bucket: Bucket) -> s
     return url
 
 
-def wait_for_sync_pod(
-    cluster: Cluster,
-    job: str,
-    seconds: float = WAIT_SECONDS,
-    check: Callable[[Cluster, JsonObject, float], None] = lambda _cluster, _job, _waited: None,
-) -> None:
+def wait_for_sync_pod(cluster: Cluster, job: str) -> None:
     """Wait until the job's sync pod receives archives.
 
     Raises:
-        PluginError: The pod is not ready in time, or it will not come, also as `check` finds.
+        PluginError: The pod is not ready in time, or it will not come.
     """
     name, began, last = n.sync_pod(job), time.monotonic(), ""
     while True:
@@ -112,9 +185,9 @@ def wait_for_sync_pod(
             )
         waited = time.monotonic() - began
         if pod is None:
-            check(cluster, found, waited)
-        if waited >= seconds:
-            raise _no_pod(cluster, name, found, pod, seconds)
+            check_sync_pod(cluster, found, waited)
+        if waited >= WAIT_SECONDS:
+            raise _no_pod(cluster, name, found, pod)
         if not last:
             last = f"waiting for pod {name}, which receives the workspace"
             say(last)
@@ -124,18 +197,18 @@ def wait_for_sync_pod(
         time.sleep(_POLL_SECONDS)
 
 
-def _no_pod(
-    cluster: Cluster, name: str, job: JsonObject, pod: JsonObject | None, seconds: float
-) -> PluginError:
+def _no_pod(cluster: Cluster, name: str, job: JsonObject, pod: JsonObject | None) -> PluginError:
     if pod is not None:
-        details = f"is not ready after {seconds:.0f} s; {cluster.command('describe pod', name)} shows why"
+        details = (
+            f"is not ready after {WAIT_SECONDS:.0f} s; {cluster.command('describe pod', name)} shows why"
+        )
     else:
         status = job.get("status", {})
         why = (
             status.get("message") or status.get("reason") or "the controller of TorchrunJobs has not seen it"
         )
         phase = status.get("phase") or n.PHASE_PENDING
-        details = f"does not exist after {seconds:.0f} s; job {job['metadata']['name']}: {phase}: {why}"
+        details = f"does not exist after {WAIT_SECONDS:.0f} s; job {job['metadata']['name']}: {phase}: {why}"
     return PluginError(UNAVAILABLE, f"pod {name}: receives the workspace, and {details}")
 
 
@@ -150,14 +223,7 @@ def _pending_reason(job: JsonObject, pod: JsonObject | None) -> str:
     return f"{job['metadata']['name']}: {n.PHASE_PENDING}: {message}" if is_pending else ""
 
 
-def to_sync_pod(
-    cluster: Cluster,
-    job: str,
-    archive: Archive,
-    nearby: Sequence[str],
-    run: Execute = execute,
-    keep: str = "",
-) -> None:
+def to_sync_pod(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], keep: str = "") -> None:
     """Send the missing bytes of the archive to the sync pod. Raise PluginError.
 
     First the pod itself asks the pods at the URLs `nearby` for the archive. The pod also keeps the archive with the
@@ -166,7 +232,7 @@ def to_sync_pod(
     for tries_left in reversed(range(_TRIES)):
         try:
             with explained("get and create pods/exec", cluster.namespace):
-                is_sent = _send(cluster, job, archive, nearby, run, keep)
+                is_sent = _send(cluster, job, archive, nearby, keep)
         except PluginError as error:
             if not tries_left or not isinstance(error.__context__, ApiUnavailable):
                 raise
@@ -178,15 +244,13 @@ def to_sync_pod(
             return
 
 
-def _send(
-    cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], run: Execute, keep: str
-) -> bool:
+def _send(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], keep: str) -> bool:
     command = ["python", "-m", "trainyard.workspace", "receive"]
     command += ["--digest", archive.digest, "--size", str(archive.size)]
     command += ["--keep", keep] if keep else []
     command += [word for url in nearby for word in ("--nearby", url)]
     pod = n.sync_pod(job)
-    with run(cluster, pod, n.SYNC_CONTAINER, command) as running:
+    with execute(cluster, pod, n.SYNC_CONTAINER, command) as running:
         word, _, number = running.line().partition(" ")
         if word == "offset":
             offset = int(number)
@@ -199,7 +263,7 @@ def _send(
     raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
 
 
-def _stream(archive: Archive, offset: int, running: Running) -> None:
+def _stream(archive: Archive, offset: int, running: Execution) -> None:
     try:
         opened = archive.open()
     except WorkspaceError as error:

@@ -21,7 +21,7 @@ from tests.integration.local.torchrun_machine import JOB, Machine, cluster, come
 from tests.torchrun_manifests import manifest
 from trainyard.k8s import names
 from trainyard.kubectl.__main__ import main as plugin_main
-from trainyard.kubectl.errors import DONE, REFUSED
+from trainyard.kubectl.output import DONE, REFUSED
 from trainyard.operator import names as n
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

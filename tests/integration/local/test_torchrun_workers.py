@@ -15,7 +15,7 @@ from tests.torchrun_manifests import manifest
 from trainyard.k8s import kubeconfig
 from trainyard.kubectl.cluster import RETRY, Cluster
 from trainyard.kubectl.follow import JobReader
-from trainyard.kubectl.pod_state import newest_pods
+from trainyard.kubectl.logs import newest_pods
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.local

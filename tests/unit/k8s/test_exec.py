@@ -14,7 +14,7 @@ from trainyard.k8s import exec as k8s_exec
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import explained
-from trainyard.kubectl.errors import PluginError
+from trainyard.kubectl.output import PluginError
 
 pytestmark = pytest.mark.unit
 

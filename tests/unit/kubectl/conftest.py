@@ -193,9 +193,5 @@ def stores(tmp_path: Path) -> Path:
 @pytest.fixture
 def pod(stores: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """The store of job `one`'s sync pod."""
-    monkeypatch.setattr(
-        upload.to_sync_pod,
-        "__defaults__",
-        (lambda _cluster, pod, _container, command: Receiver(stores / pod, command), ""),
-    )
+    monkeypatch.setattr(upload, "execute", lambda _c, pod, _n, command: Receiver(stores / pod, command))
     return Store(stores / "one-sync-0")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.kubectl.cli import parser
-from trainyard.kubectl.names import job_name, namespace_name, object_name
+from trainyard.kubectl.cli import job_name, namespace_name, object_name, parser
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]

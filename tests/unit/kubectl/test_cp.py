@@ -17,7 +17,7 @@ from trainyard.k8s.exec import Execution
 from trainyard.kubectl import cp as cp_verb
 from trainyard.kubectl.cli import parser
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.errors import PluginError
+from trainyard.kubectl.output import PluginError
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit

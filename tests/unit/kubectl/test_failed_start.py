@@ -10,7 +10,7 @@ from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_lin
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import follow
-from trainyard.kubectl.pod_state import FailedStart, failed_start
+from trainyard.kubectl.logs import FailedStart, failed_start
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.kubectl import errors
+from trainyard.kubectl import output
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
 ROOT = Path(__file__).parents[3]
@@ -54,5 +54,5 @@ def test_pip_installs_both_programs(tmp_path: Path) -> None:
     made = run("kubectl-torchrun", "submit", *words)
     assert made.returncode == 0, made.stderr
     assert yaml.safe_load(made.stdout)["spec"]["workspace"]["sizeBytes"] > 0
-    assert run("kubectl-torchrun", "list").returncode == errors.NO_KUBECONFIG
+    assert run("kubectl-torchrun", "list").returncode == output.NO_KUBECONFIG
     assert run("kubectl_complete-torchrun", "sub").stdout == "submit\n:4\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi
-from trainyard.kubectl import log_archive
+from trainyard.kubectl import logs
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
@@ -52,7 +52,7 @@ def ends(api: TorchrunApi, made: list[dict[str, Any]], monkeypatch: pytest.Monke
                     api.put(path, {**pod, "status": {"phase": phase}})
                     api.logs[pod["metadata"]["name"]] = [printed]
 
-        monkeypatch.setattr(log_archive.time, "sleep", sleep)
+        monkeypatch.setattr(logs.time, "sleep", sleep)
 
     return say
 

@@ -11,7 +11,6 @@ from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi, only_line
 from tests.unit.workspace.archives import serving
 from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.upload import Running
 from trainyard.operator import names as n
 from trainyard.workspace.archive import pack
 from trainyard.workspace.store import Store
@@ -87,15 +86,16 @@ def breaking(root: Path, command: list[str]) -> Receiving:
 
 @pytest.mark.usefixtures("clock")
 def test_upload_to_a_pod_that_cannot_copy_sends_the_archive(
-    api: TorchrunApi, tmp_path: Path, code: Path
+    api: TorchrunApi, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, asked = pack(code, directory=tmp_path), []
 
-    def run(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Running:
+    def run(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiving | Receiver:
         asked.append("--nearby" in command)
         return (breaking if len(asked) == 1 else Receiver)(tmp_path / pod, command)
 
+    monkeypatch.setattr(upload, "execute", run)
     cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
-    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], run)
+    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"])
     assert asked == [True, False]
     assert Store(tmp_path / "one-sync-0").archive(archive.digest).exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.kubectl import errors
+from trainyard.kubectl import output
 from trainyard.kubectl.onefile import NEEDED, build
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
@@ -43,7 +43,7 @@ def test_one_file_is_all_that_is_needed(tmp_path: Path) -> None:
     assert yaml.safe_load(first.stdout)["spec"]["workspace"]["sizeBytes"] > 0
     unpacked = list((tmp_path / ".cache" / "kubectl-torchrun").iterdir())
     assert len(unpacked) == 1
-    assert run(plugin, "list").returncode == errors.NO_KUBECONFIG
+    assert run(plugin, "list").returncode == output.NO_KUBECONFIG
     assert run(completion, "sub").stdout == "submit\n:4\n"
     assert list((tmp_path / ".cache" / "kubectl-torchrun").iterdir()) == unpacked
     # A cache below the directory where it runs would be sent with it.

@@ -13,7 +13,7 @@ import pytest
 
 from trainyard.kubectl import packing as packing_module
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.errors import WORKSPACE, PluginError
+from trainyard.kubectl.output import WORKSPACE, PluginError
 from trainyard.kubectl.packing import packing
 from trainyard.workspace import selection
 from trainyard.workspace.archive import Archive, pack

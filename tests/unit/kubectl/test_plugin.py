@@ -14,7 +14,7 @@ from tests.unit.kubectl.conftest import Receiving
 from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.errors import PluginError
+from trainyard.kubectl.output import PluginError
 from trainyard.operator import names as n
 from trainyard.workspace.bucket import parse_url
 from trainyard.workspace.store import Store
@@ -53,9 +53,7 @@ def test_submit_with_a_broken_upload_resumes_it(
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     cuts = [0, -1]
     monkeypatch.setattr(
-        upload.to_sync_pod,
-        "__defaults__",
-        (lambda _c, _p, _n, command: Receiving(tmp_path / "store", command, cuts.pop(0)), ""),
+        upload, "execute", lambda _c, _p, _n, command: Receiving(tmp_path / "store", command, cuts.pop(0))
     )
     result, _, err = run(*SUBMIT, "x")
     assert result == 0, err
@@ -85,16 +83,17 @@ def test_waiting_for_a_sync_pod_prints_the_reason_once(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 2.0)
     cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
     api.job("one", phase="Pending")["status"]["message"] = "queue q: spec.image: is empty"
     with pytest.raises(PluginError):
-        upload.wait_for_sync_pod(cluster, "one", 2.0)
+        upload.wait_for_sync_pod(cluster, "one")
     waits = "waiting for pod one-sync-0, which receives the workspace\n"
     assert capfd.readouterr().err == waits + "one: Pending: queue q: spec.image: is empty\n"
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 no. more"}
     api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {"conditions": [condition]}
     with pytest.raises(PluginError):
-        upload.wait_for_sync_pod(cluster, "one", 2.0)
+        upload.wait_for_sync_pod(cluster, "one")
     said = "pod one-sync-0 waits for a node: 0/1 nodes are available: 1 no\n"
     assert capfd.readouterr().err == waits + said
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.kubectl.conftest import Clock
 from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, sent
-from trainyard.kubectl import follow, sync_pod_check, upload
+from trainyard.kubectl import follow, upload
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.errors import UNAVAILABLE
+from trainyard.kubectl.output import UNAVAILABLE
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
@@ -23,7 +23,7 @@ def _no_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as a pod is waited for, no reason was seen."""
     monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
     monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(sync_pod_check, "_NAME_SECONDS", 0.2)
+    monkeypatch.setattr(upload, "_NAME_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_job_that_is_refused_is_not_left(
 def test_a_name_that_an_earlier_job_has_just_left_is_waited_for(
     api: TorchrunApi, run: Run, says: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_pod_check, "_NAME_SECONDS", 60.0)
+    monkeypatch.setattr(upload, "_NAME_SECONDS", 60.0)
     monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
     api.queue("q")
     says(reason=n.REASON_NAME_TAKEN, message="its own words")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.kubectl.plugin_api import SUBMIT, Run, TorchrunApi
-from trainyard.kubectl import progress
-from trainyard.kubectl.progress import Bar, render_bar
+from trainyard.kubectl import output
+from trainyard.kubectl.output import Bar, render_bar
 from trainyard.operator import names as n
 from trainyard.workspace.store import Store
 
@@ -64,7 +64,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 def test_an_upload_is_drawn_to_its_end_on_a_terminal(
     api: TorchrunApi, run: Run, pod: Store, code: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
     (code / "data").write_bytes(os.urandom(MEBIBYTES * 2**20))
     api.queue("q")
     api.pod("one-sync-0", n.SYNC_CONTAINER)
@@ -92,7 +92,7 @@ def test_so_is_one_to_a_bucket(
     terminal: Terminal,
     monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
 ) -> None:
-    monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "us-west-2")
     place = {"LocationConstraint": "us-west-2"}
@@ -125,7 +125,7 @@ def test_nothing_is_drawn_where_standard_error_is_no_terminal(
 def test_bar_is_drawn_at_intervals_and_at_the_end(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_EVERY_SECONDS", 3600.0)
+    monkeypatch.setattr(output, "_EVERY_SECONDS", 3600.0)
     monkeypatch.setattr("time.monotonic", lambda: 10_000.0)
     with Bar("sending", terminal.stream) as bar:
         for done in range(5):
@@ -149,7 +149,7 @@ def test_it_is_never_wider_than_the_terminal(terminal: Terminal, columns: int) -
 
 
 def test_how_wide_it_is_is_asked_each_time(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
     widths = []
     with Bar("sending", terminal.stream) as bar:
         for columns in (80, 20, 0):  # the last one does not know

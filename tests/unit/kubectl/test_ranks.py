@@ -10,7 +10,7 @@ import pytest
 from launcher.manifests import stamp
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
 from trainyard.kubectl import follow
-from trainyard.kubectl.pod_state import node_rank_problem
+from trainyard.kubectl.logs import node_rank_problem
 from trainyard.operator.names import LABEL_INDEX
 
 pytestmark = pytest.mark.unit

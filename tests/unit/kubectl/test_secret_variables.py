@@ -8,8 +8,8 @@ import pytest
 
 from infra import credential_names
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi
-from trainyard.kubectl import secret_variables
-from trainyard.kubectl.secret_variables import parse_reference
+from trainyard.kubectl import manifest
+from trainyard.kubectl.manifest import parse_reference
 
 pytestmark = pytest.mark.unit
 SECRETS = "/api/v1/namespaces/team/secrets"
@@ -93,7 +93,7 @@ def test_credential_in_plain_text_warns(api: TorchrunApi, run: Run) -> None:
     assert "--secret HF_TOKEN (key HF_TOKEN of Secret hf-token)" in err
 
 
-@pytest.mark.parametrize("check", [secret_variables.is_credential_name, credential_names.is_credential_name])
+@pytest.mark.parametrize("check", [manifest.is_credential_name, credential_names.is_credential_name])
 def test_names_that_look_like_credentials(check: object) -> None:
     assert callable(check)
     for name in (

@@ -12,7 +12,7 @@ import yaml
 from tests.unit.kubectl.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
-from trainyard.kubectl import follow, log_stream, output
+from trainyard.kubectl import follow, logs, output
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
@@ -185,11 +185,11 @@ def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
 
 def test_lines_are_whole_however_they_come() -> None:
     pieces = [b"a\nb", b"", b"b\n\nc", b"\n", b"d"]
-    assert list(log_stream.split(iter(pieces))) == [b"a", b"bb", b"", b"c", b"d"]
-    assert list(log_stream.split(iter([b"a\n"]))) == [b"a"]
+    assert list(logs.split(iter(pieces))) == [b"a", b"bb", b"", b"c", b"d"]
+    assert list(logs.split(iter([b"a\n"]))) == [b"a"]
     long = [bytes(4096)] * 25_600  # 100 MB in one line
     began = time.process_time()
-    assert [len(line) for line in log_stream.split(iter(long))] == [104_857_600]
+    assert [len(line) for line in logs.split(iter(long))] == [104_857_600]
     assert time.process_time() - began < 5
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.workspace.archives import memory_directory
-from trainyard.kubectl.untar import Tree
+from trainyard.kubectl.cp import Tree
 from trainyard.workspace.archive import Member
 
 pytestmark = pytest.mark.unit
