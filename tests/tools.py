@@ -22,9 +22,27 @@ ETCD_WITH_V2 = Tool(
     lock=Path(__file__).with_name("modules") / "etcd-with-v2",
 )
 
+# Kubeflow Trainer (TrainJob) and JobSet, which it makes pods with. Both share the versions of their dependencies.
+# `python -m tests.tools` does not build them: they take minutes, and only some benchmarks and tests use them.
+_KUBEFLOW_TRAINER_LOCK = Path(__file__).with_name("modules") / "kubeflow-trainer"
+KUBEFLOW_TRAINER = Tool(
+    name="kubeflow-trainer",
+    module="github.com/kubeflow/trainer/v2",
+    packages=("cmd/trainer-controller-manager",),
+    binaries={"trainer-controller-manager": "trainer-controller-manager"},
+    lock=_KUBEFLOW_TRAINER_LOCK,
+)
+JOBSET = Tool(
+    name="jobset",
+    module="sigs.k8s.io/jobset",
+    packages=("",),
+    binaries={"jobset": "jobset-manager"},
+    lock=_KUBEFLOW_TRAINER_LOCK,
+)
+
 
 def etcd_with_v2() -> Path:
-    """The program; it serves the v2 API where it is told to.
+    """Build etcd with the v2 API (which needs `--enable-v2`) and return the program.
 
     Raises:
         ToolError: it can't be built.

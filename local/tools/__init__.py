@@ -5,6 +5,22 @@ ensure_other(tool)            build a tool that the local cloud itself does not 
 module_directory("karpenter") the tool's module as published: charts, manifests
 """
 
-from local.tools.registry import TOOLS, ToolError, cache_directory, ensure, ensure_other, module_directory
+from local.tools.registry import (
+    TOOLS,
+    ToolError,
+    cache_directory,
+    ensure,
+    ensure_other,
+    module_directory,
+    module_directory_of,
+)
 
-__all__ = ["TOOLS", "ToolError", "cache_directory", "ensure", "ensure_other", "module_directory"]
+__all__ = [
+    "TOOLS",
+    "ToolError",
+    "cache_directory",
+    "ensure",
+    "ensure_other",
+    "module_directory",
+    "module_directory_of",
+]

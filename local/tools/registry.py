@@ -19,7 +19,15 @@ from local.tools.pins import TOOLS
 from local.tools.progress import Progress, SilentProgress
 from local.tools.tool import Tool
 
-__all__ = ["TOOLS", "ToolError", "cache_directory", "ensure", "ensure_other", "module_directory"]
+__all__ = [
+    "TOOLS",
+    "ToolError",
+    "cache_directory",
+    "ensure",
+    "ensure_other",
+    "module_directory",
+    "module_directory_of",
+]
 
 # What people type themselves, from a shell outside of the local cloud's network.
 ENTERING = "kubectl"
@@ -155,12 +163,17 @@ def _link(places: dict[str, Path], home: Home) -> None:
 
 
 def module_directory(name: str) -> Path:
-    """The tool's module as published, in Go's module cache: charts and manifests. Fetched where it is missing.
+    """Return the directory of the tool's module in Go's module cache: charts and manifests. Downloads it if missing.
 
     Raises:
-        ToolError: no such tool, no Go, or the module could not be fetched.
+        ToolError: no such tool, no Go, or the module can't be downloaded.
     """
     (tool,) = known([name])
+    return module_directory_of(tool)
+
+
+def module_directory_of(tool: Tool) -> Path:
+    """Do the same for a tool that the local cloud itself does not need."""
     record = tool_directory(tool) / RECORD
     if record.is_file():
         recorded = Path(json.loads(record.read_text())["moduleDirectory"])

@@ -1,0 +1,55 @@
+"""Kubeflow Trainer on a test's API server: names of CRDs, and where its webhooks are called."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local.tools import TOOLS
+from tests.kubeflow_trainer import MANAGERS, crd_name, webhook_configurations
+
+pytestmark = pytest.mark.unit
+
+MANIFESTS = """
+apiVersion: v1
+kind: Service
+metadata: {name: webhook-service}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: validating}
+webhooks:
+- name: vjobset.kb.io
+  failurePolicy: Fail
+  objectSelector: {matchExpressions: [{key: jobset, operator: Exists}]}
+  clientConfig: {service: {name: webhook-service, namespace: system, path: /validate}}
+"""
+
+
+def test_crd_name_of_file_is_plural_and_group() -> None:
+    file = Path("trainer.kubeflow.org_trainjobs.yaml")
+    assert crd_name(file) == "trainjobs.trainer.kubeflow.org"
+
+
+def test_webhooks_are_called_at_the_managers_port() -> None:
+    (made,) = yaml.safe_load_all(webhook_configurations(MANIFESTS, "jobset-manager", 24001, b"PEM"))
+    assert made["metadata"]["name"] == "jobset-manager-validating"
+    (webhook,) = made["webhooks"]
+    assert webhook["clientConfig"] == {
+        "url": "https://127.0.0.1:24001/validate",
+        "caBundle": base64.b64encode(b"PEM").decode(),
+    }
+    assert webhook["failurePolicy"] == "Fail"
+    assert webhook["objectSelector"]["matchExpressions"]
+
+
+def test_managers_have_pinned_versions_and_are_not_local_cloud_tools() -> None:
+    """`make up` builds all tools of the local cloud."""
+    assert {manager.tool.name: manager.tool.version for manager in MANAGERS} == {
+        "jobset": "v0.12.0",
+        "kubeflow-trainer": "v2.3.0",
+    }
+    assert not {manager.tool.name for manager in MANAGERS} & set(TOOLS)
