@@ -71,7 +71,7 @@ LAUNCHERS: Final = ("torchrun", "none")
 _TABLE: Final = ("yaml", "json", "name", "wide")
 # Each verb, and the module that runs it.
 VERBS: Final = {
-    **{"submit": "submit", "logs": "logs", "status": "jobs", "list": "jobs", "queues": "jobs"},
+    **{"submit": "submit", "logs": "follow", "status": "jobs", "list": "jobs", "queues": "jobs"},
     **{"cancel": "jobs", "suspend": "jobs", "resume": "jobs", "sync": "sync", "cp": "cp"},
 }
 # The verbs that kubectl's own verbs correspond to.

@@ -1,7 +1,8 @@
-"""`logs --follow` and `submit --follow`: print a job's logs over its attempts until it ends. Entry point: `follow`."""
+"""`logs`, and `submit --follow`: print a job's logs, or follow them over its attempts until it ends (`follow`)."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import threading
 import time
@@ -24,10 +25,11 @@ from trainyard.kubectl.logs import (
     print_line,
     report_errors,
     show_archived,
+    show_log,
     show_log_tail,
     split,
 )
-from trainyard.kubectl.output import DONE, JOB_FAILED, REMOVED, PluginError, say
+from trainyard.kubectl.output import DONE, JOB_FAILED, REMOVED, USAGE, PluginError, say
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import parse_time
 
@@ -49,6 +51,25 @@ _SETTLE_SECONDS: Final = 5.0
 _MAX_DRAIN_SECONDS: Final = 10.0
 # The delay of a watch after the API server's answer that the job is gone.
 _WATCH_DELAY_SECONDS: Final = 5.0
+
+
+def run(options: argparse.Namespace, cluster: Cluster) -> int:
+    """Print or follow the logs. Return the exit code."""
+    if options.follow:
+        if options.attempt is not None or options.previous:
+            flag = "--previous" if options.previous else "--attempt"
+            raise PluginError(
+                USAGE, f"{flag}: excludes --follow, which shows each attempt from the last one on"
+            )
+        job = cluster.job(options.name)
+        return follow(cluster, job, options.node_rank or 0, options.tail, every=options.all)
+    attempt = options.attempt
+    if options.previous:
+        attempt = int(cluster.job(options.name).get("status", {}).get("attempt") or 0) - 1
+        if attempt < 0:
+            raise PluginError(USAGE, f"--previous: job {options.name} has had one attempt. Leave it out.")
+    show_log(cluster, options.name, options.node_rank, attempt, options.tail, every=options.all)
+    return DONE
 
 
 def follow(

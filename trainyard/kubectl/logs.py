@@ -1,4 +1,4 @@
-"""`logs`: print the present or archived logs of a job's workers. follow.py has `logs --follow`.
+"""The present and archived logs of a job's workers: `show_log` prints them. follow.py has the verb `logs`.
 
 The log of a worker comes from its pod, else from the bucket of its queue, else from the job's status. A pod in the
 cluster reads the bucket (`read_logs`). The user needs permissions in the namespace, and none in AWS.
@@ -6,7 +6,6 @@ cluster reads the bucket (`read_logs`). The user needs permissions in the namesp
 
 from __future__ import annotations
 
-import argparse
 import json
 import secrets
 import sys
@@ -19,7 +18,7 @@ from typing import Any, Final
 from launcher.observe import pending_reason
 from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
-from trainyard.kubectl.output import DONE, NOT_FOUND, UNAVAILABLE, USAGE, PluginError, say
+from trainyard.kubectl.output import NOT_FOUND, UNAVAILABLE, PluginError, say
 from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
@@ -349,27 +348,6 @@ def print_line(line: bytes) -> None:
     """Print one line of a log."""
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
-
-
-def run(options: argparse.Namespace, cluster: Cluster) -> int:
-    """Print or follow the logs. Return the exit code."""
-    if options.follow:
-        if options.attempt is not None or options.previous:
-            flag = "--previous" if options.previous else "--attempt"
-            raise PluginError(
-                USAGE, f"{flag}: excludes --follow, which shows each attempt from the last one on"
-            )
-        from trainyard.kubectl.follow import follow
-
-        job = cluster.job(options.name)
-        return follow(cluster, job, options.node_rank or 0, options.tail, every=options.all)
-    attempt = options.attempt
-    if options.previous:
-        attempt = int(cluster.job(options.name).get("status", {}).get("attempt") or 0) - 1
-        if attempt < 0:
-            raise PluginError(USAGE, f"--previous: job {options.name} has had one attempt. Leave it out.")
-    show_log(cluster, options.name, options.node_rank, attempt, options.tail, every=options.all)
-    return DONE
 
 
 def show_log(
