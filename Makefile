@@ -10,7 +10,7 @@ RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help faults lives up down delete-data preview drift preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
+.PHONY: help faults lives up down delete-data preview drift preflight verify-clean submit check-nodes check-fabric status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ submit: environment ## start another run on a stack that is up: make submit STAC
 check-nodes: environment ## check each node of a pool before a run: make check-nodes STACK=p4d POOL=p4d
 	@[[ -n $(call quoted,$(POOL)) ]] || { echo $(call quoted,say which pool: make check-nodes STACK=$(STACK) POOL=small) >&2; exit 2; }
 	@$(RUN) -m trainyard.cli check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
+
+check-fabric: environment ## measure the network between nodes of a pool: make check-fabric STACK=p4d POOL=p4d NODES=2
+	@[[ -n $(call quoted,$(POOL)) && -n $(call quoted,$(NODES)) ]] || { echo $(call quoted,say which pool and how many nodes: make check-fabric STACK=$(STACK) POOL=small NODES=2) >&2; exit 2; }
+	@$(RUN) -m trainyard.cli check-fabric --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL)) --nodes=$(call quoted,$(NODES))
 
 status: environment ## what the local cloud runs
 	@$(RUN) -m local status

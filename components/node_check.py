@@ -84,21 +84,26 @@ def expectation(pool: Pool, mounts: Mapping[str, str]) -> JsonObject:
 
 
 def cron_spec(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
-    """The `spec` of the CronJob. `image` is the trainer's, which may be the output of another resource."""
+    """Return the `spec` of the CronJob. `image` is the trainer's, which may be the output of another resource."""
+    return suspended_cron(labels(pool), _pod(pool, image, mounts))
+
+
+def suspended_cron(labels: Mapping[str, str], pod: JsonObject) -> JsonObject:
+    """Return the `spec` of a CronJob that never starts by itself, whose Job runs this pod once."""
     return {
         "schedule": NEVER,
         "suspend": True,
         "concurrencyPolicy": "Allow",
         "jobTemplate": {
-            "metadata": {"labels": labels(pool)},
+            "metadata": {"labels": dict(labels)},
             "spec": {
-                # Another try on the same machine would hide what was wrong with it.
+                # Another try on the same node would hide what was wrong with it.
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": DEADLINE_SECONDS,
                 "ttlSecondsAfterFinished": KEPT_SECONDS,
                 "template": {
-                    "metadata": {"labels": labels(pool), "annotations": {names.DO_NOT_DISRUPT: "true"}},
-                    "spec": _pod(pool, image, mounts),
+                    "metadata": {"labels": dict(labels), "annotations": {names.DO_NOT_DISRUPT: "true"}},
+                    "spec": pod,
                 },
             },
         },

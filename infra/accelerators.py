@@ -26,6 +26,7 @@ class InstanceType:
     before it carry IP traffic alone. Where the cards share their bandwidth for IP traffic in groups,
     `cards_per_ip_group` is the size of a group
     (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
+    `gigabits` is the network bandwidth of a type with EFA, all of its cards together, in Gbit/s.
     """
 
     name: str
@@ -40,6 +41,7 @@ class InstanceType:
     addresses: int = 10
     cards_per_ip_group: int = 1
     first_efa_card: int = 0
+    gigabits: float = 0
 
 
 # Left out on purpose, though they have EFA:
@@ -100,6 +102,45 @@ _NETWORK: Final = {
     "trn1n.32xlarge": (5, 50),
     "trn2.48xlarge": (2, 50),
 }
+# Type with EFA -> bandwidth of all network cards together, in Gbit/s (Karpenter's zz_generated.bandwidth.go).
+_GIGABITS: Final = {
+    "g4dn.8xlarge": 50,
+    "g4dn.12xlarge": 50,
+    "g4dn.16xlarge": 50,
+    "g4dn.metal": 100,
+    "g5.8xlarge": 25,
+    "g5.12xlarge": 40,
+    "g5.16xlarge": 25,
+    "g5.24xlarge": 50,
+    "g5.48xlarge": 100,
+    "g6.8xlarge": 25,
+    "g6.12xlarge": 40,
+    "g6.16xlarge": 25,
+    "g6.24xlarge": 50,
+    "g6.48xlarge": 100,
+    "g6e.8xlarge": 25,
+    "g6e.12xlarge": 100,
+    "g6e.16xlarge": 35,
+    "g6e.24xlarge": 200,
+    "g6e.48xlarge": 400,
+    "g7e.8xlarge": 100,
+    "g7e.12xlarge": 400,
+    "g7e.24xlarge": 800,
+    "g7e.48xlarge": 1600,
+    "gr6.8xlarge": 25,
+    "p3dn.24xlarge": 100,
+    "p4d.24xlarge": 400,
+    "p4de.24xlarge": 400,
+    "p5.4xlarge": 100,
+    "p5.48xlarge": 3200,
+    "p5e.48xlarge": 3200,
+    "p5en.48xlarge": 3200,
+    "p6-b200.48xlarge": 3200,
+    "p6-b300.48xlarge": 6400,
+    "trn1.32xlarge": 800,
+    "trn1n.32xlarge": 1600,
+    "trn2.48xlarge": 3200,
+}
 # Types whose network cards give IP traffic one interface's worth of bandwidth per four cards.
 _GROUPS_OF_FOUR: Final = ("p5.48xlarge", "p5e.48xlarge")
 # Types whose first network card takes no EFA (github.com/aws/aws-parallelcluster/issues/7143 quotes AWS on p6-b300).
@@ -122,6 +163,7 @@ def _gpu(
         addresses=_NETWORK[name][1],
         cards_per_ip_group=4 if name in _GROUPS_OF_FOUR else 1,
         first_efa_card=_FIRST_EFA_CARD.get(name, 0),
+        gigabits=_GIGABITS.get(name, 0),
     )
 
 
@@ -137,6 +179,7 @@ def _neuron(name: str, vcpus: int, memory_gib: int, count: int, model: str, efa:
         nvme_gb=7600,
         interfaces=_NETWORK[name][0],
         addresses=_NETWORK[name][1],
+        gigabits=_GIGABITS[name],
     )
 
 

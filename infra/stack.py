@@ -23,6 +23,7 @@ from components.documents.launch import Run
 from components.documents.pool import GPU, NEURON, SPOT
 from components.documents.tags import stack_tags
 from components.drain import Drain
+from components.fabric_check import FabricCheck
 from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
@@ -167,18 +168,16 @@ def deploy(settings: Settings) -> dict[str, Any]:
             DebugPod("debug", DebugPodArgs(image=settings.images.debug, after=[space.namespace]), in_both)
         )
     if settings.node_check:
-        others.append(
-            NodeCheck(
-                "node-check",
-                NodeCheckArgs(
-                    pools=settings.pools,
-                    image=images.uris["trainer"],
-                    mounts=mounts.paths,
-                    after=[*space.objects, *mounts.ready],
-                ),
-                in_both,
-            )
+        checks = NodeCheckArgs(
+            pools=settings.pools,
+            image=images.uris["trainer"],
+            mounts=mounts.paths,
+            after=[*space.objects, *mounts.ready],
         )
+        others += [
+            NodeCheck("node-check", checks, in_both),
+            FabricCheck("fabric-check", checks, in_both),
+        ]
     model_uri = pulumi.Output.concat("s3://", bucket.bucket_name, "/", settings.storage.prefix)
     if settings.queues:
         others.append(

@@ -25,8 +25,9 @@ REGION: Final = "AWS_REGION"
 # The build of an image sets this: the git revision in the image.
 REVISION: Final = "TRAINYARD_REVISION"
 
-# The Pulumi program sets these for a node check: what the node must have, as JSON, and the name of the node.
+# The Pulumi program sets these for checks: what a node must have, as JSON, and the name of the node.
 NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
+FABRIC_CHECK: Final = "TRAINYARD_FABRIC_CHECK"
 NODE: Final = "TRAINYARD_NODE"
 
 # How long torchrun waits for its processes after SIGTERM, in seconds.
@@ -55,7 +56,7 @@ class Exit(IntEnum):
 
 
 class CheckExit(IntEnum):
-    """Exit codes of the node check."""
+    """Exit codes of the node check and the fabric check."""
 
     FIT = 0
     UNFIT = 1

@@ -18,14 +18,14 @@ from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 
 
-def launch_options(config: Config, environ: Mapping[str, str]) -> list[str]:
+def launch_options(processes: int | None, environ: Mapping[str, str]) -> list[str]:
     """Return the options of torchrun that no PET_* variable sets: all on a laptop, none under the operator."""
     options = []
     if not environ.get("PET_NNODES"):
         options.append("--standalone")
     # The operator's default is `auto`, which on a CPU machine means one process per core.
     if not environ.get("PET_NPROC_PER_NODE", "").isdecimal():
-        options.append(f"--nproc-per-node={config.processes_per_node or 1}")
+        options.append(f"--nproc-per-node={processes or 1}")
     return options
 
 
@@ -71,17 +71,22 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
     sys.exit(int(Exit.STOPPED))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the processes of this node. Return the exit code of the pod."""
+def prepare_agent() -> None:
+    """Set the signals and the variables of torchrun's agent, which is the first process of the container."""
     # The first process of a container ignores signals that it does not handle. torchrun sets its own handlers later,
     # which forward the signal to the processes and wait.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
-    own = list(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # see trainer.distributed
     # Without warnings of torch's C++ code, which prints a page of stack for each lost process.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the processes of this node. Return the exit code of the pod."""
+    prepare_agent()
+    own = list(sys.argv[1:] if arguments is None else arguments)
     try:
         config = Config.read(own, os.environ)
     except TrainerError as error:
@@ -93,23 +98,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_all(config: Config, own: Sequence[str]) -> int:
     """Check the device, and run the processes of this node under torchrun's agent. Return the pod's exit code."""
     try:
-        options = launch_options(config, os.environ)
+        options = launch_options(config.processes_per_node, os.environ)
         processes = os.environ.get("PET_NPROC_PER_NODE", "")
         check_device(config, int(processes) if processes.isdecimal() else config.processes_per_node or 1)
     except TrainerError as error:
         return _refused(error)
+    return run_agent("training", "trainer.train", own, options)
 
+
+def run_agent(what: str, module: str, arguments: Sequence[str], options: Sequence[str]) -> int:
+    """Run `module` in the processes of this node under torchrun's agent. Return the pod's exit code.
+
+    Args:
+        what: What ended, for the error message.
+        module: The module of the processes.
+        arguments: Their arguments.
+        options: The options of torchrun.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
     try:
-        run(parse_args([*options, "-m", "trainer.train", *own]))  # type: ignore[no-untyped-call]
+        run(parse_args([*options, "-m", module, *arguments]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
         code = pod_exit_code(failure.exitcode for failure in failures)
         details = ", ".join(f"process {failure.local_rank} with {failure.exitcode}" for failure in failures)
-        print(f"error: training ended with exit code {code} ({details})", file=sys.stderr, flush=True)
+        print(f"error: {what} ended with exit code {code} ({details})", file=sys.stderr, flush=True)
         return code
     except SignalException:
         return int(Exit.STOPPED)

@@ -89,6 +89,7 @@ class Pool:
     efa_policy: str = efa_layouts.NONE
     cards_per_ip_group: int = 1
     first_efa_card: int = 0
+    gigabits: float = 0
     on_demand_fallback: bool = False
     reservation_type: str = ODCR
     reservation_begins: str | None = None

@@ -52,8 +52,9 @@ class StackConfig(Model):
     debug_pod: bool = setting(False, IN_PLACE, example=True)
     """A pod with network tools: `kubectl exec -it network-debug-0 -n training -- sh`."""
     node_check: bool = setting(False, IN_PLACE, example=True)
-    """A check per pool that `make check-nodes STACK=<stack> POOL=<pool>` starts: devices, driver, EFA interfaces,
-    file system. It costs nothing while it does not run, and launches no node.
+    """Two checks per pool: `make check-nodes STACK=<stack> POOL=<pool>` (devices, driver, EFA interfaces, file system)
+    and `make check-fabric STACK=<stack> POOL=<pool> NODES=<nodes>` (bandwidth of the network). They cost nothing while
+    they do not run, and launch no node.
     """
     mpi: bool = setting(False, IN_PLACE, example=True)
     """Support for MPIJobs in the training operator."""

@@ -255,6 +255,7 @@ def _pool(section: Section[PoolSection], region: str, zones: tuple[str, ...]) ->
         efa_policy=policy,
         cards_per_ip_group=facts.cards_per_ip_group,
         first_efa_card=facts.first_efa_card,
+        gigabits=facts.gigabits if policy != efa_layouts.NONE else 0,
         warm_nodes=values.warm_nodes,
         interfaces=facts.interfaces,
         addresses_per_interface=facts.addresses,

@@ -13,7 +13,17 @@ from local.guard import ForeignCloudError, NotRunningError
 from local.home import Home
 from local.tools import ToolError
 from trainyard.cli.answers import AnswerError, is_yes, keep_data, nodes
-from trainyard.cli.commands import DeployError, check_nodes, delete_data, down, drift, preview, submit, up
+from trainyard.cli.commands import (
+    DeployError,
+    check_fabric,
+    check_nodes,
+    delete_data,
+    down,
+    drift,
+    preview,
+    submit,
+    up,
+)
 from trainyard.cli.engine import EngineError
 from trainyard.cli.follow import FollowError
 from trainyard.cli.given import GivenError
@@ -71,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
         ("verify-clean", "list what a destroyed stack left in the account"),
         ("submit", "start another run on a stack that is up, and follow it"),
         ("check-nodes", "check each node of a pool before a run; launches no node"),
+        ("check-fabric", "measure the network between nodes of a pool; launches no node"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--stack", default="local")
@@ -97,8 +108,10 @@ def parser() -> argparse.ArgumentParser:
         if name == "submit":
             command.add_argument("--min", required=True, metavar="NODES")
             command.add_argument("--max", required=True, metavar="NODES")
-        if name == "check-nodes":
+        if name in ("check-nodes", "check-fabric"):
             command.add_argument("--pool", required=True)
+        if name == "check-fabric":
+            command.add_argument("--nodes", required=True)
     return result
 
 
@@ -136,6 +149,8 @@ def main() -> int:
             return delete_data(arguments.stack, cloud, arguments.confirm)
         if arguments.command == "check-nodes":
             return check_nodes(arguments.stack, cloud, arguments.pool)
+        if arguments.command == "check-fabric":
+            return check_fabric(arguments.stack, cloud, arguments.pool, nodes("NODES", arguments.nodes))
         least, most = nodes("MIN", arguments.min), nodes("MAX", arguments.max)
         return submit(arguments.stack, cloud, least, most)
     except EXPECTED as error:

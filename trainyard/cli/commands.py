@@ -1,4 +1,4 @@
-"""Run the commands on stacks: up, down, delete-data, preview, drift, submit, check-nodes."""
+"""Run the commands on stacks: up, down, delete-data, preview, drift, submit, check-nodes, check-fabric."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from trainyard.cli.drift import (
     find_drift,
 )
 from trainyard.cli.engine import ROOT, Engine, end_leftovers, state_file
+from trainyard.cli.fabric_check import FabricCheck
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.given import gives_cluster, with_given
 from trainyard.cli.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
@@ -306,6 +307,16 @@ def check_nodes(stack: str, cloud: str, pool: str) -> int:
     outputs = session.engine.outputs()
     kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]
     return NodeChecks(kubeconfig, context, outputs["trainingNamespace"], say).run(pool)
+
+
+def check_fabric(stack: str, cloud: str, pool: str, nodes: int) -> int:
+    """Measure the network between nodes of a pool. Return the exit code of `trainer.fabric_check`."""
+    if cloud == "aws":
+        return official.check_fabric(stack, pool, nodes)
+    session = _running(stack)
+    outputs = session.engine.outputs()
+    kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]
+    return FabricCheck(kubeconfig, context, outputs["trainingNamespace"], say).run(pool, nodes)
 
 
 def _running(stack: str) -> _Session:

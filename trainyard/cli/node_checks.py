@@ -103,6 +103,24 @@ def judged(
     return None
 
 
+def find_cron(client: Client, namespace: str, prefix: str, pool: str) -> Object:
+    """Return the CronJob `<prefix><pool>`. Raise CheckError if there is none."""
+    path = f"/apis/batch/v1/namespaces/{namespace}/cronjobs"
+    try:
+        return client.request("GET", f"{path}/{prefix}{pool}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        there = [each["metadata"]["name"] for each in client.list_objects(path)]
+        pools = sorted(name.removeprefix(prefix) for name in there if name.startswith(prefix))
+        right = (
+            f"it must be one of {', '.join(pools)}"
+            if pools
+            else "set trainyard:nodeCheck: true in the stack file, then run `up`"
+        )
+        raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
+
+
 @dataclass
 class NodeChecks:
     """Checks on one cluster; `context` None is the kubeconfig's own."""
@@ -132,7 +150,7 @@ class NodeChecks:
             raise CheckError(f"checking pool {pool}: the API server does not answer: {error}") from error
 
     def _run(self, pool: str) -> int:
-        cron = self._cron(pool)
+        cron = find_cron(self._client, self.namespace, names.NODE_CHECK_PREFIX, pool)
         selector = f"{names.LABEL_NODEPOOL}={pool},{names.LABEL_INITIALIZED}=true"
         nodes = self._client.list_objects("/api/v1/nodes", {"labelSelector": selector})
         if not nodes:
@@ -166,24 +184,6 @@ class NodeChecks:
             f" {fit.count(None)} were not checked"
         )
         return 0 if True in fit and False not in fit else 1
-
-    def _cron(self, pool: str) -> Object:
-        path = f"/apis/batch/v1/namespaces/{self.namespace}/cronjobs"
-        try:
-            return self._client.request("GET", f"{path}/{names.NODE_CHECK_PREFIX}{pool}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            there = [
-                each["metadata"]["name"].removeprefix(names.NODE_CHECK_PREFIX)
-                for each in self._client.list_objects(path)
-            ]
-            right = (
-                f"it must be one of {', '.join(sorted(there))}"
-                if there
-                else "set trainyard:nodeCheck: true in the stack file, then run `up`"
-            )
-            raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
 
     def _follow(self, jobs: dict[str, str]) -> list[Verdict]:
         """Return the verdicts, and print each at once."""

@@ -15,6 +15,7 @@ from trainyard.cli import program, pulumi_cli, sign_in
 from trainyard.cli.answers import is_yes
 from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW, errors_only
 from trainyard.cli.engine import ROOT, EngineError, engine_summary
+from trainyard.cli.fabric_check import FabricCheck
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.gone import FORGET_UNREACHABLE, is_gone
 from trainyard.cli.next_steps import make, run_end, unwatched
@@ -274,3 +275,13 @@ def check_nodes(stack: str, pool: str) -> int:
         kubeconfig = _kubeconfig(outputs, Path(directory))
         checks = NodeChecks(kubeconfig, None, outputs["trainingNamespace"], OUTPUT.say)
         return checks.run(pool)
+
+
+def check_fabric(stack: str, pool: str, nodes: int) -> int:
+    """Measure the network between nodes of a pool on the stack's own cluster."""
+    use_profile(stack)
+    sign_in.check(stack)
+    outputs = _outputs(stack)
+    with tempfile.TemporaryDirectory() as directory:
+        kubeconfig = _kubeconfig(outputs, Path(directory))
+        return FabricCheck(kubeconfig, None, outputs["trainingNamespace"], OUTPUT.say).run(pool, nodes)

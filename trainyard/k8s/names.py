@@ -23,6 +23,8 @@ LAUNCHER_JOB_PREFIX: Final = "launch-"  # + <run>; the Lease of the run's launch
 TRAINING_JOB_PREFIX: Final = "train-"  # + <run>; its pods are <this>-master-0 and <this>-worker-<index>
 PLACEHOLDER_PREFIX: Final = "hold-"  # + <run>-<index>
 NODE_CHECK_PREFIX: Final = "check-"  # + <pool>: the suspended CronJob that checks the nodes of a pool
+FABRIC_CHECK_PREFIX: Final = "fabric-"  # + <pool>: the suspended CronJob that checks the network of a pool
+FABRIC_CHECK_SERVICE: Final = "fabric-check"  # the headless Service of its pods
 # Services of the training operator are named <training job>-worker-<index> and may have 63 characters.
 RUN_ID_MAX_LENGTH: Final = 40
 TRAINING_CONTAINER: Final = "pytorch"  # required by the training operator
@@ -51,6 +53,7 @@ ROLE_PLACEHOLDER: Final = "placeholder"
 ROLE_WORKER: Final = "worker"
 ROLE_WARM: Final = "warm"
 ROLE_CHECK: Final = "check"
+ROLE_FABRIC_CHECK: Final = "fabric-check"
 ROLE_PROOF: Final = "lustre-proof"
 ROLE_SYSTEM: Final = "system"
 
@@ -154,6 +157,7 @@ LATEST_FILE: Final = "latest.json"
 
 # Environment of a node check.
 ENV_NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"  # JSON: instanceType, resource, devices, efa, lustre
+ENV_FABRIC_CHECK: Final = "TRAINYARD_FABRIC_CHECK"  # JSON: instanceType, efa, gigabits
 ENV_NODE: Final = "TRAINYARD_NODE"  # downward API: spec.nodeName
 
 # Metrics. A PodMonitor names the port by its name; launchers, workers and the controller have the same.

@@ -71,6 +71,8 @@ def test_a_variable_of_make_is_one_word_of_the_command(value: str) -> None:
     assert submit[-2:] == [f"--min={value}", "--max=2"]
     assert commanded("up", f"STACK={given}")[:3] == ["up", "--stack", value]
     assert commanded("check-nodes", "STACK=dev", f"POOL={given}")[-1] == f"--pool={value}"
+    fabric = commanded("check-fabric", "STACK=dev", f"POOL={given}", f"NODES={given}")
+    assert fabric[-2:] == [f"--pool={value}", f"--nodes={value}"]
 
 
 @pytest.mark.parametrize(

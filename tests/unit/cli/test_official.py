@@ -128,8 +128,9 @@ COMMANDS: list[Callable[[], int]] = [
     lambda: official.down("dev"),
     lambda: official.submit("dev", 1, 2),
     lambda: official.check_nodes("dev", "small"),
+    lambda: official.check_fabric("dev", "small", 2),
 ]
-NAMES = ("up", "down", "submit", "check-nodes")
+NAMES = ("up", "down", "submit", "check-nodes", "check-fabric")
 SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
 
 
@@ -222,7 +223,7 @@ def test_without_the_official_cli_each_command_says_where_it_is(
 
 @pytest.mark.parametrize(
     ("called", "question"),
-    list(zip(COMMANDS[1:], ("export", "output", "output"), strict=True)),
+    list(zip(COMMANDS[1:], ("export", "output", "output", "output"), strict=True)),
     ids=NAMES[1:],
 )
 def test_a_stack_that_is_not_there_is_named(called: Callable[[], int], question: str, aws: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_table_of_types_says_what_ec2_says() -> None:
             addresses=found["Ipv4AddressesPerInterface"],
             efa=(found.get("EfaInfo") or {}).get("MaximumEfaInterfaces", 0),
         )
+
+
+def test_bandwidth_of_types_with_efa_is_what_ec2_says() -> None:
+    """`NetworkPerformance` is a text such as `4x 100 Gigabit`."""
+    for facts in TYPES.values():
+        count, amount = (
+            re.fullmatch(r"(?:(\d+)x )?(\d+) Gigabit", network(facts.name)["NetworkPerformance"]).groups()
+            if facts.efa
+            else (0, 0)
+        )
+        assert facts.gigabits == int(count or 1) * int(amount), facts.name
 
 
 def test_every_type_runs_the_images_that_are_pinned() -> None:

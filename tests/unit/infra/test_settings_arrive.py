@@ -317,7 +317,7 @@ def test_every_setting_of_these_sections_is_looked_for() -> None:
 
 def test_models_go_below_the_prefix_and_pods_mount_where_the_settings_say() -> None:
     assert made().result["modelUri"] == "s3://research-models-1a2b3c4/weights"
-    mounts = at(made().one("kubernetes:batch/v1:CronJob").inputs, CHECK)
+    mounts = at(made().one("kubernetes:batch/v1:CronJob", "check-odd").inputs, CHECK)
     assert "/shared" in [each["mountPath"] for each in mounts]
 
 

@@ -1,0 +1,64 @@
+"""The fabric check from the command line: its Job, and when it gives up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.fabric_check import cron_spec, name_of
+from tests.unit.components.pools import pool
+from trainyard.cli.fabric_check import exit_code, first_pod, job_for, why_waiting
+from trainyard.cli.node_checks import BUSY_SECONDS, PATIENCE_SECONDS
+
+pytestmark = pytest.mark.unit
+
+P4D = pool(name="p4d", instance_type="p4d.24xlarge", accelerators=8, efa=4)
+CRON: dict[str, Any] = {"metadata": {"name": name_of(P4D)}, "spec": cron_spec(P4D, "trainer@sha256:0")}
+
+
+def pod(index: str = "0", phase: str = "Pending", refused: str = "", **status: Any) -> dict[str, Any]:
+    conditions = [{"type": "PodScheduled", "status": "False", "message": refused}] if refused else []
+    return {
+        "metadata": {"name": f"p{index}", "labels": {"batch.kubernetes.io/job-completion-index": index}},
+        "status": {"phase": phase, "conditions": conditions, **status},
+    }
+
+
+def test_job_has_a_pod_per_node_that_finds_the_first() -> None:
+    before = str(CRON)
+    job = job_for(CRON, "fabric-p4d-1a2b3c", 3)
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    (container,) = spec["template"]["spec"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["PET_NNODES"] == "3"
+    # The hostname of an Indexed Job's pod is <job>-<index>; the Service gives it a domain.
+    assert env["PET_MASTER_ADDR"] == "fabric-p4d-1a2b3c-0.fabric-check"
+    assert str(CRON) == before
+
+
+def test_first_pod_is_the_one_with_index_0() -> None:
+    assert first_pod([pod("1"), pod("0")]) == pod("0")
+    assert first_pod([pod("1")]) is None
+
+
+def test_exit_code_is_none_until_the_container_has_ended() -> None:
+    assert exit_code(pod()) is None
+    assert exit_code(pod(containerStatuses=[{"state": {"running": {}}}])) is None
+    assert exit_code(pod(containerStatuses=[{"state": {"terminated": {"exitCode": 1}}}])) == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "waited", "phrase"),
+    [
+        ([pod("0"), pod("1")], BUSY_SECONDS, ""),
+        ([pod("0"), pod("1", refused="1 Insufficient nvidia.com/gpu")], BUSY_SECONDS - 1, ""),
+        ([pod("0"), pod("1", refused="1 Insufficient nvidia.com/gpu")], BUSY_SECONDS, "1 of 2 pods have no free node"),
+        ([], PATIENCE_SECONDS, "not all of its 2 pods"),
+    ],
+)  # fmt: skip
+def test_waiting_ends_when_nodes_are_busy(pods: list[dict[str, Any]], waited: float, phrase: str) -> None:
+    found = why_waiting(pods, 2, waited)
+    assert phrase in found
+    assert bool(found) == bool(phrase)
