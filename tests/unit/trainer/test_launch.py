@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.entrypoint import launch_options, main, pod_exit_code
 from trainer.world import World, check_batch, check_expected
@@ -76,17 +75,17 @@ def test_without_torchrun_the_message_says_how_to_start() -> None:
 
 
 def test_on_a_laptop_the_entry_point_needs_nothing() -> None:
-    assert launch_options(Config(), {}) == ["--standalone", "--nproc-per-node=1"]
-    assert launch_options(Config(processes_per_node=2), {}) == ["--standalone", "--nproc-per-node=2"]
+    assert launch_options(None, {}) == ["--standalone", "--nproc-per-node=1"]
+    assert launch_options(2, {}) == ["--standalone", "--nproc-per-node=2"]
 
 
 def test_under_the_operator_its_environment_decides() -> None:
-    assert launch_options(Config(processes_per_node=4), {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}) == []
+    assert launch_options(4, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}) == []
 
 
 def test_the_operators_auto_is_replaced_by_the_promise() -> None:
     environ = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto"}
-    assert launch_options(Config(processes_per_node=4), environ) == ["--nproc-per-node=4"]
+    assert launch_options(4, environ) == ["--nproc-per-node=4"]
 
 
 @pytest.mark.parametrize(
