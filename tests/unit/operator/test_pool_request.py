@@ -13,11 +13,12 @@ from tests.unit.operator.made import DIGEST, TOOLS, attempt_spec, pod
 from trainyard.k8s import names, quantity
 from trainyard.operator import names as n
 from trainyard.operator.children import REQUIRED
-from trainyard.operator.nodes import Unreadable, build_placeholder, build_request, untolerated_taints
+from trainyard.operator.nodes import Unreadable, build_placeholder, build_request, taint_problem
 
 pytestmark = pytest.mark.unit
 POOLED = {"scheduling.pool": "p5"}
 POOL = observe.node_pool({"spec": {}})
+TAINTS = ["team=a:NoSchedule", "old:NoExecute", "soft:PreferNoSchedule", "nvidia.com/gpu:NoSchedule"]
 
 
 def placeholder(
@@ -119,13 +120,13 @@ def test_the_request_is_of_the_jobs_own_numbers() -> None:
     made = attempt_spec({"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}, POOLED)
     offers = {names.LABEL_INSTANCE_TYPE: ("p5.48xlarge",), names.LABEL_ZONE: ("us-west-2b",)}
     request = build_request(made, observe.NodePool(limits={}, ready=True, problem="", offers=offers))
-    assert (request.min_nodes, request.max_nodes, request.shape) == (2, 4, names.SHAPE_ELASTIC)
+    assert (request.min_nodes, request.max_nodes) == (2, 4)
     assert (request.pool.resource, request.pool.per_node) == ("nvidia.com/gpu", 8)
     assert (request.pool.instance_type, request.pool.zone) == ("p5.48xlarge", "us-west-2b")
     cpus = build_request(
         attempt_spec({"numGPUs": 0, "numNodes": 3}, {**POOLED, "nodeResources.gpus": 0}), None
     )
-    assert (cpus.min_nodes, cpus.max_nodes, cpus.shape) == (3, 3, names.SHAPE_STATIC)
+    assert (cpus.min_nodes, cpus.max_nodes) == (3, 3)
     assert (cpus.pool.resource, cpus.pool.per_node) == ("cpu", 96)
     part = build_request(attempt_spec({"numGPUs": 8, "numNodes": 2}, POOLED), POOL)
     assert (part.pool.per_node, part.max_nodes, part.resources["nvidia.com/gpu"]) == (4, 2, "4")
@@ -157,7 +158,7 @@ def test_the_pools_own_taints(tolerations: list[dict[str, Any]], refused: list[s
     ]
     pool = observe.node_pool({"spec": {"template": {"spec": {"taints": taints}}}})
     made = attempt_spec({}, {**POOLED, "scheduling.tolerations": tolerations})
-    assert untolerated_taints(made, pool) == refused
+    assert [each for each in TAINTS if each in taint_problem(made, pool)] == refused
     if refused:
         return
     # What the pool's machines keep is borne; what one of them has for a while hides behind no toleration of everything.
