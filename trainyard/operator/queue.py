@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import starmap
-from types import MappingProxyType
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from launcher.observe import Observation
 from trainyard.operator import names as n
@@ -32,63 +30,72 @@ from trainyard.operator.plan import (
     POOL_SECONDS,
     SCHEDULER_SECONDS,
     WARNING,
-    Deletion,
     Event,
     ReconcilePlan,
     contains,
-    deletion,
+    deletions_of,
 )
 from trainyard.operator.resources import Mount, Size, Storage, distribute
 from trainyard.operator.status import STARTED_PHASES, Condition, conditions_by_type, merge_conditions
 
 # The name of the pod in the dry run, which is never created.
 _TRIAL: Final = "template-trial"
+_TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
+_TRIAL_WORKSPACE: Final = {"digest": f"sha256:{'0' * 64}", "sizeBytes": 1}
 _MAX_SHOWN: Final = 3
 _CREATING: Final = "Creating"
 _DELETING: Final = "Deleting"
 # The error after all other checks have passed, also those of a quota's required fields (kubernetes 1.35.4,
 # k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
 _QUOTA_EXCEEDED: Final = " is forbidden: exceeded quota: "
-_TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
-_TRIAL_WORKSPACE: Final = {"digest": f"sha256:{'0' * 64}", "sizeBytes": 1}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """The API server's answer to a dry run of a pod of the queue; no refusal if it accepts the pod."""
-
-    refusal: str = ""
+# The reasons after which a queue looks again, because no watch reports the change.
+_REQUEUE_SECONDS: Final = {
+    n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
+    n.REASON_REFUSED: POLL_SECONDS,
+    n.REASON_PARENT_QUEUE_NOT_FOUND: POLL_SECONDS,
+    # The watches of new kinds may not have started yet.
+    _CREATING: POLL_SECONDS,
+    _DELETING: POLL_SECONDS,
+    n.REASON_POOL_NOT_FOUND: POLL_SECONDS,
+    n.REASON_POOL_NOT_READY: POLL_SECONDS,
+}
+# The status, the reason and the message of a condition.
+_State = tuple[bool | None, str, str]
 
 
 def build_trial_pod(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
-    """Return the pod for the dry run: a worker on one node with a workspace. None for an invalid spec."""
+    """Return the pod for the dry run: a worker on one node with a workspace. None for an invalid spec.
+
+    It is the pod that the Job controller would create. Entries of the queue's own template come first in lists, so an
+    index in the API server's answer is that of the field.
+    """
     meta = parse_metadata(queue, [])
     spec, _ = parse_queue(queue.get("spec"))
     if spec is None:
         return None
-    asked = {
-        "jobQueue": meta.name,
-        "numGPUs": spec.node_resources.gpus,
-        "command": "true",
-        "workspace": _TRIAL_WORKSPACE,
-    }
-    job, _ = parse_job(asked)
+    asked = {"numGPUs": spec.node_resources.gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
+    job, _ = parse_job({"jobQueue": meta.name, **asked})
     settings = resolve(queue.get("spec"), job)[0] if job is not None else None
     if job is None or settings is None:
         return None
     size = distribute(job, settings.queue)
-    template = build_worker(trial_attempt(meta.namespace, job, settings, size, cluster), node=0)
-    return _pod_of(template, meta.namespace, spec)
+    pod = build_worker(trial_attempt(meta.namespace, job, settings, size, cluster), node=0)
+    for key in ("initContainers", "volumes"):
+        own = {each.get("name") for each in spec.pod_template.spec.get(key) or []}
+        first = [each for each in pod["spec"][key] if each["name"] in own]
+        pod["spec"][key] = [*first, *(each for each in pod["spec"][key] if each["name"] not in own)]
+    values = (n.attempt_name(_TRIAL, 0), _TRIAL_UID)
+    labels = {**dict(zip(JOB_LABELS, values * 2, strict=True)), **pod["metadata"]["labels"]}
+    named = {**pod["metadata"], "labels": labels, "name": _TRIAL, "namespace": meta.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": pod["spec"]}
 
 
 def trial_attempt(
     namespace: str, job: JobSpec, settings: Settings, size: Size, cluster: Cluster
 ) -> AttemptSpec:
-    """Return the Making of a job that is only checked and never created."""
-    mounts = tuple(
-        Mount(volume=each.name, path=each.mount_path, claims=(_TRIAL,))
-        for each in settings.queue.volumes.values()
-    )
+    """Return the AttemptSpec of a job that is only checked and never created."""
+    volumes = settings.queue.volumes.values()
+    mounts = tuple(Mount(volume=each.name, path=each.mount_path, claims=(_TRIAL,)) for each in volumes)
     return AttemptSpec(
         name=_TRIAL,
         namespace=namespace,
@@ -108,23 +115,6 @@ def pool_name(queue: JsonObject) -> str:
     return spec.scheduling.pool if spec is not None else ""
 
 
-def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObject:
-    """Return the pod that the Job controller would create from this template.
-
-    Entries of the queue's own template come first in lists, so an index in the API server's answer is that of the
-    field.
-    """
-    values = (n.attempt_name(_TRIAL, 0), _TRIAL_UID)
-    labels = {**dict(zip(JOB_LABELS, values * 2, strict=True)), **template["metadata"]["labels"]}
-    spec = template["spec"]
-    for key in ("initContainers", "volumes"):
-        own = {each.get("name") for each in queue.pod_template.spec.get(key) or []}
-        first = [each for each in spec[key] if each["name"] in own]
-        spec = {**spec, key: [*first, *(each for each in spec[key] if each["name"] not in own)]}
-    named = {**template["metadata"], "labels": labels, "name": _TRIAL, "namespace": namespace}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
-
-
 def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
     """Return whether it has queues of KAI to delete when they are empty."""
     meta = parse_metadata(queue, [])
@@ -135,10 +125,21 @@ def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -
     )
 
 
+def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster) -> bool:
+    """Return whether a queue above its queue of KAI is unknown. It may be new."""
+    spec, _ = parse_queue(queue.get("spec"))
+    named = spec.kai_queue if spec is not None else None
+    return any(each["metadata"]["name"] == named and _missing_parent(each, cluster) for each in kai_queues)
+
+
+def _missing_parent(kai_queue: JsonObject, cluster: Cluster) -> str:
+    return find_missing_queue(cluster.kai_queues, read_kai_queue(kai_queue).parent)
+
+
 def reconcile_queue(
     queue: JsonObject,
     kai_queues: Iterable[JsonObject],
-    tried: DryRun | None,
+    refusal: str | None,
     phases: Sequence[str],
     cluster: Cluster,
     now: float,
@@ -150,7 +151,7 @@ def reconcile_queue(
     Args:
         queue: The TorchrunQueue.
         kai_queues: The queues of KAI with its labels, or with the name of its kaiQueue.
-        tried: The answer to the dry run, None if there is none.
+        refusal: Why the API server rejects `build_trial_pod` in a dry run, "" if it does not; None without a dry run.
         phases: The phases of its jobs, "" for a job without a status.
         cluster: What was read of the cluster.
         now: The time in seconds since the epoch.
@@ -161,274 +162,175 @@ def reconcile_queue(
     meta = parse_metadata(queue, problems)
     spec, wrong = parse_queue(queue.get("spec"))
     problems += wrong if spec is None else check_pod_template(spec)
-    there = list(kai_queues) if cluster.kai else []
-    ours = [each for each in there if _is_ours(each, meta)]
-    others = list(in_kai)
-    inside = {name: list_queue_children(name, others) for name in (each["metadata"]["name"] for each in ours)}
-    used = [each for each in ours if inside[each["metadata"]["name"]]]
+    there = {each["metadata"]["name"]: each for each in kai_queues} if cluster.kai else {}
+    ours = {name: each for name, each in there.items() if _is_ours(each, meta)}
+    inside = {name: list_queue_children(name, in_kai) for name in ours}
     if meta.deleting:
         return _release(queue, meta, ours, inside, now)
-    wanted = None
-    if spec is not None and spec.kai_queue and cluster.kai:
-        wanted = build_kai_queue(spec.kai_queue, spec.parent_kai_queue, meta.namespace, meta.name)
-    kept = [
-        each for each in ours if wanted is not None and each["metadata"]["name"] == wanted["metadata"]["name"]
-    ]
-    # An invalid spec deletes nothing. A queue in use is not deleted: its gangs could not restart, and queues below it
-    # would have no parent.
-    left = [each for each in ours if each not in kept] if spec is not None else []
-    above = wanted["spec"]["parentQueue"] if wanted is not None else None
-    deletions = _remove([each for each in left if each not in used and each["metadata"]["name"] != above])
-    done = _kai(meta, wanted, there, kept)
-    if spec is not None and wanted is None and not ours:
-        done = ReconcilePlan(finalizers=_finalizers(meta, held=False))
-    conditions = _queue_conditions(meta, spec, problems, tried, there, cluster, pool)
-    plan = _write(
-        queue,
-        meta,
-        conditions,
-        phases,
-        now,
-        replace(done, deletions=deletions),
-        {
-            **_pool_status(queue, spec, pool),
-            **({} if spec is None else {"kai": kai_status(spec, cluster)}),
-        },
+    states = {n.POD_TEMPLATE_VALID: _template_state("; ".join(problems), refusal)}
+    if spec is None:  # an invalid spec deletes nothing
+        plan, left, fields = ReconcilePlan(), [], {}
+        states[n.KAI_QUEUE_READY] = (None, n.REASON_INVALID_SPEC, "the spec is wrong")
+    else:
+        plan = _plan_kai_queue(meta, spec, there, ours) if cluster.kai else _without_finalizer(meta)
+        # A queue in use is not deleted: its gangs could not restart, and queues below it would have no parent.
+        left = [name for name in ours if name != spec.kai_queue]
+        unused = [ours[each] for each in left if not inside[each]]
+        if spec.kai_queue:
+            unused = [each for each in unused if each["metadata"]["name"] != spec.parent_kai_queue]
+        plan = replace(plan, deletions=tuple(deletions_of(unused)))
+        states[n.KAI_QUEUE_READY] = _kai_state(meta, spec, there.get(spec.kai_queue), cluster)
+        fields = {"kai": kai_status(spec, cluster)}
+        if not spec.scheduling.pool:
+            fields["pool"] = None
+        elif pool is not None:
+            fields["pool"] = pool_status(spec.scheduling.pool, pool, queue.get("status"))
+            states[n.POOL_READY] = _pool_state(spec.scheduling.pool, pool)
+    states[n.READY] = next(
+        (each for each in states.values() if each[0] is not True),
+        (True, "Ready", "jobs of this queue can run"),
     )
-    return replace(plan, requeue_after=POLL_SECONDS) if any(each in used for each in left) else plan
+    fields["jobs"] = {
+        "active": sum(each in STARTED_PHASES for each in phases),
+        "pending": sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases),
+    }
+    if any(inside[each] for each in left):
+        plan = replace(plan, requeue_after=POLL_SECONDS)
+    return _write(queue, meta, states, now, plan, fields)
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
     labels = item["metadata"].get("labels") or {}
-    owner = (
-        labels.get(n.LABEL_QUEUE_NAMESPACE),
-        labels.get(n.LABEL_QUEUE_NAME),
-        labels.get(n.LABEL_MANAGED_BY),
-    )
-    return owner == (meta.namespace, meta.name, n.MANAGED_BY)
+    owner = [labels.get(key) for key in (n.LABEL_QUEUE_NAMESPACE, n.LABEL_QUEUE_NAME, n.LABEL_MANAGED_BY)]
+    return owner == [meta.namespace, meta.name, n.MANAGED_BY]
 
 
-def _remove(items: Sequence[JsonObject]) -> tuple[Deletion, ...]:
-    return tuple(deletion(each) for each in items if "deletionTimestamp" not in each["metadata"])
-
-
-def _kai(
-    meta: Meta, wanted: JsonObject | None, there: list[JsonObject], kept: list[JsonObject]
+def _plan_kai_queue(
+    meta: Meta, spec: QueueSpec, there: Mapping[str, JsonObject], ours: Mapping[str, JsonObject]
 ) -> ReconcilePlan:
     """Return the writes for KAI's queue. The finalizer is set first, because nothing else would delete KAI's queue."""
-    if wanted is None:
-        return ReconcilePlan()
-    present = [each for each in there if each["metadata"]["name"] == wanted["metadata"]["name"]]
-    if present and not kept:
+    if not spec.kai_queue:
+        return ReconcilePlan() if ours else _without_finalizer(meta)
+    if spec.kai_queue in there and spec.kai_queue not in ours:
         return ReconcilePlan()  # it belongs to an administrator or another TorchrunQueue, and is only used
     if n.QUEUE_FINALIZER not in meta.finalizers:
-        return ReconcilePlan(finalizers=_finalizers(meta, held=True))
-    if not present:
+        return ReconcilePlan(finalizers=(*meta.finalizers, n.QUEUE_FINALIZER))
+    wanted = build_kai_queue(spec.kai_queue, spec.parent_kai_queue, meta.namespace, meta.name)
+    if spec.kai_queue not in ours:
         return ReconcilePlan(creations=(wanted,))
+    live = ours[spec.kai_queue]
     # Administrators may change its quotas, but not its parent.
-    parent = {key: wanted[key] for key in ("apiVersion", "kind")} | {
-        "metadata": {**wanted["metadata"], "uid": kept[0]["metadata"]["uid"]},
-        "spec": {"parentQueue": wanted["spec"]["parentQueue"]},
+    parent = {
+        **wanted,
+        "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]},
+        "spec": {"parentQueue": spec.parent_kai_queue},
     }
-    return ReconcilePlan(patches=() if contains(kept[0], parent) else (parent,))
+    return ReconcilePlan(patches=() if contains(live, parent) else (parent,))
+
+
+def _without_finalizer(meta: Meta) -> ReconcilePlan:
+    """Remove the finalizer, even if a user has set it."""
+    others = tuple(each for each in meta.finalizers if each != n.QUEUE_FINALIZER)
+    return ReconcilePlan(finalizers=None if others == tuple(meta.finalizers) else others)
 
 
 def _release(
-    queue: JsonObject, meta: Meta, ours: list[JsonObject], inside: Mapping[str, list[str]], now: float
+    queue: JsonObject,
+    meta: Meta,
+    ours: Mapping[str, JsonObject],
+    inside: Mapping[str, list[str]],
+    now: float,
 ) -> ReconcilePlan:
     """Delete KAI's queue of a deleted TorchrunQueue after everything in it, then remove the finalizer."""
-    own = {f"Queue {name}" for name in inside}
-    theirs = {
-        name: left for name, each in inside.items() if (left := [one for one in each if one not in own])
-    }
-    if theirs:
-        conditions = (
-            Condition(
-                type=n.READY,
-                status=False,
-                reason=_DELETING,
-                message="; ".join(starmap(_deletion_message, theirs.items())),
-            ),
-        )
-        plan = _write(queue, meta, conditions, None, now, ReconcilePlan())
-        return replace(plan, requeue_after=POLL_SECONDS)
+    own = {f"Queue {name}" for name in ours}
+    waits = []
+    for name, children in inside.items():
+        if left := [each for each in children if each not in own]:
+            more = f" and {len(left) - _MAX_SHOWN} more" if len(left) > _MAX_SHOWN else ""
+            shown = f"{', '.join(left[:_MAX_SHOWN])}{more}"
+            waits.append(f"is deleted when nothing is left in KAI's queue {name}: {shown}")
+    if waits:
+        return _write(queue, meta, {n.READY: (False, _DELETING, "; ".join(waits))}, now, ReconcilePlan(), {})
     if ours:
         # A queue goes after those below it.
-        lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
-        return ReconcilePlan(deletions=_remove(lowest or ours), requeue_after=POLL_SECONDS)
-    return ReconcilePlan(finalizers=_finalizers(meta, held=False))
+        lowest = [each for name, each in ours.items() if not inside[name]]
+        deletions = tuple(deletions_of(lowest or ours.values()))
+        return ReconcilePlan(deletions=deletions, requeue_after=POLL_SECONDS)
+    return _without_finalizer(meta)
 
 
-def _deletion_message(name: str, left: list[str]) -> str:
-    more = f" and {len(left) - _MAX_SHOWN} more" if len(left) > _MAX_SHOWN else ""
-    return f"is deleted when nothing is left in KAI's queue {name}: {', '.join(left[:_MAX_SHOWN])}{more}"
-
-
-def _finalizers(meta: Meta, *, held: bool) -> tuple[str, ...] | None:
-    """Return the finalizers with or without ours, even if a user has set it; None for no change."""
-    if (n.QUEUE_FINALIZER in meta.finalizers) is held:
-        return None
-    others = tuple(each for each in meta.finalizers if each != n.QUEUE_FINALIZER)
-    return (*others, n.QUEUE_FINALIZER) if held else others
-
-
-def _queue_conditions(
-    meta: Meta,
-    spec: QueueSpec | None,
-    problems: list[str],
-    tried: DryRun | None,
-    there: list[JsonObject],
-    cluster: Cluster,
-    pool: Observation | None,
-) -> tuple[Condition, ...]:
-    parts = [_template(problems, tried), _kai_ready(meta, spec, there, cluster)]
-    if spec is not None and spec.scheduling.pool and pool is not None:
-        parts.append(_pool_ready(spec.scheduling.pool, pool))
-    ready = Condition(type=n.READY, status=True, reason="Ready", message="jobs of this queue can run")
-    for each in parts:
-        if each.status is not True:
-            ready = Condition(type=n.READY, status=each.status, reason=each.reason, message=each.message)
-            break
-    return (*parts, ready)
-
-
-def _pool_ready(name: str, seen: Observation) -> Condition:
-    if seen.pool is None:
-        message = f"NodePool {name} does not exist; scheduling.pool must be a NodePool of this cluster"
-        return Condition(type=n.POOL_READY, status=False, reason=n.REASON_POOL_NOT_FOUND, message=message)
-    if not seen.pool.ready:
-        message = f"NodePool {name} is not ready: {seen.pool.problem}"
-        return Condition(type=n.POOL_READY, status=False, reason=n.REASON_POOL_NOT_READY, message=message)
-    return Condition(type=n.POOL_READY, status=True, reason="Found", message=f"NodePool {name} exists")
-
-
-def _pool_status(queue: JsonObject, spec: QueueSpec | None, seen: Observation | None) -> JsonObject:
-    """Return `pool` of the status: None for a queue without a pool, no field if the pool was not read."""
-    if spec is not None and not spec.scheduling.pool:
-        return {"pool": None}
-    if spec is None or seen is None:
-        return {}
-    return {"pool": pool_status(spec.scheduling.pool, seen, queue.get("status"))}
-
-
-def _template(problems: list[str], tried: DryRun | None) -> Condition:
+def _template_state(problems: str, refusal: str | None) -> _State:
     if problems:
-        return Condition(
-            type=n.POD_TEMPLATE_VALID, status=False, reason=n.REASON_INVALID_SPEC, message="; ".join(problems)
-        )
-    if tried is None:
-        return Condition(
-            type=n.POD_TEMPLATE_VALID, status=None, reason="NotTried", message="not tried yet by a dry run"
-        )
-    if _QUOTA_EXCEEDED in tried.refusal:
+        return False, n.REASON_INVALID_SPEC, problems
+    if refusal is None:
+        return None, "NotTried", "not tried yet by a dry run"
+    if _QUOTA_EXCEEDED in refusal:
         # The queue's own jobs may use the quota, and each job reports its missing pods.
-        message = "a dry run of a pod was accepted, but for a quota that is used up"
-        return Condition(type=n.POD_TEMPLATE_VALID, status=True, reason="Valid", message=message)
-    if tried.refusal:
-        return Condition(
-            type=n.POD_TEMPLATE_VALID, status=False, reason=n.REASON_REFUSED, message=tried.refusal
-        )
-    return Condition(
-        type=n.POD_TEMPLATE_VALID, status=True, reason="Valid", message="a dry run of a pod was accepted"
-    )
+        return True, "Valid", "a dry run of a pod was accepted, but for a quota that is used up"
+    if refusal:
+        return False, n.REASON_REFUSED, refusal
+    return True, "Valid", "a dry run of a pod was accepted"
 
 
-def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], cluster: Cluster) -> Condition:
-    if spec is None:
-        return Condition(
-            type=n.KAI_QUEUE_READY, status=None, reason=n.REASON_INVALID_SPEC, message="the spec is wrong"
-        )
-    if not cluster.kai and (spec.kai_queue or spec.scheduling.scheduler == n.KAI_SCHEDULER):
-        scheduled = spec.scheduling.scheduler == n.KAI_SCHEDULER
+def _kai_state(meta: Meta, spec: QueueSpec, present: JsonObject | None, cluster: Cluster) -> _State:
+    name, scheduled = spec.kai_queue, spec.scheduling.scheduler == n.KAI_SCHEDULER
+    if not cluster.kai and (name or scheduled):
         what = "its jobs wait for it" if scheduled else "its jobs are not scheduled by it, and run without"
         message = f"the API of KAI Scheduler is not installed; {what}"
-        return Condition(
-            type=n.KAI_QUEUE_READY, status=False, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
-        )
-    if not spec.kai_queue:
-        return Condition(
-            type=n.KAI_QUEUE_READY, status=True, reason="NotAsked", message="no kaiQueue is named"
-        )
-    present = next((each for each in there if each["metadata"]["name"] == spec.kai_queue), None)
+        return False, n.REASON_SCHEDULER_NOT_INSTALLED, message
+    if not name:
+        return True, "NotAsked", "no kaiQueue is named"
     if present is None:
-        return Condition(
-            type=n.KAI_QUEUE_READY, status=False, reason=_CREATING, message=f"{spec.kai_queue} is made"
-        )
+        return False, _CREATING, f"{name} is made"
     if "deletionTimestamp" in present["metadata"]:
-        message = f"{spec.kai_queue} is being deleted"
-        return Condition(type=n.KAI_QUEUE_READY, status=False, reason=_DELETING, message=message)
-    lacking = _lacking_above(present, cluster)
-    if lacking:
+        return False, _DELETING, f"{name} is being deleted"
+    if missing := _missing_parent(present, cluster):
         message = (
-            f"{spec.kai_queue} is below {lacking}, and KAI Scheduler has no queue of that name: gangs in it wait for "
-            f"ever; make {lacking}, or name another parentKaiQueue ({n.KAI_PARENT_QUEUE} is KAI's own)"
+            f"{name} is below {missing}, and KAI Scheduler has no queue of that name: gangs in it wait for "
+            f"ever; make {missing}, or name another parentKaiQueue ({n.KAI_PARENT_QUEUE} is KAI's own)"
         )
-        return Condition(
-            type=n.KAI_QUEUE_READY, status=False, reason=n.REASON_PARENT_QUEUE_NOT_FOUND, message=message
-        )
-    reason = "Made" if _is_ours(present, meta) else "Found"
-    return Condition(
-        type=n.KAI_QUEUE_READY, status=True, reason=reason, message=f"KAI's queue {spec.kai_queue} is there"
-    )
+        return False, n.REASON_PARENT_QUEUE_NOT_FOUND, message
+    return True, "Made" if _is_ours(present, meta) else "Found", f"KAI's queue {name} is there"
 
 
-def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster) -> bool:
-    """Return whether a queue above its queue of KAI is unknown. It may be new."""
-    spec, _ = parse_queue(queue.get("spec"))
-    named = spec.kai_queue if spec is not None else None
-    return any(
-        each["metadata"]["name"] == named and _lacking_above(each, cluster) != "" for each in kai_queues
-    )
-
-
-def _lacking_above(kai_queue: JsonObject, cluster: Cluster) -> str:
-    return find_missing_queue(cluster.kai_queues, read_kai_queue(kai_queue).parent)
+def _pool_state(name: str, seen: Observation) -> _State:
+    if seen.pool is None:
+        message = f"NodePool {name} does not exist; scheduling.pool must be a NodePool of this cluster"
+        return False, n.REASON_POOL_NOT_FOUND, message
+    if not seen.pool.ready:
+        return False, n.REASON_POOL_NOT_READY, f"NodePool {name} is not ready: {seen.pool.problem}"
+    return True, "Found", f"NodePool {name} exists"
 
 
 def _write(
     queue: JsonObject,
     meta: Meta,
-    conditions: tuple[Condition, ...],
-    phases: Sequence[str] | None,
+    states: Mapping[str, _State],
     now: float,
-    done: ReconcilePlan,
-    kept: Mapping[str, JsonObject | None] = MappingProxyType({}),
+    plan: ReconcilePlan,
+    fields: Mapping[str, Any],
 ) -> ReconcilePlan:
-    """Return the plan with these conditions and fields in the status."""
+    """Return the plan with these conditions and fields in the status. None removes a field."""
     old = queue.get("status")
     old = old if isinstance(old, dict) else {}
+    conditions = [
+        Condition(type=kind, status=status, reason=reason, message=message)
+        for kind, (status, reason, message) in states.items()
+    ]
     status: JsonObject = {
         **old,
         "observedGeneration": meta.generation,
         "conditions": merge_conditions(old.get("conditions"), conditions, meta.generation, now),
+        **fields,
     }
-    if phases is not None:
-        active = sum(each in STARTED_PHASES for each in phases)
-        waiting = sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases)
-        status["jobs"] = {"active": active, "pending": waiting}
-    status = {key: value for key, value in {**status, **kept}.items() if value is not None}
+    status = {key: value for key, value in status.items() if value is not None}
+    due = [plan.requeue_after, *(POOL_SECONDS for key in ("pool", "kai") if fields.get(key) is not None)]
+    due += [_REQUEUE_SECONDS.get(reason) for is_true, reason, _ in states.values() if is_true is not True]
+    plan = replace(plan, requeue_after=min((each for each in due if each is not None), default=None))
+    if status == old:
+        return plan
+    ready, reason, message = states[n.READY]
     before = conditions_by_type(old.get("conditions")).get(n.READY, {}).get("status")
-    events = tuple(
-        Event(type=NORMAL if each.status else WARNING, reason=each.reason, message=each.message)
-        for each in conditions
-        if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.status]
-    )
-    reasons = {each.reason for each in conditions if each.status is not True}
-    waits = {
-        n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
-        n.REASON_REFUSED: POLL_SECONDS,
-        n.REASON_PARENT_QUEUE_NOT_FOUND: POLL_SECONDS,
-        # The watches of new kinds may not have started yet.
-        _CREATING: POLL_SECONDS,
-        _DELETING: POLL_SECONDS,
-        n.REASON_POOL_NOT_FOUND: POLL_SECONDS,
-        n.REASON_POOL_NOT_READY: POLL_SECONDS,
-    }
-    due = [seconds for reason, seconds in waits.items() if reason in reasons]
-    due += [POOL_SECONDS for each in ("pool", "kai") if kept.get(each) is not None]
-    return replace(
-        done,
-        status=None if status == old else status,
-        events=() if status == old else events,
-        requeue_after=min(due, default=None),
-    )
+    is_new = before != {True: "True", False: "False", None: "Unknown"}[ready]
+    event = Event(type=NORMAL if ready else WARNING, reason=reason, message=message)
+    return replace(plan, status=status, events=(event,) if is_new else ())

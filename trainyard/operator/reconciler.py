@@ -41,7 +41,6 @@ from trainyard.operator.observe import Cluster, is_ending, trusted_fields
 from trainyard.operator.plan import WARNING, Event, ReconcilePlan, apply_plan
 from trainyard.operator.progress import Ask, ProgressPoller, find_first_worker, read_progress
 from trainyard.operator.queue import (
-    DryRun,
     build_trial_pod,
     has_unused_kai_queues,
     lacks_parent,
@@ -292,8 +291,8 @@ class Reconciler:
             if (each.get("spec") or {}).get("jobQueue") == queue
         ]
 
-    def _dry_run(self, queue: JsonObject, cluster: Cluster) -> DryRun | None:
-        """Return what the API server says of a pod of the queue; None for an invalid queue."""
+    def _dry_run(self, queue: JsonObject, cluster: Cluster) -> str | None:
+        """Return why the API server rejects a pod of the queue, "" if it does not; None for an invalid queue."""
         pod = build_trial_pod(queue, cluster)
         if pod is None:
             return None
@@ -302,8 +301,8 @@ class Reconciler:
         except ApiError as error:
             if error.status not in _REJECTED_STATUS:
                 raise
-            return DryRun(refusal=error.message)
-        return DryRun()
+            return error.message
+        return ""
 
     # --- write
 

@@ -9,7 +9,7 @@ from tests.unit.operator.api import Api
 from tests.unit.operator.made import CLUSTER, queue
 from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
-from trainyard.operator.queue import DryRun, reconcile_queue
+from trainyard.operator.queue import reconcile_queue
 
 TREE = {each: KaiQueue() for each in (n.KAI_PARENT_QUEUE, "org")}
 KAI = replace(CLUSTER, kai=True, kai_queues=TREE)
@@ -19,7 +19,7 @@ NAMED = {"kaiQueue": "gpu"}
 class Life:
     """One queue, and the controller that reconciles it."""
 
-    def __init__(self, changes: dict[str, Any] | None = None, tried: DryRun | None = DryRun()) -> None:  # noqa: B008
+    def __init__(self, changes: dict[str, Any] | None = None, tried: str | None = "") -> None:
         self.api, self.cluster, self.tried = Api(), KAI, tried
         self.phases: list[str] = []
         self.others: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ from tests.unit.operator.test_parse import FULL_JOB, FULL_QUEUE, INVALID, paths,
 from trainyard.operator import names as n
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import _TRUSTED_METADATA, KaiQueue
-from trainyard.operator.queue import DryRun, build_trial_pod
+from trainyard.operator.queue import build_trial_pod
 from trainyard.operator.queue import reconcile_queue as decide_queue
 from trainyard.operator.reconciler import plan_job
 
@@ -100,12 +100,12 @@ def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
 def test_decide_with_wrong_values_in_a_queue_returns() -> None:
     item: dict[str, Any] = deepcopy(FULL_QUEUE)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
-    ready = decide_queue(item, [], DryRun(), [], KAI, 5.0)
+    ready = decide_queue(item, [], "", [], KAI, 5.0)
     assert ready.status is not None
     item["status"] = ready.status
     for _, poison in poisons(item, ("metadata",)):
         build_trial_pod(poison, CLUSTER)
-        decide_queue(poison, [], DryRun(), [], KAI, 5.0)
+        decide_queue(poison, [], "", [], KAI, 5.0)
         plan_job(_job(), poison, [], KAI, 5.0)
 
 

@@ -17,7 +17,7 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status
 from trainyard.operator.nodes import pool_rejection_reason, pool_status, reservation_warning
-from trainyard.operator.queue import DryRun, reconcile_queue
+from trainyard.operator.queue import reconcile_queue
 
 pytestmark = pytest.mark.unit
 
@@ -200,7 +200,7 @@ def test_queue_says_what_its_pool_is(exists: bool, ready: str) -> None:
     api, made = PoolApi(), queue(POOLED)
     made["metadata"]["namespace"] = "team"
     api.exists, api.annotations = exists, NODE
-    decision = reconcile_queue(made, [], DryRun(), [], CLUSTER, 0.0, pool=api.observation())
+    decision = reconcile_queue(made, [], "", [], CLUSTER, 0.0, pool=api.observation())
     assert decision.status is not None
     conditions = {each["type"]: each["status"] for each in decision.status["conditions"]}
     assert (conditions[n.POOL_READY], conditions[n.READY]) == (ready, ready)

@@ -13,7 +13,7 @@ from tests.unit.operator.queue_life import KAI, NAMED, Life
 from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
-from trainyard.operator.queue import DryRun, reconcile_queue
+from trainyard.operator.queue import reconcile_queue
 
 pytestmark = pytest.mark.unit
 
@@ -40,16 +40,16 @@ def test_what_becomes_of_kais_queue_is_looked_for_where_nothing_is_heard_of_it()
     """KAI's kinds may have just come, and the watch of them may not stand yet."""
     item = queue(NAMED)
     item["metadata"] |= {"namespace": "team", "uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
-    made = reconcile_queue(item, [], DryRun(), [], KAI, 0.0)
+    made = reconcile_queue(item, [], "", [], KAI, 0.0)
     assert ([each["kind"] for each in made.creations], made.requeue_after) == (["Queue"], POLL_SECONDS)
     theirs = {
         **made.creations[0],
         "metadata": {**made.creations[0]["metadata"], "uid": "u2", "deletionTimestamp": "x"},
     }
-    assert reconcile_queue(item, [theirs], DryRun(), [], KAI, 0.0).requeue_after == POLL_SECONDS
+    assert reconcile_queue(item, [theirs], "", [], KAI, 0.0).requeue_after == POLL_SECONDS
     item["metadata"]["deletionTimestamp"] = "x"
     theirs["metadata"].pop("deletionTimestamp")
-    gone = reconcile_queue(item, [theirs], DryRun(), [], KAI, 0.0)
+    gone = reconcile_queue(item, [theirs], "", [], KAI, 0.0)
     assert (len(gone.deletions), gone.requeue_after) == (1, POLL_SECONDS)
 
 
@@ -226,10 +226,10 @@ def test_of_its_own_queues_of_kai_the_lower_one_goes_first() -> None:
 
 
 def test_what_the_api_server_refuses_is_tried_again() -> None:
-    life = Life(tried=DryRun(refusal="no PriorityClass with name train was found"))
+    life = Life(tried="no PriorityClass with name train was found")
     life.reconcile()
     assert life.requeue_after == POLL_SECONDS
-    life.tried = DryRun()
+    life.tried = ""
     life.reconcile()
     assert (life.condition(n.READY)[0], life.requeue_after) == ("True", None)
 
@@ -251,6 +251,6 @@ def test_jobs_are_counted_and_nothing_is_written_twice() -> None:
     item = life.api.get(n.QUEUE_KIND, "research")
     assert item is not None
     assert item["status"]["jobs"] == {"active": 2, "pending": 3}
-    decision = reconcile_queue(item, [], DryRun(), life.phases, KAI, life.api.now + 60)
+    decision = reconcile_queue(item, [], "", life.phases, KAI, life.api.now + 60)
     assert decision == type(decision)()
     assert life.api.events == ["Ready"]
