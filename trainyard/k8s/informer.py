@@ -7,6 +7,7 @@ be a bookmark's. If that version is gone (410), list again.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -26,7 +27,9 @@ from trainyard.k8s.client import (
     JsonObject,
     Response,
 )
-from trainyard.k8s.stream import lines, read_list
+from trainyard.k8s.stream import MalformedResponse, lines, read_list
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -58,12 +61,16 @@ class ListWatch(Generic[T]):
     cached: bool = True
 
 
+class UnreadableObject(Exception):
+    """An object of the list cannot be converted. The others are kept up to date nevertheless."""
+
+
 class _Outdated(Exception):
     """The watch cannot be resumed; the list must be read again."""
 
 
 class Informer(Generic[T]):
-    """Keeps the items of one ListWatch. Its thread ends with `stop`.
+    """Keeps the items of one ListWatch. Its thread ends only with `stop`: after any error it lists and watches again.
 
     Both callbacks run in that thread. `on_change` gets each changed item before and after the change, None if it is not
     there. `changed` is called after every change that matters, and when waiting for this informer ends.
@@ -87,6 +94,7 @@ class Informer(Generic[T]):
         self._grace_seconds = grace_seconds
         self._lock = threading.Lock()
         self._items: dict[Key, T] = {}
+        self._unreadable: dict[Key, UnreadableObject] = {}
         self._version = ""
         self._settled = threading.Event()
         self._stopping = threading.Event()
@@ -114,6 +122,12 @@ class Informer(Generic[T]):
         self._thread.join(timeout)
 
     @property
+    def has_died(self) -> bool:
+        """Whether the thread ended without `stop`, which no known fault causes."""
+        started = self._thread.ident is not None
+        return started and not self._thread.is_alive() and not self._stopping.is_set()
+
+    @property
     def has_synced(self) -> bool:
         """Whether the list was read once."""
         return self._listed
@@ -122,7 +136,7 @@ class Informer(Generic[T]):
         """Return what is kept. Waits for the first list.
 
         Raises ApiError if the API server refuses, and ApiUnavailable if it was silent for the timeout of the client's
-        RetryPolicy. An object that cannot be converted raises the error of its conversion.
+        RetryPolicy. Raises UnreadableObject as long as there is an object that cannot be converted.
         """
         timeout = self._client.retry.timeout
         while (left := self._heard + timeout - time.monotonic()) > 0 and not self._settled.wait(left):
@@ -130,6 +144,8 @@ class Informer(Generic[T]):
         with self._lock:
             if self._failure is not None:
                 raise self._failure
+            for unreadable in self._unreadable.values():
+                raise unreadable
             silent = time.monotonic() - self._heard
             if not self._connected and (not self._listed or silent > timeout):
                 raise ApiUnavailable(f"{self._source.path}: not heard for {silent:.0f} s: {self._problem}")
@@ -164,9 +180,10 @@ class Informer(Generic[T]):
                 if error.status != TOO_MANY:
                     self._version = ""  # a new list helps against any refusal of this watch
                 ready = refused and (was_ready or self._client.is_ready())
-            except Exception as error:  # an object that cannot be converted; `items` raises it
-                self._lost(str(error), error)
-                return
+            except Exception as error:  # such as an event without a version
+                log.exception("%s: the watch failed and is started again", self._source.path)
+                self._lost(f"{type(error).__name__}: {error}", error)
+                self._version = ""
             else:
                 self._lost("the watch ended")
             longest = self._client.retry.max_delay
@@ -189,17 +206,20 @@ class Informer(Generic[T]):
         if self._source.cached and not self._listed:
             query["resourceVersion"] = "0"
         items: dict[Key, T] = {}
+        unreadable: dict[Key, UnreadableObject] = {}
 
         def keep(item: JsonObject) -> None:
             self._heard = time.monotonic()
-            converted = self._source.convert(item)
+            key = _key(item)
+            converted = self._convert(item, key, unreadable)
             if converted is not None:
-                items[_key(item)] = converted
+                items[key] = converted
 
         with self._open(query) as answer:
             version = read_list(answer.chunks(), keep)
         with self._lock:
             before, self._items = self._items, items
+            failed, self._unreadable = unreadable.keys() - self._unreadable.keys(), unreadable
             self._version = version
             self._heard = time.monotonic()
             self._failure = None
@@ -208,9 +228,9 @@ class Informer(Generic[T]):
         both = [(before.get(key), items.get(key)) for key in {**before, **items}]
         changes = [pair for pair in both if pair[0] != pair[1]]
         for pair in changes:
-            self._on_change(*pair)
-        if first or any(self._source.matters(*pair) for pair in changes):
-            self._changed()
+            self._call(self._on_change, *pair)
+        if first or failed or any(self._source.matters(*pair) for pair in changes):
+            self._call(self._changed)
 
     def _watch(self) -> None:
         """Apply the changes after the last known version, until the API server ends the watch."""
@@ -225,8 +245,11 @@ class Informer(Generic[T]):
         with self._open(query, seconds + self._grace_seconds) as answer:
             with self._lock:
                 self._connected = True
-            for event in lines(answer.chunks()):
-                self._take(event["type"], event["object"])
+            try:
+                for event in lines(answer.chunks()):
+                    self._take(event["type"], event["object"])
+            except MalformedResponse as error:  # a watch from the same version may bring the same line
+                raise _Outdated(str(error)) from None
 
     def _take(self, kind: str, item: JsonObject) -> None:
         if kind == "ERROR":
@@ -236,18 +259,33 @@ class Informer(Generic[T]):
             self._version = version
             return
         key = _key(item)
-        after = None if kind == "DELETED" else self._source.convert(item)
+        unreadable: dict[Key, UnreadableObject] = {}
+        after = None if kind == "DELETED" else self._convert(item, key, unreadable)
         with self._lock:
             before = self._items.get(key)
             if after is not None:
                 self._items[key] = after
             elif before is not None:
                 del self._items[key]
+            failed = bool(unreadable) and key not in self._unreadable
+            self._unreadable.pop(key, None)
+            self._unreadable.update(unreadable)
             self._version = version
         if before != after:
-            self._on_change(before, after)
-            if self._source.matters(before, after):
-                self._changed()
+            self._call(self._on_change, before, after)
+        if failed or (before != after and self._source.matters(before, after)):
+            self._call(self._changed)
+
+    def _convert(self, item: JsonObject, key: Key, unreadable: dict[Key, UnreadableObject]) -> T | None:
+        """Convert an item. Note one that cannot be converted, and leave it out."""
+        try:
+            return self._source.convert(item)
+        except Exception as error:
+            name = "/".join(part for part in key if part)
+            unreadable[key] = UnreadableObject(
+                f"{self._source.path}: {name} cannot be read: {type(error).__name__}: {error}"
+            )
+            return None
 
     @contextmanager
     def _open(self, query: dict[str, str], silence: float = READ_SECONDS) -> Iterator[Response]:
@@ -272,7 +310,14 @@ class Informer(Generic[T]):
             self._failure = failure
         if failure is not None:
             self._settled.set()
-            self._changed()
+            self._call(self._changed)
+
+    def _call(self, callback: Callable[..., None], *arguments: T | None) -> None:
+        """Call back. An error does not end the watch."""
+        try:
+            callback(*arguments)
+        except Exception:
+            log.exception("%s: a change was not handled", self._source.path)
 
 
 class Informers:

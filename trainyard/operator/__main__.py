@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiUnavailable, Client
@@ -81,23 +82,33 @@ async def _serve(
     index = ObjectIndex()
     reconciler = Reconciler(objects, ClusterReader(objects, image), phases_of=index.phases_of)
     controller = Controller(objects, reconciler, metrics, index)
-    serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS)
-    loop, stopping, lease = asyncio.get_running_loop(), asyncio.Event(), LeaseHolder(objects, holder)
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    watches = Watches(client, controller, loop)
+    serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS, watches.died)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    watches = Watches(client, controller, loop)
     await asyncio.to_thread(watches.start)
-    tasks = {asyncio.create_task(controller.run()), asyncio.create_task(_hold_lease(lease, controller))}
-    stopped = asyncio.create_task(stopping.wait())
+    await run_until(stopping, controller, LeaseHolder(objects, holder))
+    await asyncio.to_thread(watches.stop)
+    return 0
+
+
+async def run_until(stopping: asyncio.Event, controller: Controller, lease: LeaseHolder) -> None:
+    """Reconcile until `stopping` is set, and release the Lease as soon as no reconcile runs.
+
+    The next controller waits for it. Raises the error of a task that ended by itself.
+    """
+    # In the order in which they end: the Lease is renewed as long as reconciles run.
+    work = (controller.run(), _hold_lease(lease, controller))
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
+    stopped: asyncio.Task[Any] = asyncio.create_task(stopping.wait())
     done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.to_thread(watches.stop)
+        await asyncio.gather(task, return_exceptions=True)
     await asyncio.to_thread(lease.release)
-    for task in tasks & done:
-        task.result()  # raises the error that ended the task
-    return 0
+    for task in done - {stopped}:
+        task.result()
 
 
 async def _hold_lease(lease: LeaseHolder, controller: Controller) -> None:

@@ -89,7 +89,7 @@ class Controller:
         try:
             await self._queue.run()
         finally:
-            self._threads.shutdown(wait=True, cancel_futures=True)
+            await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
             self._reconciler.close()
 
     async def _reconcile(self, key: Key) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -35,6 +36,8 @@ class LeaseHolder:
         self._elector = LeaderElector(store, metadata, holder, clock, now)
         self._until = float("-inf")
         self._retry_after = 0.0
+        self._lock = threading.Lock()
+        self._released = False
 
     @property
     def pause(self) -> float:
@@ -48,15 +51,18 @@ class LeaseHolder:
 
     def keep(self) -> float:
         """Take or renew the Lease. Return the time of `clock` when another controller may hold it, possibly past."""
-        self._retry_after = 0.0
-        try:
-            held = self._renew_or_take()
-        except (ApiError, ApiUnavailable) as error:
-            self._retry_after = error.retry_after
-            log.warning("Lease %s: %s", n.CONTROLLER, error)
+        with self._lock:
+            self._retry_after = 0.0
+            if self._released:
+                return float("-inf")
+            try:
+                held = self._renew_or_take()
+            except (ApiError, ApiUnavailable) as error:
+                self._retry_after = error.retry_after
+                log.warning("Lease %s: %s", n.CONTROLLER, error)
+                return self._until
+            self._until = self._elector.renewed + names.LEASE_SECONDS if held else float("-inf")
             return self._until
-        self._until = self._elector.renewed + names.LEASE_SECONDS if held else float("-inf")
-        return self._until
 
     def _renew_or_take(self) -> bool:
         if self._elector.held:
@@ -68,5 +74,10 @@ class LeaseHolder:
         return self._elector.take() is Standing.OURS
 
     def release(self) -> None:
-        """Leave the Lease to the next controller, as far as the API allows it."""
-        self._elector.release({})
+        """Leave the Lease to the next controller, as far as the API allows it.
+
+        A renewal in another thread ends first, so that its version is released. None begins later.
+        """
+        with self._lock:
+            self._released = True
+            self._elector.release({})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -60,12 +61,17 @@ class Watches:
             with suppress(ApiError, ApiUnavailable):
                 self._informers[kind].items()
 
+    def died(self) -> list[str]:
+        """Return the kinds whose watch ended by a fault. Only a new process watches them again."""
+        return [kind for kind, each in self._informers.items() if each.has_died]
+
     def stop(self) -> None:
         """Stop all watches and wait a moment for their threads."""
         for each in self._informers.values():
             each.stop()
+        until = time.monotonic() + _STOP_SECONDS
         for each in self._informers.values():
-            each.join(_STOP_SECONDS)
+            each.join(max(0.0, until - time.monotonic()))
 
     def _informer(self, client: Client, kind: str) -> Informer[JsonObject]:
         path, selectors = RESOURCES[kind]
@@ -85,9 +91,7 @@ class Watches:
             self._informers[kind].items()
         except ApiError as error:
             failure = "" if error.status == _NOT_FOUND else str(error)
-        except (
-            Exception
-        ) as error:  # ApiUnavailable, or an object that can't be read; the informer tries again
+        except Exception as error:  # the informer tries again
             failure = str(error)
         if failure and failure != self._failures.get(kind):
             log.warning("%s can't be watched: %s", kind, failure)

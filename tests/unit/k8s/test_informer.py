@@ -14,7 +14,7 @@ import pytest
 from tests.unit.launcher.api_history import Change
 from tests.unit.launcher.api_server import FakeApi, Fault, serving, until
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
-from trainyard.k8s.informer import Informer, ListWatch
+from trainyard.k8s.informer import Informer, ListWatch, UnreadableObject
 
 pytestmark = pytest.mark.unit
 
@@ -373,8 +373,51 @@ def test_an_object_that_can_not_be_read_reaches_the_caller(api: FakeApi) -> None
         until(lambda: seen.rings and api.watching)
         api.put(f"{NODES}/a", {"metadata": {"name": "a", "labels": {"pool": "a"}}})
         until(lambda: seen.rings == 2)
-        with pytest.raises(KeyError, match="spec"):
+        with pytest.raises(UnreadableObject, match=r"/api/v1/nodes: a cannot be read: KeyError: 'spec'"):
             seen.informer.items()
+
+
+@pytest.mark.parametrize("when", ["list", "watch"])
+def test_informer_unreadable_object_hides_no_other(api: FakeApi, when: str) -> None:
+    with watched(api) as seen:
+        if when == "watch":
+            until(lambda: seen.rings and api.watching)
+        put(api, "a", 1)
+        api.put(f"{NODES}/bad", {"metadata": {"name": "bad", "labels": {"pool": "a"}}})
+        put(api, "b", 1)
+        until(lambda: seen.news == [(None, ("a", 1)), (None, ("b", 1))])
+        with pytest.raises(UnreadableObject):
+            seen.informer.items()
+        put(api, "bad", 2)
+        until(lambda: (None, ("bad", 2)) in seen.news)
+        assert seen.state == [("a", 1), ("b", 1), ("bad", 2)]
+        assert len(api.asked("list")) == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"no JSON\n", b"[]\n", b"{}\n", b'{"type": "MODIFIED", "object": {"metadata": {}}}\n']
+)
+def test_informer_event_of_another_form_lists_again(api: FakeApi, line: bytes) -> None:
+    with watched(api) as seen:
+        until(lambda: seen.rings and api.watching)
+        api.faults = [(200, {}, line)]
+        api.drop()
+        until(lambda: len(api.asked("list")) == 2)
+        put(api, "a", 1)
+        until(lambda: seen.news == [(None, ("a", 1))])
+        assert seen.state == [("a", 1)]
+
+
+def test_informer_whose_callback_fails_goes_on(api: FakeApi) -> None:
+    with watched(api) as seen:
+        until(lambda: seen.rings and api.watching)
+        ring, seen.informer._changed = seen.informer._changed, lambda: [][0]
+        put(api, "a", 1)
+        until(lambda: len(seen.news) == 1)
+        seen.informer._changed = ring
+        put(api, "b", 1)
+        until(lambda: seen.rings == 2)
+        assert seen.state == [("a", 1), ("b", 1)]
 
 
 def test_an_update_of_what_is_not_kept_is_no_news(api: FakeApi) -> None:
@@ -392,8 +435,7 @@ def test_an_update_of_what_is_not_kept_is_no_news(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("when", ["list", "watch", "pause"])
 def test_its_thread_ends_soon(api: FakeApi, when: str) -> None:
-    names = {thread.name for thread in threading.enumerate()}
-    assert f"watch {NODES}" not in names
+    before = set(threading.enumerate())
     api.list_seconds = 0.1 if when == "list" else 0.0
     if when == "pause":
         api.faults = [(429, {"Retry-After": "60"}, b"{}")]
@@ -406,5 +448,7 @@ def test_its_thread_ends_soon(api: FakeApi, when: str) -> None:
     watching.informer.stop()
     watching.informer.join(5.0)
     assert time.monotonic() - began < 0.5
-    assert f"watch {NODES}" not in {thread.name for thread in threading.enumerate()}
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert f"watch {NODES}" not in left
+    assert not watching.informer.has_died
     until(lambda: not api.watching)

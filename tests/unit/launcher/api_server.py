@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -59,11 +59,12 @@ class FakeApi(History):
     the pause before each fifth of an answer, and `cached_version`
     the version that a list from the cache shows (None: the present one). `gone_status` says whether a watch from a
     version that is no longer there is refused with status 410 rather than with an event. `unready` is how often it will
-    still say that it is not ready: until then it knows of no right.
+    still say that it is not ready: until then it knows of no right. `clients` is closed before the server ends.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.clients = ExitStack()
         self.faults: list[Fault] = []
         self.after = False
         self.refused: set[tuple[str, str]] = set()
@@ -272,6 +273,7 @@ def serving(api: FakeApi) -> Iterator[FakeApi]:
     try:
         yield api
     finally:
+        api.clients.close()
         api.end()
         server.shutdown()
         server.server_close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,6 +39,7 @@ class Hurried(KubernetesGateway):
         self, api: FakeApi, patience: RetryPolicy, clock: Clock, then: Callable[[float], None]
     ) -> None:
         super().__init__(api.client(retry=patience), clock)
+        api.clients.callback(self.close)
         self.api, self.clock, self.then = api, clock, then
 
     def wait(self, timeout: float) -> None:
@@ -59,17 +60,6 @@ class Hurried(KubernetesGateway):
             return informer._items == {key: item for key, item in there.items() if item is not None}
 
 
-MADE: list[Hurried] = []
-
-
-@pytest.fixture(autouse=True)
-def ended() -> Iterator[None]:
-    """No watch outlives its test."""
-    yield
-    while MADE:
-        MADE.pop().close()
-
-
 def hurried(
     api: FakeApi,
     request: Request,
@@ -81,7 +71,6 @@ def hurried(
     """A launcher whose waits are over at once, and what it says."""
     clock, said = clock or Clock(), list[str]()
     gateway = Hurried(api, patience, clock, then)
-    MADE.append(gateway)
     runner = Launcher(
         request,
         "launch-r1",
@@ -322,7 +311,6 @@ def test_round_runs_at_end_of_hold_window(api: FakeApi) -> None:
     for name in ("a", "b"):
         api.put(f"/api/v1/nodes/{name}", node(name))
     gateway = Noting(api, QUICK, clock, lambda _now: None)
-    MADE.append(gateway)
     began = clock.now
     runner = Launcher(
         asked(holdSeconds=3), "launch-r1", gateway, log_line=lambda _: None, wall_clock=clock, clock=clock

@@ -14,7 +14,7 @@ from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.program import value
 from tests.unit.launcher.test_gateway import states
 from tests.unit.launcher.test_lease import LEASE, Clock
-from tests.unit.launcher.test_loop import EVENTS, ended, hurried
+from tests.unit.launcher.test_loop import EVENTS, hurried
 from tests.unit.launcher.test_metrics import followed
 from trainyard.k8s import names
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.unit
 
 JOB = f"{cluster.JOBS}/train-r1"
 BEGAN = 1_800_000_000.0
-__all__ = ["ended"]  # ends the watches of `hurried` after each test
 
 
 def put_worker(api: FakeApi, index: int, phase: str, **status: Any) -> None:

@@ -24,7 +24,7 @@ from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.program import ROOT, Scraped, scrape, value
 from tests.unit.launcher.test_lease import Clock, run_lease
-from tests.unit.launcher.test_loop import JOB, ended, hurried
+from tests.unit.launcher.test_loop import JOB, hurried
 from trainyard.k8s import kubeconfig, names
 
 pytestmark = pytest.mark.unit
@@ -36,7 +36,6 @@ REFUSED = {**SMALL, "zone": "us-west-2b", "instance_type": "g5.12xlarge"}
 CAPACITY = "InsufficientInstanceCapacity"
 # What happens at a moment, in seconds since the epoch.
 Moment = Callable[[float], object]
-__all__ = ["ended"]  # ends the watches of `hurried` after each test
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
 from urllib.error import HTTPError
@@ -15,12 +17,15 @@ from prometheus_client import generate_latest
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.operator.staged import JOB as JOB_PATH
 from tests.unit.operator.staged import stage
+from tests.unit.operator.test_lease import PATH as LEASE_PATH
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
+from trainyard.operator.__main__ import run_until
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.controller import STUCK_SECONDS, Controller
 from trainyard.operator.index import Key
+from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
 from trainyard.operator.watches import Watches, converter, on_change
@@ -140,7 +145,8 @@ def test_liveness_fails_if_event_loop_or_reconciles_hang() -> None:
         controller = Controller(
             cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics(), clock=clock
         )
-        server = serve_liveness("127.0.0.1", 0, controller.silent_seconds, STUCK_SECONDS)
+        died: list[str] = []
+        server = serve_liveness("127.0.0.1", 0, controller.silent_seconds, STUCK_SECONDS, lambda: died)
         url = f"http://127.0.0.1:{server.server_port}"
         clock.now += STUCK_SECONDS + 1
         assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (500, "181 s ago"), "it hangs"
@@ -154,6 +160,9 @@ def test_liveness_fails_if_event_loop_or_reconciles_hang() -> None:
         controller.beat()
         assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (500, "181 s ago")
         assert (await asyncio.to_thread(probe, f"{url}/"))[0] == 404
+        controller.allow(float("-inf"))
+        died.append("Pod")
+        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (500, "0 s ago")
         server.shutdown()
 
     asyncio.run(main())
@@ -204,6 +213,48 @@ def test_watches_enqueue_what_changes_and_wait_for_missing_kinds() -> None:
         finally:
             await asyncio.to_thread(watches.stop)
 
+    with serving(FakeApi()) as api:
+        asyncio.run(main(api))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_watches_whose_thread_dies_name_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(api: FakeApi) -> None:
+        controller = Controller(cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics())
+        watches = Watches(api.client(), controller, asyncio.get_running_loop())
+        assert watches.died() == []
+        monkeypatch.setattr(watches._informers["Pod"], "_list", lambda: sys.exit())
+        for each in watches._informers.values():
+            each.start()
+        await until(lambda: watches.died() == ["Pod"])
+        await asyncio.to_thread(watches.stop)
+        assert watches.died() == []
+
+    with serving(FakeApi()) as api:
+        asyncio.run(main(api))
+
+
+def test_shutdown_releases_the_lease_once_no_reconcile_runs() -> None:
+    class Slow(FakeReconciler):
+        def job(self, _namespace: str, _name: str) -> None:
+            self.jobs += 1
+            go_on.wait(5)
+
+    async def main(api: FakeApi) -> None:
+        slow, stopping = Slow(), asyncio.Event()
+        controller = Controller(cast(Objects, None), cast(Reconciler, slow), Metrics())
+        objects = Objects(api.client(), n.FIELD_MANAGER)
+        running = asyncio.create_task(run_until(stopping, controller, LeaseHolder(objects, "a")))
+        controller.enqueue([(JOB, 0.0)])
+        await until(lambda: slow.jobs == 1)
+        stopping.set()
+        await asyncio.sleep(0.1)
+        assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] == "a"
+        go_on.set()
+        await asyncio.wait_for(running, 5)
+        assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] is None
+
+    go_on = threading.Event()
     with serving(FakeApi()) as api:
         asyncio.run(main(api))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tests.unit.launcher.api_server import FakeApi
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
@@ -58,9 +60,34 @@ def test_released_it_is_the_next_ones_at_once(api: FakeApi) -> None:
     first, second = hold(api, "a", clock), hold(api, "b", clock)
     assert first.keep() > clock()
     assert second.keep() <= clock()
-    second.release()  # not its own
+    hold(api, "c", clock).release()  # not its own
     assert second.keep() <= clock()
     first.release()
+    assert second.keep() > clock()
+
+
+def test_release_during_a_renewal_frees_the_lease(api: FakeApi) -> None:
+    clock = Clock()
+    first, second = hold(api, "a", clock), hold(api, "b", clock)
+    assert first.keep() > clock()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(method: str, _path: str) -> None:
+        if method == "PUT" and not begun.is_set():
+            begun.set()
+            go_on.wait(5)
+
+    api.on_request = wait
+    renewal = threading.Thread(target=first.keep)
+    release = threading.Thread(target=first.release)
+    renewal.start()
+    assert begun.wait(5)
+    release.start()
+    release.join(0.1)
+    go_on.set()
+    renewal.join(5)
+    release.join(5)
+    assert first.keep() <= clock(), "it is not taken again"
     assert second.keep() > clock()
 
 
