@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainyard.kubectl.output import USAGE, WORKSPACE, Bar, PluginError, say
-from trainyard.workspace.archive import Archive
-from trainyard.workspace.cache import pack_cached
+from trainyard.workspace.archive import Archive, pack_cached
 from trainyard.workspace.errors import WorkspaceError, format_size
 
 _MEBIBYTE: Final = 2**20

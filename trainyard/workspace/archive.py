@@ -3,17 +3,24 @@
 An archive depends only on names, contents, links and executable bits: the same workspace gives the same bytes, and so
 the same digest, on every machine with the same version of zstandard. An archive that exists under its digest need not
 be sent again. A directory has a member of its own only if it is empty.
+
+`pack_cached` remembers the digest of a directory, so that an unchanged one is not packed again. As in git's index, a
+file is unchanged if its size, inode and times are. The ctime can't be set by a user. A file that changed during the
+packing might change again within the resolution of the file system's clock; such a directory is not remembered.
+https://git-scm.com/docs/racy-git
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
 import stat
 import tarfile
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -412,3 +419,90 @@ def _write(content: IO[bytes], place: str, mode: int) -> str:
 
 def _write_error(path: str, error: OSError) -> WorkspaceError:
     return WorkspaceError(f"workspace: can't write {path[:200]!r}: {error.strerror}")
+
+
+# The coarsest resolution of a file system's times is 2 s (FAT).
+TICK_NANOSECONDS: Final = 2_000_000_000
+_FIELDS: Final = ("digest", "size", "content", "files")
+
+
+@dataclass(frozen=True)
+class CachedArchive(Archive):
+    """An archive whose digest is known. It is packed again when it is opened."""
+
+    root: Path
+    limit: int
+
+    def open(self) -> BinaryIO:
+        """Pack the directory again. Raise WorkspaceError as `pack` does, and if the directory has changed."""
+        again = pack(self.root, self.limit, self.file.parent)
+        if again.digest != self.digest:
+            again.file.unlink()
+            raise WorkspaceError(
+                f"workspace: {self.root} changed while it was sent; try again when nothing writes it"
+            )
+        again.file.rename(self.file)
+        return super().open()
+
+
+def pack_cached(
+    root: Path,
+    limit: int,
+    directory: Path,
+    cache: Path,
+    progress: Callable[[int, int], None],
+    searched: Callable[[int, int], None] = lambda _files, _bytes: None,
+) -> Archive:
+    """Return the archive of this directory, a CachedArchive if the directory `cache` has its digest.
+
+    `searched` receives the number and the bytes of the files so far.
+
+    Raises:
+        WorkspaceError: As `pack`.
+    """
+    began = time.time_ns()
+    entries = select(root, limit, searched)
+    place = os.fspath(root.resolve())
+    # Everything that determines the archive, and the files' inodes and times.
+    mark = _digest(json.dumps((zstandard.__version__, FORMAT, place, entries)))
+    record = cache / f"{_digest(place)}.json"
+    if known := _read_record(record, mark):
+        return CachedArchive(directory / "workspace.tar.zst", *known, root=root, limit=limit)
+    archive = pack(root, limit, directory, progress, entries)
+    is_old = all(entry.changed < began - TICK_NANOSECONDS for entry in entries)
+    # A record in the workspace itself would change it.
+    if is_old and not Path(os.path.realpath(cache)).is_relative_to(place):
+        _write_record(record, mark, archive)
+    return archive
+
+
+def _digest(data: str) -> str:
+    return hashlib.sha256(os.fsencode(data)).hexdigest()
+
+
+def _read_record(record: Path, mark: str) -> tuple[str, int, int, int] | None:
+    """Return the recorded fields, None for no, another or a damaged record."""
+    try:
+        found: Any = json.loads(record.read_bytes())
+        if found["mark"] != mark:
+            return None
+        check_digest(found["digest"])
+        return (str(found["digest"]), *(int(found[name]) for name in _FIELDS[1:]))  # type: ignore[return-value]
+    except (OSError, ValueError, KeyError, TypeError, WorkspaceError):
+        return None
+
+
+def _write_record(record: Path, mark: str, archive: Archive) -> None:
+    """Write the record completely or not at all. Ignore errors."""
+    known = {"mark": mark, **{name: getattr(archive, name) for name in _FIELDS}}
+    try:
+        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=record.parent)
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(known, file)
+            os.replace(name, record)
+        except OSError:
+            os.unlink(name)
+    except OSError:
+        return

@@ -14,11 +14,11 @@ import os
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 from trainyard.operator.names import ATTEMPT, NODE
+from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError
 
 LOG: Final = logging.getLogger("workspace")
@@ -37,18 +37,12 @@ _PAGE: Final = 4096
 # linux/falloc.h: FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2).
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
 _KEY: Final = re.compile(rf"{ATTEMPT}(\d{{1,9}})/{NODE}(\d{{1,9}})\.log")
-
-
-class Objects(Protocol):
-    """The requests to S3 (trainyard/workspace/bucket.py)."""
-
-    def put(self, url: str, data: bytes) -> None: ...
-    def get(self, url: str, limit: int) -> bytes: ...
-    def names(self, url: str) -> list[str]: ...
+# The attempt and the node of a log.
+Key = tuple[int, int]
 
 
 def archive_log(
-    file: Path, url: str, objects: Objects, stopping: threading.Event, *, every: float = EVERY_SECONDS
+    file: Path, url: str, bucket: Bucket, stopping: threading.Event, *, every: float = EVERY_SECONDS
 ) -> None:
     """Upload the log every `every` seconds if it has grown, and a last time when `stopping` is set.
 
@@ -61,7 +55,7 @@ def archive_log(
             size = file.stat().st_size
             if size == sent:
                 continue
-            objects.put(url, read_log(file))
+            bucket.put(url, read_log(file))
             sent, reported = size, ""
             trim(file)
         except FileNotFoundError:  # the worker has not started yet
@@ -115,47 +109,31 @@ def _punch_hole(file: BinaryIO, offset: int, size: int) -> None:
             raise OSError(number, os.strerror(number))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One archived log."""
-
-    attempt: int
-    node: int
-
-
-def entries(names: Sequence[str]) -> list[Entry]:
-    """Return the entries for the names of objects below a job's prefix, sorted."""
-    found = (_KEY.fullmatch(each) for each in names)
-    return sorted(
-        (Entry(int(each[1]), int(each[2])) for each in found if each), key=lambda e: (e.attempt, e.node)
-    )
+def _select(names: Sequence[str], attempt: str, node: int | None) -> tuple[list[Key], list[Key]]:
+    """Return the logs of one attempt, for one node or for all, and all logs. `attempt` is a number, or "last"."""
+    archived = sorted((int(each[1]), int(each[2])) for each in map(_KEY.fullmatch, names) if each)
+    of_node = [key for key in archived if node in (None, key[1])]
+    number = int(attempt) if attempt.isdecimal() else max(of_node, default=(-1, 0))[0]
+    return [key for key in of_node if key[0] == number], archived
 
 
-def select_entries(archived: Sequence[Entry], attempt: str, node: int | None) -> list[Entry]:
-    """Return the entries of one attempt, for one node or for all. `attempt` is a number, or "last"."""
-    last = max((each.attempt for each in archived if node in (None, each.node)), default=-1)
-    number = int(attempt) if attempt.isdecimal() else last
-    return [each for each in archived if each.attempt == number and node in (None, each.node)]
-
-
-def print_logs(url: str, attempt: str, node: int | None, objects: Objects, out: BinaryIO) -> None:
+def print_logs(url: str, attempt: str, node: int | None, bucket: Bucket, out: BinaryIO) -> None:
     """Write each requested log: a line of JSON with its attempt, node and size, then its bytes.
 
     Raises:
         NotThere: There is no such log.
         WorkspaceError: S3 refuses the request.
     """
-    archived = entries(objects.names(url))
-    selected = select_entries(archived, attempt, node)
+    selected, archived = _select(bucket.names(url), attempt, node)
     if not selected:
-        known = ", ".join(f"attempt {each.attempt} node {each.node}" for each in archived[:20]) or "none"
+        known = ", ".join(f"attempt {number} node {rank}" for number, rank in archived[:20]) or "none"
         raise NotThere(f"logs: {url} has no log of this attempt and node. It has {known}.")
     limit = MAX_PRINTED_BYTES // len(selected)
-    for each in selected:
-        data = objects.get(f"{url}/{ATTEMPT}{each.attempt}/{NODE}{each.node}.log", _MAX_OBJECT_BYTES)
+    for number, rank in selected:
+        data = bucket.get(f"{url}/{ATTEMPT}{number}/{NODE}{rank}.log", _MAX_OBJECT_BYTES)
         if len(data) > limit:
             data = _gap_line(len(data) - limit) + data[-limit:]
         data += b"" if not data or data.endswith(b"\n") else b"\n"
-        header = {"attempt": each.attempt, "node": each.node, "bytes": len(data)}
+        header = {"attempt": number, "node": rank, "bytes": len(data)}
         out.write(json.dumps(header).encode() + b"\n" + data)
         out.flush()

@@ -23,7 +23,7 @@ from trainyard.workspace.errors import NotThere, Refused, WorkspaceError
 from trainyard.workspace.ignore import CONTROL_DIRECTORY
 from trainyard.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
 from trainyard.workspace.store import Pointer
-from trainyard.workspace.transfer import Source, SyncPod
+from trainyard.workspace.transfer import PodSource, SyncPod
 
 LOG: Final = logging.getLogger("workspace")
 EVERY_SECONDS: Final = 2.0
@@ -43,7 +43,7 @@ _DAMAGED_TRIES: Final = 3
 
 
 def fetch(
-    source: Source,
+    source: PodSource,
     into: Path,
     *,
     wait: float | None = None,
@@ -83,7 +83,7 @@ def fetch(
         sleep(_RETRY_SECONDS)
 
 
-def follow(source: Source, into: Path, stopping: threading.Event, *, every: float = EVERY_SECONDS) -> None:
+def follow(source: PodSource, into: Path, stopping: threading.Event, *, every: float = EVERY_SECONDS) -> None:
     """Check every `every` seconds whether the job names another archive, and unpack it, until `stopping` is set.
 
     After an error the workspace is unchanged, and the error is logged once. A refused archive is not fetched again.
@@ -150,7 +150,7 @@ class _Damaged(Exception):
     """The download has another digest."""
 
 
-def _get(source: Source, pointer: Pointer, into: Path) -> Applied:
+def _get(source: PodSource, pointer: Pointer, into: Path) -> Applied:
     with _scratch(into) as directory:
         archive = directory / "archive"
         try:

@@ -79,16 +79,6 @@ class Store:
         """Return the path of this archive, which may not exist yet."""
         return self._root / f"{check_digest(digest)}{_SUFFIX}"
 
-    def offset(self, digest: str, size: int) -> int:
-        """Return the number of existing bytes of this archive."""
-        if self.archive(digest).exists():
-            return size
-        try:
-            found = self._part(digest).stat().st_size
-        except FileNotFoundError:
-            return 0
-        return found if found < size else 0
-
     def receive(
         self,
         digest: str,

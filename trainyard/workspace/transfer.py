@@ -16,13 +16,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final
 from urllib.parse import urlsplit
 
 from trainyard.workspace.archive import DIGEST_PREFIX, check_digest
@@ -32,34 +32,13 @@ from trainyard.workspace.store import Pointer, Store
 
 _SECONDS: Final = 30.0
 _CHUNK: Final = 2**18
-_MAX_ANSWER_BYTES: Final = 256
-
-
-class Source(Protocol):
-    """The source of a worker's archive.
-
-    Both methods raise NotThere if a later try may succeed, and WorkspaceError if none can. `pod` is the sync pod for
-    archives that are not in S3, None if there is none.
-    """
-
-    pod: SyncPod | None
-
-    def current(self) -> Pointer:
-        """Return the archive of the job's present workspace."""
-
-    def archive(self, pointer: Pointer, into: Path) -> None:
-        """Download the archive to a file. The caller verifies it.
-
-        Raises:
-            OSError: The file can't be written.
-        """
 
 
 class PodSource:
     """The archive in the pod's annotation, which the controller writes from the job's spec.
 
-    `file` is the annotation in the pod's downward API volume. The job's spec selects the archive. Archives from the
-    bucket or the sync pod are verified by their digest.
+    `file` is the annotation in the pod's downward API volume. `pod` is the sync pod for archives that are not in S3,
+    None if there is none. The methods raise NotThere if a later try may succeed, and WorkspaceError if none can.
     """
 
     def __init__(self, file: Path, sync: str = "", bucket: Callable[[], Bucket] = Bucket) -> None:
@@ -68,12 +47,14 @@ class PodSource:
         self.pod = SyncPod(sync) if sync else None
 
     def current(self) -> Pointer:
+        """Return the archive of the job's present workspace."""
         try:
             return Pointer.from_json(self._file.read_bytes())
         except OSError as error:
             raise WorkspaceError(f"--archive: can't read {self._file}: {error.strerror}") from None
 
     def archive(self, pointer: Pointer, into: Path) -> None:
+        """Download the archive to a file, which the caller verifies. Raise OSError if it can't be written."""
         if pointer.url:
             self._bucket().read(pointer.url, into, pointer.size)
         elif self.pod is not None:
@@ -99,7 +80,7 @@ class SyncPod:
         """Download the archive to a file. Raises NotThere, WorkspaceError, OSError."""
         with self.opened(pointer.digest) as answer, into.open("wb") as file:
             left = pointer.size
-            while data := self._piece(answer):
+            while data := self._read(answer):
                 left -= len(data)
                 if left < 0:
                     raise WorkspaceError(
@@ -109,24 +90,12 @@ class SyncPod:
 
     def opened(self, digest: str) -> http.client.HTTPResponse:
         """Open the archive with this digest for reading. Raise NotThere, WorkspaceError."""
-        try:
-            return self._open(ARCHIVES + check_digest(digest))
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
-
-    def _piece(self, answer: http.client.HTTPResponse) -> bytes:
-        try:
-            return answer.read(_CHUNK)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
+        return self._open(ARCHIVES + check_digest(digest))
 
     def needs(self, digest: str) -> bool:
         """Return whether the pod has no archive and expects this one. Raises NotThere."""
-        try:
-            with self._open(WANTED) as answer:
-                return bool(answer.read(_MAX_ANSWER_BYTES) == digest.encode())
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
+        with self._open(WANTED) as answer:
+            return self._read(answer) == digest.encode()
 
     def upload(self, digest: str, archive: IO[bytes]) -> bool:
         """Send the archive to a pod that needs it. Return whether the pod accepted it. Raises NotThere."""
@@ -138,34 +107,39 @@ class SyncPod:
             headers={"Content-Length": str(size), "Content-Type": "application/zstd"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=self._seconds):  # noqa: S310
+            with self._reaching(), urllib.request.urlopen(request, timeout=self._seconds):  # noqa: S310
                 return True
         except urllib.error.HTTPError as error:
             error.close()
             return False
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
 
     def _open(self, path: str) -> http.client.HTTPResponse:
+        url = self._address + path
         try:
-            answer: http.client.HTTPResponse = urllib.request.urlopen(  # noqa: S310 (http, as checked)
-                self._address + path, timeout=self._seconds
-            )
+            with self._reaching():
+                answer: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=self._seconds)  # noqa: S310
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == http.client.NOT_FOUND:
-                    raise _NotFound(f"{self._address}{path} does not exist yet") from None
+                    raise NotThere(f"{url} does not exist yet") from None
                 said = error.read(300).decode(errors="replace")
-                raise WorkspaceError(f"sync pod: {self._address}{path}: {error.code} {said}") from None
+                raise WorkspaceError(f"sync pod: {url}: {error.code} {said}") from None
         return answer
 
-    def _unreachable(self, error: Exception) -> NotThere:
-        reason = getattr(error, "reason", None) or error
-        return NotThere(f"sync pod: {self._address} can't be reached: {reason}")
+    def _read(self, answer: http.client.HTTPResponse) -> bytes:
+        with self._reaching():
+            return answer.read(_CHUNK)
 
-
-class _NotFound(NotThere):
-    """The pod answers and does not have it."""
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Convert errors of the connection to NotThere."""
+        try:
+            yield
+        except urllib.error.HTTPError:  # an answer
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise NotThere(f"sync pod: {self._address} can't be reached: {reason}") from None
 
 
 LOG: Final = logging.getLogger("workspace")

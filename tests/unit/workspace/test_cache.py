@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.workspace import cache
-from trainyard.workspace.archive import Archive, pack
-from trainyard.workspace.cache import CachedArchive, pack_cached
+from trainyard.workspace import archive
+from trainyard.workspace.archive import Archive, CachedArchive, pack, pack_cached
 from trainyard.workspace.errors import WorkspaceError
 
 pytestmark = pytest.mark.unit
@@ -48,7 +47,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Its files count as old at once: nobody can set their times of change."""
-    monkeypatch.setattr(cache, "TICK_NANOSECONDS", -(10**12))
+    monkeypatch.setattr(archive, "TICK_NANOSECONDS", -(10**12))
     return Place(tmp_path)
 
 
