@@ -63,6 +63,9 @@ class Config:
         contract.DATA,
     )
     model: str | None = _option(str, None, f"{', '.join(MODELS)}; the default depends on the data")
+    workload: str | None = _option(
+        str, None, "package.module:function that returns your own model and data, instead of --model"
+    )
     sequence_length: int | None = _option(
         int, None, "tokens per sample of a language model; by default the model's own"
     )
@@ -202,6 +205,14 @@ class Config:
             value = getattr(self, name)
             if value is not None and value not in allowed:
                 found.append(f"{name}: {value!r} is none of {', '.join(allowed)}")
+        if self.workload is not None:
+            if not re.fullmatch(r"[\w.]+:\w+", self.workload):
+                found.append(f"workload: {self.workload!r} must be package.module:function")
+            found += [
+                f"{name}: {getattr(self, name)!r} is set beside workload, which has its own; remove one of them"
+                for name in ("model", "sequence_length")
+                if getattr(self, name) is not None
+            ]
         if not 0 <= self.seed < 2**63:
             found.append(f"seed: {self.seed} is not between 0 and 2^63 - 1")
         if self.metrics_port > 65535:

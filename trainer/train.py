@@ -75,7 +75,7 @@ def run(
     # Check before the training that the model can be saved after it.
     if (uri := config.model_uri) is not None:
         together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
-    workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
+    workload: Workload = together(lambda: load_workload(config), device)
     with shared():
         check_equal(store, world, "data", describe_workload(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
@@ -126,6 +126,15 @@ def run(
         )
     reporter.end("succeeded", Exit.SUCCEEDED)
     return Exit.SUCCEEDED
+
+
+def load_workload(config: Config) -> Workload:
+    """Load the user's own workload, or one of the trainer's. Raise TrainerError."""
+    if config.workload is not None:
+        from trainer.workloads import custom
+
+        return custom.load(config.workload, config.data)
+    return load(config.data, config.model, config.sequence_length)
 
 
 def log_world(config: Config, world: World, device: torch.device, stop: Stop) -> None:

@@ -1,0 +1,118 @@
+"""A user's own model and data as a workload."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from examples.trainer import spirals
+from trainer.config import Config
+from trainer.contract import Exit, TrainerError
+from trainer.workloads.custom import CustomWorkload, load
+
+pytestmark = pytest.mark.unit
+
+Sample = tuple[Tensor, Tensor]
+
+
+def samples(count: int, shift: float = 0.0) -> list[Sample]:
+    return [(torch.tensor([float(i) + shift]), torch.tensor([2.0 * i])) for i in range(count)]
+
+
+def custom(train: list[Sample] | None = None, **changes: Any) -> CustomWorkload:
+    arguments: dict[str, Any] = {
+        "model": lambda: nn.Linear(1, 1),
+        "loss": F.mse_loss,
+        "train": samples(5) if train is None else train,
+        "test": samples(3),
+    }
+    return CustomWorkload("line", **{**arguments, **changes})
+
+
+def test_custom_workload_sums_the_users_mean_loss() -> None:
+    workload = custom()
+    network: Any = workload.model()
+    inputs, targets = workload.batch(np.array([1, 4]), "train")
+    assert inputs.tolist() == [[1.0], [4.0]]
+    loss, sums = network(inputs, targets)
+    mean = F.mse_loss(network.network(inputs), targets)
+    assert loss.item() == pytest.approx(2 * mean.item())
+    assert sums.tolist() == pytest.approx([loss.item(), 0.0, 2.0])
+    loss.backward()
+    assert network.network.weight.grad is not None
+
+
+def test_custom_workload_counts_what_is_correct() -> None:
+    workload = custom(
+        correct=lambda outputs, targets: (outputs > targets).sum(), loss=lambda out, _: out.mean() * 0
+    )
+    network: Any = workload.model()
+    nn.init.zeros_(network.network.weight)
+    nn.init.constant_(network.network.bias, 3.0)
+    _, sums = network(*workload.batch(np.arange(5), "train"))
+    assert sums.tolist() == [0.0, 2.0, 5.0]
+
+
+def test_custom_workload_fetches_a_batch_at_once_if_it_can() -> None:
+    class Fetched(list[Sample]):
+        def __getitems__(self, indices: list[int]) -> list[Sample]:
+            return [(torch.tensor([-1.0]), torch.tensor([float(index)])) for index in indices]
+
+    _, targets = custom(Fetched(samples(5))).batch(np.array([3, 0]), "train")
+    assert targets.tolist() == [[3.0], [0.0]]
+
+
+def test_custom_workload_digest_depends_on_the_data() -> None:
+    assert custom().digest == custom().digest
+    assert custom(samples(5, shift=0.5)).digest != custom().digest
+    assert custom(samples(6)).digest != custom().digest
+
+
+def test_custom_workload_leaves_the_random_state() -> None:
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    custom()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_custom_workload_without_samples_is_refused() -> None:
+    with pytest.raises(TrainerError, match="train has no samples") as caught:
+        custom([])
+    assert caught.value.code == Exit.DATA
+
+
+@pytest.mark.parametrize(
+    ("place", "phrase"),
+    [
+        ("no_such_module:workload", "No module named 'no_such_module'"),
+        ("examples.trainer.spirals:missing", "has no attribute 'missing'"),
+        ("examples.trainer.spirals:Spirals", "returned a Spirals"),
+    ],
+)
+def test_load_of_a_wrong_place_is_one_clear_line(
+    place: str, phrase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spirals, "Spirals", type("Spirals", (), {"__init__": lambda *_: None}))
+    with pytest.raises(TrainerError, match=re.escape(phrase)) as caught:
+        load(place, "digits")
+    assert caught.value.code == Exit.CONFIGURATION
+    assert place in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        (["--workload", "spirals"], "workload: 'spirals' must be package.module:function"),
+        (["--workload", "a:b", "--model", "convnet"], "model: 'convnet' is set beside workload"),
+        (["--workload", "a:b", "--sequence-length", "8"], "sequence_length: 8 is set beside workload"),
+    ],
+)
+def test_options_that_contradict_a_workload_are_refused(options: list[str], phrase: str) -> None:
+    with pytest.raises(TrainerError, match=re.escape(phrase)):
+        Config.read(options, {})

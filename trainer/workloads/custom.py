@@ -1,0 +1,163 @@
+"""A user's own model and data sets as a workload: `--workload package.module:function`.
+
+The function gets the value of `--data` and returns a `CustomWorkload`. examples/trainer has one in 30 lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from trainer.contract import Exit, TrainerError
+from trainer.workloads import Split, Workload
+
+# So many evenly spaced samples of each data set are in the digest.
+_DIGEST_SAMPLES = 64
+
+
+class Dataset(Protocol):
+    """A map-style data set, for instance a `torch.utils.data.Dataset`: sample i is a pair of inputs and target.
+
+    If it has `__getitems__(indices)`, that is called for a batch, as torch's data loader does.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class CustomWorkload:
+    """A `trainer.workloads.Workload` of a user's model and data sets."""
+
+    unit: Literal["samples", "tokens"] = "samples"
+    units_per_sample = 1
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Callable[[], nn.Module],
+        loss: Callable[[Any, Any], Tensor],
+        train: Dataset,
+        test: Dataset,
+        correct: Callable[[Any, Any], Tensor] | None = None,
+        flops_per_sample: int | None = None,
+    ) -> None:
+        """Define the workload. All processes must define the same.
+
+        Args:
+            name: The name of the model, for the log and the saved model.
+            model: Creates the model on the CPU. It may use torch's random state, but no other randomness.
+            loss: The mean loss of a batch from the model's outputs and the targets, such as `F.cross_entropy`.
+            train: The training data.
+            test: The data of the evaluations.
+            correct: The number of correct samples of a batch, from outputs and targets. Without it, accuracy is 0.
+            flops_per_sample: Floating-point operations of forward and backward pass of one sample, for MFU. Without
+                it, 6 per weight, which holds for linear layers.
+
+        Raises:
+            TrainerError: A data set is empty.
+        """
+        for split, data in (("train", train), ("test", test)):
+            if len(data) < 1:
+                raise TrainerError(
+                    Exit.DATA, f"workload {name}: {split} has no samples; it must have at least one"
+                )
+        self.name, self.source = name, name
+        self._model, self._loss, self._correct = model, loss, correct
+        self._parts: dict[str, Dataset] = {"train": train, "test": test}
+        self.train_samples, self.test_samples = len(train), len(test)
+        with torch.random.fork_rng(devices=()):
+            self.parameters = sum(parameter.numel() for parameter in model().parameters())
+        self.flops_per_sample = 6 * self.parameters if flops_per_sample is None else flops_per_sample
+        self.digest = self._hash()
+
+    def model(self) -> nn.Module:
+        """Create the model, with its loss, on the CPU. Its weights have names that begin with `network.`."""
+        return _WithLoss(self._model(), self._loss, self._correct)
+
+    def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of these samples, collated as torch's data loader does."""
+        data: Any = self._parts[split]
+        wanted = [int(index) for index in indices]
+        samples = (
+            data.__getitems__(wanted) if hasattr(data, "__getitems__") else [data[each] for each in wanted]
+        )
+        inputs, targets = default_collate(samples)
+        return inputs, targets
+
+    def describe(self) -> dict[str, Any]:
+        """Return digest and sizes of the data."""
+        return {
+            "source": self.source,
+            "sha256": self.digest,
+            "train": self.train_samples,
+            "test": self.test_samples,
+        }
+
+    def _hash(self) -> str:
+        total = hashlib.sha256()
+        splits: tuple[Split, ...] = ("train", "test")
+        for split in splits:
+            count = len(self._parts[split])
+            indices = np.unique(np.linspace(0, count - 1, min(count, _DIGEST_SAMPLES)).astype(np.int64))
+            inputs, targets = self.batch(indices, split)
+            total.update(f"{split} {count} ".encode())
+            for tensor in (inputs, targets):
+                total.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return total.hexdigest()
+
+
+class _WithLoss(nn.Module):
+    """A model whose `forward` returns the summed loss, as the training loop needs it (`trainer.workloads.Workload`)."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        correct: Callable[[Any, Any], Tensor] | None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self._loss, self._correct = loss, correct
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.network(inputs)
+        count = len(targets)
+        loss = self._loss(outputs, targets).float() * count
+        correct = self._correct(outputs, targets) if self._correct else torch.zeros_like(loss)
+        units = torch.full((), count, dtype=torch.float64, device=loss.device)
+        return loss, torch.stack([loss.detach().double(), correct.detach().double(), units])
+
+
+def load(place: str, data: str) -> Workload:
+    """Load the workload of `package.module:function` with the value of `--data`.
+
+    Raises:
+        TrainerError: There is no such function, or it does not return a workload.
+    """
+    module, _, function = place.partition(":")
+    try:
+        create = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TrainerError(
+            Exit.CONFIGURATION,
+            f"workload: {place!r}: {error}. It must be package.module:function, importable in the working directory "
+            "or by PYTHONPATH",
+        ) from error
+    workload = create(data)
+    if not isinstance(workload, CustomWorkload):
+        raise TrainerError(
+            Exit.CONFIGURATION,
+            f"workload: {place!r} returned a {type(workload).__name__}; it must return a "
+            "trainer.workloads.custom.CustomWorkload",
+        )
+    return workload
