@@ -84,12 +84,12 @@ LONGEST = (
 # The same of those that `make check` runs.
 LONGEST_UNITS = (
     "shipped stacks",
-    "kubectl/test_refused",
+    "kubectl/test_errors",
     "launcher/test_gateway_watch",
     "kubectl/test_cp",
-    "kubectl/test_sync_pod_check",
-    "kubectl/test_plugin",
-    "kubectl/test_ends",
+    "kubectl/test_upload",
+    "kubectl/test_submit",
+    "kubectl/test_main",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)

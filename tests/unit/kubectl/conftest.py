@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
 from tests.unit.k8s.conftest import pods  # noqa: F401
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from tests.unit.launcher.api_server import serving
-from trainyard.k8s.client import RetryPolicy
+from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.kubectl import cli, upload
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cluster import Cluster
@@ -25,7 +22,6 @@ from trainyard.workspace.__main__ import parser, receive
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.store import Store
 
-ROOT = Path(__file__).parents[3]
 _DECISION = re.compile(r"^command: (torchrun starts|runs once|\S+ starts|starts) .*\n", re.MULTILINE)
 
 
@@ -100,9 +96,10 @@ def run(api: TorchrunApi, tmp_path: Path, code: Path, capfd: pytest.CaptureFixtu
 
 
 class Receiver:
-    """What the sync pod runs, in a thread."""
+    """What the sync pod runs, in a thread. With `cut`, the connection breaks at the first write."""
 
-    def __init__(self, root: Path, command: list[str]) -> None:
+    def __init__(self, root: Path, command: list[str], *, cut: bool = False) -> None:
+        self.cut = cut
         self.words = [*command[3:], "--root", str(root)]
         self.code, self.said = 0, ""
         received, sent = os.pipe()
@@ -123,15 +120,17 @@ class Receiver:
     def __enter__(self) -> Receiver:
         return self
 
-    def __exit__(
-        self, a: type[BaseException] | None, b: BaseException | None, c: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.sent.close()
         self.thread.join()
         self.answered.close()
 
     def write(self, data: bytes) -> None:
         self.sent.write(data)
+        if self.cut:
+            self.sent.close()
+            self.thread.join()
+            raise ApiUnavailable("exec: the connection broke")
 
     def line(self) -> str:
         return self.answered.readline().rstrip("\n")
@@ -139,49 +138,6 @@ class Receiver:
     def result(self) -> tuple[int, str]:
         self.thread.join()
         return self.code, self.said
-
-
-class Receiving:
-    """The same as a process; `cut` is after how many bytes its connection breaks."""
-
-    def __init__(self, root: Path, command: list[str], cut: int = -1) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *command[1:], "--root", str(root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-        )
-        self.cut = cut
-
-    def __enter__(self) -> Receiving:
-        return self
-
-    def __exit__(
-        self, a: type[BaseException] | None, b: BaseException | None, c: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def write(self, data: bytes) -> None:
-        from trainyard.k8s.client import ApiUnavailable
-
-        assert self.process.stdin
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
-        if self.cut >= 0:
-            self.process.stdin.close()
-            self.process.stdin = None
-            self.process.wait()
-            raise ApiUnavailable("exec: the connection broke")
-
-    def line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().decode().rstrip("\n")
-
-    def result(self) -> tuple[int, str]:
-        assert self.process.stderr
-        return self.process.wait(), self.process.stderr.read().decode()
 
 
 @pytest.fixture

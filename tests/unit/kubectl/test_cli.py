@@ -1,4 +1,4 @@
-"""Names and commands as people write them."""
+"""The command line: names, flags, completion."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi
+from trainyard.kubectl import complete
+from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cli import job_name, namespace_name, object_name, parser
 
 pytestmark = pytest.mark.unit
@@ -81,3 +84,100 @@ def test_the_page_has_every_verb_with_its_flags_and_no_other() -> None:
     common = {"-h", "--help", "-n", "--namespace", "--context", "--kubeconfig", "-o"}
     taken = {verb: {*each._option_string_actions} - common for verb, each in verbs.choices.items()}
     assert shown == taken
+
+
+FLAGS = ("-n", "--namespace", "--context", "--kubeconfig")
+
+
+@pytest.mark.parametrize("form", ["two words", "one word"])
+@pytest.mark.parametrize("flag", FLAGS)
+def test_an_empty_one_is_as_none(
+    api: TorchrunApi,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    form: str,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+    words = [f"{flag}="] if form == "one word" and flag != "-n" else [flag, ""]
+    assert main(["list", *words], {}) == 0
+    assert capfd.readouterr() == ("", "No jobs in namespace team.\n")
+
+
+def test_the_last_one_holds_as_with_kubectl(api: TorchrunApi, run: Run) -> None:
+    assert run("list", "-n", "other", "-n", "")[2] == "No jobs in namespace team.\n"
+    assert run("list", "--context", "none", "--context", "") == (0, "", "No jobs in namespace team.\n")
+
+
+def test_completion_takes_them_so_too(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.job("mine")
+    file = str(api.kubeconfig(tmp_path / "kubeconfig"))
+    assert complete.main(["logs", "--kubeconfig", file, "--context", "", "-n", "", ""]) == 0
+    assert capfd.readouterr().out == "mine\n:4\n"
+
+
+def test_completion() -> None:
+    asked: list[str] = []
+
+    def names(kind: str, words: object) -> list[str]:
+        asked.append(kind)
+        return ["vit", "bert"]
+
+    def ask(*words: str) -> list[str]:
+        return complete.suggestions(words, names)[0]
+
+    assert ask("s") == ["status", "submit", "suspend", "sync"]
+    assert ask("submit", "--q") == ["--queue"]
+    assert ask("submit", "--queue", "v") == ["vit"]
+    assert ask("logs", "b") == ["bert"]
+    assert ask("cp", "b") == ["bert:"]
+    assert ask("list", "-o", "") == ["yaml", "json", "name", "wide"]
+    assert ask("submit", "python tr") == []
+    assert asked == ["queues", "jobs", "jobs"]
+    asked.clear()
+    assert ask("submit", "--queue=v") == ["vit"]
+    assert ask("list", "--output=y") == ["yaml"]
+    assert ask("list", "--colour=y") == []
+    assert ask("list", "-n", "b") == ["bert"]
+    assert ask("--context", "") == ["vit", "bert"]
+    assert asked == ["queues", "namespaces", "contexts"]
+    assert ask("-n", "list", "submit", "--ga") == []
+    assert ask("-n", "list", "submit", "--gp") == ["--gpus"], "list is the namespace"
+    assert ask("submit", "--", "--q") == []
+
+
+@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
+@pytest.mark.parametrize("flag", ["-n", "--namespace"])
+def test_completion_looks_where_the_flags_say(
+    api: TorchrunApi,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    flag: str,
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = str(api.kubeconfig(tmp_path / "k"))
+    api.job("mine")
+    other = api.job("theirs")
+    api.objects[f"{JOBS.replace('/team/', '/other/')}/theirs"] = other
+    del api.objects[f"{JOBS}/theirs"]
+    kubeconfig = form.format("--kubeconfig", file).split()
+
+    def ask(*words: str) -> str:
+        assert complete.main(["logs", *kubeconfig, *words, ""]) == 0
+        return capfd.readouterr().out
+
+    assert ask() == "mine\n:4\n"
+    assert ask(*form.format(flag, "other").split()) == "theirs\n:4\n"
+    assert ask("-nother", *form.format("--context", "here").split()) == "theirs\n:4\n"
+    assert ask(*form.format("--context", "none").split()) == ":4\n"
+    assert ask("-n", "--tail") == ":4\n"
+    assert ask("--context") == "here\n:4\n"
+    there = {"items": [{"metadata": {"name": "team"}}]}
+    monkeypatch.setattr(
+        api, "answer", lambda _, path, *__: (200, there if path.endswith("/namespaces") else {})
+    )
+    assert ask("-n") == "team\n:4\n"

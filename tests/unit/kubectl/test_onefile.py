@@ -1,4 +1,4 @@
-"""The plugin as one file runs by itself: without this checkout, without this environment's packages."""
+"""The plugin as one file, and as a package of pip."""
 
 from __future__ import annotations
 
@@ -93,3 +93,46 @@ def test_pip_installs_what_the_one_file_has_in_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = dict(each.split("==") for each in project["optional-dependencies"]["plugin"])
     assert extra == {name: version(name) for name in NEEDED}
+
+
+SECONDS = 120
+
+
+def test_pip_installs_both_programs(tmp_path: Path) -> None:
+    source, target, code = (tmp_path / name for name in ("source", "target", "code"))
+    # A copy, as a build leaves its own files beside the sources.
+    for package in ("launcher", "trainyard"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", source)
+    # Its dependencies are in this environment; neither they nor the build use the network.
+    pip = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    installed = subprocess.run(
+        [sys.executable, *pip, "--target", str(target), str(source)],
+        capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert installed.returncode == 0, installed.stderr
+    shutil.rmtree(source)
+    code.mkdir()
+    (code / "train.py").write_text("print(1)")
+    alone = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(tmp_path / "none"),
+        "PYTHONPATH": str(target),
+    }
+
+    def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        file = str(target / "bin" / program)
+        return subprocess.run(
+            [file, *words], cwd=code, env=alone, capture_output=True, text=True, timeout=SECONDS
+        )
+
+    helped = run("kubectl-torchrun", "--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert helped.stdout.startswith("usage: kubectl torchrun ")
+    words = ("--queue", "q", "--gpus", "0", "--dry-run", "python train.py")
+    made = run("kubectl-torchrun", "submit", *words)
+    assert made.returncode == 0, made.stderr
+    assert yaml.safe_load(made.stdout)["spec"]["workspace"]["sizeBytes"] > 0
+    assert run("kubectl-torchrun", "list").returncode == output.NO_KUBECONFIG
+    assert run("kubectl_complete-torchrun", "sub").stdout == "submit\n:4\n"

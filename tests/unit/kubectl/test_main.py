@@ -1,7 +1,8 @@
-"""How the plugin ends when it is interrupted, when its output is full, and when it can't clean up."""
+"""The process: interrupts, a full output, the login of a kubeconfig."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,8 +15,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.unit.kubectl.plugin_api import JOBS, PODS, TorchrunApi, sent
+from tests.unit.kubectl.plugin_api import JOBS, PODS, SUBMIT, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_server import serving
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
@@ -23,7 +25,7 @@ from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
-SUBMIT = ("submit", "--queue", "q", "--gpus", "8", "--name", "one", "x")
+ONE = (*SUBMIT, "x")
 
 
 @pytest.fixture
@@ -74,9 +76,9 @@ def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     api.queue("q")
-    process = started(*SUBMIT)
+    process = started(*ONE)
     end = time.monotonic() + 60
-    # Before that, it waits for the answer that the job was made (test_making.py).
+    # Before that, it waits for the answer that the job was made (test_submit.py).
     while f"{PODS}/{n.sync_pod('one')}" not in sent(api, "GET"):
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -100,7 +102,7 @@ class Finder:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
-sys.argv[1:] = {[*SUBMIT, "--dry-run"]!r}
+sys.argv[1:] = {[*ONE, "--dry-run"]!r}
 from trainyard.kubectl.__main__ import entry
 entry()
 """
@@ -122,7 +124,7 @@ def test_job_that_can_not_be_deleted_again_is_named(
     api.queue("q")
     api.refused.add(("DELETE", f"{JOBS}/one"))
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
-    assert main(SUBMIT, {}) == 69
+    assert main(ONE, {}) == 69
     *_, left, cause = capfd.readouterr().err.splitlines()
     assert left.startswith("job one is left, without its workspace: namespace team: you may not delete ")
     assert left.endswith("; remove it: kubectl torchrun cancel one")
@@ -143,7 +145,7 @@ def test_interrupt_during_creation_says_that_the_job_may_exist(
 
     api.queue("q")
     monkeypatch.setattr(Cluster, "create", interrupted)
-    assert main(SUBMIT, {}) == 130
+    assert main(ONE, {}) == 130
     assert "job one may still be created: kubectl torchrun cancel one\n" in capfd.readouterr().err
 
 
@@ -165,7 +167,7 @@ def main_into(output: str | int, words: tuple[str, ...]) -> int:
         return main(words, {})
 
 
-@pytest.mark.parametrize("words", [("status", "one"), ("list", "-o", "json"), (*SUBMIT, "--dry-run")])
+@pytest.mark.parametrize("words", [("status", "one"), ("list", "-o", "json"), (*ONE, "--dry-run")])
 def test_main_with_a_full_output_prints_one_line(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
@@ -246,7 +248,87 @@ def test_a_current_directory_that_was_removed_is_reported(
 ) -> None:
     (code / "train.py").unlink()
     code.rmdir()
-    assert main(SUBMIT, {}) == 65
+    assert main(ONE, {}) == 65
     said = capfd.readouterr().err.splitlines()[-1]  # gRPC of other tests may say that it is not forked with
     assert re.fullmatch(r"kubectl torchrun: workspace: \.: .*; go to a directory that exists", said)
     assert sent(api, "POST") == []
+
+
+EXPIRED = "echo Token has expired >&2; exit 255"
+EMPTY = """echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {}}'"""
+
+
+def program(directory: Path, script: str) -> Path:
+    file = directory / "aws"
+    file.write_text(f"#!/bin/sh\ntouch {directory / 'ran'}\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+def kubeconfig(api: TorchrunApi, directory: Path, command: Path, **more: str) -> str:
+    file = api.kubeconfig(directory / "kubeconfig")
+    whole = yaml.safe_load(file.read_text())
+    version = "client.authentication.k8s.io/v1beta1"
+    words = {"apiVersion": version, "command": str(command), "args": ["eks", "get-token", "--region", "x"]}
+    whole["users"][0]["user"] = {"exec": {**words, **more}}
+    file.write_text(yaml.safe_dump(whole))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (EXPIRED, "process returned 255. Token has expired; log in again"),
+        ("exit 3", "process returned 3; log in again"),
+        ("echo no JSON", "failed to decode process output: "),
+        ("echo []", "malformed response. missing key 'apiVersion'; log in again"),
+        (EMPTY, "it gave neither a token nor a certificate with its key; log in again"),
+    ],
+)
+def test_a_login_that_fails_is_one_line_and_nothing_is_asked(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], script: str, why: str
+) -> None:
+    command = program(tmp_path, script)
+    assert main(["list", "--kubeconfig", kubeconfig(api, tmp_path, command)], {}) == 78
+    said = only_line(capfd.readouterr().err)
+    assert said.startswith(f"kubectl torchrun: user u: {command} eks get-token failed: {why}")
+    assert api.requests == []
+
+
+def test_a_missing_program_is_reported_with_how_to_get_it(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = kubeconfig(api, tmp_path, tmp_path / "none", installHint="install\n the AWS CLI")
+    assert main(["list", "--kubeconfig", file], {}) == 78
+    said = only_line(capfd.readouterr().err)
+    assert said.endswith("none eks get-token failed: No such file or directory; install the AWS CLI")
+
+
+def test_its_token_is_used_and_a_new_one_when_it_has_run_out(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], code: Path
+) -> None:
+    given = {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "kind": "ExecCredential",
+        "status": given,
+    }
+    first = f"[ -e {tmp_path}/first ] && {{ {EXPIRED}; }}\ntouch {tmp_path}/first\n"
+    file = kubeconfig(api, tmp_path, program(tmp_path, f"{first}echo '{json.dumps(answer)}'"))
+    api.job("one")
+    assert main(["list", "--kubeconfig", file], {}) == 78, "the first token had run out before it was used"
+    assert "process returned 255. Token has expired" in only_line(capfd.readouterr().err)
+    assert ("GET", JOBS) not in {each[:2] for each in api.requests}
+    given["expirationTimestamp"] = "2999-01-01T00:00:00Z"
+    file = kubeconfig(api, tmp_path, program(tmp_path, f"echo '{json.dumps(answer)}'"))
+    assert main(["list", "--kubeconfig", file], {}) == 0
+    assert capfd.readouterr().out.splitlines()[1].startswith("one ")
+
+
+def test_a_dry_run_runs_no_program(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], code: Path
+) -> None:
+    file = kubeconfig(api, tmp_path, program(tmp_path, EXPIRED))
+    assert main([*SUBMIT, "--kubeconfig", file, "--dry-run", "x"], {}) == 0
+    assert yaml.safe_load(capfd.readouterr().out)["metadata"]["namespace"] == "team"
+    assert not (tmp_path / "ran").exists()

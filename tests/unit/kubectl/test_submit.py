@@ -1,20 +1,25 @@
-"""Every verb of `kubectl torchrun` that changes something, against an API server."""
+"""`submit` and the verbs that change a job, against an API server."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.unit.kubectl.conftest import Receiving
-from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line
-from trainyard.kubectl import upload
+from tests.unit.kubectl.conftest import Clock, Receiver
+from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
+from tests.unit.launcher.api_history import Object
+from trainyard.k8s.client import RetryPolicy
+from trainyard.kubectl import follow, upload
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.output import PluginError
+from trainyard.kubectl.output import UNAVAILABLE, PluginError
+from trainyard.kubectl.submit import MARK
 from trainyard.operator import names as n
 from trainyard.workspace.bucket import parse_url
 from trainyard.workspace.store import Store
@@ -51,9 +56,9 @@ def test_submit_with_a_broken_upload_resumes_it(
     (code / "data").write_bytes(os.urandom(300_000))
     api.queue("q")
     api.pod("one-sync-0", n.SYNC_CONTAINER)
-    cuts = [0, -1]
+    cuts = [True, False]
     monkeypatch.setattr(
-        upload, "execute", lambda _c, _p, _n, command: Receiving(tmp_path / "store", command, cuts.pop(0))
+        upload, "execute", lambda _c, _p, _n, command: Receiver(tmp_path / "store", command, cut=cuts.pop(0))
     )
     result, _, err = run(*SUBMIT, "x")
     assert result == 0, err
@@ -370,3 +375,233 @@ def test_an_elastic_job_has_the_range_that_was_asked_for(api: TorchrunApi, run: 
     words = ("submit", "--queue", "q", "--gpus", "32", "--min", "2", "--max", "4", "--no-workspace", "x")
     assert run(*words, "--name", "grows")[0] == 0
     assert api.objects[f"{JOBS}/grows"]["spec"]["elastic"] == {"minNodes": 2, "maxNodes": 4}
+
+
+NO_WORKSPACE = (*SUBMIT, "--no-workspace", "x")
+
+
+def lose(
+    api: TorchrunApi, monkeypatch: pytest.MonkeyPatch, times: int, methods: tuple[str, ...] = ("POST",)
+) -> None:
+    """From the job's creation on, so many requests are carried out and their answers lost."""
+    real, left, started = api.answer, times, False
+    if times > 1:
+        impatient = RetryPolicy(timeout=0.05, initial_delay=0.01, max_delay=0.02)
+        monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (impatient,))  # type: ignore[attr-defined]
+
+    def answer(method: str, target: str, body: Object) -> tuple[int, Object] | Iterator[bytes | None]:
+        nonlocal left, started
+        done = real(method, target, body)
+        started = started or (method == "POST" and "dryRun" not in target)
+        if started and left and method in methods:
+            left -= 1
+            return iter([None])
+        return done
+
+    monkeypatch.setattr(api, "answer", answer)
+
+
+def test_a_creation_whose_answer_is_lost_is_gone_on_with(
+    api: TorchrunApi, run: Run, pod: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    api.pod("one-sync-0", "sync")
+    lose(api, monkeypatch, 1)
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n"), err
+    assert sent(api, "POST") == [JOBS, JOBS]
+    assert pod.archive(api.objects[f"{JOBS}/one"]["spec"]["workspace"]["digest"]).exists()
+
+
+def test_a_job_that_nobody_said_was_made_is_not_left(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    lose(api, monkeypatch, 10_000)
+    result, out, err = run(*NO_WORKSPACE)
+    assert (result, out) == (69, "")
+    said, cause = err.splitlines()
+    assert said == "job one is deleted again: the answer to its creation was lost"
+    assert cause.startswith("kubectl torchrun: API server: no answer: POST ")
+    assert f"{JOBS}/one" not in api.objects
+
+
+def test_lost_answer_without_a_server_names_the_job(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    lose(api, monkeypatch, 10_000, ("POST", "GET"))
+    result, _, err = run(*NO_WORKSPACE, "-n", "team")
+    assert result == 69
+    assert err.startswith("job one may still be created: kubectl torchrun cancel -n team --kubeconfig ")
+
+
+def test_an_interrupt_before_the_answer_leaves_no_job(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    real = Cluster.create
+
+    def interrupted(self: Cluster, job: Object, *, dry_run: bool = False) -> Object | None:
+        made = real(self, job, dry_run=dry_run)
+        if not dry_run:
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(Cluster, "create", interrupted)
+    result, _, err = run(*NO_WORKSPACE)
+    assert (result, err.splitlines()[0]) == (
+        130,
+        "job one is deleted again: the answer to its creation was lost",
+    )
+    assert f"{JOBS}/one" not in api.objects
+
+
+@pytest.mark.parametrize("lost", [0, 1, 10_000])
+def test_a_job_of_somebody_else_is_neither_taken_nor_deleted(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    api.queue("q")
+    theirs = api.job("one", command="x")
+    theirs["metadata"]["annotations"] = {MARK: "theirs"}
+    lose(api, monkeypatch, lost)
+    result, out, err = run(*NO_WORKSPACE)
+    assert (result, out) == (69 if lost > 1 else 64, "")
+    if lost < 2:
+        assert only_line(err).endswith("--name: job one exists in namespace team; use another name")
+    assert sent(api, "DELETE") == []
+    assert api.objects[f"{JOBS}/one"]["metadata"]["annotations"] == {MARK: "theirs"}
+
+
+def test_each_submit_has_a_mark_of_its_own(api: TorchrunApi, run: Run) -> None:
+    api.queue("q")
+    assert run(*NO_WORKSPACE)[0] == 0
+    assert run(*NO_WORKSPACE)[0] == 64
+    first = api.objects.pop(f"{JOBS}/one")["metadata"]["annotations"][MARK]
+    assert run(*NO_WORKSPACE)[0] == 0
+    assert api.objects[f"{JOBS}/one"]["metadata"]["annotations"][MARK] != first
+
+
+WAITING = "waiting for pod one-sync-0, which receives the workspace"
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as a pod is waited for, no reason was seen."""
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(upload, "_NAME_SECONDS", 0.2)
+
+
+@pytest.fixture
+def says(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Gives job `one` this status when it is looked at for the third time."""
+    real, looks = Cluster.job, []
+
+    def call(**status: Any) -> None:
+        def job(self: Cluster, name: str) -> dict[str, Any]:
+            looks.append(name)
+            if len(looks) == 3:
+                generation = api.objects[f"{JOBS}/one"]["metadata"].get("generation")
+                news = {"phase": n.PHASE_PENDING, "observedGeneration": generation, **status}
+                api.objects[f"{JOBS}/one"]["status"] = news
+            return real(self, name)
+
+        monkeypatch.setattr(Cluster, "job", job)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("reason", "until"),
+    [
+        (n.REASON_QUEUE_INVALID, "the queue is valid"),
+        (n.REASON_SCHEDULER_NOT_INSTALLED, "it is installed"),
+        (n.REASON_CLAIM_NOT_FOUND, "the claim exists"),
+        (n.REASON_STORAGE_CLASS_NOT_FOUND, "the class exists"),
+        (n.REASON_KAI_QUEUE_NOT_FOUND, "KAI's queue exists"),
+        (n.REASON_KAI_QUEUE_LIMIT, "the limit is higher"),
+        (n.REASON_REFUSED, "the API server accepts it"),
+        (n.REASON_NAME_TAKEN, "the name is free"),
+    ],
+)
+def test_what_somebody_else_heals_keeps_the_job(
+    api: TorchrunApi, run: Run, says: Any, reason: str, until: str
+) -> None:
+    api.queue("q")
+    says(reason=reason, message="its own words")
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
+    waits, reported = err.splitlines()
+    assert waits == WAITING
+    assert re.fullmatch(
+        rf"job one: waits: {reason}: its own words; send the workspace when {until}: "
+        r"kubectl torchrun sync --kubeconfig (\S+) one; "
+        r"if it should not wait: kubectl torchrun cancel --kubeconfig \1 one",
+        reported,
+    )
+    assert sent(api, "DELETE") == []
+
+
+def test_so_does_a_queue_that_goes_meanwhile(api: TorchrunApi, run: Run, says: Any) -> None:
+    api.queue("q")
+    absent = {"type": n.QUEUE_FOUND, "status": "False", "reason": n.REASON_QUEUE_NOT_FOUND}
+    says(reason=n.REASON_QUEUE_NOT_FOUND, conditions=[absent])
+
+    def gone(method: str, path: str) -> None:
+        if (method, path) == ("GET", f"{JOBS}/one"):
+            api.objects.pop(f"{QUEUES}/q", None)
+
+    api.on_request = gone
+    result, _, err = run(*SUBMIT, "x")
+    assert result == 0
+    assert (
+        "job one: waits: queue q: is not in namespace team, which has none; send the workspace when the"
+        in err
+    )
+    assert f"{JOBS}/one" in api.objects
+
+
+def test_a_job_that_waits_is_followed(api: TorchrunApi, run: Run, says: Any) -> None:
+    api.queue("q")
+    says(reason=n.REASON_STORAGE_CLASS_NOT_FOUND, message="class fast is not there")
+
+    def ends(method: str, path: str) -> None:
+        if (method, path) == ("GET", f"{JOBS}/one") and sent(api, "GET").count(path) > 4:
+            api.objects[f"{JOBS}/one"]["status"] = {"phase": "Failed", "exitCode": 3}
+
+    api.on_request = ends
+    result, _, err = run(*SUBMIT, "--follow", "x")
+    assert result == 3
+    assert "job one: waits: StorageClassNotFound: class fast is not there; send the workspace when" in err
+
+
+@pytest.mark.parametrize(
+    ("phase", "why", "reported"),
+    [
+        (n.PHASE_FAILED, "it has failed already", "job one: Failed: one node alone"),
+        (n.PHASE_PENDING, "it is refused", "job one: InvalidSpec: one node alone"),
+    ],
+)
+def test_a_job_that_is_refused_is_not_left(
+    api: TorchrunApi, run: Run, says: Any, phase: str, why: str, reported: str
+) -> None:
+    api.queue("q")
+    says(phase=phase, reason=n.REASON_INVALID_SPEC, message="one node alone")
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (64, "")
+    assert err.splitlines() == [WAITING, f"job one is deleted again: {why}", f"kubectl torchrun: {reported}"]
+    assert f"{JOBS}/one" not in api.objects
+
+
+def test_a_name_that_an_earlier_job_has_just_left_is_waited_for(
+    api: TorchrunApi, run: Run, says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "_NAME_SECONDS", 60.0)
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
+    api.queue("q")
+    says(reason=n.REASON_NAME_TAKEN, message="its own words")
+    result, _, err = run(*SUBMIT, "x")
+    assert result == UNAVAILABLE
+    assert "waits:" not in err
+    assert sent(api, "DELETE"), "its pod has not come in time"

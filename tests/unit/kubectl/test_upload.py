@@ -1,16 +1,21 @@
-"""`sync` to a job that gets no pod which takes its workspace: said at once, with what to do."""
+"""Where an archive is sent: to the bucket, to a sync pod, or to none."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.kubectl.conftest import Clock
+from tests.unit.kubectl.conftest import Clock, Receiver
 from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, Run, TorchrunApi, only_line, sent
+from tests.unit.workspace.archives import serving
 from trainyard.kubectl import output, upload
+from trainyard.kubectl.cluster import Cluster
 from trainyard.operator import names as n
+from trainyard.workspace.archive import pack
+from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.store import Store
 
 pytestmark = pytest.mark.unit
@@ -190,3 +195,125 @@ def test_status_of_an_unsent_workspace_says_so(
         if each.startswith("Workspace:")
     )
     assert line == f"Workspace:  {WORKSPACE['digest']}, 1 B{shown}"
+
+
+OLD = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1, "url": "s3://code/team/workspaces/team/0.tar.zst"}
+
+
+class Bucket:
+    """One that takes archives, or refuses them."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.refuses = False
+
+    def send(self, _archive: Any, url: str, *_: Any) -> bool:
+        if self.refuses:
+            raise WorkspaceError("bucket: code: AccessDenied")
+        self.sent.append(url)
+        return True
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    made = Bucket()
+    monkeypatch.setattr(upload, "bucket", lambda: made)
+    return made
+
+
+def test_sync_with_a_refused_archive_leaves_the_job(api: TorchrunApi, run: Run, bucket: Bucket) -> None:
+    api.job("one", phase="Running", workspace=OLD)
+    bucket.refuses = True
+    result, out, err = run("sync", "one")
+    assert (result, out) == (65, "")
+    assert "AccessDenied" in err
+    assert api.objects[f"{JOBS}/one"]["spec"]["workspace"] == OLD
+
+
+def test_sync_without_permission_to_patch_changes_nothing(api: TorchrunApi, run: Run, bucket: Bucket) -> None:
+    """The bucket has one archive more, under its digest: no worker looks there for what it should run."""
+    api.job("one", phase="Running", workspace=OLD)
+    api.refused.add(("PATCH", f"{JOBS}/one"))
+    result, out, _ = run("sync", "one")
+    assert (result, out) == (77, "")
+    assert len(bucket.sent) == 1
+    assert bucket.sent[0].startswith("s3://code/team/workspaces/team/")
+    assert api.objects[f"{JOBS}/one"]["spec"]["workspace"] == OLD
+
+
+def test_what_another_job_s_pod_has_is_not_sent_again(
+    api: TorchrunApi, run: Run, pod: Store, stores: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    for name in ("one", "two", "three", "four", "five"):
+        api.pod(f"{name}-sync-0", n.SYNC_CONTAINER)
+
+    def submitted(name: str) -> str:
+        result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", name, "python train.py")
+        assert result == 0, err
+        return only_line(err)
+
+    with serving(pod) as address:
+        monkeypatch.setattr(
+            upload, "sync_pod_url", lambda job, _: address if job == "one" else "http://127.0.0.1:1"
+        )
+        assert submitted("one").endswith(" sent")
+        digest = api.objects[f"{JOBS}/one"]["spec"]["workspace"]["digest"]
+        assert "unchanged, its " in submitted("two")
+        assert Store(stores / "two-sync-0").archive(digest).read_bytes() == pod.archive(digest).read_bytes()
+        api.objects[f"{JOBS}/one"]["status"] = {"phase": n.PHASE_FAILED}
+        assert submitted("three").endswith(" sent"), "an ended job has no pod, and two's does not answer"
+        api.objects[f"{JOBS}/one"]["status"] = {"phase": n.PHASE_RUNNING}
+        api.refused.add(("GET", JOBS))
+        assert submitted("four").endswith(" sent"), "who may not list jobs sends it"
+        api.refused.clear()
+        (code / "train.py").write_text("print(2)\n")
+        assert run("sync", "one")[2].strip().endswith(" sent")
+        _, _, err = run("sync", "two")
+        assert "unchanged, its " in only_line(err), "what one was brought comes from there"
+        assert "unchanged, its " in submitted("five")
+        digest = api.objects[f"{JOBS}/five"]["spec"]["workspace"]["digest"]
+    assert Store(stores / "five-sync-0").archive(digest).exists()
+
+
+def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
+    api: TorchrunApi, run: Run, pod: Store, stores: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    waiting = [f"a{i}" for i in range(5)]
+    for name in ("one", "two"):
+        api.pod(f"{name}-sync-0", n.SYNC_CONTAINER)
+    assert run("submit", "--queue", "q", "--gpus", "8", "--name", "one", "python train.py")[0] == 0
+    workspace = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    for name in waiting:
+        api.job(name, phase="Running", workspace=workspace)
+    api.pod("a0-sync-0", n.SYNC_CONTAINER)["status"]["containerStatuses"][0]["ready"] = False
+    api.pod("a1-sync-0", n.SYNC_CONTAINER)["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    with serving(pod) as address:
+        monkeypatch.setattr(
+            upload,
+            "sync_pod_url",
+            lambda job, _: address if job == "one" else f"http://{job}.invalid:1",
+        )
+        result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
+    assert (result, "unchanged, its " in only_line(err)) == (0, True), err
+    digest = workspace["digest"]
+    assert Store(stores / "two-sync-0").archive(digest).exists()
+    assert pod.archive(digest).exists()
+
+
+@pytest.mark.usefixtures("clock")
+def test_upload_to_a_pod_that_cannot_copy_sends_the_archive(
+    api: TorchrunApi, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, asked = pack(code, directory=tmp_path), []
+
+    def run(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiver:
+        asked.append("--nearby" in command)
+        return Receiver(tmp_path / pod, command, cut=len(asked) == 1)  # maybe the other pod broke it
+
+    monkeypatch.setattr(upload, "execute", run)
+    cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
+    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"])
+    assert asked == [True, False]
+    assert Store(tmp_path / "one-sync-0").archive(archive.digest).exists()
