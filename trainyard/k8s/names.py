@@ -183,6 +183,7 @@ TRAINER_OPTIONS: Final = (
     "--micro-batch-size",
     "--data",
     "--model",
+    "--workload",
     "--sequence-length",
     "--learning-rate",
     "--warmup-steps",
