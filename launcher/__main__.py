@@ -1,4 +1,4 @@
-"""Wait for nodes, submit the PyTorchJob and follow it; with `--dry-run`, only print the objects.
+"""Wait for nodes, submit the training job and follow it; with `--dry-run`, only print the objects.
 
 The request comes from the environment (launcher/request.py). The exit codes are in trainyard/k8s/names.py.
 """
@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from launcher import manifests
+from launcher import backends, manifests
 from launcher.manifests import JsonObject, Owner
 from launcher.progress import initial_progress
 from launcher.request import Request, RequestError, parse_request
@@ -97,7 +97,7 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
 
 
 def dry_run(request: Request, job: str) -> str:
-    """Return the request, and the placeholders and the PyTorchJob of each candidate, as YAML documents.
+    """Return the request, and the placeholders and the training job of each candidate, as YAML documents.
 
     They are for MAX nodes, or for the pool's maximum. A pool that may have fewer than MIN nodes has none.
     """
@@ -120,7 +120,7 @@ def dry_run(request: Request, job: str) -> str:
         wait = replace(initial_progress(0.0), candidate=index).label
         documents += (manifests.placeholder(candidate, number, owner, wait) for number in range(nodes))
         reason = f"dry run: as if all nodes of pool {pool.name} were there"
-        documents.append(manifests.training_job(candidate, nodes, reason))
+        documents.append(backends.of(candidate).build(candidate, nodes, reason, 0))
     return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
 
 

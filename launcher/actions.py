@@ -50,7 +50,7 @@ class Recount:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Create the PyTorchJob for this many nodes."""
+    """Create the training job for this many nodes."""
 
     nodes: int
     reason: str
@@ -58,7 +58,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Retire:
-    """Delete exactly this PyTorchJob. Its name is free again once all of its pods are gone."""
+    """Delete exactly this training job. Its name is free again once all of its pods are gone."""
 
     uid: str
 
@@ -93,7 +93,7 @@ class Memory:
 
     Attributes:
         quorum_since: When MIN was reached in this wait.
-        training_uid: The uid of the PyTorchJob at the last step.
+        training_uid: The uid of the training job at the last step.
         seen_at: The time of the last observation of a wait.
         idle: The usable nodes at `seen_at`, up to MAX.
         ordered: When the NodeClaim of each node was created, for nodes that came for this run.

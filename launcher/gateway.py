@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from launcher import observe, sources
+from launcher import backends, sources
 from launcher.manifests import Owner
 from launcher.observe import Node, Observation, Training
 from launcher.request import Request
@@ -35,13 +35,13 @@ class Gateway(Protocol):
         """Return the launcher's own Job."""
 
     def lacking(self, request: Request) -> list[str]:
-        """Return what the cluster lacks for the request: priority classes, the training operator."""
+        """Return what the cluster lacks for the request: priority classes, the operator of the training job."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """Return the state of the cluster; without NodePool and Events once there is a PyTorchJob.
+        """Return the state of the cluster; without NodePool and Events once there is a training job.
 
         With `fresh`, it is read from etcd. Otherwise it comes from the watches, which may lag, and once there is a
-        PyTorchJob it has only the job and the run's own pods.
+        training job it has only the job and the run's own pods.
         """
 
     def wait(self, timeout: float) -> None:
@@ -51,10 +51,10 @@ class Gateway(Protocol):
         """Create each of these pods, unless a pod of its name exists."""
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
-        """Create this PyTorchJob. Return False if one of its name exists."""
+        """Create this training job. Return False if one of its name exists."""
 
     def delete_training(self, request: Request, uid: str) -> None:
-        """Delete exactly this PyTorchJob, if it still exists. It is gone after its pods."""
+        """Delete exactly this training job, if it still exists. It is gone after its pods."""
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
         """Delete exactly the pods of these names and uids, if they still exist."""
@@ -77,7 +77,7 @@ class KubernetesGateway:
         self._now = wall_clock
         self._wakeup = Wakeup()
         self._informers = Informers(client, self._wakeup.set)
-        # The uid of the PyTorchJob at the last read from etcd; "" for none.
+        # The uid of the training job at the last read from etcd; "" for none.
         self._training_uid = ""
         self._near: frozenset[str] = frozenset()
 
@@ -101,7 +101,8 @@ class KubernetesGateway:
         names = (request.worker.priority_class, request.placeholder.priority_class)
         found = [f"PriorityClass {name}" for name in names if self._get(f"{path}/{name}") is None]
         if self._get(sources.training_jobs(request), {"limit": "1"}) is None:
-            found.append("training operator (resource pytorchjobs of kubeflow.org/v1)")
+            backend = backends.of(request)
+            found.append(f"{backend.operator} (resource {backend.resource} of {backend.api_version})")
         return found
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
@@ -163,13 +164,13 @@ class KubernetesGateway:
         )
 
     def _read_training(self, request: Request) -> Training | None:
-        """Read the PyTorchJob from etcd.
+        """Read the training job from etcd.
 
         A watch may lag behind the launcher's own reads and writes. Then a job that was just created would seem to be
         deleted. So the watch counts only if it agrees with the last read.
         """
         item = self._get(f"{sources.training_jobs(request)}/{request.training_job}")
-        training = None if item is None else observe.training(item, request.run_id)
+        training = None if item is None else backends.of(request).parse(item, request.run_id)
         self._training_uid = _uid(training)
         return training
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from launcher import actions, manifests, metrics, progress, state_machine
+from launcher import actions, backends, manifests, metrics, progress, state_machine
 from launcher.actions import (
     Action,
     End,
@@ -245,8 +245,9 @@ class Launcher:
                     made = self._submit(nodes, reason)
                     self.counters = metrics.count_decision(self.counters, self.wall_clock() - seen.now)
                     log.info(
-                        "%s PyTorchJob %s for %d nodes, %.3f s after the lists were read",
+                        "%s %s %s for %d nodes, %.3f s after the lists were read",
                         "created" if made else "found",
+                        backends.of(request).kind,
                         self.request.training_job,
                         nodes,
                         self.counters.decision_seconds,
@@ -260,10 +261,10 @@ class Launcher:
         return None
 
     def _submit(self, nodes: int, reason: str) -> bool:
-        """Create the PyTorchJob with the rest of activeDeadlineSeconds. Return False if there is one already."""
+        """Create the training job with the rest of activeDeadlineSeconds. Return False if there is one already."""
         now = self._memory.progress or progress.initial_progress(self.wall_clock())
         request = progress.remaining_request(self.request, now)
-        job = manifests.training_job(request, nodes, reason, restart=now.total_restarts)
+        job = backends.of(request).build(request, nodes, reason, now.total_restarts)
         return self.gateway.create_training(request, job)
 
     def _end(self, end: End) -> int:

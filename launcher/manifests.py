@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a run: placeholder pods, the PyTorchJob, Events. Pure.
+"""The Kubernetes objects of a run: placeholder pods, the template of workers, Events. Pure.
 
 `add_mark` marks placeholders, so that a NodeClaim names the run for which Karpenter created it. In Kubernetes, only
 Events name the pods of a NodeClaim. If the launcher trusted Events, anybody who may write Events could make it delete a
@@ -151,69 +151,26 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
     }
 
 
-def training_job(request: Request, nodes: int, reason: str, restart: int = 0) -> JsonObject:
-    """Return the PyTorchJob for exactly this number of nodes: a Master and Workers, or only Workers if elastic.
-
-    It has no owner, so that the job continues when the launcher's Job is deleted. The restart policy is Never: the
-    operator restarts single pods, but in a static world the other workers would wait for the lost one without end. So
-    the launcher restarts all of them. There is no `backoffLimit`, because at the limit the operator deletes the pods
-    with their logs and exit codes (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs in
-    pkg/controller.v1/common/job.go). Finished pods are kept for their logs.
+def training_metadata(request: Request, nodes: int, reason: str, restart: int) -> JsonObject:
+    """Return the metadata of the training job. It has no owner: the job continues without the launcher's Job.
 
     Args:
-        restart: How many PyTorchJobs the run had before.
+        restart: How many training jobs the run had before.
     """
-    replicas: JsonObject = {"Master": _replica(request, nodes, 1, restart, leads=True)}
-    if nodes > 1:
-        replicas["Worker"] = _replica(request, nodes, nodes - 1, restart, leads=False)
-    elastic: JsonObject = {}
-    if request.shape == names.SHAPE_ELASTIC:
-        # torchrun's agents decide which of them has rank 0.
-        replicas = {"Worker": _replica(request, nodes, nodes, restart, leads=True)}
-        elastic = {"elasticPolicy": _elastic(request, nodes, restart)}
-    run_policy: JsonObject = {"cleanPodPolicy": "None"}
-    if request.active_deadline_seconds is not None:
-        run_policy["activeDeadlineSeconds"] = request.active_deadline_seconds
     return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {
-            "name": request.training_job,
-            "namespace": request.namespace,
-            "labels": labels(request, names.ROLE_WORKER),
-            "annotations": {
-                names.ANNOTATION_NODES: str(nodes),
-                names.ANNOTATION_REASON: reason,
-                names.ANNOTATION_RESTART: str(restart),
-            },
-        },
-        "spec": {
-            # `auto` would make WORLD_SIZE count nodes instead of processes (kubeflow/trainer#1790).
-            "nprocPerNode": str(request.worker.processes_per_node),
-            **elastic,
-            "runPolicy": run_policy,
-            "pytorchReplicaSpecs": replicas,
+        "name": request.training_job,
+        "namespace": request.namespace,
+        "labels": labels(request, names.ROLE_WORKER),
+        "annotations": {
+            names.ANNOTATION_NODES: str(nodes),
+            names.ANNOTATION_REASON: reason,
+            names.ANNOTATION_RESTART: str(restart),
         },
     }
 
 
-def _elastic(request: Request, nodes: int, restart: int) -> JsonObject:
-    """Return the elasticPolicy, with which torchrun's agents continue with fewer workers or restart processes.
-
-    It has no `metrics`: with them the operator creates an autoscaler that scales the job by its load
-    (github.com/kubeflow/training-operator v1.9.4, pkg/controller.v1/pytorch/hpa.go).
-    """
-    return {
-        "minReplicas": min(request.min_nodes, nodes),
-        "maxReplicas": nodes,
-        "maxRestarts": request.max_restarts,
-        "rdzvBackend": "c10d",
-        "rdzvId": _rendezvous(request, restart),
-    }
-
-
-def _rendezvous(request: Request, restart: int) -> str:
-    """Return torchrun's --rdzv-id; the operator's default is the same for every job.
+def rendezvous_id(request: Request, restart: int) -> str:
+    """Return torchrun's --rdzv-id, which is the same for every job by default.
 
     After a restart, pods have the same names, and so the rendezvous has the same address. Another id keeps out
     processes of the old job.
@@ -221,17 +178,17 @@ def _rendezvous(request: Request, restart: int) -> str:
     return f"{request.run_id}-{restart}"
 
 
-def _rendezvous_environment(request: Request, nodes: int, restart: int) -> dict[str, str]:
-    """Return the variables for the rendezvous that the operator does not set."""
-    if request.shape == names.SHAPE_ELASTIC:
-        # After a change of the members, the others would connect to the store of an agent that is gone
-        # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
-        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return {names.ENV_EXPECTED_NODES: str(nodes), "PET_RDZV_ID": _rendezvous(request, restart)}
+def worker_template(
+    request: Request, restart: int, rendezvous: Mapping[str, str], *, container_name: str, leads: bool
+) -> JsonObject:
+    """Return the pod template of workers.
 
-
-def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads: bool) -> JsonObject:
-    """Return one replica spec. `leads` says whether one of its pods may have rank 0, which serves the metrics."""
+    Args:
+        restart: How many training jobs the run had before.
+        rendezvous: The variables for the rendezvous that the operator does not set.
+        container_name: The name that the operator requires.
+        leads: Whether one of the pods may have rank 0, which serves the metrics.
+    """
     worker = request.worker
     port = _metrics_port(worker) if leads else None
     env = {
@@ -245,10 +202,10 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         names.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
         names.ENV_RUN_ID: request.run_id,
         names.ENV_RESTART: str(restart),
-        **_rendezvous_environment(request, nodes, restart),
+        **rendezvous,
     }
     container: JsonObject = {
-        "name": names.TRAINING_CONTAINER,
+        "name": container_name,
         "image": worker.image,
         "args": list(worker.args),
         "env": [
@@ -268,38 +225,31 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
     shared = [{"name": claim, "mountPath": path} for claim, path in worker.mounts.items()]
     container["volumeMounts"] += shared
     return {
-        "replicas": replicas,
-        "restartPolicy": "Never",
-        "template": {
-            "metadata": {
-                "labels": {
-                    **labels(request, names.ROLE_WORKER),
-                    names.LABEL_TRAINING_JOB: request.training_job,
-                },
-                "annotations": {
-                    names.DO_NOT_DISRUPT: "true",
-                    **(_scrape_annotations(port) if port is not None else {}),
-                },
+        "metadata": {
+            "labels": {
+                **labels(request, names.ROLE_WORKER),
+                names.LABEL_TRAINING_JOB: request.training_job,
             },
-            "spec": {
-                **_placement(request),
-                "serviceAccountName": worker.service_account,
-                "priorityClassName": worker.priority_class,
-                "terminationGracePeriodSeconds": _grace_seconds(worker),
-                **({"initContainers": [_open_volumes(request, shared)]} if worker.writes else {}),
-                "containers": [container],
-                # Data loaders and NCCL exchange data through /dev/shm, which has 64 MiB by default.
-                "volumes": [
-                    {
-                        "name": SHARED_MEMORY_VOLUME,
-                        "emptyDir": {"medium": "Memory", "sizeLimit": worker.shared_memory},
-                    },
-                    *(
-                        {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
-                        for claim in worker.mounts
-                    ),
-                ],
+            "annotations": {
+                names.DO_NOT_DISRUPT: "true",
+                **(_scrape_annotations(port) if port is not None else {}),
             },
+        },
+        "spec": {
+            **_placement(request),
+            "serviceAccountName": worker.service_account,
+            "priorityClassName": worker.priority_class,
+            "terminationGracePeriodSeconds": _grace_seconds(worker),
+            **({"initContainers": [_open_volumes(request, shared)]} if worker.writes else {}),
+            "containers": [container],
+            # Data loaders and NCCL exchange data through /dev/shm, which has 64 MiB by default.
+            "volumes": [
+                {
+                    "name": SHARED_MEMORY_VOLUME,
+                    "emptyDir": {"medium": "Memory", "sizeLimit": worker.shared_memory},
+                },
+                *({"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in worker.mounts),
+            ],
         },
     }
 

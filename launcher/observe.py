@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -161,14 +161,14 @@ class WarningEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The PyTorchJob of the run.
+    """The training job of the run: a PyTorchJob or a TrainJob.
 
     Attributes:
         ours: Whether a launcher of this run created it.
         outcome: "Succeeded" or "Failed"; "" before.
         created: The creation time, in seconds since the epoch; 0 if it is not known.
-        suspended: Whether `spec.runPolicy.suspend` is true.
-        restart: How many PyTorchJobs the run had before.
+        suspended: Whether its field `suspend` is true.
+        restart: How many training jobs the run had before.
     """
 
     uid: str
@@ -459,24 +459,29 @@ def warning_event(item: Object) -> WarningEvent:
     )
 
 
-def training(item: Object, run_id: str) -> Training:
-    """Convert a kubeflow.org/v1 PyTorchJob."""
+def training(
+    item: Object, run_id: str, *, nodes: int, outcomes: Mapping[str, str], suspended: bool
+) -> Training:
+    """Convert a training job.
+
+    Args:
+        outcomes: The outcome of each type of condition that ends a job of this kind. The last one that is True counts.
+    """
     meta = item["metadata"]
     labels = meta.get("labels") or {}
     outcome, message = "", ""
-    for kind in ("Succeeded", "Failed"):
+    for kind, means in outcomes.items():
         if _holds(item, kind):
-            outcome, message = kind, str(_condition(item, kind).get("message") or "")
-    replicas: Iterable[Mapping[str, Any]] = item.get("spec", {}).get("pytorchReplicaSpecs", {}).values()
+            outcome, message = means, str(_condition(item, kind).get("message") or "")
     return Training(
         uid=meta.get("uid", ""),
         ours=labels.get(names.LABEL_RUN) == run_id and labels.get(names.LABEL_MANAGED_BY) == names.MANAGED_BY,
-        nodes=sum(int(replica.get("replicas") or 0) for replica in replicas),
+        nodes=nodes,
         outcome=outcome,
         message=message,
         created=seconds(meta.get("creationTimestamp")),
         deleting="deletionTimestamp" in meta,
-        suspended=bool((item.get("spec", {}).get("runPolicy") or {}).get("suspend")),
+        suspended=suspended,
         restart=_number((meta.get("annotations") or {}).get(names.ANNOTATION_RESTART)),
     )
 

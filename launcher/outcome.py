@@ -1,4 +1,4 @@
-"""Find out why a PyTorchJob failed, and whether a restart may help. Pure.
+"""Find out why a training job failed, and whether a restart may help. Pure.
 
 A static world can't lose a worker: the others wait for it in their collectives. The training operator replaces a pod
 that is gone (github.com/kubeflow/training-operator v1.9.4, ReconcilePods in pkg/controller.v1/common/pod.go), but the
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from launcher import backends
+from launcher.backends.backend import Backend
 from launcher.errors import describe, is_consequence, meaning
 from launcher.observe import Node, Observation, Pod, Training
 from launcher.request import Request
 from trainyard.k8s import names
 
-# The operator's message about a job that exceeded its activeDeadlineSeconds (github.com/kubeflow/training-operator
-# v1.9.4, ReconcileJobs in pkg/controller.v1/common/job.go). It deletes the pods before that.
-_OUT_OF_TIME = "active longer than specified deadline"
 # The operator counts from its first reconcile of the job, by its own clock.
 _CLOCKS_APART_SECONDS = 10.0
 _EXIT_MEANINGS = {names.WORKER_EXIT_STOPPED: "it was asked to stop", names.WORKER_EXIT_HUNG: "it hung"}
@@ -28,14 +27,14 @@ CAUSE_SECONDS = 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class JobFailure:
-    """The failure of a PyTorchJob; `is_retryable` says whether a restart may help."""
+    """The failure of a training job; `is_retryable` says whether a restart may help."""
 
     reason: str
     is_retryable: bool
 
 
 def workers(request: Request, seen: Observation) -> tuple[Pod, ...]:
-    """Return the pods of the run's PyTorchJob, finished ones among them."""
+    """Return the pods of the run's training job, finished ones among them."""
     return tuple(
         pod
         for pod in seen.pods
@@ -61,7 +60,7 @@ def job_failure(
     now: float,
     nodes: tuple[Node, ...] = (),
 ) -> JobFailure | None:
-    """Return the failure of this PyTorchJob; None while it may still succeed.
+    """Return the failure of this training job; None while it may still succeed.
 
     Args:
         request: The request with the rest of `activeDeadlineSeconds`.
@@ -69,7 +68,7 @@ def job_failure(
         before: The result of `gang` at the last observation, if there was one.
         nodes: The nodes of the pool; empty if they were not read.
     """
-    late = _late(request, training, now)
+    backend, late = backends.of(request), _late(request, training, now)
     failed = training.outcome == "Failed"
     if late and failed:
         reason = training.message or f"it took longer than {request.active_deadline_seconds} s"
@@ -84,15 +83,17 @@ def job_failure(
     taken, gone = _taken(pods, nodes), _gone(training, pods, before)
     if failed and not (taken or gone) and _awaits_cause(pods, now):
         return None
-    final = [_exited(pod) for pod in ended if _code(pod) in names.WORKER_FINAL_EXIT_CODES]
+    final = [_exited(backend, pod) for pod in ended if _code(backend, pod) in names.WORKER_FINAL_EXIT_CODES]
     if failed and final:
         return JobFailure(reason=f"{_listed(final)}; a restart does not help", is_retryable=False)
-    exited = [_exited(pod) for pod in ended] if failed else []
+    exited = [_exited(backend, pod) for pod in ended] if failed else []
     reasons = [_listed(each) for each in (taken, exited, gone) if each]
     if reasons:
         return JobFailure(reason="; ".join(reasons), is_retryable=True)
     return (
-        JobFailure(reason=training.message or "the PyTorchJob failed", is_retryable=False) if failed else None
+        JobFailure(reason=training.message or f"the {backend.kind} failed", is_retryable=False)
+        if failed
+        else None
     )
 
 
@@ -107,7 +108,7 @@ def _awaits_cause(pods: tuple[Pod, ...], now: float) -> bool:
 
 def _late(request: Request, training: Training, now: float) -> bool:
     """Return whether the job has used its activeDeadlineSeconds, so that the operator ends it."""
-    if _OUT_OF_TIME in training.message:
+    if backends.of(request).deadline_message in training.message:
         return True
     longest = request.active_deadline_seconds
     return bool(longest and training.created and now - training.created >= longest - _CLOCKS_APART_SECONDS)
@@ -153,22 +154,20 @@ def _where(pod: Pod) -> str:
     return f"worker {pod.name} on {pod.node}" if pod.node else f"worker {pod.name}"
 
 
-def _exited(pod: Pod) -> str:
+def _exited(backend: Backend, pod: Pod) -> str:
     if pod.exit is None:
         return _where(pod)
-    container = (
-        "" if pod.exit.container in ("", names.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
-    )
-    known = _EXIT_MEANINGS.get(_code(pod), "") if pod.exit.reason in ("", "Error") else ""
+    container = "" if pod.exit.container in ("", backend.container) else f"container {pod.exit.container} of "
+    known = _EXIT_MEANINGS.get(_code(backend, pod), "") if pod.exit.reason in ("", "Error") else ""
     means = known or meaning(pod.exit.code, pod.exit.reason)
-    error = "" if _code(pod) == names.WORKER_EXIT_STOPPED else describe(pod.exit.lines)
+    error = "" if _code(backend, pod) == names.WORKER_EXIT_STOPPED else describe(pod.exit.lines)
     text = f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({means})" if means else "")
     return f"{text}: {error}" if error else text
 
 
-def _code(pod: Pod) -> int:
+def _code(backend: Backend, pod: Pod) -> int:
     """Return the exit code of the training container; 0 if another container failed."""
-    if pod.exit is None or pod.exit.container not in ("", names.TRAINING_CONTAINER):
+    if pod.exit is None or pod.exit.container not in ("", backend.container):
         return 0
     return pod.exit.code
 

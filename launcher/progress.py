@@ -47,10 +47,10 @@ class Progress:
         released: The nodes that were released because they took too long.
         restarts: The restarts that count against `maxRestarts`.
         total_restarts: All restarts, those after a suspension among them.
-        retiring: The uid of the last PyTorchJob until it and its pods are gone.
+        retiring: The uid of the last training job until it and its pods are gone.
         why: The reason of the last restart.
-        trained: For how many seconds PyTorchJobs of the run existed and were not suspended.
-        suspended: Whether the PyTorchJob was suspended at the last observation.
+        trained: For how many seconds training jobs of the run existed and were not suspended.
+        suspended: Whether the training job was suspended at the last observation.
         idle_node_seconds: How long usable nodes had no job in this attempt. It is no part of a comparison, because it
             grows with each observation.
     """
@@ -146,7 +146,7 @@ def retire(progress: Progress, training: Training, why: str, now: float, *, coun
 
 
 def suspend(progress: Progress, training: Training, now: float) -> Progress:
-    """Return the progress of a run whose PyTorchJob is suspended. Its `trained` time stops."""
+    """Return the progress of a run whose training job is suspended. Its `trained` time stops."""
     if progress.suspended:
         return progress
     spent = max(0.0, now - training.created)
@@ -154,12 +154,12 @@ def suspend(progress: Progress, training: Training, now: float) -> Progress:
 
 
 def finish_retirement(progress: Progress, now: float) -> Progress:
-    """Return the progress once the last PyTorchJob and its pods are gone; the wait for the next one starts."""
+    """Return the progress once the last training job and its pods are gone; the wait for the next one starts."""
     return replace(progress, retiring="", began=now)
 
 
 def adopt(progress: Progress | None, training: Training, now: float) -> Progress:
-    """Return the progress of a run with this PyTorchJob; the job's annotation counts where the Lease has less."""
+    """Return the progress of a run with this training job; the job's annotation counts where the Lease has less."""
     found = progress or initial_progress(now)
     missed = max(0, training.restart - found.total_restarts)
     return replace(found, restarts=found.restarts + missed, total_restarts=found.total_restarts + missed)

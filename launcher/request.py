@@ -124,7 +124,7 @@ class Request:
         retry_seconds: The minimum pause between attempts.
         max_restarts: How often the run restarts after a failure.
         shape: The shape of the world: static or elastic.
-        active_deadline_seconds: The limit for all PyTorchJobs of the run together.
+        active_deadline_seconds: The limit for all training jobs of the run together.
         fallbacks: The other candidates.
     """
 
@@ -164,7 +164,7 @@ class Request:
 
     @property
     def training_job(self) -> str:
-        """The name of the PyTorchJob."""
+        """The name of the training job."""
         return f"{names.TRAINING_JOB_PREFIX}{self.run_id}"
 
     def placeholder_name(self, index: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from launcher import node_release, observe
+from launcher import backends, node_release, observe
 from launcher.observe import Claim, Node, NodePool, Pod, Training, WarningEvent
 from launcher.request import Request
 from trainyard.k8s import names
@@ -26,18 +26,18 @@ class Aging:
 
 
 def training(request: Request) -> ListWatch[Training]:
-    """Return the list of the run's PyTorchJob. It is never cached, because every decision depends on the job."""
+    """Return the list of the run's training job. It is never cached, because every decision depends on the job."""
     return ListWatch(
         path=training_jobs(request),
         selectors=(("fieldSelector", f"metadata.name={request.training_job}"),),
-        convert=lambda item: observe.training(item, request.run_id),
+        convert=lambda item: backends.of(request).parse(item, request.run_id),
         cached=False,
     )
 
 
 def training_jobs(request: Request) -> str:
-    """Return the path of PyTorchJobs in the run's namespace."""
-    return f"/apis/kubeflow.org/v1/namespaces/{request.namespace}/pytorchjobs"
+    """Return the path of the training jobs in the run's namespace."""
+    return backends.of(request).path(request.namespace)
 
 
 def own_pods(request: Request) -> ListWatch[Pod]:

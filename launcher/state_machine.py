@@ -1,15 +1,15 @@
 """The launcher's state machine: `step` takes what was observed and remembered, and returns actions. Pure.
 
-A run waits for nodes (`wait`, `pause`), starts a PyTorchJob, follows it (`follow`), and removes it before a restart
+A run waits for nodes (`wait`, `pause`), starts a training job, follows it (`follow`), and removes it before a restart
 (`retire`).
 
 Whatever the next launcher needs after a crash is in the cluster: the progress in the run's Lease, written before the
-actions of a step; the placeholders, labelled with their wait; and the PyTorchJob with its deterministic name. A restart
-is counted in the Lease before the failed PyTorchJob is changed.
+actions of a step; the placeholders, labelled with their wait; and the training job with its deterministic name. A
+restart is counted in the Lease before the failed job is changed.
 
-The next PyTorchJob is submitted only when the last one, known by its uid, and all of its pods are gone: two gangs of a
-run never train at the same time. Until then each node that a worker has left gets a placeholder, so that it still
-exists at the next capacity decision. There are never more workers and placeholders than the PyTorchJob had nodes.
+The next training job is submitted only when the last one, known by its uid, and all of its pods are gone: two gangs of
+a run never train at the same time. Until then each node that a worker has left gets a placeholder, so that it still
+exists at the next capacity decision. There are never more workers and placeholders than the job had nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from launcher import block, node_release
+from launcher import backends, block, node_release
 from launcher import progress as progresses
 from launcher.actions import (
     Action,
@@ -41,7 +41,7 @@ from launcher.progress import Failure, Progress
 from launcher.request import Request
 from trainyard.k8s import names
 
-# The training operator creates a job's pods within a second or two, or it does not run.
+# The operator creates a job's pods within a second or two, or it does not run.
 UNRECONCILED_SECONDS = 60
 # A pod on a node that is gone leaves the API within two minutes of its Node (kubernetes/kubernetes v1.35,
 # pkg/controller/podgc: every 20 s, 40 s after it saw the Node missing). The Node of an instance that does not answer
@@ -77,7 +77,7 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
 
 
 def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, ...]:
-    """Return the actions when a signal ends the launcher. A PyTorchJob continues, and keeps its nodes.
+    """Return the actions when a signal ends the launcher. A training job continues, and keeps its nodes.
 
     Args:
         seen: An observation from fresh lists.
@@ -279,8 +279,8 @@ def _joined(*parts: str) -> str:
 
 
 def follow(request: Request, memory: Memory, seen: Observation) -> Step:
-    """Follow a PyTorchJob that exists, or existed at the last step."""
-    training, held = seen.training, placeholders(request, seen)
+    """Follow a training job that exists, or existed at the last step."""
+    training, held, job = seen.training, placeholders(request, seen), _job(request)
     report = _make_report(names.STATE_FAILED, request, seen, "")
 
     def end(state: str, code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
@@ -288,22 +288,19 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         return Step(memory=memory, report=replace(report, state=state, reason=reason), actions=actions)
 
     if training is None:
-        return end(
-            names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"PyTorchJob {request.training_job} was deleted"
-        )
+        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"{job} was deleted")
     if not training.ours:
         return end(
             names.STATE_FAILED,
             names.EXIT_IMPOSSIBLE,
-            f"a PyTorchJob {request.training_job} that no launcher created has this name; choose another run id",
+            f"a {job} that no launcher created has this name; choose another run id",
         )
     if memory.training_uid and training.uid != memory.training_uid:
-        return end(
-            names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"PyTorchJob {request.training_job} was replaced"
-        )
+        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"{job} was replaced")
     progress = progresses.adopt(memory.progress, training, seen.now)
     candidate = progresses.remaining_request(request, progress)
     pods = workers(request, seen)
+    training = backends.of(request).settle(training, pods)
     report = replace(report, state=names.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
         nodes = f"{training.nodes} node{'' if training.nodes == 1 else 's'}"
@@ -311,7 +308,7 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         reason = f"trained on {nodes}" + (f" ({again})" if again else "")
         return end(names.STATE_SUCCEEDED, names.EXIT_SUCCEEDED, reason)
     if training.deleting:
-        reason = f"PyTorchJob {request.training_job} is being deleted"
+        reason = f"{job} is being deleted"
         return Step(memory=memory, report=replace(report, reason=reason), actions=())
     if training.suspended and not training.outcome:
         return _suspended(request, memory, progress, report, training, seen)
@@ -345,6 +342,11 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     return Step(memory=memory, report=following, actions=actions)
 
 
+def _job(request: Request) -> str:
+    """Return the kind and the name of the training job."""
+    return f"{backends.of(request).kind} {request.training_job}"
+
+
 def _suspended(
     request: Request,
     memory: Memory,
@@ -353,12 +355,10 @@ def _suspended(
     training: Training,
     seen: Observation,
 ) -> Step:
-    """Follow a suspended PyTorchJob without placeholders. This time does not count for activeDeadlineSeconds."""
+    """Follow a suspended training job without placeholders. This time does not count for activeDeadlineSeconds."""
     progress = progresses.suspend(progress, training, seen.now)
     memory = replace(memory, progress=progress, training_uid=training.uid, gang={})
-    reason = (
-        f"PyTorchJob {request.training_job} is suspended; it continues when spec.runPolicy.suspend is false"
-    )
+    reason = f"{_job(request)} is suspended; it continues when {backends.of(request).suspend_field} is false"
     report = replace(report, state=names.STATE_SUSPENDED, nodes=0, reason=reason)
     return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
 
@@ -378,7 +378,8 @@ def _report_reason(
     running = sum(pod.phase == "Running" for pod in pods)
     finished = sum(pod.phase == "Succeeded" for pod in pods)
     parts = (
-        _unreconciled(training, pods, seen.now) or _describe_workers(running, finished, training.nodes),
+        _unreconciled(request, training, pods, seen.now)
+        or _describe_workers(running, finished, training.nodes),
         slowest_start(pods, memory.ordered) if running == training.nodes else "",
         first_stuck(pods, seen.now),
         progresses.describe_restarts(request, memory.progress) if memory.progress else "",
@@ -394,20 +395,21 @@ def _describe_workers(running: int, finished: int, nodes: int) -> str:
     return f"{running} of {nodes} workers running" + (f", {finished} finished" if finished else "")
 
 
-def _unreconciled(training: Training, workers: tuple[Pod, ...], now: float) -> str:
-    """Return the message that the training operator creates no pods; "" if there are pods, or if it is too early."""
+def _unreconciled(request: Request, training: Training, workers: tuple[Pod, ...], now: float) -> str:
+    """Return the message that the operator creates no pods; "" if there are pods, or if it is too early."""
     if workers or not training.created or now - training.created < UNRECONCILED_SECONDS:
         return ""
-    return f"submitted, but the training operator has not created its pods for {UNRECONCILED_SECONDS} s"
+    operator = backends.of(request).operator
+    return f"submitted, but the {operator} has not created its pods for {UNRECONCILED_SECONDS} s"
 
 
 def retired(progress: Progress, request: Request, seen: Observation) -> bool:
-    """Return whether the old PyTorchJob and all of its pods are gone."""
+    """Return whether the old training job and all of its pods are gone."""
     return _old(progress, seen) is None and not workers(request, seen)
 
 
 def retire(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
-    """Remove the old PyTorchJob and its pods before a restart, and hold the nodes that its workers leave."""
+    """Remove the old training job and its pods before a restart, and hold the nodes that its workers leave."""
     candidate, old, left = request.candidate(progress.candidate), _old(progress, seen), workers(request, seen)
     live = sum(map(is_live, left))
     reason = f"{progresses.describe_restarts(request, progress)}: {progress.why}"
@@ -439,10 +441,10 @@ def _old(progress: Progress, seen: Observation) -> Training | None:
 
 
 def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
-    """Return what blocks the next PyTorchJob, and what to do."""
+    """Return what blocks the next training job, and what to do."""
     pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
     return (
-        f"PyTorchJob {candidate.training_job} or its pods are not gone after {LONGEST_SECONDS} s"
+        f"{_job(candidate)} or its pods are not gone after {LONGEST_SECONDS} s"
         f" ({pods or 'no pod is left'}); delete the node that does not answer"
     )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from components.documents.launch import Resolved, job_spec
 from infra.settings import SettingsError, read
 from infra.stack import run_of
-from launcher.manifests import training_job
+from launcher.backends import pytorchjob
 from launcher.request import Request, parse_request
 from tests.unit.infra.changing import NOW, POOL, mistakes, settings, with_
 
@@ -84,7 +84,7 @@ def test_secrets_of_the_training_reach_its_workers_as_references() -> None:
     config = with_training(secrets=["HF_TOKEN", "W=wandb/key", "X=wandb"], env={"A": "1"})
     request = asked(config)
     assert dict(request.worker.secrets) == {"HF_TOKEN": "hf-token/HF_TOKEN", "W": "wandb/key", "X": "wandb/X"}
-    for replica in training_job(request, 2, "")["spec"]["pytorchReplicaSpecs"].values():
+    for replica in pytorchjob.build(request, 2, "")["spec"]["pytorchReplicaSpecs"].values():
         env = {each["name"]: each for each in replica["template"]["spec"]["containers"][0]["env"]}
         assert env["A"] == {"name": "A", "value": "1"}
         assert env["HF_TOKEN"] == {

@@ -15,6 +15,7 @@ import yaml
 
 from launcher import manifests
 from launcher.__main__ import _plain, dry_run
+from launcher.backends import pytorchjob
 from launcher.manifests import Owner
 from launcher.request import Request, RequestError, parse_request
 from tests.unit.launcher.conftest import asked, fallback
@@ -29,7 +30,7 @@ OWNER = Owner(name="launch-r1", uid="0f1e")
 def test_the_objects_are_those_of_the_golden_file(request_: Request) -> None:
     objects = [
         manifests.placeholder(request_, 0, OWNER, "1-0"),
-        manifests.training_job(request_, 3, "all 3 nodes are there"),
+        pytorchjob.build(request_, 3, "all 3 nodes are there"),
         manifests.event(
             request_, OWNER, now=1_800_000_000.0, kind="Normal", reason="Submitting", message="3 of 4 nodes"
         ),
@@ -41,7 +42,7 @@ def test_the_objects_are_those_of_the_golden_file(request_: Request) -> None:
 
 
 def test_an_elastic_world_is_that_of_the_golden_file() -> None:
-    job = manifests.training_job(
+    job = pytorchjob.build(
         asked(shape="elastic", maxRestarts=3, maxNodes=4),
         3,
         "restart 2 of 3: all 3 nodes are there",
@@ -54,7 +55,7 @@ def test_an_elastic_world_is_that_of_the_golden_file() -> None:
 
 
 def test_training_job_elastic_has_workers_only() -> None:
-    spec = manifests.training_job(asked(shape="elastic", maxRestarts=3), 3, "", restart=1)["spec"]
+    spec = pytorchjob.build(asked(shape="elastic", maxRestarts=3), 3, "", restart=1)["spec"]
     assert spec["elasticPolicy"] == {
         "minReplicas": 2,
         "maxReplicas": 3,
@@ -73,14 +74,14 @@ def test_training_job_elastic_has_workers_only() -> None:
 
 @pytest.mark.parametrize(("nodes", "least"), [(1, 1), (2, 2), (4, 2)])
 def test_an_elastic_world_never_shrinks_below_the_minimum(nodes: int, least: int) -> None:
-    job = manifests.training_job(asked(shape="elastic"), nodes, "")
+    job = pytorchjob.build(asked(shape="elastic"), nodes, "")
     assert job["spec"]["elasticPolicy"]["minReplicas"] == least
     assert replicas(job) == {"Worker": nodes}
 
 
 def test_each_training_of_a_run_has_a_rendezvous_of_its_own(request_: Request) -> None:
     for restart in (0, 2):
-        job = manifests.training_job(request_, 2, "", restart=restart)
+        job = pytorchjob.build(request_, 2, "", restart=restart)
         assert job["metadata"]["annotations"]["trainyard.dev/restart"] == str(restart)
         assert job["metadata"]["name"] == "train-r1"
         for replica in job["spec"]["pytorchReplicaSpecs"].values():
@@ -95,13 +96,13 @@ def replicas(job: dict[str, Any]) -> dict[str, int]:
 
 
 def test_one_node_is_a_master_alone(request_: Request) -> None:
-    assert replicas(manifests.training_job(request_, 1, "")) == {"Master": 1}
-    assert replicas(manifests.training_job(request_, 4, "")) == {"Master": 1, "Worker": 3}
+    assert replicas(pytorchjob.build(request_, 1, "")) == {"Master": 1}
+    assert replicas(pytorchjob.build(request_, 4, "")) == {"Master": 1, "Worker": 3}
 
 
 def test_training_job_pods_have_short_label(request_: Request) -> None:
     for kind in ("Master", "Worker"):
-        template = manifests.training_job(request_, 2, "")["spec"]["pytorchReplicaSpecs"][kind]["template"]
+        template = pytorchjob.build(request_, 2, "")["spec"]["pytorchReplicaSpecs"][kind]["template"]
         assert template["metadata"]["labels"]["pytorch-job-name"] == "train-r1"
 
 
@@ -109,7 +110,7 @@ def test_placeholder_has_resources_of_worker(request_: Request) -> None:
     pool = dataclasses.replace(request_.pool, efa_per_node=1)
     request = dataclasses.replace(request_, pool=pool)
     place = manifests.placeholder(request, 0, OWNER, "1-0")["spec"]
-    work = manifests.training_job(request, 2, "")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    work = pytorchjob.build(request, 2, "")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     resources = place["containers"][0]["resources"]
     assert resources == work["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"]
@@ -124,7 +125,7 @@ def test_training_job_mounts_and_opens_volumes(
     document: dict[str, Any],
 ) -> None:
     document["worker"] |= {"mounts": {"lustre": "/fsx"}, "writes": ["/fsx/trainyard/dev"]}
-    spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
+    spec = pytorchjob.build(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
     for replica in spec["pytorchReplicaSpecs"].values():
         pod = replica["template"]["spec"]
         claim = {"name": "lustre", "persistentVolumeClaim": {"claimName": "lustre"}}
@@ -142,7 +143,7 @@ def test_workers_have_a_home_that_the_stack_may_set(
     document: dict[str, Any], given: dict[str, str], found: str
 ) -> None:
     document["worker"]["env"] = given
-    spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
+    spec = pytorchjob.build(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
     for replica in spec["pytorchReplicaSpecs"].values():
         variables = replica["template"]["spec"]["containers"][0]["env"]
         assert [each["value"] for each in variables if each["name"] == "HOME"] == [found]
@@ -150,7 +151,7 @@ def test_workers_have_a_home_that_the_stack_may_set(
 
 def test_training_job_read_only_volume_has_no_init_container(document: dict[str, Any]) -> None:
     document["worker"]["mounts"] = {"lustre": "/fsx"}
-    spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
+    spec = pytorchjob.build(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
     assert "initContainers" not in spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
 
 
@@ -186,7 +187,7 @@ def test_open_script_without_permission_continues(tmp_path: Path) -> None:
 def test_a_command_and_an_active_deadline_are_passed_on(request_: Request) -> None:
     worker = dataclasses.replace(request_.worker, command=("sh", "-c"))
     request = dataclasses.replace(request_, worker=worker, active_deadline_seconds=60)
-    spec = manifests.training_job(request, 1, "")["spec"]
+    spec = pytorchjob.build(request, 1, "")["spec"]
     assert spec["runPolicy"]["activeDeadlineSeconds"] == 60
     container = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
     assert container["command"] == ["sh", "-c"]
@@ -234,7 +235,7 @@ def test_grace_period_covers_torchrun_timeout(
     document: dict[str, Any], env: dict[str, str], seconds: int
 ) -> None:
     worker = {**document["worker"], "env": env}
-    spec = manifests.training_job(asked(worker=worker), 3, "")["spec"]["pytorchReplicaSpecs"]
+    spec = pytorchjob.build(asked(worker=worker), 3, "")["spec"]["pytorchReplicaSpecs"]
     graces = [each["template"]["spec"]["terminationGracePeriodSeconds"] for each in spec.values()]
     assert graces == [seconds, seconds]
 
@@ -252,7 +253,7 @@ def test_a_time_to_stop_that_is_none_is_refused(document: dict[str, Any], text: 
 def with_metrics(document: dict[str, Any], port: str, **change: Any) -> dict[str, Any]:
     """The pods of a training that is told to serve metrics, by the kind of their replica."""
     worker = {**document["worker"], "env": {"TRAINYARD_METRICS_PORT": port}}
-    spec = manifests.training_job(asked(worker=worker, **change), 3, "")["spec"]["pytorchReplicaSpecs"]
+    spec = pytorchjob.build(asked(worker=worker, **change), 3, "")["spec"]["pytorchReplicaSpecs"]
     return {kind: each["template"] for kind, each in spec.items()}
 
 

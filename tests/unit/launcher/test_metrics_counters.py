@@ -9,6 +9,7 @@ import pytest
 
 from launcher import metrics, observe, state_machine
 from launcher.actions import Memory
+from launcher.backends import pytorchjob
 from launcher.manifests import stamp
 from launcher.metrics import Counters, Refusal
 from launcher.observe import Observation, Training, WarningEvent
@@ -78,7 +79,7 @@ def test_counters_training_ends_wait() -> None:
         "metadata": {"uid": "t", "labels": {names.LABEL_RUN: "r1", names.LABEL_MANAGED_BY: names.MANAGED_BY}},
         "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 1}}},
     }
-    training = observe.training(item, "r1")
+    training = pytorchjob.parse(item, "r1")
     now = counting.see(Observation(now=NOW + 5, fresh=False, training=training))
     assert (now.waiting, now.ready_nodes, now.nodes_wanted, now.attempts) == (False, 2, 2, 1)
 

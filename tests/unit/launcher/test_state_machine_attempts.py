@@ -10,6 +10,7 @@ import pytest
 from launcher import manifests, observe, state_machine
 from launcher import progress as progresses
 from launcher.actions import End, Hold, Memory, Remove, Start, Step
+from launcher.backends import pytorchjob
 from launcher.observe import Observation
 from launcher.progress import Failure, Loss, Progress, initial_progress
 from launcher.request import Request
@@ -134,7 +135,7 @@ def test_the_next_pool_is_tried_at_once_and_named() -> None:
 def test_a_fallback_has_its_own_deadline_worker_and_pool() -> None:
     request = asked(fallbacks=[fallback()])
     second = request.candidate(1)
-    job = manifests.training_job(second, 2, "r")["spec"]
+    job = pytorchjob.build(second, 2, "r")["spec"]
     template = job["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     assert job["nprocPerNode"] == "8"
     assert template["nodeSelector"] == {"karpenter.sh/nodepool": "large"}

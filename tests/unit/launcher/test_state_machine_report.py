@@ -9,6 +9,7 @@ import pytest
 
 from launcher import observe, state_machine
 from launcher.actions import Memory
+from launcher.backends import pytorchjob
 from launcher.manifests import stamp
 from launcher.observe import Claim, Observation, Pod, Training
 from launcher.progress import initial_progress
@@ -133,7 +134,7 @@ def test_follow_without_pods_names_operator(
 ) -> None:
     created = {"uid": "t", "creationTimestamp": stamp(NOW)}
     job = {"metadata": created, "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}}
-    training = dataclasses.replace(observe.training(job, "r1"), ours=True)
+    training = dataclasses.replace(pytorchjob.parse(job, "r1"), ours=True)
     now = Observation(now=NOW + age, fresh=False, training=training, pods=workers)
     step = state_machine.step(request_, Memory(), now)
     assert (step.report.reason, step.report.state, step.actions) == (reason, "following", ())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher import observe
+from launcher.backends import pytorchjob
 from launcher.manifests import stamp
 from launcher.observe import Observation
 from launcher.request import Request
@@ -147,7 +148,7 @@ class World:
         )
 
     def _training(self) -> observe.Training | None:
-        return None if self.training is None else observe.training(self.training, self.request.run_id)
+        return None if self.training is None else pytorchjob.parse(self.training, self.request.run_id)
 
     def _node(self, machine: Machine) -> observe.Node:
         gpus = machine.gpus if machine.gpus_at is not None and self.now >= machine.gpus_at else 0
@@ -338,7 +339,7 @@ class World:
         assert self.training is not None
         self.training["spec"]["runPolicy"]["suspend"] = False
         self.broken_at = self.now
-        for index in range(observe.training(self.training, self.request.run_id).nodes):
+        for index in range(pytorchjob.parse(self.training, self.request.run_id).nodes):
             labels = {"training.kubeflow.org/job-name": self.request.training_job}
             meta = {"name": f"w-{index}", "namespace": self.request.namespace, "uid": f"r-{index}"}
             spec = {"nodeSelector": {"karpenter.sh/nodepool": pool}}

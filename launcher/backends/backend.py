@@ -1,0 +1,51 @@
+"""The interface of a backend: the kind of the training job, and how to build and read one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.manifests import JsonObject
+from launcher.observe import Pod, Training
+from launcher.request import Request
+
+
+def unchanged(training: Training, pods: tuple[Pod, ...]) -> Training:
+    """Return the job as its status says."""
+    del pods
+    return training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """A kind of training job. A deletion of the job in the foreground also deletes its pods.
+
+    Attributes:
+        kind: The job's kind, in messages.
+        operator: What creates its pods, in messages.
+        api_version: The job's group and version.
+        resource: The resource of its kind.
+        suspend_field: The field that suspends it.
+        container: The name of the workers' container.
+        deadline_message: A part of the operator's message about a job that exceeded its activeDeadlineSeconds.
+        build: Returns the job for exactly this number of nodes, for this reason, after this number of earlier jobs of
+            the run. It has no owner, so that it continues when the launcher's Job is deleted.
+        parse: Converts a job, of the run with this id.
+        settle: Returns the job with the outcome that its workers show before its status does.
+    """
+
+    kind: str
+    operator: str
+    api_version: str
+    resource: str
+    suspend_field: str
+    container: str
+    deadline_message: str
+    build: Callable[[Request, int, str, int], JsonObject]
+    parse: Callable[[Mapping[str, Any], str], Training]
+    settle: Callable[[Training, tuple[Pod, ...]], Training] = unchanged
+
+    def path(self, namespace: str) -> str:
+        """Return the path of this namespace's jobs in the Kubernetes API."""
+        return f"/apis/{self.api_version}/namespaces/{namespace}/{self.resource}"
