@@ -16,9 +16,9 @@ from trainyard.kubectl.output import USAGE, PluginError, say
 from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec, parse_job
 from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from trainyard.operator.api.resolve import Settings, resolve
-from trainyard.operator.command import detect_launcher, literal_variables, nested_launcher
-from trainyard.operator.command_parser import PYTHON
-from trainyard.operator.launcher_detection import Detection, find_conflict, job_shape
+from trainyard.operator.command import detect_launcher, nested_launcher
+from trainyard.operator.command_parser import PYTHON, PYTHON_MODULE
+from trainyard.operator.launcher_detection import Detection, find_conflict
 from trainyard.operator.resources import InvalidJob, Size, distribute
 
 JsonObject = dict[str, Any]
@@ -79,7 +79,7 @@ def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None
     if spec.launcher == TORCHRUN and (why := nested_launcher(found)):
         raise PluginError(USAGE, f"--launcher: is {TORCHRUN}, {why}")
     _check(spec, settings, found, scripts)
-    if not spec.launcher and any(each.is_read for each in found.commands):
+    if not spec.launcher and any(each.is_read for each in found.programs):
         job["spec"]["launcher"] = found.launcher  # the controller can't read them
     return f"command: {_describe_decision(spec, found)}"
 
@@ -104,7 +104,7 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
             f"job {job['metadata']['name']}: {found.place or 'its command'} starts {found.own_launcher} now, but "
             "torchrun already starts the job's command once for each GPU. Submit another job",
         )
-    if decided == NO_LAUNCHER and found.launcher == TORCHRUN and any(each.is_read for each in found.commands):
+    if decided == NO_LAUNCHER and found.launcher == TORCHRUN and any(each.is_read for each in found.programs):
         say(
             f"job {job['metadata']['name']}: runs its command once on each node, but {_program(found)} starts no "
             "launcher now. For one process on each GPU, submit another job"
@@ -112,7 +112,7 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
 
 
 def _detect(spec: JobSpec, scripts: Scripts) -> Detection:
-    return detect_launcher(spec.command, spec.args, scripts.read, literal_variables(spec))
+    return detect_launcher(spec.command, spec.args, scripts.read, spec.literal_variables)
 
 
 def _settings(queue: JsonObject | None, spec: JobSpec) -> Settings | None:
@@ -124,7 +124,7 @@ def _check(spec: JobSpec, settings: Settings | None, found: Detection, scripts: 
     if size is None:
         return
     backend = spec.distributed.rdzv_backend if settings is None else settings.rendezvous
-    place, wrong = find_conflict(spec, found, job_shape(spec, size, backend))
+    place, wrong = find_conflict(spec, found, size, backend)
     if wrong:
         raise PluginError(USAGE, f"{_FLAGS.get(place) or _script_and_line(scripts, place, wrong)}: {wrong}")
 
@@ -177,15 +177,14 @@ def _describe_decision(spec: JobSpec, found: Detection) -> str:
 
 def _program(found: Detection) -> str:
     """Return the name of the program that torchrun starts: the script in the workspace, or Python's last program."""
-    if script := next((each.file for each in found.commands if each.is_read), ""):
+    if script := next((each.file for each in found.programs if each.is_read), ""):
         return script
     name = "it"
-    for call in (call for command in found.commands for call in command.calls):
-        module = call.python[0]
-        if call.program.endswith(".py"):
-            name = call.word
-        elif module and "-m" in call.arguments:
-            name = f"python -m {module}"
-        elif PYTHON.fullmatch(call.program):
-            name = next((word for word in call.arguments if word.endswith(".py")), call.program)
+    for each in found.programs:
+        if each.name.endswith(".py"):
+            name = each.word
+        elif each.name.startswith(PYTHON_MODULE):
+            name = each.name
+        elif PYTHON.fullmatch(each.name):
+            name = next((word for word in each.arguments if word.endswith(".py")), each.name)
     return name

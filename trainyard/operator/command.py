@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api.job import C10D, ETCD_V2, STATIC, TORCHRUN, JobSpec
-from trainyard.operator.command_parser import Read, parse_line, parse_words, takes_words
+from trainyard.operator.api.job import C10D, ETCD_V2, STATIC, TORCHRUN
+from trainyard.operator.command_parser import Read, parse, takes_words
 from trainyard.operator.launcher_detection import NONE, Detection, detect
 
 # New nodes start minutes apart, and on a full cluster days apart. c10d waits 60 s for the first worker and 600 s for
@@ -28,14 +28,11 @@ _HOST = (
     f'[ "${n.ENV_NODE_RANK}" = 0 ] && host=1 || host=0; '
     'export PET_RDZV_CONF="is_host=$host,$PET_RDZV_CONF"; exec "$@"'
 )
-# Special characters of a shell without quotes, and in double quotes.
-_SPECIAL: Final = frozenset("|&;<>()$`*?[\n")
-_SPECIAL_QUOTED: Final = frozenset("$`")
 # In comments and here-documents, a quote may not be open.
 _MAY_HAVE_QUOTES: Final = re.compile(r"(^|\s)#|<<")
 # Builtins and keywords of a shell.
-_SHELL_WORDS: Final = frozenset(
-    (
+_SHELL_WORDS: Final = (
+    *(
         ".",
         "!",
         ":",
@@ -50,6 +47,8 @@ _SHELL_WORDS: Final = frozenset(
         "exit",
         "export",
         "for",
+    ),
+    *(
         "if",
         "read",
         "readonly",
@@ -62,9 +61,13 @@ _SHELL_WORDS: Final = frozenset(
         "umask",
         "unset",
         "until",
-        "wait",
-        "while",
-    )
+    ),
+    *("wait", "while"),
+)
+# A command without special characters of a shell. shlex keeps a line continuation as a word, and in quotes the
+# backslash before a special character.
+_PLAIN: Final = re.compile(
+    r"""(?:[^\n|&;<>()$`*?\[\\'"~#]|(?<=\S)[~#]|\\[^\n]|'[^']*'|"(?:[^"$`\\]|\\[^\n$`])*")*"""
 )
 
 
@@ -169,14 +172,7 @@ def detect_launcher(
         read: Returns the text of a script in the workspace.
         variables: The environment variables of the command.
     """
-    if needs_shell(command):
-        return detect(parse_line(_open_end(command), args, read, variables))
-    return detect(parse_words((*shlex.split(command), *args), read, variables))
-
-
-def literal_variables(job: JobSpec) -> dict[str, str]:
-    """Return the variables of a job with literal values."""
-    return {str(each["name"]): str(each["value"]) for each in job.env if each.get("value") is not None}
+    return detect(parse(_open_end(command), args, read, variables))
 
 
 def unclosed(command: str) -> str:
@@ -236,24 +232,8 @@ def needs_shell(command: str) -> bool:
         first = shlex.split(command)[0]
     except ValueError:
         return True
-    if first in _SHELL_WORDS or re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
-        return True
-    quote, before, characters = "", " ", iter(command.strip())
-    for character in characters:
-        if quote == "'":
-            quote = "" if character == "'" else quote
-        elif character == "\\":
-            # shlex keeps a line continuation as a word, and the backslash before these characters in quotes.
-            following = next(characters, None)
-            if following == "\n" or (quote and following in _SPECIAL_QUOTED):
-                return True
-        elif quote == '"':
-            quote = "" if character == '"' else quote
-            if character in _SPECIAL_QUOTED:
-                return True
-        elif character in "'\"":
-            quote = character
-        elif character in _SPECIAL or (character in "~#" and before.isspace()):
-            return True
-        before = character
-    return False
+    return (
+        first in _SHELL_WORDS
+        or re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first) is not None
+        or _PLAIN.fullmatch(command.strip()) is None
+    )

@@ -14,8 +14,8 @@ from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.job import C10D, JobSpec, Meta, check_name, parse_metadata, read_job
 from trainyard.operator.api.queue import MAX_RESTARTS, NEVER, parse_queue
 from trainyard.operator.api.resolve import Settings, own_template, resolve
-from trainyard.operator.command import Rendezvous, check_command, detect_launcher, literal_variables
-from trainyard.operator.launcher_detection import find_conflict, job_shape
+from trainyard.operator.command import Rendezvous, check_command, detect_launcher
+from trainyard.operator.launcher_detection import find_conflict
 from trainyard.operator.names import logs_prefix
 from trainyard.operator.observe import Children, Cluster, observe
 from trainyard.operator.plan import NORMAL, POLL_SECONDS, SCHEDULER_SECONDS, WARNING, Event, ReconcilePlan
@@ -467,9 +467,8 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: Any = None) -> A
 
 def _find_launcher_conflict(spec: JobSpec, size: Size, settings: Settings) -> str:
     """Return how the command contradicts the job's size. The controller can't read scripts in the workspace."""
-    found = detect_launcher(spec.command, spec.args, variables=literal_variables(spec))
-    shape = job_shape(spec, size, settings.rendezvous)
-    return ": ".join(filter(None, find_conflict(spec, found, shape)))
+    found = detect_launcher(spec.command, spec.args, variables=spec.literal_variables)
+    return ": ".join(filter(None, find_conflict(spec, found, size, settings.rendezvous)))
 
 
 @dataclass(frozen=True, kw_only=True)

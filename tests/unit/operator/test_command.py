@@ -1,4 +1,4 @@
-"""torchrun's words around what users type."""
+"""The command of a worker: torchrun around the user's command, and where the parser finds the user's own torchrun."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ALONE = Rendezvous(
 SEVERAL = replace(ALONE, nodes=3, least=3, endpoint="vit-0-0.vit.team.svc:29500")
 
 
-def received(built: Command) -> list[str]:
-    """What is run in the end: the kubelet has put a $ for $$, and so has torchrun, but for the first word."""
+def executed(built: Command) -> list[str]:
+    """Return the words that run: the kubelet and torchrun have replaced $$ by $, torchrun not in the first word."""
     kept = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]
     return [kept[0], *(each.replace("$$", "$") for each in kept[1:])]
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
         "python train.py --epochs 10",
         "python train.py --name 'a && b'",
@@ -45,17 +45,16 @@ def received(built: Command) -> list[str]:
         "python train.py a#b a~b",
     ],
 )
-def test_plain_words_need_no_shell(typed: str) -> None:
-    assert not needs_shell(typed)
+def test_needs_shell_plain_words_is_false(command: str) -> None:
+    assert not needs_shell(command)
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
         "cd src && python train.py",
         "python train.py | tee log",
         "python train.py > log",
-        "python train.py; true",
         "python train.py $HOME",
         'python train.py "$HOME"',
         "python train.py `nproc`",
@@ -63,110 +62,94 @@ def test_plain_words_need_no_shell(typed: str) -> None:
         "SEED=1 python train.py",
         "exec python train.py",
         "python train.py ~/data",
-        "python train.py # as last time",
-        "python a.py\npython b.py",
+        "python train.py # as before",
         "python train.py & wait",
         "python train.py \\\n  --epochs 10",
         'python train.py "\\$5"',
         'python train.py "\\`x\\`"',
-        "exit 3",
-        ": nothing",
         "command python train.py",
     ],
 )
-def test_what_only_a_shell_understands_runs_in_one(typed: str) -> None:
-    assert needs_shell(typed)
-    words = build_command(typed, (), ALONE).words
-    assert words[words.index("--no-python") + 1 :] == ("sh", "-c", typed.replace("$", "$$$$"))
+def test_needs_shell_special_character_runs_shell(command: str) -> None:
+    assert needs_shell(command)
+    words = build_command(command, (), ALONE).words
+    assert words[words.index("--no-python") + 1 :] == ("sh", "-c", command.replace("$", "$$$$"))
 
 
-def test_torchrun_around_the_words() -> None:
+def test_build_command_plain_program_runs_under_torchrun() -> None:
     built = build_command("python train.py", ("--lr", "1"), ALONE)
     assert built.words == (
         "torchrun", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29500",
         "--rdzv-id=u1-0", "--max-restarts=0", "--tee=3", "--no-python", "python", "train.py", "--lr", "1",
     )  # fmt: skip
-    # A worker that is early waits longer than torch's 60 s.
+    # torch's own timeout is 60 s.
     assert built.environment == {"PET_RDZV_CONF": "join_timeout=604800,read_timeout=604800"}
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
         "torchrun train.py",
         "/opt/conda/bin/torchrun train.py",
         "python -m torch.distributed.run train.py",
         "python3.11 -m torch.distributed.launch train.py",
         "cd src && torchrun train.py",
-        "cd src; python -m torch.distributed.run train.py",
-        # Python's options, and torchrun as its script.
+        # Options of Python, and torchrun as its script.
         "python -u -m torch.distributed.run train.py",
         "python -W ignore -Xfaulthandler -um torch.distributed.run train.py",
         "python -OOmtorch.distributed.run train.py",
         "python /opt/conda/bin/torchrun train.py",
-        "A=1 python -u -m torch.distributed.run train.py",
         # Programs that run others.
         "env A=1 torchrun train.py",
         "env -u A B=1 /usr/bin/env torchrun train.py",
-        "exec torchrun train.py",
         "time nice -n 5 torchrun train.py",
         "timeout -k 5 3600 torchrun train.py",
         "numactl --cpunodebind=0 -m 0 torchrun train.py",
-        "stdbuf -oL torchrun train.py",
-        "uv run torchrun train.py",
         "uv --directory src run --frozen --with torch -- torchrun train.py",
         "uv run -m torch.distributed.run train.py",
-        "poetry run python -u -m torch.distributed.run train.py",
         "conda run -n a --no-capture-output torchrun train.py",
         "nsys profile -o trace -t cuda torchrun train.py",
-        # Shells in words.
+        # Inline scripts.
         "bash -c 'torchrun train.py'",
-        "bash -lc 'cd src && torchrun train.py'",
         "sh -e -o pipefail -c 'exec torchrun train.py'",
         """bash -c "sh -c 'torchrun train.py'" """,
         "eval 'torchrun train.py'",
         "eval torchrun train.py",
-        # What only a shell takes apart.
+        # Syntax of a shell.
         "export A=1\ntorchrun train.py",
         "cd src # as ever\ntorchrun train.py",
         "cd src && \\\n  torchrun \\\n  train.py",
-        "torchrun \\\n  train.py",
         "if [ -d src ]; then cd src; fi; torchrun train.py",
-        "if true; then torchrun train.py; fi",
         "for i in 1 2; do torchrun train.py; done",
         "run() { torchrun train.py; }; run",
         "(cd src; exec torchrun train.py)",
-        "torchrun train.py 2>&1 | tee log",
         ">log 2>&1 torchrun train.py",
         "torchrun --nproc-per-node $(nproc) train.py",
         "N=$(nproc)0 PATH=`pwd`:$PATH torchrun train.py",
         "$(which torchrun) train.py",
         'python "$(command -v torchrun)" train.py',
         "${PYTHON:-python} -u -m torch.distributed.run train.py",
-        # Here-documents, sums and conditions on the way.
+        # Here-documents, arithmetic and conditions.
         "cat <<END; torchrun train.py\nwords\nEND",
         "cat >a <<A >b <<-'B C'\nit's\nB C\nA\n\tA\n\tB C\ntorchrun train.py",
-        "cat <<\\END\n$(\nEND\ntorchrun train.py",
         "N=$(cat <<END\n'\nEND\n) torchrun train.py",
         "cat <<< word\ntorchrun train.py",
-        "bash <<END\ntorchrun train.py\nEND",
         "/bin/bash -eu <<'END' | tee log\ncd src\nexec torchrun train.py\nEND\n",
-        "torchrun train.py --steps $((1<<2))",
         "N=$(((1 << 2) * (3 + (1)))) torchrun train.py",
         "for ((i = 1 << 2; i; i--)); do torchrun train.py; done",
         "$((cd src; pwd); nproc) ; torchrun train.py",
         "[[ -d src && ! -d lib ]] && torchrun train.py",
         "L=(a b) torchrun train.py",
-        # Behind a variable.
+        # After a variable.
         "$PREFIX torchrun train.py",
         "$HOME/bin/torchrun train.py",
         "${PYTHON:-/usr/bin/python} -m torch.distributed.run train.py",
-        # As far as it can be read.
+        # The parser stops at an open quote.
         "torchrun train.py # don't\necho 'open",
     ],
 )
-def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) -> None:
-    built = build_command(typed, (), ALONE)
+def test_build_command_own_torchrun_gets_environment(command: str) -> None:
+    built = build_command(command, (), ALONE)
     assert "--no-python" not in built.words
     assert built.environment["PET_NNODES"] == "1"
     assert built.environment["PET_RDZV_ID"] == "u1-0"
@@ -175,7 +158,7 @@ def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) ->
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
         "python torchrun_demo.py",
         "python train.py torchrun",
@@ -187,7 +170,6 @@ def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) ->
         "uv pip list torchrun",
         "bash -c 'echo torchrun starts; python train.py'",
         "cd torchrun && python train.py",
-        "cd examples/torchrun && python train.py",
         "echo torchrun starts; python train.py",
         "echo '; torchrun' ; python train.py",
         "echo $(nproc) torchrun `nproc` torchrun; python train.py",
@@ -195,17 +177,13 @@ def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) ->
         "python train.py # torchrun is around it",
         "python train.py a#b; : ; true torchrun_demo",
         "command -v torchrun && python train.py",
-        "which torchrun; python train.py",
         "pip install torchrun && python train.py",
         "$PYTHON train.py",
         "$PYTHON train.py torchrun",
-        "$PYTHON train.py # by torchrun or so",
         "python recipes/torchrun --steps 4",
-        # Documents, sums, conditions and arrays.
+        # Here-documents, arithmetic, conditions and arrays.
         "python train.py --steps $((1<<2)) --fail-at -1 # via torchrun",
-        "python train.py --steps $((1<<20)) --launcher torchrun",
         "((N = 1 << 2)); python train.py torchrun # torchrun train.py",
-        "cat > NOTES <<EOF\nstart it by torchrun train.py\nEOF\npython train.py --steps 4",
         "cat > NOTES <<EOF\ntorchrun train.py\nEOF\npython train.py --steps 4",
         "cat > NOTES <<- \\\n 'E F'; python train.py\ntorchrun train.py\n\tE F\n",
         "cat <<A <<B\nB\ntorchrun a.py\nA\ntorchrun b.py\nB\npython train.py",
@@ -217,12 +195,12 @@ def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) ->
         "# don't\npython train.py \"open; torchrun train.py",
     ],
 )
-def test_a_word_that_only_looks_like_torchrun(typed: str) -> None:
-    assert "--no-python" in build_command(typed, (), ALONE).words
+def test_build_command_word_torchrun_elsewhere_is_ignored(command: str) -> None:
+    assert "--no-python" in build_command(command, (), ALONE).words
 
 
 @pytest.mark.parametrize(
-    ("typed", "args", "own"),
+    ("command", "args", "own"),
     [
         ("env", ("A=1", "torchrun", "train.py"), True),
         ("bash -c", ("torchrun train.py",), True),
@@ -233,52 +211,47 @@ def test_a_word_that_only_looks_like_torchrun(typed: str) -> None:
         ("cd src && python train.py", ("; torchrun", "torchrun"), False),
     ],
 )
-def test_arguments_are_words_of_the_command(typed: str, args: tuple[str, ...], own: bool) -> None:
-    assert ("--no-python" not in build_command(typed, args, ALONE).words) == own
+def test_build_command_args_are_words_of_command(command: str, args: tuple[str, ...], own: bool) -> None:
+    assert ("--no-python" not in build_command(command, args, ALONE).words) == own
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
         "env -a " * 4000 + "x",
-        "uv -a run -b " * 2000 + "x",
-        "eval env -a " * 2000 + "x",
         "env " + "-o sh " * 5000 + "-c 'sh -o sh -c x'",
         "$(" * 9000 + ")" * 9000,
         "`" * 30000,
         "uv run -a uv -b run -c;" * 1300,
         "$(which " * 3000,
         "$((" * 9000,
-        "$((1)" * 6000,
-        "$((" + "()" * 15000,
         "((" * 9000 + "))" * 9000,
         "bash <<a\n" * 3000,
-        "".join(f"bash <<a{each}\n" for each in range(3000)),
         "bash " + "-a " * 5000 + "<<a " * 4000 + "\n",
         "".join(f"cat <<a{each}\na{each}\n" for each in range(3000)),
         "! " * 8000 + "[[ " + "|" * 10000,
     ],
 )
-def test_no_command_takes_long_to_read(typed: str) -> None:
-    began = time.process_time()
-    detect_launcher(typed)
-    assert time.process_time() - began < 2
+def test_detect_launcher_long_command_takes_under_2_s(command: str) -> None:
+    started = time.process_time()
+    detect_launcher(command)
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("end", ["\n", "\n\n  ", " \\\n", " '#'\n", '  "a # b"', " a#b"])
-def test_the_end_of_a_line_keeps_no_argument_from_a_shells_command(tmp_path: Path, end: str) -> None:
+def test_build_command_end_of_line_keeps_args(tmp_path: Path, end: str) -> None:
     """YAML's `command: |` always ends with one."""
-    typed = f"cd {tmp_path} && printf '%s|'{end}"
-    assert check_command(typed, ("--lr", "1")) == ""
-    built = build_command(typed, ("--lr", "1"), ALONE)
-    words = received(built)
+    command = f"cd {tmp_path} && printf '%s|'{end}"
+    assert check_command(command, ("--lr", "1")) == ""
+    built = build_command(command, ("--lr", "1"), ALONE)
+    words = executed(built)
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("--lr|1|")
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
         "cd src && python train.py --workers $(nproc)",
         "cd src && python train.py --workers `nproc`",
@@ -290,14 +263,14 @@ def test_the_end_of_a_line_keeps_no_argument_from_a_shells_command(tmp_path: Pat
         "python train.py --steps $((1 << 2))",
     ],
 )
-def test_a_command_whose_last_word_only_looks_like_an_end_takes_arguments(typed: str) -> None:
-    assert check_command(typed, ("--lr", "1")) == ""
+def test_check_command_end_of_word_takes_args(command: str) -> None:
+    assert check_command(command, ("--lr", "1")) == ""
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
-        "cd src && python train.py # as last time",
+        "cd src && python train.py # as before",
         "cat > run.py <<EOF\nprint(1)\nEOF\n",
         "bash <<EOF\npython train.py\nEOF\n",
         "((N = 1 << 2))",
@@ -308,34 +281,34 @@ def test_a_command_whose_last_word_only_looks_like_an_end_takes_arguments(typed:
         "{ python train.py; }",
     ],
 )
-def test_a_command_whose_end_takes_no_arguments_is_refused_with_some(typed: str) -> None:
-    assert check_command(typed) == ""
-    assert "write them into the command" in check_command(typed, ("--lr", "1"))
+def test_check_command_end_without_words_refuses_args(command: str) -> None:
+    assert check_command(command) == ""
+    assert "write them into the command" in check_command(command, ("--lr", "1"))
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("command", "expected"),
     [
         ("echo yes # don't resume", "yes\n"),
         ("cat <<EOF\nit's fine\nEOF\n", "it's fine\n"),
     ],
 )
-def test_a_quote_in_a_comment_or_a_here_document_is_the_shells_matter(typed: str, said: str) -> None:
-    assert check_command(typed) == ""
-    words = received(build_command(typed, (), ALONE))
+def test_check_command_quote_in_comment_is_accepted(command: str, expected: str) -> None:
+    assert check_command(command) == ""
+    words = executed(build_command(command, (), ALONE))
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout == said
+    assert done.stdout == expected
 
 
-def test_arguments_reach_a_shells_command_as_they_are(tmp_path: Path) -> None:
+def test_build_command_args_with_quotes_stay_unchanged(tmp_path: Path) -> None:
     built = build_command(f"cd {tmp_path} && printf '%s|'", ("a b", "$HOME", "'"), ALONE)
-    words = received(built)
+    words = executed(built)
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == "a b|$HOME|'|"
 
 
 @pytest.mark.parametrize(("rank", "host"), [("0", "1"), ("1", "0"), ("11", "0")])
-def test_one_of_several_serves_the_store_whatever_the_dns_knows(rank: str, host: str) -> None:
+def test_build_command_several_nodes_first_serves_store(rank: str, host: str) -> None:
     built = build_command("python train.py", (), SEVERAL)
     assert built.words[:2] == ("sh", "-c")
     prefix = built.words[: built.words.index("torchrun")]
@@ -350,7 +323,7 @@ def test_one_of_several_serves_the_store_whatever_the_dns_knows(rank: str, host:
     assert done.stdout.strip() == f"is_host={host},join_timeout=604800,read_timeout=604800"
 
 
-def test_who_does_not_serve_it_is_reported_nothing() -> None:
+def test_build_command_no_own_store_has_no_shell() -> None:
     for other in (ALONE, replace(SEVERAL, given=True), replace(SEVERAL, backend="etcd-v2")):
         assert build_command("python train.py", (), other).words[0] == "torchrun"
 
@@ -358,18 +331,18 @@ def test_who_does_not_serve_it_is_reported_nothing() -> None:
 @pytest.mark.parametrize(
     ("backend", "word"), [("etcd", "timeout"), ("etcd-v2", "join_timeout"), ("static", "timeout")]
 )
-def test_each_backend_has_its_own_word_for_how_long_to_wait(backend: str, word: str) -> None:
+def test_rendezvous_backend_sets_its_timeout(backend: str, word: str) -> None:
     built = build_command("python train.py", (), replace(SEVERAL, backend=backend, given=True))
     assert built.environment == {"PET_RDZV_CONF": f"{word}={RENDEZVOUS_SECONDS}"}
 
 
-def test_elastic_and_static() -> None:
+def test_rendezvous_elastic_or_static_sets_flags() -> None:
     assert "--nnodes=2:3" in build_command("python x.py", (), replace(SEVERAL, least=2)).words
     static = build_command("torchrun x", (), replace(SEVERAL, backend="static"))
     assert static.environment["PET_NODE_RANK"] == "$(TORCHRUN_NODE_RANK)"
 
 
-def test_a_command_that_is_none() -> None:
+def test_check_command_invalid_command_is_refused() -> None:
     assert check_command("python train.py") == ""
     assert "No closing quotation" in check_command("python 'train.py")
     assert check_command("   ") == "spec.command is '   '; it must be a command, such as python train.py"

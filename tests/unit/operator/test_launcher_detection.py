@@ -1,8 +1,7 @@
-"""Which launcher a command starts, what is put around it, and what of it contradicts the job."""
+"""The launcher of a command, and which of its flags do not fit the job."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -17,45 +16,37 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    ("typed", "named"),
+    ("command", "named"),
     [
         ("accelerate launch train.py", "accelerate launch"),
         ("accelerate launch --num_processes 8 -m own.train", "accelerate launch"),
-        ("/opt/conda/bin/accelerate launch train.py", "accelerate launch"),
         ("accelerate-launch train.py", "accelerate-launch"),
         ("python -m accelerate.commands.launch train.py", "python -m accelerate.commands.launch"),
         ("python -u -m accelerate.commands.accelerate_cli launch train.py", "accelerate launch"),
         ("deepspeed train.py", "deepspeed"),
-        ("deepspeed --num_gpus 8 train.py --deepspeed ds.json", "deepspeed"),
         ("python -m deepspeed.launcher.runner train.py", "python -m deepspeed.launcher.runner"),
         ("python $(which deepspeed) train.py", "deepspeed"),
         ("mpirun -np 8 python train.py", "mpirun"),
         ("mpiexec -n 8 python train.py", "mpiexec"),
         ("horovodrun -np 8 python train.py", "horovodrun"),
-        # Wherever the reader finds torchrun it finds them.
+        # In the same places as torchrun.
         ("cd src && accelerate launch train.py", "accelerate launch"),
         (
             "pip install -r requirements.txt\naccelerate config default\naccelerate launch train.py\n",
             "accelerate launch",
         ),
-        ("env A=1 deepspeed train.py", "deepspeed"),
         ("NCCL_DEBUG=INFO exec deepspeed train.py", "deepspeed"),
-        ("timeout -k 5 3600 deepspeed train.py", "deepspeed"),
         ("bash -c 'cd src && deepspeed train.py'", "deepspeed"),
         ("uv run accelerate launch train.py", "accelerate launch"),
         ("uv run --frozen deepspeed train.py", "deepspeed"),
         ("uv run -m accelerate.commands.launch train.py", "python -m accelerate.commands.launch"),
         ("conda run -n own --no-capture-output deepspeed train.py", "deepspeed"),
-        ("conda run -n own deepspeed train.py", "deepspeed"),
-        ("deepspeed train.py 2>&1 | tee log", "deepspeed"),
         ("if [ -d src ]; then cd src; fi; mpirun python train.py", "mpirun"),
-        # Behind here-documents and sums.
+        # After here-documents and arithmetic.
         ("cat > ds.json <<EOF\n{}\nEOF\ndeepspeed train.py", "deepspeed"),
-        ("cat > a <<-A > b <<'B'\n\tA\nit's\nB\naccelerate launch train.py", "accelerate launch"),
         ("bash <<EOF\naccelerate launch train.py\nEOF", "accelerate launch"),
         ("echo $((1 << 2)); mpirun x y", "mpirun"),
-        ("((N = 1 << 2)); mpirun x y", "mpirun"),
-        # Behind options that have no such value.
+        # After options without a value.
         ("stdbuf -oL deepspeed train.py", "deepspeed"),
         ("numactl --interleave=all deepspeed train.py", "deepspeed"),
         ("sudo -E deepspeed train.py", "deepspeed"),
@@ -71,13 +62,13 @@ pytestmark = pytest.mark.unit
         ("python /opt/conda/bin/deepspeed train.py", "deepspeed"),
     ],
 )
-def test_another_launcher_is_found_by_its_name(typed: str, named: str) -> None:
-    found = detect_launcher(typed)
+def test_detect_launcher_other_launcher_is_found(command: str, named: str) -> None:
+    found = detect_launcher(command)
     assert (found.own_launcher, found.launcher) == (named, "none")
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "command",
     [
         "python train.py --deepspeed ds.json",
         "python deepspeed.py",
@@ -98,47 +89,31 @@ def test_another_launcher_is_found_by_its_name(typed: str, named: str) -> None:
         "LAUNCHER=deepspeed python train.py",
         # Names of packages and environments.
         "uv run --with deepspeed python train.py",
-        "uv run --with deepspeed train.py",
         "uv run --with accelerate --with deepspeed -- python train.py",
         "conda run -n deepspeed python train.py",
-        "conda run -n deepspeed --no-capture-output python train.py",
-        "conda run -n accelerate python train.py",
         "conda run -n mpirun python train.py",
-        "conda run -n accelerate launch train.py",
         "uv run --only-group deepspeed python train.py",
         "nsys profile -o deepspeed python train.py",
         "ncu -o deepspeed python train.py",
         "sudo -u mpirun python train.py",
-        # The user's own, and what is no program.
+        # Scripts of the user, and words that are no programs.
         "python recipes/deepspeed --lr 1",
         "python deepspeed --lr 1",
-        "$PYTHON deepspeed --lr 1",
         "bash -c 'L=(deepspeed mpirun); python train.py'",
         "L=(a\nmpirun x\n); declare -a M+=(deepspeed x); python train.py",
         "[[ $X = a || deepspeed = $X ]] && python train.py",
         "if ! [[ ($X = a) && mpirun = $X ]]; then python train.py; fi",
-        "cat <<END\ndeepspeed train.py\nEND\npython train.py",
         "# don't\npython train.py \"open; deepspeed train.py",
     ],
 )
-def test_a_word_that_only_looks_like_a_launcher(typed: str) -> None:
-    assert detect_launcher(typed).own_launcher in ("", "torchrun")
+def test_detect_launcher_name_elsewhere_is_ignored(command: str) -> None:
+    assert detect_launcher(command).own_launcher in ("", "torchrun")
 
 
-def test_args_are_words_of_the_command() -> None:
+def test_detect_launcher_args_are_words_of_command() -> None:
     assert detect_launcher("accelerate", ("launch", "train.py")).own_launcher == "accelerate launch"
     assert detect_launcher("cd src && exec", ("deepspeed", "train.py")).own_launcher == "deepspeed"
     assert detect_launcher("python train.py", ("accelerate", "launch")).own_launcher == ""
-
-
-@pytest.mark.parametrize(
-    "typed",
-    ["env -a " * 4000 + "x", "eval env -a " * 2000 + "x", "$(" * 9000 + ")" * 9000, "uv -a run -b " * 2000],
-)
-def test_no_command_takes_long_to_judge(typed: str) -> None:
-    began = time.process_time()
-    detect_launcher(typed)
-    assert time.process_time() - began < 2
 
 
 PLAIN = [
@@ -156,8 +131,6 @@ PLAIN = [
     "poetry run python train.py",
     "conda run -n composer python train.py",
     "conda activate own && python train.py",
-    "nice -n 5 python train.py",
-    "timeout -k 5 3600 python train.py",
     "env A=1 python train.py",
     "cd src && pip install -r requirements.txt && exec python train.py | tee log",
     "source .venv/bin/activate && python train.py",
@@ -168,22 +141,23 @@ PLAIN = [
     "bash -c 'set -e; python train.py'",
     "bash <<END\npython train.py\nEND",
     "nvidia-smi; sleep 5",
+    "eval $(ssh-agent); python train.py",
+    "curl -LsSf https://astral.sh/uv/install.sh | sh && uv run train.py",
     "exit 3",
     "wandb login && dvc pull && uv sync && uv run train.py",
     "python -m lightning_app_of_mine.train",
-    "accelerate config default && python train.py",
 ]
 
 
-@pytest.mark.parametrize("typed", PLAIN)
-def test_torchrun_is_put_around_plain_programs(typed: str) -> None:
-    found = detect_launcher(typed)
+@pytest.mark.parametrize("command", PLAIN)
+def test_detect_launcher_plain_program_is_torchrun(command: str) -> None:
+    found = detect_launcher(command)
     assert (found.launcher, found.unknown) == ("torchrun", "")
-    assert "--no-python" in build_command(typed, (), ALONE).words
+    assert "--no-python" in build_command(command, (), ALONE).words
 
 
 @pytest.mark.parametrize(
-    ("typed", "named"),
+    ("command", "named"),
     [
         ("tune run --nproc_per_node 2 full_finetune", "tune run"),
         ("python -m torchtune._cli.tune run x", "python -m torchtune._cli.tune"),
@@ -197,7 +171,7 @@ def test_torchrun_is_put_around_plain_programs(typed: str) -> None:
         ("cd src && uv run tune run x", "tune run"),
         ("env A=1 nice tune run x", "tune run"),
         ("timeout -k 5 3600 tune run x", "tune run"),
-        ("python /opt/venv/bin/tune run x", "tune"),
+        ("python /opt/venv/bin/tune run x", "tune run"),
         ("./train", "./train"),
         ("bash train.sh", "train.sh"),
         ("bash -x scripts/train.sh --lr 1", "scripts/train.sh"),
@@ -209,18 +183,19 @@ def test_torchrun_is_put_around_plain_programs(typed: str) -> None:
         ("srun python train.py", "srun python"),
         ("bash -c 'tune run x'", "tune run"),
         ("source train.sh", "train.sh"),
+        ("conda run -n accelerate launch train.py", "launch"),
     ],
 )
-def test_nothing_is_put_around_what_is_not_known(typed: str, named: str) -> None:
-    found = detect_launcher(typed)
+def test_detect_launcher_unknown_program_is_none(command: str, named: str) -> None:
+    found = detect_launcher(command)
     assert (found.launcher, found.unknown) == ("none", named)
-    built = build_command(typed, (), ALONE)
+    built = build_command(command, (), ALONE)
     assert "--no-python" not in built.words
     assert built.environment["PET_NNODES"] == "1"
-    assert "--no-python" in build_command(typed, (), ALONE, "torchrun").words
+    assert "--no-python" in build_command(command, (), ALONE, "torchrun").words
 
 
-def test_launcher_of_the_job_is_stronger_than_what_is_detected() -> None:
+def test_build_command_launcher_spec_overrides_detection() -> None:
     assert "--no-python" not in build_command("python train.py", (), ALONE, "none").words
     assert "It must be none" in check_command("torchrun train.py", (), "torchrun")
     assert check_command("torchrun train.py", (), "none") == ""
@@ -245,7 +220,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize(
-    ("typed", "own_launcher", "unknown", "place"),
+    ("command", "own_launcher", "unknown", "place"),
     [
         ("bash train.sh", "torchrun", "", "train.sh"),
         ("sh train.sh 8", "torchrun", "", "train.sh"),
@@ -269,21 +244,23 @@ SCRIPTS = {
         ("bash other.sh", "", "other.sh", ""),
     ],
 )
-def test_scripts_of_the_workspace_are_read(typed: str, own_launcher: str, unknown: str, place: str) -> None:
-    found = detect_launcher(typed, (), SCRIPTS.get)
+def test_detect_launcher_script_in_workspace_is_read(
+    command: str, own_launcher: str, unknown: str, place: str
+) -> None:
+    found = detect_launcher(command, (), SCRIPTS.get)
     assert (found.own_launcher, found.unknown, found.place) == (own_launcher, unknown, place)
     assert found.launcher == ("none" if own_launcher or unknown else "torchrun")
 
 
-def test_reading_scripts_ends() -> None:
-    asked = []
+def test_detect_launcher_many_scripts_stops_reading() -> None:
+    read_names = []
 
     def read(name: str) -> str:
-        asked.append(name)
-        return f"bash x{len(asked)}.sh\n" * 3
+        read_names.append(name)
+        return f"bash x{len(read_names)}.sh\n" * 3
 
     assert detect_launcher("bash x.sh", (), read).launcher == "none"
-    assert len(asked) < 100
+    assert len(read_names) < 100
 
 
 TWO = JobShape(nodes=2, minimum=2, processes=8, backend="c10d")
@@ -293,7 +270,7 @@ ON_CPUS = JobShape(nodes=2, minimum=2, processes=None, backend="c10d")
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("command", "expected"),
     [
         ("torchrun --standalone train.py", "--standalone"),
         ("torchrun --standalone --nproc-per-node 8 train.py", "--standalone"),
@@ -302,6 +279,7 @@ ON_CPUS = JobShape(nodes=2, minimum=2, processes=None, backend="c10d")
         ("torchrun --nnodes 1:1 train.py", "--nnodes=1:1"),
         ("torchrun --nnodes 1:2 train.py", "--nnodes=1:2"),
         ("torchrun --tee 3 --nnodes 4 train.py", "--nnodes=4"),
+        ("torchrun -t 3 --no-python --nnodes 4 train.py", "--nnodes=4"),
         ("torchrun --nproc-per-node=4 train.py", "--nproc-per-node=4"),
         ("torchrun --nproc_per_node 4 train.py", "--nproc-per-node=4"),
         ("torchrun --nproc 4 train.py", "--nproc-per-node=4"),
@@ -311,18 +289,12 @@ ON_CPUS = JobShape(nodes=2, minimum=2, processes=None, backend="c10d")
         ("torchrun --rdzv-backend static train.py", "--rdzv-backend=static"),
         ("python -m torch.distributed.run --nnodes=1 train.py", "--nnodes=1"),
         ("python -u -m torch.distributed.launch --nproc_per_node=2 train.py", "--nproc-per-node=2"),
-        ("env X=1 torchrun --standalone train.py", "--standalone"),
         ("bash -c 'torchrun --standalone train.py'", "--standalone"),
         ("sh -c 'cd src; exec torchrun --nnodes=1 train.py'", "--nnodes=1"),
-        ("exec torchrun --nnodes=1 train.py", "--nnodes=1"),
-        ("nice -n 5 torchrun --nnodes=1 train.py", "--nnodes=1"),
-        ("uv run torchrun --nnodes=1 train.py", "--nnodes=1"),
-        ("poetry run torchrun --nnodes=1 train.py", "--nnodes=1"),
         ("conda run -n own torchrun --nnodes=1 train.py", "--nnodes=1"),
         ("PET_NNODES=1 torchrun train.py", "PET_NNODES=1"),
         ("export PET_NNODES=1; torchrun train.py", "PET_NNODES=1"),
         ("env -S 'torchrun --nnodes=1' train.py", "--nnodes=1"),
-        ("busybox sh -c 'torchrun --nnodes=1 train.py'", "--nnodes=1"),
         ("(cd src; uvx torchrun --nnodes=1 train.py) || true", "--nnodes=1"),
         ("bash words.sh", "--nnodes=1"),
         ("N=1; torchrun --nnodes=$N train.py", "--nnodes=1"),
@@ -342,14 +314,14 @@ ON_CPUS = JobShape(nodes=2, minimum=2, processes=None, backend="c10d")
         ("colossalai run train.py", "starts colossalai run"),
     ],
 )
-def test_launcher_that_contradicts_two_nodes_is_refused(typed: str, said: str) -> None:
-    place, wrong = find_flag_conflict(detect_launcher(typed, (), SCRIPTS.get), TWO)
-    assert said in wrong
-    assert place == (typed.removeprefix("bash ") if typed.endswith(".sh") else "")
+def test_find_flag_conflict_wrong_flag_is_named(command: str, expected: str) -> None:
+    place, wrong = find_flag_conflict(detect_launcher(command, (), SCRIPTS.get), TWO)
+    assert expected in wrong
+    assert place == (command.removeprefix("bash ") if command.endswith(".sh") else "")
 
 
 @pytest.mark.parametrize(
-    ("typed", "shape"),
+    ("command", "shape"),
     [
         ("torchrun train.py", TWO),
         ("torchrun --nnodes=2 --nproc-per-node=8 train.py", TWO),
@@ -374,11 +346,11 @@ def test_launcher_that_contradicts_two_nodes_is_refused(typed: str, said: str) -
         ("export PET_NNODES=1; torchrun --nnodes=2 train.py", TWO),
     ],
 )
-def test_launcher_that_fits_the_job_is_not_refused(typed: str, shape: JobShape) -> None:
-    assert find_flag_conflict(detect_launcher(typed), shape) == ("", "")
+def test_find_flag_conflict_matching_flags_is_empty(command: str, shape: JobShape) -> None:
+    assert find_flag_conflict(detect_launcher(command), shape) == ("", "")
 
 
-def test_launcher_none_takes_a_launcher_with_flags_of_its_own_for_the_nodes() -> None:
+def test_find_flag_conflict_launcher_none_accepts_own_nodes() -> None:
     own = "accelerate launch --num_machines 2 --machine_rank $TORCHRUN_NODE_RANK train.py"
     assert find_flag_conflict(detect_launcher(own), TWO, "none") == ("", "")
     wrong = "accelerate launch --num_machines 1 train.py"
@@ -386,7 +358,7 @@ def test_launcher_none_takes_a_launcher_with_flags_of_its_own_for_the_nodes() ->
 
 
 @pytest.mark.parametrize(
-    ("of_job", "said"),
+    ("spec", "expected"),
     [
         (
             {"command": "torchrun --standalone train.py"},
@@ -405,21 +377,21 @@ def test_launcher_none_takes_a_launcher_with_flags_of_its_own_for_the_nodes() ->
         ({"command": "torchrun train.py", "launcher": "torchrun"}, "spec.launcher: is torchrun"),
     ],
 )
-def test_a_job_that_is_contradicted_fails_before_the_first_pod(of_job: dict[str, Any], said: str) -> None:
-    life = Life({**of_job, "numNodes": 2})
+def test_reconcile_launcher_conflict_fails_before_pods(spec: dict[str, Any], expected: str) -> None:
+    life = Life({**spec, "numNodes": 2})
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
-    assert said in life.status["message"]
+    assert expected in life.status["message"]
     assert life.names("Job") == []
 
 
-def test_a_job_of_one_node_may_be_standalone() -> None:
+def test_reconcile_standalone_on_one_node_starts() -> None:
     life = Life({"command": "torchrun --standalone train.py", "numNodes": 1, "numGPUs": 8})
     life.reconcile()
     assert life.names("Job")
 
 
-def test_a_size_that_the_running_command_contradicts_is_not_taken() -> None:
+def test_reconcile_new_size_with_conflict_keeps_running() -> None:
     life = Life({"command": "torchrun --nnodes=2 train.py", "numNodes": 2, "numGPUs": 16}).run()
     before = life.names("Job")
     life.api.edit("TorchrunJob", "vit", numNodes=4)
@@ -432,7 +404,7 @@ def test_a_size_that_the_running_command_contradicts_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_job", "said"),
+    ("spec", "expected"),
     [
         ({"command": "tune run x"}, "tune run is not known to be a plain program"),
         ({"command": "tune run x", "launcher": "none"}, ""),
@@ -440,8 +412,8 @@ def test_a_size_that_the_running_command_contradicts_is_not_taken() -> None:
         ({"command": "torchrun train.py"}, ""),
     ],
 )
-def test_accepted_says_what_is_started_without_torchrun(of_job: dict[str, Any], said: str) -> None:
-    life = Life(of_job).run()
+def test_reconcile_unknown_program_is_in_accepted(spec: dict[str, Any], expected: str) -> None:
+    life = Life(spec).run()
     (accepted,) = (each for each in life.status["conditions"] if each["type"] == "Accepted")
-    assert (accepted["status"], bool(accepted.get("message"))) == ("True", bool(said))
-    assert said in (accepted.get("message") or "")
+    assert (accepted["status"], bool(accepted.get("message"))) == ("True", bool(expected))
+    assert expected in (accepted.get("message") or "")

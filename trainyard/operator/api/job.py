@@ -278,6 +278,11 @@ class JobSpec(ApiObject):
         return self.distributed.backend or (NCCL if self.num_gpus else GLOO)
 
     @property
+    def literal_variables(self) -> dict[str, str]:
+        """The environment variables with literal values."""
+        return {str(each["name"]): str(each["value"]) for each in self.env if each.get("value") is not None}
+
+    @property
     def size_key(self) -> str:
         """The requested size as text. A job with another size needs another attempt."""
         if self.elastic is not None:
