@@ -19,12 +19,11 @@ from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
-from trainyard.operator.controller import STUCK_SECONDS, Controller
+from trainyard.operator.controller import STUCK_SECONDS, Controller, Watches
 from trainyard.operator.index import ObjectIndex
 from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
-from trainyard.operator.watches import Watches
 
 # In a pod, network policies restrict the access.
 # A cluster has one IP family, that of its API server's address
@@ -80,7 +79,7 @@ async def _serve(
     metrics = Metrics()
     metrics.serve(address, metrics_port)
     index = ObjectIndex()
-    reconciler = Reconciler(objects, ClusterReader(objects, image), phases_of=index.phases_of)
+    reconciler = Reconciler(objects, ClusterReader(objects, image), index=index)
     controller = Controller(objects, reconciler, metrics, index)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     watches = Watches(client, controller, loop)

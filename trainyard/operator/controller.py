@@ -7,12 +7,15 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
-from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client
+from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
-from trainyard.operator.index import Key, ObjectIndex, Requests, object_key
+from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.index import RESOURCES, Key, ObjectIndex, Requests, converter, object_key
 from trainyard.operator.metrics import Metrics
 from trainyard.operator.reconciler import Reconciler
 from trainyard.operator.workqueue import RetryLater, WorkQueue
@@ -27,6 +30,11 @@ RESYNC_SECONDS = 600.0
 HEARTBEAT_SECONDS = 10.0
 # Requests end in less time (trainyard/k8s/client.py: RetryPolicy), and there are eight workers.
 STUCK_SECONDS = 180.0
+
+# A watch without events for this time is replaced.
+_WATCH_SECONDS = 60.0
+_STOP_SECONDS = 2.0
+_NOT_FOUND = 404
 
 _RESYNC = Key("resync", "", "")
 _HEARTBEAT = Key("heartbeat", "", "")
@@ -62,6 +70,10 @@ class Controller:
         for key, after in requests:
             self._queue.add(key, after)
         self._metrics.jobs(self.index.phases())
+
+    def change(self, before: JsonObject | None, after: JsonObject | None) -> None:
+        """Reconcile the jobs and queues that a change of an object concerns."""
+        self.enqueue(self.index.change(before, after))
 
     def beat(self) -> None:
         """Record that the event loop runs."""
@@ -113,14 +125,81 @@ class Controller:
     async def _resync(self) -> float:
         """List all jobs and queues. A watch may be silent without being closed."""
         before = self.index.all_keys()
-        queues = await self._in_thread(lambda: self._objects.list(n.API_VERSION, n.QUEUE_KIND, ""))
-        jobs = await self._in_thread(lambda: self._objects.list(n.API_VERSION, n.JOB_KIND, ""))
+        queues = await self._in_thread(lambda: self._list(n.QUEUE_KIND))
+        jobs = await self._in_thread(lambda: self._list(n.JOB_KIND))
         for item in queues:
-            self.enqueue(self.index.queue(item))
+            meta = item["metadata"]  # the watch may have seen a later state than the list
+            self.enqueue(self.index.queue(self.index.find_queue(meta["namespace"], meta["name"]) or item))
         for item in jobs:
             self.enqueue(self.index.job(item, first=True))
         self.enqueue(self.index.remove(before - {object_key(item) for item in (*queues, *jobs)}))
         return RESYNC_SECONDS
 
+    def _list(self, kind: str) -> list[JsonObject]:
+        return self._objects.read(ListWatch(path=RESOURCES[kind][0], convert=converter(kind)))
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+class Watches:
+    """One informer for each kind.
+
+    The informers keep only the fields that `ObjectIndex` reads. They list and watch again as long as a kind is missing,
+    so KAI Scheduler may be installed at any time.
+    """
+
+    def __init__(self, client: Client, controller: Controller, loop: asyncio.AbstractEventLoop) -> None:
+        self._controller = controller
+        self._loop = loop
+        self._failures: dict[str, str] = {}
+        self._informers = {kind: self._informer(client, kind) for kind in RESOURCES}
+
+    def start(self) -> None:
+        """Start to list and watch. Return when jobs and queues are listed, or can't be listed yet."""
+        for each in self._informers.values():
+            each.start()
+        for kind in (n.JOB_KIND, n.QUEUE_KIND):
+            with suppress(ApiError, ApiUnavailable):
+                self._informers[kind].items()
+
+    def died(self) -> list[str]:
+        """Return the kinds whose watch ended by a fault. Only a new process watches them again."""
+        return [kind for kind, each in self._informers.items() if each.has_died]
+
+    def stop(self) -> None:
+        """Stop all watches and wait a moment for their threads."""
+        for each in self._informers.values():
+            each.stop()
+        until = time.monotonic() + _STOP_SECONDS
+        for each in self._informers.values():
+            each.join(max(0.0, until - time.monotonic()))
+
+    def _informer(self, client: Client, kind: str) -> Informer[JsonObject]:
+        path, selectors = RESOURCES[kind]
+        source = ListWatch(path=path, selectors=selectors, convert=converter(kind))
+
+        def enqueue(before: JsonObject | None, after: JsonObject | None) -> None:
+            self._loop.call_soon_threadsafe(self._controller.change, before, after)
+
+        return Informer(
+            client, source, lambda: self._report(kind), on_change=enqueue, watch_seconds=_WATCH_SECONDS
+        )
+
+    def _report(self, kind: str) -> None:
+        """Tell the index that a kind is listed. Log why one can't be watched, once for each reason.
+
+        A kind that is not installed is none.
+        """
+        failure = ""
+        if self._informers[kind].has_synced:
+            self._loop.call_soon_threadsafe(self._controller.index.mark_synced, kind)
+        try:
+            self._informers[kind].items()
+        except ApiError as error:
+            failure = "" if error.status == _NOT_FOUND else str(error)
+        except Exception as error:  # the informer tries again
+            failure = str(error)
+        if failure and failure != self._failures.get(kind):
+            log.warning("%s can't be watched: %s", kind, failure)
+        self._failures[kind] = failure

@@ -11,10 +11,33 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.observe import OVER
 
+# What is kept of an object.
+_METADATA = ("name", "namespace", "uid", "generation", "deletionTimestamp", "resourceVersion")
+_LABELS = (n.LABEL_JOB, n.LABEL_QUEUE_NAMESPACE, n.LABEL_QUEUE_NAME)
+_SPEC = ("jobQueue", "workspace", "jobDefaults", "kaiQueue", "parentKaiQueue", "queue", "parentQueue")
+_STATUS = ("phase", "reason", "observedGeneration")
+_OF_JOB = (("labelSelector", n.LABEL_JOB),)
+# The kinds, and the resources that the controller watches with their label selectors.
+_TORCHRUN, _KAI = f"/apis/{n.API_VERSION}", f"/apis/{n.KAI_GROUP}"
+RESOURCES = {
+    n.QUEUE_KIND: (f"{_TORCHRUN}/{n.QUEUE_PLURAL}", ()),
+    n.JOB_KIND: (f"{_TORCHRUN}/{n.JOB_PLURAL}", ()),
+    "Job": ("/apis/batch/v1/jobs", _OF_JOB),
+    "Pod": ("/api/v1/pods", _OF_JOB),
+    "Service": ("/api/v1/services", _OF_JOB),
+    "PersistentVolumeClaim": ("/api/v1/persistentvolumeclaims", _OF_JOB),
+    "Queue": (f"{_KAI}/{n.KAI_QUEUE_VERSION}/{n.KAI_QUEUE_PLURAL}", ()),
+    "PodGroup": (f"{_KAI}/{n.KAI_POD_GROUP_VERSION}/{n.KAI_POD_GROUP_PLURAL}", ()),
+}
+WATCHED = frozenset(RESOURCES)
+WATCHED_WITHOUT_KAI = WATCHED - {"Queue", "PodGroup"}
+
 # The delay before a queue counts its jobs, in seconds: the jobs of a queue often change together.
 COUNT_SECONDS = 5.0
 # After a start and at a resync, jobs at rest are reconciled at about this rate, so that others do not wait for them.
 AT_REST_PER_SECOND = 100.0
+# Phases in which a job has no workers.
+IDLE_PHASES = frozenset({"", n.PHASE_PENDING, n.PHASE_SUSPENDED, *n.FINAL_PHASES})
 # The rate of reconciles of finished jobs after a change of their time to live. There may be thousands.
 FINISHED_PER_SECOND = 10.0
 
@@ -31,10 +54,10 @@ Requests = list[tuple[Key, float]]
 
 
 class ObjectIndex:
-    """The jobs and queues, and how they depend on each other.
+    """The jobs and queues, how they depend on each other, and which jobs have objects.
 
     Each method for an event returns the keys to reconcile with their delays in seconds. `draw` returns numbers from 0
-    to 1.
+    to 1. Other threads may read.
     """
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
@@ -48,6 +71,31 @@ class ObjectIndex:
         self._kai_names: dict[Key, str] = {}
         self._kai_parents: dict[Key, str] = {}
         self._kai_queues: dict[str, tuple[Any, Any, bool]] = {}
+        self._queues: dict[Key, JsonObject] = {}
+        self._children: defaultdict[Key, set[tuple[str, str]]] = defaultdict(set)
+        self._workspaces: defaultdict[tuple[str, str], dict[Key, JsonObject]] = defaultdict(dict)
+        self._workspace_of: dict[Key, tuple[str, str]] = {}
+        self._synced: set[str] = set()
+
+    def mark_synced(self, kind: str) -> None:
+        """Record that all objects of a kind are known."""
+        self._synced.add(kind)
+
+    def is_synced(self, kinds: Iterable[str]) -> bool:
+        """Return whether all objects of these kinds are known."""
+        return self._synced.issuperset(kinds)
+
+    def has_children(self, namespace: str, job: str) -> bool:
+        """Return whether an object of this job is known."""
+        return bool(self._children.get(Key(n.JOB_KIND, namespace, job)))
+
+    def find_queue(self, namespace: str, name: str) -> JsonObject | None:
+        """Return a queue as it was last seen; None if it does not exist."""
+        return self._queues.get(Key(n.QUEUE_KIND, namespace, name))
+
+    def jobs_with_workspace(self, namespace: str, digest: str) -> list[JsonObject]:
+        """Return the jobs of a namespace with this workspace: name, workspace and phase."""
+        return list(self._workspaces.get((namespace, digest), {}).copy().values())
 
     def phases(self) -> Mapping[str, int]:
         """Return the number of jobs in each phase; "" is a job without a status."""
@@ -62,6 +110,23 @@ class ObjectIndex:
         """Return all jobs and queues."""
         return {*self._phases, *self._generations}
 
+    def change(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
+        """Apply a change of a watched object, as `converter` keeps it; None if it is not there."""
+        item = after or before
+        if item is None:
+            return []
+        gone, new, kind = after is None, before is None, item["kind"]
+        if kind == n.JOB_KIND:
+            return self.job(item, gone=gone, first=new)
+        elif kind == n.QUEUE_KIND:
+            return self.queue(item, gone=gone)
+        elif kind == "Queue":
+            return self.kai_queue(item, gone=gone)
+        elif kind == "PodGroup":
+            return self.child(item, first=True) if new else self.gang(item, gone=gone)
+        else:
+            return self.child(item, gone=gone, first=new)
+
     def job(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Requests:
         """Add, change or remove a TorchrunJob. `first`: it comes from a list, and may not have changed."""
         key = object_key(item)
@@ -75,6 +140,10 @@ class ObjectIndex:
             self._phase_counts[self._phases[key]] += 1
             self._queue_of[key] = queue
             self._jobs_of[queue].add(key)
+            workspace = field_object(field_object(item, "spec"), "workspace")
+            if isinstance(digest := workspace.get("digest"), str) and digest:
+                self._workspace_of[key] = key.namespace, digest
+                self._workspaces[key.namespace, digest][key] = item
         spread = len(self._phases) / AT_REST_PER_SECOND if first and _is_at_rest(item) else 0.0
         asked = [(key, self._draw() * spread)]
         if queue.name and before != self._phases.get(key):
@@ -90,9 +159,11 @@ class ObjectIndex:
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
         before, lived = self._generations.pop(key, None), self._times_to_live.pop(key, None)
         self._forget_kai(key)
+        self._queues.pop(key, None)
         spec = field_object(item, "spec")
         if not gone:
             self._generations[key] = generation
+            self._queues[key] = item
             self._times_to_live[key] = field_object(spec, "jobDefaults").get("ttlSecondsAfterFinished")
             self._kai_names[key] = str(spec.get("kaiQueue") or "")
             # The parent has a default, so it only matters for a queue with kaiQueue.
@@ -103,24 +174,32 @@ class ObjectIndex:
         finished = self._finished(jobs) if lived != self._times_to_live.get(key) else []
         return [(key, 0.0), *self._unfinished(jobs), *finished]
 
-    def child(self, item: JsonObject, *, first: bool = False) -> Requests:
-        """Return the job of an object with its label.
+    def child(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Requests:
+        """Add, change or remove an object with the label of its job, and return the job.
 
-        `first`: the object comes from a list. The reconcile of its job reads it anyway. But a running pod may belong to
-        a finished job, and keep a node.
+        `first`: the object is new. The job's first reconcile reads it anyway, and so does the one that follows the
+        creation of a worker. But a running pod may belong to a finished job, and keep a node.
         """
         meta = item["metadata"]
-        name = (meta.get("labels") or {}).get(n.LABEL_JOB)
-        is_idle = first and (item.get("kind") != "Pod" or field_object(item, "status").get("phase") in OVER)
-        return (
-            [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name and not is_idle else []
-        )
+        name, kind = (meta.get("labels") or {}).get(n.LABEL_JOB), str(item.get("kind"))
+        if not name:
+            return []
+        key = Key(n.JOB_KIND, str(meta.get("namespace") or ""), name)
+        if not gone:
+            self._children[key].add((kind, meta["name"]))
+        elif key in self._children:
+            self._children[key].discard((kind, meta["name"]))
+            if not self._children[key]:
+                del self._children[key]
+        is_over = kind != "Pod" or field_object(item, "status").get("phase") in OVER
+        is_expected = kind not in self._synced or self._phases.get(key, "") not in IDLE_PHASES
+        return [] if first and is_over and is_expected else [(key, 0.0)]
 
     def gang(self, item: JsonObject, *, gone: bool) -> Requests:
         """Return the job of a PodGroup, and the queues that wait for its deletion before they delete a queue of KAI."""
         name = field_object(item, "spec").get("queue")
         queues = [key for key, named in self._kai_names.items() if gone and named == name]
-        return [*self.child(item), *((key, 0.0) for key in queues)]
+        return [*self.child(item, gone=gone), *((key, 0.0) for key in queues)]
 
     def kai_queue(self, item: JsonObject, *, gone: bool = False) -> Requests:
         """Add, change or remove a queue of KAI. Changes of its status do not matter."""
@@ -152,6 +231,7 @@ class ObjectIndex:
             self._generations.pop(key, None)
             self._times_to_live.pop(key, None)
             self._forget_kai(key)
+            self._queues.pop(key, None)
             queue = self._queue_of.get(key)
             self._forget_job(key)
             asked.append((key, 0.0))
@@ -174,6 +254,11 @@ class ObjectIndex:
         phase = self._phases.pop(key, None)
         if phase is not None:
             self._phase_counts[phase] -= 1
+        workspace = self._workspace_of.pop(key, None)
+        if workspace is not None:
+            del self._workspaces[workspace][key]
+            if not self._workspaces[workspace]:
+                del self._workspaces[workspace]
         queue = self._queue_of.pop(key, None)
         if queue is not None:
             self._jobs_of[queue].discard(key)
@@ -200,3 +285,25 @@ def field_object(item: JsonObject, key: str) -> JsonObject:
     """Return an object in an item; {} for another type, which the reconcile of the item reports."""
     found = item.get(key)
     return found if isinstance(found, dict) else {}
+
+
+def converter(kind: str) -> Callable[[JsonObject], JsonObject]:
+    """Return a function that keeps the fields of an object that the index reads. A queue is kept whole."""
+
+    def convert(item: JsonObject) -> JsonObject:
+        if kind == n.QUEUE_KIND:
+            meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+            return {**item, "apiVersion": n.API_VERSION, "kind": kind, "metadata": meta}
+        meta, labels = item["metadata"], field_object(item["metadata"], "labels")
+        kept = {key: meta[key] for key in _METADATA if key in meta}
+        if kind == "Queue":
+            del kept["resourceVersion"]  # KAI Scheduler updates the status all the time
+        spec, status = field_object(item, "spec"), field_object(item, "status")
+        return {
+            "kind": kind,
+            "metadata": {**kept, "labels": {key: labels[key] for key in _LABELS if key in labels}},
+            "spec": {key: spec[key] for key in _SPEC if key in spec},
+            "status": {key: status[key] for key in _STATUS if key in status},
+        }
+
+    return convert

@@ -36,6 +36,7 @@ from trainyard.operator.completion import (
 )
 from trainyard.operator.context import ReconcileContext, build_context
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
+from trainyard.operator.index import IDLE_PHASES, WATCHED, WATCHED_WITHOUT_KAI, ObjectIndex
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import Cluster, is_ending, trusted_fields
 from trainyard.operator.plan import WARNING, Event, ReconcilePlan, apply_plan
@@ -49,7 +50,7 @@ from trainyard.operator.queue import (
 )
 from trainyard.operator.resources import has_unknown_class
 from trainyard.operator.running import end_attempt, keep_running, replace_attempt
-from trainyard.operator.status import Condition, build_status, merge_conditions, read_status
+from trainyard.operator.status import Condition, JobStatus, build_status, merge_conditions, read_status
 from trainyard.operator.suspension import suspend
 
 # The kinds of a job's objects; PodGroups only with KAI Scheduler.
@@ -114,13 +115,13 @@ class Reconciler:
         *,
         now: Callable[[], float] = time.time,
         ask: Ask = read_progress,
-        phases_of: Callable[[str, str], list[str]] | None = None,
+        index: ObjectIndex | None = None,
     ) -> None:
-        """`phases_of` returns the phases of a queue's jobs; without it, each reconcile of a queue lists the jobs."""
+        """`index` saves reads. Without it, or before it is synced, everything is read from the API server."""
         self._objects = objects
         self._cluster_reader = cluster_reader
         self._now = now
-        self._phases_of = phases_of or self._list_phases
+        self._index = index
         self._progress_poller = ProgressPoller(now, ask)
         self._pools = PoolReader(objects)
         self._pacer = PollPacer()
@@ -137,6 +138,9 @@ class Reconciler:
             self._pacer.pace(path, None)
             return None
         with self._report_rejection(job):
+            known = self._plan_without_children(path, job)
+            if known is not None:
+                return self._pacer.pace(path, self._apply(path, job, known))
             queue = self._read_queue(job)
             pool = pool_to_count(job, queue)
             cluster = self._read_cluster(job, queue, pool)
@@ -152,6 +156,31 @@ class Reconciler:
                 plan = self._plan(path, job, queue, pool, cluster, refused=error.message)
                 requeue_after = self._apply(path, job, plan)
             return self._pacer.pace(path, requeue_after, waits=bool(pool))
+
+    def _plan_without_children(self, path: str, job: JsonObject) -> ReconcilePlan | None:
+        """Return the plan for a job at rest, whose queue and objects are known from the watches.
+
+        It only reports: a watch may be late, so any other plan is made again from fresh reads, and is None here. What a
+        late watch has missed enqueues the job again.
+        """
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        index, gang = self._index, self._cluster_reader.cluster(namespace, claims=False).kai
+        if index is None or not index.is_synced(WATCHED if gang else WATCHED_WITHOUT_KAI):
+            return None
+        if index.has_children(namespace, name) or self._conflicts.get(path):
+            return None
+        status = read_status(job.get("status"))
+        if status.phase not in IDLE_PHASES:
+            return None
+        queue_name = _queue_name(job)
+        queue = index.find_queue(namespace, queue_name) if queue_name else None
+        if pool_to_count(job, queue):
+            return None
+        cluster = self._read_cluster(job, queue, "")
+        plan = plan_job(job, queue, [], cluster, self._now())
+        if _may_be_outdated(job, plan, cluster) or not _only_reports(plan, status):
+            return None
+        return plan
 
     def _plan(
         self,
@@ -204,7 +233,7 @@ class Reconciler:
                 queue,
                 kai_queues,
                 self._dry_run(queue, cluster),
-                self._phases_of(namespace, name),
+                self._read_phases(namespace, name),
                 cluster,
                 self._now(),
                 self._read_kai_objects() if has_unused_kai_queues(queue, kai_queues) else (),
@@ -219,9 +248,8 @@ class Reconciler:
     # --- read
 
     def _read_queue(self, job: JsonObject) -> JsonObject | None:
-        namespace, spec = job["metadata"]["namespace"], job.get("spec")
-        name = spec.get("jobQueue") if isinstance(spec, dict) else None
-        if not isinstance(name, str) or not name:
+        namespace, name = job["metadata"]["namespace"], _queue_name(job)
+        if not name:
             return None
         return self._objects.get(
             f"{collection(n.API_VERSION, n.QUEUE_KIND, namespace)}/{quote(name, safe='')}"
@@ -263,6 +291,9 @@ class Reconciler:
         exists = any((each["kind"], each["metadata"]["name"]) == ("Pod", name) for each in children)
         if exists or not needs_sync_pod(job):
             return ()
+        if self._index is not None and self._index.is_synced((n.JOB_KIND,)):
+            digest = str(job["spec"]["workspace"]["digest"])
+            return nearby_sync_pods(job, self._index.jobs_with_workspace(namespace, digest))
         return nearby_sync_pods(job, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
 
     def _read_progress(self, path: str, job: JsonObject, children: list[JsonObject]) -> JsonObject | None:
@@ -283,7 +314,10 @@ class Reconciler:
         """Read all gangs and queues of KAI: an administrator may have put some into a queue of ours."""
         return [each for kind in (_POD_GROUP, _KAI_QUEUE) for each in self._objects.list(*kind, "")]
 
-    def _list_phases(self, namespace: str, queue: str) -> list[str]:
+    def _read_phases(self, namespace: str, queue: str) -> list[str]:
+        """Return the phases of a queue's jobs."""
+        if self._index is not None:
+            return self._index.phases_of(namespace, queue)
         jobs = self._objects.list(n.API_VERSION, n.JOB_KIND, namespace)
         return [
             str((each.get("status") or {}).get("phase") or "")
@@ -336,6 +370,22 @@ class Reconciler:
 
 def _is_pod_creation(error: ApiError) -> bool:
     return error.method == "POST" and error.path.endswith("/pods")
+
+
+def _queue_name(job: JsonObject) -> str:
+    spec = job.get("spec")
+    name = spec.get("jobQueue") if isinstance(spec, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _only_reports(plan: ReconcilePlan, status: JobStatus) -> bool:
+    """Return whether a plan writes nothing but a report of why a job without workers waits."""
+    if plan.deletions or plan.creations or plan.patches or plan.recount or plan.finalizers is not None:
+        return False
+    if plan.status is None:
+        return True
+    same = (plan.status.get("attempt"), plan.status.get("restarts")) == (status.attempt, status.restarts)
+    return same and plan.status.get("phase") in (n.PHASE_PENDING, n.PHASE_SUSPENDED)
 
 
 def _may_be_outdated(job: JsonObject, plan: ReconcilePlan, cluster: Cluster) -> bool:

@@ -26,7 +26,7 @@ from trainyard.operator.controller import WORKERS
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 NUMBERS = count(1)
-# A silent watch is replaced after 70 s (trainyard/operator/watches.py).
+# A silent watch is replaced after 70 s (trainyard/operator/controller.py).
 SILENT_SECONDS = 100.0
 # In which a controller that does what it should not would do it.
 WRONG_SECONDS = 5.0

@@ -11,6 +11,7 @@ from trainyard.k8s.objects import Objects
 from trainyard.operator import admission
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.index import RESOURCES, ObjectIndex, converter
 from trainyard.operator.reconciler import Reconciler
 
 TEAM = "/namespaces/team"
@@ -80,14 +81,27 @@ def thing(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str,
     return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
 
 
-def settle(objects: Objects) -> None:
+def settle(objects: Objects, index: ObjectIndex | None = None) -> None:
     """Look until nothing is due at once."""
-    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
+    reader = ClusterReader(objects, "tools@sha256:1")
+    reconciler = Reconciler(objects, reader, now=lambda: NOW, index=index)
     for _ in range(30):
         requeue_after = reconciler.job("team", "vit")
         if requeue_after is None or requeue_after > 1:
             return
     raise AssertionError("it comes to no end")
+
+
+def index_of(api: FakeApi) -> ObjectIndex:
+    """What the watches know of the present objects."""
+    index = ObjectIndex()
+    for kind, (path, _) in RESOURCES.items():
+        root, plural = path.rsplit("/", 1)
+        for each, item in list(api.objects.items()):
+            if each.startswith(f"{root}{TEAM}/{plural}/"):
+                index.change(None, converter(kind)(item))
+        index.mark_synced(kind)
+    return index
 
 
 def phase(api: FakeApi) -> str:

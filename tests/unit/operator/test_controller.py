@@ -23,12 +23,11 @@ from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.__main__ import run_until
 from trainyard.operator.cluster_reader import ClusterReader
-from trainyard.operator.controller import STUCK_SECONDS, Controller
-from trainyard.operator.index import Key
+from trainyard.operator.controller import STUCK_SECONDS, Controller, Watches
+from trainyard.operator.index import Key, converter
 from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
-from trainyard.operator.watches import Watches, converter, on_change
 
 pytestmark = pytest.mark.unit
 JOB = Key(n.JOB_KIND, "team", "vit")
@@ -187,7 +186,7 @@ def test_a_new_pod_enqueues_its_job_unless_it_is_finished(phase: str, is_new: bo
         controller = Controller(cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics())
         meta = {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit", "other": "x"}}
         pod = converter("Pod")({"metadata": meta, "status": {"phase": phase}})
-        on_change(controller, None if is_new else {}, pod)
+        controller.change(None if is_new else {}, pod)
         assert len(controller._queue) == enqueued
 
     asyncio.run(main())

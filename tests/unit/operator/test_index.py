@@ -230,3 +230,47 @@ def test_jobs_at_rest_are_reconciled_at_a_rate_after_a_start() -> None:
     it = ObjectIndex(draw=lambda: 1.0)
     delays = [it.job(job(f"vit-{each}", n.PHASE_SUCCEEDED), first=True)[0][1] for each in range(1000)]
     assert max(delays) == 1000 / AT_REST_PER_SECOND
+
+
+@pytest.mark.parametrize(
+    ("synced", "phase", "enqueued"),
+    [(False, "", 0), (True, "", 1), (True, n.PHASE_SUCCEEDED, 1), (True, n.PHASE_RUNNING, 0)],
+)
+def test_child_that_appears_late_enqueues_an_idle_job(synced: bool, phase: str, enqueued: int) -> None:
+    """Its reconcile may have read that the job has no objects."""
+    it = known()
+    it.job(job(phase=phase))
+    if synced:
+        it.mark_synced("Service")
+    meta = {"name": "vit", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}}
+    assert len(it.child({"kind": "Service", "metadata": meta}, first=True)) == enqueued
+
+
+def test_has_children_until_the_last_one_is_gone() -> None:
+    it = known()
+    labels = {n.LABEL_JOB: "vit"}
+    items = [
+        {"kind": kind, "metadata": {"name": "vit", "namespace": "team", "labels": labels}, "spec": {}}
+        for kind in ("Job", "PodGroup")
+    ]
+    for each in items:
+        it.change(None, each)
+        it.change(each, each)
+    for each in items:
+        assert it.has_children("team", "vit")
+        it.change(each, None)
+    assert not it.has_children("team", "vit")
+
+
+def test_jobs_with_workspace_are_those_of_the_digest_and_namespace() -> None:
+    it = known()
+    sent = {**job("sent"), "spec": {"workspace": {"digest": "a"}}}
+    it.job(sent)
+    it.job({**job("other"), "spec": {"workspace": {"digest": "b"}}})
+    it.job({**job("none"), "spec": {"workspace": {"digest": 7}}})
+    assert it.jobs_with_workspace("team", "a") == [sent]
+    assert it.jobs_with_workspace("b", "a") == []
+    it.job({**sent, "spec": {"workspace": {"digest": "b"}}})
+    assert it.jobs_with_workspace("team", "a") == []
+    it.job(sent, gone=True)
+    assert [each["metadata"]["name"] for each in it.jobs_with_workspace("team", "b")] == ["other"]

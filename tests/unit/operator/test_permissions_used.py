@@ -33,9 +33,9 @@ from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.index import RESOURCES
 from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.reconciler import Reconciler
-from trainyard.operator.watches import RESOURCES
 
 pytestmark = pytest.mark.unit
 

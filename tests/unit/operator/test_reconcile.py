@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from typing import Any
@@ -20,6 +21,7 @@ from tests.unit.operator.staged import (
     Killed,
     Mortal,
     finish,
+    index_of,
     outcome,
     phase,
     settle,
@@ -31,6 +33,7 @@ from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
 from trainyard.operator import reconciler
 from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.index import ObjectIndex
 from trainyard.operator.progress import read_progress
 from trainyard.operator.reconciler import Reconciler, plan_job
 
@@ -60,6 +63,82 @@ def test_at_rest_nothing_is_written(api: FakeApi) -> None:
     requeue_after = Mortal(api)
     settle(requeue_after)
     assert requeue_after.writes == 0
+
+
+def change_spec(api: FakeApi, path: str, **spec: Any) -> None:
+    item = api.objects[path]
+    meta = {**item["metadata"], "generation": item["metadata"]["generation"] + 1}
+    api.put(path, {**item, "metadata": meta, "spec": {**item["spec"], **spec}})
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_queue", "reported"),
+    [
+        ({"suspend": True}, {}, n.PHASE_SUSPENDED),
+        ({"jobQueue": "later"}, {}, n.PHASE_PENDING),
+        ({}, {"nodeResources": {"gpus": "many"}}, n.PHASE_PENDING),
+    ],
+)
+def test_reconcile_job_at_rest_reads_only_the_job(
+    api: FakeApi, spec: dict[str, Any], of_queue: dict[str, Any], reported: str
+) -> None:
+    stage(api)
+    change_spec(api, JOB, **spec)
+    change_spec(api, QUEUE, **of_queue)
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, ClusterReader(objects, "t"), now=lambda: NOW, index=index_of(api))
+    reconciler.queue("team", "h100")  # reads the cluster, too
+    api.requests.clear()
+    for _ in range(2):
+        reconciler.job("team", "vit")
+    assert phase(api) == reported
+    reads = [path for method, path, _ in api.requests if method == "GET"]
+    assert reads == [JOB, JOB]
+
+
+def test_reconcile_with_an_index_that_is_not_synced_reads_everything(api: FakeApi) -> None:
+    stage(api)
+    change_spec(api, JOB, suspend=True)
+    settle(Mortal(api), ObjectIndex())
+    assert {QUEUE, PODS} <= {path for _, path, _ in api.requests}
+
+
+@pytest.mark.parametrize("kill", range(1, 8))
+@pytest.mark.parametrize("after", [False, True])
+def test_reconcile_with_a_late_watch_makes_each_object_once(api: FakeApi, kill: int, after: bool) -> None:
+    """The watches have seen none of the job's objects, and an older queue."""
+    stage(api)
+    late = index_of(api)
+    change_spec(api, QUEUE, image="team/pytorch:2")
+    with contextlib.suppress(Killed):
+        settle(Mortal(api, kill, after=after), late)
+    settle(Mortal(api), late)
+    (made,) = (path for method, path, _ in api.requests if method == "POST" and path.endswith("/jobs"))
+    assert made
+    assert phase(api) == n.PHASE_PROVISIONING
+    image = api.objects[ATTEMPT]["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == "team/pytorch:2"
+    assert api.objects[ATTEMPT]["spec"]["suspend"] is False
+
+
+@pytest.mark.parametrize(("state", "restarts"), [("Running", 0), ("Failed", 1)])
+def test_reconcile_with_a_late_watch_counts_restarts_once(api: FakeApi, state: str, restarts: int) -> None:
+    stage(api)
+    late = index_of(api)
+    settle(Mortal(api), late)
+    workers(api, state, exit_code=1 if state == "Failed" else None)
+    settle(Mortal(api), late)
+    settle(Mortal(api), late)
+    assert api.objects[JOB]["status"]["restarts"] == restarts
+
+
+def test_reconcile_finished_job_with_known_objects_deletes_them(api: FakeApi) -> None:
+    stage(api)
+    settle(Mortal(api))
+    finished = {"phase": n.PHASE_FAILED, "reason": "x", "attempt": 1, "restarts": 1, "observedGeneration": 1}
+    api.put(JOB, {**api.objects[JOB], "status": finished})
+    settle(Mortal(api), index_of(api))
+    assert ATTEMPT not in api.objects
 
 
 def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_again(api: FakeApi) -> None:

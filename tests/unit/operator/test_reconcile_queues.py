@@ -15,6 +15,7 @@ from tests.unit.operator.staged import (
     QUEUE,
     TEAM,
     Mortal,
+    index_of,
     install_kai,
     phase,
     settle_queue,
@@ -144,7 +145,7 @@ def test_queue_with_an_index_counts_its_jobs_without_a_list(api: FakeApi) -> Non
     stage(api)
     objects = Objects(api.client(), n.FIELD_MANAGER)
     reader = ClusterReader(objects, "tools@sha256:1")
-    reconciler = Reconciler(objects, reader, now=lambda: NOW, phases_of=lambda *_: ["Running", ""])
+    reconciler = Reconciler(objects, reader, now=lambda: NOW, index=index_of(api))
     reconciler.queue("team", "h100")
-    assert api.objects[QUEUE]["status"]["jobs"] == {"active": 1, "pending": 1}
+    assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
     assert not [path for _, path, _ in api.requests if path.endswith("/torchrunjobs")]
