@@ -21,7 +21,7 @@ UP_SECONDS = 900.0
 GIVE = """
 import sys
 from pathlib import Path
-from trainyard.cli.given import with_given
+from trainyard.cli.existing_resources import with_given
 from trainyard.stack_files import read
 with_given(read(Path(sys.argv[1])), print)
 """

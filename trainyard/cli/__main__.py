@@ -12,7 +12,6 @@ from pathlib import Path
 from local.guard import ForeignCloudError, NotRunningError
 from local.home import Home
 from local.tools import ToolError
-from trainyard.cli.answers import AnswerError, is_yes, keep_data, nodes
 from trainyard.cli.commands import (
     DeployError,
     check_fabric,
@@ -25,8 +24,10 @@ from trainyard.cli.commands import (
     up,
 )
 from trainyard.cli.engine import EngineError
+from trainyard.cli.engine_run import Interrupted
+from trainyard.cli.existing_resources import GivenError
 from trainyard.cli.follow import FollowError
-from trainyard.cli.given import GivenError
+from trainyard.cli.make_variables import AnswerError, is_yes, keep_data, nodes
 from trainyard.cli.model import ModelError
 from trainyard.cli.node_checks import CheckError
 from trainyard.cli.output import OUTPUT
@@ -35,7 +36,6 @@ from trainyard.cli.program import RefusedError
 from trainyard.cli.protected_data import ProtectedDataError
 from trainyard.cli.runs import RunError
 from trainyard.cli.stack_file import check_name
-from trainyard.cli.watched import Interrupted
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.stack_files import StackFileError
 

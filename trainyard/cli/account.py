@@ -20,7 +20,7 @@ from local.home import Home
 from local.tools import ToolError
 from trainyard.cli.commands import DeployError, pinned_sources, say
 from trainyard.cli.engine import ROOT, state_file
-from trainyard.cli.given import GivenError, with_given
+from trainyard.cli.existing_resources import GivenError, with_given
 from trainyard.cli.stack_file import check_name, for_local_cloud, write
 from trainyard.stack_files import StackFileError, find, read
 

@@ -20,8 +20,9 @@ from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
 from local.nodes import preload
 from local.tools import ensure, module_directory
-from trainyard.cli import official, program
-from trainyard.cli.adopt import identities
+from trainyard.cli import aws_commands, program
+from trainyard.cli.command_lock import turn
+from trainyard.cli.deleted_cluster import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from trainyard.cli.drift import (
     EVENT_LOG,
     EVENT_LOG_VARIABLES,
@@ -32,14 +33,15 @@ from trainyard.cli.drift import (
     find_drift,
 )
 from trainyard.cli.engine import ROOT, Engine, end_leftovers, state_file
+from trainyard.cli.engine_run import Interrupted
+from trainyard.cli.existing_resources import gives_cluster, with_given
 from trainyard.cli.fabric_check import FabricCheck
 from trainyard.cli.follow import Follower, JobGoneError, Run
-from trainyard.cli.given import gives_cluster, with_given
-from trainyard.cli.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from trainyard.cli.model import fetch_model
 from trainyard.cli.next_steps import kubectl, make, places, removed_context, run_end, shown, unwatched
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
+from trainyard.cli.pending_operations import identities
 from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from trainyard.cli.runs import no_run, start_run
@@ -52,12 +54,10 @@ from trainyard.cli.stack_file import (
 )
 from trainyard.cli.summary import RunSummary
 from trainyard.cli.sweep import stack_tags, sweep
-from trainyard.cli.turns import turn
 from trainyard.cli.up_messages import (
     deleted_job_message,
     read_changed_settings,
 )
-from trainyard.cli.watched import Interrupted
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.stack_files import StackFileError, find, read
@@ -84,7 +84,7 @@ def _open_log(home: Home, command: str, stack: str) -> None:
 def up(stack: str, cloud: str) -> int:
     """Deploy, follow the run to its end, say where everything is. Returns the exit code."""
     if cloud == "aws":
-        return official.up(stack)
+        return aws_commands.up(stack)
     started, since = time.monotonic(), time.time()
     document = read(find(stack))
     refuse_foreign(os.environ)
@@ -134,7 +134,7 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
         ProtectedDataError: the stack has protected data and it is not to be kept, or has none.
     """
     if cloud == "aws":
-        return official.down(stack, keep_data)
+        return aws_commands.down(stack, keep_data)
     home = Home()
     refuse_foreign(os.environ, home)
     with turn(home.root / "stacks", say):
@@ -190,7 +190,7 @@ def preview(stack: str, cloud: str) -> int:
     """
     document = read(find(stack))
     program.check(stack)
-    why = official.preview(stack) if cloud == "aws" else _preview_running(stack, document)
+    why = aws_commands.preview(stack) if cloud == "aws" else _preview_running(stack, document)
     if why is None:
         return 0
     say(f"stack {stack}: no plan against its state: {why}. These are all resources of a first up")
@@ -238,7 +238,7 @@ def drift(stack: str, cloud: str) -> int:
     with tempfile.TemporaryDirectory() as directory:
         events = Path(directory) / "events"
         if cloud == "aws":
-            official.drift(stack, events)
+            aws_commands.drift(stack, events)
         else:
             _read_drift(stack, events)
         found = find_drift(events.read_text(errors="replace").splitlines())
@@ -264,7 +264,7 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
         ProtectedDataError: No data is kept, the stack is up, or `confirmed` is not its name.
     """
     if cloud == "aws":
-        return official.delete_data(stack, confirmed)
+        return aws_commands.delete_data(stack, confirmed)
     home = Home()
     refuse_foreign(os.environ, home)
     with turn(home.root / "stacks", say):
@@ -288,7 +288,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     if not 1 <= minimum <= maximum:
         raise DeployError(f"MIN={minimum} MAX={maximum}: MIN must be at least 1 and not above MAX")
     if cloud == "aws":
-        return official.submit(stack, minimum, maximum)
+        return aws_commands.submit(stack, minimum, maximum)
     session = _running(stack)
     home, outputs = session.home, session.engine.outputs()
     _open_log(home, "submit", stack)
@@ -302,7 +302,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
 def check_nodes(stack: str, cloud: str, pool: str) -> int:
     """Check each machine of a pool. Returns 0 if some were checked and all of those are fit."""
     if cloud == "aws":
-        return official.check_nodes(stack, pool)
+        return aws_commands.check_nodes(stack, pool)
     session = _running(stack)
     outputs = session.engine.outputs()
     kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]
@@ -312,7 +312,7 @@ def check_nodes(stack: str, cloud: str, pool: str) -> int:
 def check_fabric(stack: str, cloud: str, pool: str, nodes: int) -> int:
     """Measure the network between nodes of a pool. Return the exit code of `trainer.fabric_check`."""
     if cloud == "aws":
-        return official.check_fabric(stack, pool, nodes)
+        return aws_commands.check_fabric(stack, pool, nodes)
     session = _running(stack)
     outputs = session.engine.outputs()
     kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]

@@ -16,15 +16,15 @@ from typing import Any
 
 from local import backend
 from local.home import Home, write_atomically
-from trainyard.cli.adopt import with_adopted
+from trainyard.cli.disk_space import WholeState
+from trainyard.cli.engine_run import Interrupted, watched
+from trainyard.cli.engine_session import Session, end_recorded
 from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
+from trainyard.cli.pending_operations import with_adopted
 from trainyard.cli.progress import Filter
-from trainyard.cli.salt import discard_foreign
-from trainyard.cli.session import Session, end_recorded
+from trainyard.cli.stack_secrets import discard_foreign
 from trainyard.cli.summary import MAX_ROWS, EngineSummary, deletion_total
-from trainyard.cli.watched import Interrupted, watched
-from trainyard.cli.whole_state import WholeState
 
 ROOT = Path(__file__).resolve().parents[2]
 # In a pipe, the number of resources comes each time that so many more are done.

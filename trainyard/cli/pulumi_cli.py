@@ -21,10 +21,10 @@ from typing import Any
 from local.home import Home
 from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW
 from trainyard.cli.engine import ROOT, EngineError, engine_summary, shown_by
+from trainyard.cli.engine_run import Interrupted, watched
 from trainyard.cli.next_steps import shown, stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.summary import PlanSummary, planned_totals
-from trainyard.cli.watched import Interrupted, watched
 from trainyard.stack_files import SALT, display_name, is_example, path_of, read
 
 # pulumi.com/docs/iac/cli/environment-variables

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.cli.salt import replace, without_keys
+from trainyard.cli.stack_secrets import replace, without_keys
 from trainyard.stack_files import SALT, StackFileError
 
 JsonObject = dict[str, Any]

@@ -29,7 +29,7 @@ from tests.integration.local.account import Inventory, inventory, without
 from tests.integration.local.conftest import Command, run
 from tests.seed import of_run
 from trainyard.cli.engine import ROOT, Engine
-from trainyard.cli.session import Session
+from trainyard.cli.engine_session import Session
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
 

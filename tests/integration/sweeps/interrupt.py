@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.account import things
 from tests.integration.sweeps.plan import Interruption, Outcome, commit
 from tests.world import UP_SECONDS, World, WorldError
-from trainyard.cli.session import Session
+from trainyard.cli.engine_session import Session
 
 POLL_SECONDS = 0.02
 DONE = {"up": " created (", "destroy": " deleted ("}

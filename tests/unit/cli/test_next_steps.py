@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from local.home import CHECKOUT, Home
-from trainyard.cli import commands, official
+from trainyard.cli import aws_commands, commands
+from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.follow import Follower, Result
 from trainyard.cli.next_steps import make, places, run_end
-from trainyard.cli.watched import Interrupted
 
 pytestmark = pytest.mark.unit
 
@@ -79,9 +79,9 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands._Sessio
     monkeypatch.setattr(commands, "start_run", lambda *_arguments: "launch-r2")
     monkeypatch.setattr("trainyard.cli.sign_in.check", lambda _stack: None)
     monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(official, "start_run", lambda *_arguments: "launch-r2")
-    monkeypatch.setattr(official, "_outputs", lambda _stack: OUTPUTS)
-    monkeypatch.setattr(official, "_kubeconfig", lambda _outputs, folder: folder / "kubeconfig")
+    monkeypatch.setattr(aws_commands, "start_run", lambda *_arguments: "launch-r2")
+    monkeypatch.setattr(aws_commands, "_outputs", lambda _stack: OUTPUTS)
+    monkeypatch.setattr(aws_commands, "_kubeconfig", lambda _outputs, folder: folder / "kubeconfig")
     return session
 
 
@@ -125,7 +125,7 @@ def test_a_submitted_run_is_shown_by_its_launchers_log(stopped: commands._Sessio
 @pytest.mark.usefixtures("stopped")
 def test_a_submitted_run_on_aws_is_shown_by_its_launchers_log() -> None:
     with pytest.raises(Interrupted) as told:
-        official.submit("dev", 1, 2)
+        aws_commands.submit("dev", 1, 2)
     assert str(told.value) == (
         "stopped watching; run r2 goes on: `kubectl logs -n training -f job/launch-r2` shows it, "
         "`make down STACK=dev` ends it"

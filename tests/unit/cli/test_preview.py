@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.cli import commands, official
+from trainyard.cli import aws_commands, commands
 from trainyard.cli.engine import Engine, EngineError
 
 pytestmark = pytest.mark.unit
@@ -45,7 +45,7 @@ def test_without_a_state_everything_is_listed_and_the_reason_given(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(official.sign_in, "_missing", lambda _environment: "pulumi is not logged in")
+    monkeypatch.setattr(aws_commands.sign_in, "_missing", lambda _environment: "pulumi is not logged in")
     assert commands.preview("dev", cloud) == 0
     assert ran == [("preview", "preview")]
     reason = "not logged in" if cloud == "aws" else "the local cloud is not running"
@@ -59,9 +59,9 @@ def test_signed_in_the_official_engine_plans_against_its_state(
 ) -> None:
     asked: list[tuple[str, ...]] = []
     state = {"resources": [{"type": "aws:ec2/vpc:Vpc", "custom": True}]}
-    monkeypatch.setattr(official.sign_in, "check", lambda *_words: None)
-    monkeypatch.setattr(official, "_deployment", lambda _stack: state)
-    monkeypatch.setattr(official.pulumi_cli, "run", lambda *words: asked.append(words))
+    monkeypatch.setattr(aws_commands.sign_in, "check", lambda *_words: None)
+    monkeypatch.setattr(aws_commands, "_deployment", lambda _stack: state)
+    monkeypatch.setattr(aws_commands.pulumi_cli, "run", lambda *words: asked.append(words))
     assert commands.preview("dev", "aws") == 0
     assert asked == [("dev", "preview")]
     assert ran == []
@@ -77,8 +77,8 @@ def test_stack_that_was_never_up_has_no_plan(
             raise EngineError("stack dev can't be read: no stack named 'dev' found")
         return deployed
 
-    monkeypatch.setattr(official.sign_in, "check", lambda *_words: None)
-    monkeypatch.setattr(official, "_deployment", deployment)
+    monkeypatch.setattr(aws_commands.sign_in, "check", lambda *_words: None)
+    monkeypatch.setattr(aws_commands, "_deployment", deployment)
     assert commands.preview("dev", "aws") == 0
     assert ran == [("preview", "preview")]
 

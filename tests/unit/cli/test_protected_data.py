@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.cli import official
+from trainyard.cli import aws_commands
 from trainyard.cli.__main__ import EXPECTED, parser
 from trainyard.cli.protected_data import (
     ProtectedDataError,
@@ -94,12 +94,12 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_on_aws_nothing_is_asked_of_the_engine_before_the_refusal(pulumi: Path) -> None:
     with pytest.raises(ProtectedDataError, match="KEEP_DATA=1"):
-        official.down("train")
+        aws_commands.down("train")
     assert "destroy" not in pulumi.read_text()
 
 
 def test_on_aws_the_engine_leaves_what_is_protected(pulumi: Path) -> None:
-    assert official.down("train", keep_data=True) == 0
+    assert aws_commands.down("train", keep_data=True) == 0
     plan, destroy = pulumi.read_text().splitlines()[-2:]
     assert plan.startswith("destroy --preview-only --refresh --exclude-protected ")
     assert destroy.startswith("destroy --refresh --exclude-protected --yes ")
@@ -155,7 +155,7 @@ def test_state_with_deletion_allowed_deletes_content() -> None:
 
 def test_on_aws_kept_data_is_destroyed(pulumi: Path) -> None:
     (pulumi.parent / "state.json").write_text(json.dumps({"version": 3, "deployment": KEPT}))
-    assert official.delete_data("train", "train") == 0
+    assert aws_commands.delete_data("train", "train") == 0
     commands = [line.split()[:2] for line in pulumi.read_text().splitlines()]
     assert commands == [["stack", "export"], ["stack", "import"], ["destroy", "--yes"]]
 
@@ -163,5 +163,5 @@ def test_on_aws_kept_data_is_destroyed(pulumi: Path) -> None:
 def test_on_aws_unconfirmed_data_stays(pulumi: Path) -> None:
     (pulumi.parent / "state.json").write_text(json.dumps({"version": 3, "deployment": KEPT}))
     with pytest.raises(ProtectedDataError, match="CONFIRM=train"):
-        official.delete_data("train", "")
+        aws_commands.delete_data("train", "")
     assert pulumi.read_text().splitlines() == ["stack export --stack train"]

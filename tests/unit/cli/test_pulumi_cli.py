@@ -14,8 +14,8 @@ import pytest
 
 from trainyard.cli import pulumi_cli
 from trainyard.cli.engine import EngineError
+from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.output import OUTPUT
-from trainyard.cli.watched import Interrupted
 
 pytestmark = pytest.mark.unit
 

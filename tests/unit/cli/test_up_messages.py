@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.cli import follow, official, up_messages
+from trainyard.cli import aws_commands, follow, up_messages
 from trainyard.cli.follow import Follower, FollowError, JobGoneError, Run
 from trainyard.cli.up_messages import (
     NODE_POOL,
@@ -130,17 +130,17 @@ def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
         raise JobGoneError("gone")
 
     for name in ("use_profile", "_check_pools"):
-        monkeypatch.setattr(official, name, lambda *_words: None)
-    monkeypatch.setattr(official, "_deployment", lambda _stack: {})
+        monkeypatch.setattr(aws_commands, name, lambda *_words: None)
+    monkeypatch.setattr(aws_commands, "_deployment", lambda _stack: {})
     for name in ("must_confirm", "open_log", "change"):
-        monkeypatch.setattr(official.pulumi_cli, name, lambda *_words, **_more: None)
-    monkeypatch.setattr(official.program, "check", lambda *_words: None)
-    monkeypatch.setattr(official.program, "preflight", lambda *_words: None)
-    monkeypatch.setattr(official.sign_in, "check", lambda *_words: None)
-    monkeypatch.setattr(official, "_outputs", lambda _stack: outputs)
-    monkeypatch.setattr(official, "_kubeconfig", lambda *_words: None)
-    monkeypatch.setattr(official, "_follow", gone)
-    assert official.up("dev") == 0
+        monkeypatch.setattr(aws_commands.pulumi_cli, name, lambda *_words, **_more: None)
+    monkeypatch.setattr(aws_commands.program, "check", lambda *_words: None)
+    monkeypatch.setattr(aws_commands.program, "preflight", lambda *_words: None)
+    monkeypatch.setattr(aws_commands.sign_in, "check", lambda *_words: None)
+    monkeypatch.setattr(aws_commands, "_outputs", lambda _stack: outputs)
+    monkeypatch.setattr(aws_commands, "_kubeconfig", lambda *_words: None)
+    monkeypatch.setattr(aws_commands, "_follow", gone)
+    assert aws_commands.up("dev") == 0
     *_, line = capsys.readouterr().out.splitlines()
     assert line == deleted_job_message("r2", "launch-r2", "training")
     assert "trainyard:training.runId" in line

@@ -119,7 +119,16 @@ def test_a_time_that_torch_cannot_count_is_refused(name: str, value: str) -> Non
 def test_the_options_are_exactly_these() -> None:
     """Each is a promise to those who use it: adding one means documenting it."""
     assert set(Config.__dataclass_fields__) == {
-        *("epochs", "steps", "batch_size", "micro_batch_size", "data", "model", "sequence_length", "workload"),
+        *(
+            "epochs",
+            "steps",
+            "batch_size",
+            "micro_batch_size",
+            "data",
+            "model",
+            "sequence_length",
+            "workload",
+        ),
         *("learning_rate", "warmup_steps", "weight_decay", "gradient_clip", "seed"),
         *("precision", "compile", "parallel", "bucket_megabytes"),
         *("log_every", "evaluate_every", "metrics_directory", "metrics_port"),

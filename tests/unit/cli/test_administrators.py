@@ -10,7 +10,7 @@ import pytest
 from tests.shipped import shipped
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import stack_file
-from trainyard.cli.given import with_given
+from trainyard.cli.existing_resources import with_given
 
 pytestmark = pytest.mark.unit
 

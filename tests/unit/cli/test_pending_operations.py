@@ -8,7 +8,7 @@ import boto3
 import pytest
 
 from tests.unit.emulator import SESSION, Cloud
-from trainyard.cli.adopt import identities, with_adopted
+from trainyard.cli.pending_operations import identities, with_adopted
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.cli.identities import Finder
+from trainyard.cli.resource_ids import Finder
 
 
 def pending_creations(deployment: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from trainyard.cli.given_cluster import GIVEN_TAG
+from trainyard.cli.existing_cluster import GIVEN_TAG
 from trainyard.cli.next_steps import made_here
 
 PRINCIPAL: Final = re.compile(

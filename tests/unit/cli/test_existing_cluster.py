@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import GIVEN_CLUSTER, settings
-from trainyard.cli.given import GivenError, gives_cluster, with_given
+from trainyard.cli.existing_resources import GivenError, gives_cluster, with_given
 from trainyard.cli.stack_file import Sources, for_local_cloud
 
 pytestmark = pytest.mark.unit

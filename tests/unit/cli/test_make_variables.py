@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.cli.__main__ import EXPECTED, parser
-from trainyard.cli.answers import AnswerError, is_yes, nodes
+from trainyard.cli.make_variables import AnswerError, is_yes, nodes
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from local.cluster.record import Process, read_stat
-from trainyard.cli.session import MARK, Session, end_recorded, started
-from trainyard.cli.watched import watched
+from trainyard.cli.engine_run import watched
+from trainyard.cli.engine_session import MARK, Session, end_recorded, started
 
 pytestmark = pytest.mark.unit
 
@@ -36,8 +36,8 @@ def until(condition: Callable[[], object]) -> None:
 def engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[subprocess.Popen[bytes], Session]]:
-    monkeypatch.setattr("trainyard.cli.session.PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr("trainyard.cli.session.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("trainyard.cli.engine_session.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("trainyard.cli.engine_session.POLL_SECONDS", 0.02)
     process = subprocess.Popen(
         ["bash", "-c", ENGINE], cwd=tmp_path, env={**os.environ, MARK: "m1"}, start_new_session=True
     )
@@ -53,7 +53,7 @@ def engine(
 def test_what_a_killed_engine_leaves_is_ended_by_the_command_that_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.cli.session.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("trainyard.cli.engine_session.PATIENCE_SECONDS", 0.2)
     record, seen = tmp_path / "record", []
 
     def kill() -> None:

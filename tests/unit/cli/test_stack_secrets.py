@@ -13,8 +13,8 @@ import yaml
 
 from local.home import Home
 from trainyard.cli.engine import Engine
-from trainyard.cli.salt import is_of
 from trainyard.cli.stack_file import write
+from trainyard.cli.stack_secrets import is_of
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ import pytest
 from local.plugins.kubernetes.provider import KubernetesProvider
 from local.plugins.provider import DeleteRequest, ProviderError, ReadRequest
 from tests.unit.emulator import REGION, SESSION, Cloud
-from trainyard.cli.gone import gone_cluster
+from trainyard.cli.deleted_cluster import gone_cluster
 
 pytestmark = pytest.mark.unit
 

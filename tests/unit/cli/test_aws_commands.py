@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from local.home import Home
-from trainyard.cli import official
-from trainyard.cli.answers import AnswerError
+from trainyard.cli import aws_commands
 from trainyard.cli.engine import EngineError, state_file
+from trainyard.cli.make_variables import AnswerError
 from trainyard.cli.program import RefusedError
 from trainyard.preflight import command
 from trainyard.preflight.__main__ import run
@@ -43,7 +43,7 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_stacks_cluster_gets_a_kubeconfig_of_its_own(aws: Path, tmp_path: Path) -> None:
     aws.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
-    file = official._kubeconfig(OUTPUTS, tmp_path)
+    file = aws_commands._kubeconfig(OUTPUTS, tmp_path)
     assert file.parent == tmp_path
     said = (tmp_path / "said").read_text().strip()
     assert said == f"eks update-kubeconfig --name trainyard-dev --region us-west-2 --kubeconfig {file}"
@@ -52,7 +52,7 @@ def test_the_stacks_cluster_gets_a_kubeconfig_of_its_own(aws: Path, tmp_path: Pa
 def test_a_refusal_of_the_aws_command_is_one_line_with_its_reason(aws: Path, tmp_path: Path) -> None:
     aws.write_text("#!/bin/sh\necho 'No cluster found\nfor name: trainyard-dev.' >&2; exit 254\n")
     with pytest.raises(EngineError, match="No cluster found for name: trainyard-dev") as refused:
-        official._kubeconfig(OUTPUTS, tmp_path)
+        aws_commands._kubeconfig(OUTPUTS, tmp_path)
     assert "\n" not in str(refused.value)
 
 
@@ -68,13 +68,13 @@ def pulumi(aws: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack file has no mistake; to read it takes a process."""
-    monkeypatch.setattr(official.program, "check", lambda _stack, *_more: None)
+    monkeypatch.setattr(aws_commands.program, "check", lambda _stack, *_more: None)
 
 
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (official.program.NOT_ASKED, r"AWS could not be asked for stack dev, .* add CLOUD=local$"),
+        (aws_commands.program.NOT_ASKED, r"AWS could not be asked for stack dev, .* add CLOUD=local$"),
         (1, "make up STACK=dev PREFLIGHT=no$"),
     ],
     ids=("not asked", "something is missing"),
@@ -83,9 +83,9 @@ def test_preflight_that_fails_stops_up_before_the_engine(
     code: int, told: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = subprocess.CompletedProcess([], code)
-    monkeypatch.setattr(official.program.subprocess, "run", lambda *_words, **_options: ended)
+    monkeypatch.setattr(aws_commands.program.subprocess, "run", lambda *_words, **_options: ended)
     with pytest.raises(RefusedError, match=told):
-        official.up("dev")
+        aws_commands.up("dev")
     assert not pulumi.exists()
 
 
@@ -98,11 +98,11 @@ def test_preflight_of_an_unreachable_account_is_not_asked(monkeypatch: pytest.Mo
         "botocore.endpoint.time", SimpleNamespace(sleep=lambda _seconds: None)
     )  # between tries
     monkeypatch.setattr("sys.argv", ["preflight", "--stack", "dev"])
-    assert command.main("trainyard.preflight", "", run) == official.program.NOT_ASKED
+    assert command.main("trainyard.preflight", "", run) == aws_commands.program.NOT_ASKED
 
 
 def test_both_sides_know_the_exit_code_of_an_account_that_can_not_be_asked() -> None:
-    assert official.program.NOT_ASKED == command.NOT_ASKED
+    assert aws_commands.program.NOT_ASKED == command.NOT_ASKED
 
 
 @pytest.fixture
@@ -124,11 +124,11 @@ def log_in(tmp_path: Path, current: str) -> None:
 
 
 COMMANDS: list[Callable[[], int]] = [
-    lambda: official.up("dev"),
-    lambda: official.down("dev"),
-    lambda: official.submit("dev", 1, 2),
-    lambda: official.check_nodes("dev", "small"),
-    lambda: official.check_fabric("dev", "small", 2),
+    lambda: aws_commands.up("dev"),
+    lambda: aws_commands.down("dev"),
+    lambda: aws_commands.submit("dev", 1, 2),
+    lambda: aws_commands.check_nodes("dev", "small"),
+    lambda: aws_commands.check_fabric("dev", "small", 2),
 ]
 NAMES = ("up", "down", "submit", "check-nodes", "check-fabric")
 SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
@@ -164,7 +164,7 @@ def test_the_local_clouds_own_cli_is_none_for_aws(
     with pytest.raises(
         EngineError, match=r"CLI on PATH \(that of .*/home/bin is the local cloud's\) .* CLOUD=local"
     ):
-        official.down("dev")
+        aws_commands.down("dev")
 
 
 @pytest.mark.parametrize(("generation", "first"), [("g", True), ("earlier", False)])
@@ -181,7 +181,7 @@ def test_a_stack_that_is_up_here_is_told_first(
     state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
     (home.root / "stacks" / "Pulumi.dev.generation").write_text(generation)
     with pytest.raises(EngineError) as refused:
-        official.submit("dev", 1, 2)
+        aws_commands.submit("dev", 1, 2)
     assert str(refused.value).startswith("stack dev is up on this machine's local cloud; ") is first
 
 
@@ -189,9 +189,11 @@ def test_a_stack_that_is_up_here_is_told_first(
 def test_the_preflight_can_be_left_out_by_any_word_for_no(
     word: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(official.program, "preflight", lambda _stack: pytest.fail("the account was asked"))
+    monkeypatch.setattr(
+        aws_commands.program, "preflight", lambda _stack: pytest.fail("the account was asked")
+    )
     monkeypatch.setenv("PREFLIGHT", word)
-    assert official.up("dev") == 0
+    assert aws_commands.up("dev") == 0
 
 
 @pytest.mark.parametrize("word", ["", "1", "yes", "true"])
@@ -199,16 +201,16 @@ def test_the_preflight_is_made_where_nobody_says_no(
     word: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(official.program, "preflight", asked.append)
+    monkeypatch.setattr(aws_commands.program, "preflight", asked.append)
     monkeypatch.setenv("PREFLIGHT", word)
-    assert official.up("dev") == 0
+    assert aws_commands.up("dev") == 0
     assert asked == ["dev"]
 
 
 def test_another_word_stops_up_before_all(pulumi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFLIGHT", "maybe")
     with pytest.raises(AnswerError, match="PREFLIGHT is 'maybe'; it must be"):
-        official.up("dev")
+        aws_commands.up("dev")
     assert not pulumi.exists()
 
 
@@ -245,7 +247,7 @@ def test_a_stack_that_is_not_there_is_named(called: Callable[[], int], question:
 def test_pulumi_gets_the_path_of_a_stack_file_that_it_does_not_find(
     stack: str, option: str, pulumi: Path
 ) -> None:
-    assert official.down(stack) == 0
+    assert aws_commands.down(stack) == 0
     *_, destroy = pulumi.read_text().splitlines()
     assert destroy.startswith("destroy --refresh --yes --skip-preview ")
     assert destroy.endswith(f" --stack {stack}{option}")
@@ -257,13 +259,13 @@ def test_settings_of_an_example_reach_up_and_preview(
 ) -> None:
     monkeypatch.setenv("PREFLIGHT", "no")
     resources = {"resources": [{"custom": True}]}
-    monkeypatch.setattr(official, "_deployment", lambda _stack: resources)
-    getattr(official, command)("p4d")
+    monkeypatch.setattr(aws_commands, "_deployment", lambda _stack: resources)
+    getattr(aws_commands, command)("p4d")
     (line,) = (each for each in pulumi.read_text().splitlines() if each.startswith(f"{command} --"))
     assert line.endswith(" --stack p4d --config-file examples/stacks/p4d.yaml")
 
 
 def test_a_stack_file_that_is_not_there_stops_up_before_all(pulumi: Path) -> None:
     with pytest.raises(RefusedError, match=r"Pulumi\.nowhere\.yaml does not exist"):
-        official.up("nowhere")
+        aws_commands.up("nowhere")
     assert not pulumi.exists()

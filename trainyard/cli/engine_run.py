@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from trainyard.cli.session import MARK, end_recorded, started
+from trainyard.cli.engine_session import MARK, end_recorded, started
 
 POLL_SECONDS = 0.1
 

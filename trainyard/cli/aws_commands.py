@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.cli import program, pulumi_cli, sign_in
-from trainyard.cli.answers import is_yes
+from trainyard.cli.deleted_cluster import FORGET_UNREACHABLE, is_gone
 from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW, errors_only
 from trainyard.cli.engine import ROOT, EngineError, engine_summary
+from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.fabric_check import FabricCheck
 from trainyard.cli.follow import Follower, JobGoneError, Run
-from trainyard.cli.gone import FORGET_UNREACHABLE, is_gone
+from trainyard.cli.make_variables import is_yes
 from trainyard.cli.next_steps import make, run_end, unwatched
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
@@ -29,7 +30,6 @@ from trainyard.cli.up_messages import (
     deleted_job_message,
     read_changed_settings,
 )
-from trainyard.cli.watched import Interrupted
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.stack_files import find, path_of, read

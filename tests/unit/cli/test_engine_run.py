@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from local.home import Home
-from trainyard.cli import whole_state
+from trainyard.cli import disk_space
+from trainyard.cli.command_lock import turn
 from trainyard.cli.engine import ROOT, Engine, EngineError
-from trainyard.cli.turns import turn
-from trainyard.cli.watched import Interrupted, watched
+from trainyard.cli.engine_run import Interrupted, watched
 
 pytestmark = pytest.mark.unit
 
@@ -74,7 +74,7 @@ def test_an_interrupted_engine_says_how_its_own_stack_goes_on(
 def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import os, sys, pathlib; from trainyard.cli.watched import watched; "
+        "import os, sys, pathlib; from trainyard.cli.engine_run import watched; "
         "log = pathlib.Path(sys.argv[2]); record = log.with_suffix('.record'); "
         "watched(['sh', '-c', sys.argv[1]], pathlib.Path('.'), os.environ, log, record, print)"
     )
@@ -162,7 +162,7 @@ def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(
     assert not keeper.look()
     assert not engine.restore_state()
     state.write_text("")
-    monkeypatch.setattr(whole_state, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(disk_space, "KEEP_SECONDS", 0.0)
     assert not keeper.look()
     assert engine.restore_state()
     assert state.read_text() == whole
@@ -184,10 +184,10 @@ def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(
     keeper = engine._whole
     reserve = engine.directory / "local.reserve"
     keeper.begin()
-    assert reserve.stat().st_blocks * 512 >= whole_state.RESERVE_BYTES, "the space is not really set aside"
-    monkeypatch.setattr(whole_state, "FULL_BYTES", 1 << 60)
+    assert reserve.stat().st_blocks * 512 >= disk_space.RESERVE_BYTES, "the space is not really set aside"
+    monkeypatch.setattr(disk_space, "FULL_BYTES", 1 << 60)
     assert not keeper.look(), "what fills the disk may still be at it"
-    monkeypatch.setattr(whole_state, "FULL_SECONDS", 0.0)
+    monkeypatch.setattr(disk_space, "FULL_SECONDS", 0.0)
     assert keeper.look()
     assert not reserve.exists()
     assert keeper.disk_was_full
@@ -196,7 +196,7 @@ def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(
 def test_watched_command_that_has_to_stop_is_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.cli.watched.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("trainyard.cli.engine_run.POLL_SECONDS", 0.02)
     shown: list[str] = []
     asked = (
         "trap 'echo asked; count=$((count + 1))' INT; echo ready; while [ -z $count ]; do sleep 0.02; done"

@@ -14,8 +14,8 @@ from tests.shipped import shipped
 from tests.unit.emulator import SESSION, Cloud
 from tests.unit.preflight.accounts import OF_NETWORK, checks
 from tests.unit.preflight.accounts import account as preflight_account
-from trainyard.cli import given as local_given
-from trainyard.cli.given import GivenError, with_given
+from trainyard.cli import existing_resources as local_given
+from trainyard.cli.existing_resources import GivenError, with_given
 from trainyard.cli.stack_file import write
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import examine

@@ -12,7 +12,7 @@ import pytest
 from local.plugins.aws.handlers import HANDLERS
 from tests.unit.emulator import SESSION, Cloud
 from tests.unit.plugins_aws.test_lifecycle import TRUST, Stack, policy
-from trainyard.cli.identities import BY_INPUT, COMPOSED, EC2_LISTED, HARMLESS, Finder
+from trainyard.cli.resource_ids import BY_INPUT, COMPOSED, EC2_LISTED, HARMLESS, Finder
 
 pytestmark = pytest.mark.unit
 

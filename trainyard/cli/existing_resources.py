@@ -1,8 +1,8 @@
-"""What a stack file names by id as given is made first on the local cloud; the engine's copy names what was made.
+"""Create what a stack file names as existing, on the local cloud. `with_given` is the entry point.
 
-A VPC with its subnets and its way out, a cluster (`trainyard.cli.given_cluster`), the administrators of one
-(`trainyard.cli.given_people`), capacity reservations, snapshots, a file system. Each carries the id that the stack file
-says in the tag `GIVEN_TAG`, by which the next `up` finds it again. It ends with the local cloud, not with the stack.
+These are a VPC with its subnets and routes, a cluster (`existing_cluster.py`), its administrators (`administrators.py`),
+capacity reservations, snapshots, and a file system. The id in the stack file is in the tag `GIVEN_TAG` of each, so that
+the next `up` finds it. They last as long as the local cloud, not only as long as the stack.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-from trainyard.cli.given_cluster import GIVEN_TAG, Clients, GivenClusterError, give_cluster
-from trainyard.cli.given_people import give_people
+from trainyard.cli.administrators import give_people
+from trainyard.cli.existing_cluster import GIVEN_TAG, Clients, GivenClusterError, give_cluster
 from trainyard.cli.next_steps import made_here
 
 GIVEN_CIDR = "10.80.0.0/16"
