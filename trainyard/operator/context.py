@@ -432,15 +432,7 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: Any = None) -> A
             return Refusal(message=wrong)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
-        storage = plan_storage(
-            meta.name,
-            settings,
-            size,
-            ctx.cluster,
-            ctx.children.claims,
-            persist_checkpoints=spec.persist_checkpoints,
-            workspace=spec.workspace is not None,
-        )
+        storage = plan_storage(meta.name, spec, settings, size, ctx.cluster, ctx.children.claims)
     except InvalidJob as refusal:
         return Refusal(message=str(refusal))
     except VolumeMissing as missing:

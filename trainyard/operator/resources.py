@@ -1,6 +1,7 @@
-"""Decide the size and the storage of an attempt: its nodes, the GPUs on each, and its claims. Pure.
+"""Decide the resources of an attempt: its nodes, the GPUs on each, and its claims. Pure.
 
-A job gets one node if possible, else the fewest, with the same number of GPUs on each.
+`distribute` gives a job one node if possible, else the fewest, with the same number of GPUs on each. `plan_storage`
+decides its claims, and which node mounts which.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from math import ceil
 from typing import Final
 
-from trainyard.k8s import names as k8s_names
+from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.job import JobSpec
@@ -28,9 +30,26 @@ from trainyard.operator.api.queue import (
 from trainyard.operator.api.resolve import Settings
 from trainyard.operator.observe import Cluster
 
+# Many nodes can mount their file systems (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
+# .../efs-csi.html).
+SHARED_PROVISIONERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
+_CLAIM_NAMES: Final = {
+    WORKSPACE: n.workspace_claim,
+    DATASETS: n.datasets_claim,
+    CHECKPOINTS: n.checkpoints_claim,
+}
+
 
 class InvalidJob(ValueError):
-    """The job's size is invalid; the message names the field and what it must be."""
+    """The job can't run in its queue; the message names the field and what it must be."""
+
+
+class VolumeMissing(Exception):
+    """The source of a volume does not exist yet. `reason` is the job's reason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,106 +78,68 @@ class Size:
 
 def distribute(job: JobSpec, queue: QueueSpec) -> Size:
     """Return the size of the job on nodes of this queue. Raises InvalidJob."""
-    nodes, least = _nodes(job, queue)
-    if job.num_gpus == 0 and queue.node_resources.gpus and (bound := _bound_to(queue)):
+    total, per_node = job.num_gpus, queue.node_resources.gpus
+    if total > 0 and per_node == 0:
+        raise InvalidJob(
+            f"spec.numGPUs is {total} and nodeResources.gpus of queue {job.job_queue} is 0; use a queue with "
+            "GPUs, or 0"
+        )
+    if total == 0 and per_node and (bound := _bound_to(queue)):
         raise InvalidJob(
             f"spec.numGPUs is 0, and nodes of {bound} have GPUs, which would idle; it must be "
             "at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
         )
-    if job.num_gpus == 0:
-        return Size(nodes=nodes, gpus=0, least=least)
-    if job.num_gpus % nodes:
-        raise InvalidJob(_uneven(job, queue, nodes))
-    each = job.num_gpus // nodes
-    if each > queue.node_resources.gpus:
+    fewest = -(-total // per_node) if total else 1
+    nodes = job.elastic.max_nodes if job.elastic is not None else job.num_nodes or fewest
+    if total % nodes:
+        raise InvalidJob(_describe_uneven(job, per_node, nodes))
+    if total // nodes > per_node:
         raise InvalidJob(
-            f"spec.numGPUs is {job.num_gpus} on {nodes} nodes, {each} on each, and nodeResources.gpus of the queue is "
-            f"{queue.node_resources.gpus}; it must be {-(-job.num_gpus // queue.node_resources.gpus)} nodes or more"
+            f"spec.numGPUs is {total} on {nodes} nodes, {total // nodes} on each, and nodeResources.gpus of the queue "
+            f"is {per_node}; it must be {fewest} nodes or more"
         )
-    return Size(nodes=nodes, gpus=each, least=least)
+    least = job.elastic.min_nodes if job.elastic is not None else nodes
+    return Size(nodes=nodes, gpus=total // nodes, least=least)
 
 
 def _bound_to(queue: QueueSpec) -> str:
     """Return what binds workers of a queue with GPUs to nodes with GPUs; "" if they may run on others."""
     selector = {**(queue.pod_template.spec.get("nodeSelector") or {}), **queue.scheduling.node_selector}
-    pool = queue.scheduling.pool or selector.get(k8s_names.LABEL_NODEPOOL)
+    pool = queue.scheduling.pool or selector.get(names.LABEL_NODEPOOL)
     if pool:
         return f"pool {pool}"
     return f"gpuType {queue.node_resources.gpu_type}" if queue.node_resources.gpu_type else ""
 
 
-def _nodes(job: JobSpec, queue: QueueSpec) -> tuple[int, int]:
-    if job.num_gpus > 0 and queue.node_resources.gpus == 0:
-        raise InvalidJob(
-            f"spec.numGPUs is {job.num_gpus} and nodeResources.gpus of queue {job.job_queue} is 0; use a queue with "
-            "GPUs, or 0"
-        )
-    if job.elastic is not None:
-        return job.elastic.max_nodes, job.elastic.min_nodes
-    nodes = job.num_nodes or (-(-job.num_gpus // queue.node_resources.gpus) if job.num_gpus else 1)
-    return nodes, nodes
+def _describe_uneven(job: JobSpec, per_node: int, nodes: int) -> str:
+    """Return why GPUs do not spread evenly over the nodes, and sizes that would.
 
-
-def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
-    split = _split(job.num_gpus, queue.node_resources.gpus)
+    The named split takes at most twice as many nodes as needed: one GPU on each always works, but is no advice for 17
+    GPUs.
+    """
+    total = job.num_gpus
+    fewest = -(-total // per_node)
+    even = next((each for each in range(fewest, 2 * fewest + 1) if total % each == 0), None)
+    share = total // even if even else 0
+    split = f"{even} with {share} GPU{'s' if share > 1 else ''} on each" if even else ""
     if job.elastic is not None or job.num_nodes is not None:
         field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
-        right = "one that does" if job.elastic is not None or not split else split
-        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.num_gpus}; it must be {right}"
-    counts = " or ".join(str(_nearest(job.num_gpus, queue.node_resources.gpus, step)) for step in (-1, 1))
-    right = (
+        advice = split if split and job.elastic is None else "one that does"
+        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {total}; it must be {advice}"
+    below, above = (
+        next(each for each in count(total + step, step) if each % -(-each // per_node) == 0)
+        for step in (-1, 1)
+    )
+    counts = f"{below} or {above}"
+    advice = (
         f"spec.numNodes {split}, or spec.numGPUs {counts}"
         if split
         else f"{counts}, or another split by spec.numNodes"
     )
     return (
-        f"spec.numGPUs is {job.num_gpus}, which does not spread evenly over the {nodes} nodes that it takes; it must "
-        f"be {right}"
+        f"spec.numGPUs is {total}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
+        f"{advice}"
     )
-
-
-def _split(count: int, each: int) -> str:
-    """Return the fewest nodes that share the count evenly, in words; "" if it takes more than twice as many.
-
-    One GPU on each node always works, but is no advice for 17 GPUs.
-    """
-    least = -(-count // each)
-    nodes = next((nodes for nodes in range(least, 2 * least + 1) if count % nodes == 0), None)
-    if nodes is None:
-        return ""
-    share = count // nodes
-    return f"{nodes} with {share} GPU{'s' if share > 1 else ''} on each"
-
-
-def _nearest(count: int, each: int, step: int) -> int:
-    """Return the next count below or above that spreads evenly."""
-    count += step
-    while count % -(-count // each):
-        count += step
-    return count
-
-
-# Many nodes can mount their file systems (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
-# .../efs-csi.html).
-SHARED_PROVISIONERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
-
-
-class VolumeMissing(Exception):
-    """The source of a volume does not exist yet. `reason` is the job's reason."""
-
-    reason: str
-
-
-class ClaimMissing(VolumeMissing):
-    """An existing claim does not exist."""
-
-    reason = n.REASON_CLAIM_NOT_FOUND
-
-
-class ClassMissing(VolumeMissing):
-    """A storage class does not exist, so its provisioner is not known."""
-
-    reason = n.REASON_STORAGE_CLASS_NOT_FOUND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,26 +182,21 @@ class Storage:
 
 def plan_storage(
     job: str,
+    spec: JobSpec,
     settings: Settings,
     size: Size,
     cluster: Cluster,
     there: Mapping[str, tuple[str, ...]],
-    *,
-    persist_checkpoints: bool,
-    workspace: bool,
 ) -> Storage:
-    """Return the claims and mounts of a job of this size.
+    """Return the claims and mounts of a job of this size. A node without GPUs counts as one GPU.
 
     Args:
         job: The name of the job.
+        spec: Its spec.
         settings: Its settings.
         size: Its size.
         cluster: What was read of the cluster.
         there: The access modes of the job's existing claims, by name. The defaults of their class do not matter.
-        persist_checkpoints: Whether the checkpoints' claim is retained.
-        workspace: Whether the job has a workspace. A job without one mounts a shared workspace claim read-only, because
-        others
-            may keep code there.
 
     Raises:
         InvalidJob: The job can't run with this storage.
@@ -229,32 +205,36 @@ def plan_storage(
     claims: list[Claim] = []
     mounts: list[Mount] = []
     for volume in settings.queue.volumes.values():
-        kept = "" if volume.existing_claim else _CLAIM_NAMES[volume.name](job)
-        mode = _mode_of(there[kept]) if kept in there else _access_mode(volume, cluster)
-        _check(volume, mode, size, kept if kept in there else "")
-        retain = volume.retain or (volume.name == CHECKPOINTS and persist_checkpoints)
-        several = volume.name == WORKSPACE and mode == READ_WRITE_ONCE and size.nodes > 1
+        claim_names = [volume.existing_claim or _CLAIM_NAMES[volume.name](job)]
+        kept = claim_names[0] if not volume.existing_claim and claim_names[0] in there else ""
+        mode = _best_mode(there[kept]) if kept else _access_mode(volume, cluster)
+        _check_mode(volume, mode, size, kept)
+        read_only = volume.name == DATASETS
+        nodes = size.nodes
         if volume.existing_claim:
-            names: tuple[str, ...] = (volume.existing_claim,)
-        elif several:
-            names = tuple(n.workspace_claim(job, node) for node in range(size.nodes))
+            # Without a workspace, a shared claim is mounted read-only, because others may keep code there.
+            read_only = read_only or (volume.name == WORKSPACE and spec.workspace is None)
         else:
-            names = (kept,)
-        if not volume.existing_claim:
-            amount = _bytes(volume, size, 1 if several else size.nodes)
+            if mode == READ_WRITE_ONCE and nodes > 1:  # the workspace
+                claim_names = [n.workspace_claim(job, node) for node in range(nodes)]
+                nodes = 1
+            amount = volume.size
+            if amount is None:
+                amount = (volume.size_per_gpu or 0) * nodes * (size.gpus or 1)
             claims += [
                 Claim(
                     name=name,
-                    size=amount,
+                    size=ceil(Fraction(amount)),
                     storage_class=volume.storage_class,
                     access_mode=mode,
-                    retain=retain,
+                    retain=volume.retain or (volume.name == CHECKPOINTS and spec.persist_checkpoints),
                 )
-                for name in names
+                for name in claim_names
             ]
-        others_code = volume.name == WORKSPACE and bool(volume.existing_claim) and not workspace
-        read_only = volume.name == DATASETS or others_code
-        mounts.append(Mount(volume=volume.name, path=volume.mount_path, claims=names, read_only=read_only))
+        mount = Mount(
+            volume=volume.name, path=volume.mount_path, claims=tuple(claim_names), read_only=read_only
+        )
+        mounts.append(mount)
     return Storage(claims=tuple(claims), mounts=tuple(mounts))
 
 
@@ -265,63 +245,51 @@ def has_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
     return manifest["spec"].get("storageClassName", cluster.default_class) not in cluster.provisioners
 
 
-_CLAIM_NAMES: Final = {
-    WORKSPACE: n.workspace_claim,
-    DATASETS: n.datasets_claim,
-    CHECKPOINTS: n.checkpoints_claim,
-}
-
-
-def _bytes(volume: Volume, size: Size, nodes: int) -> int:
-    """Return the size for the share of `nodes` nodes. A node without GPUs counts as one GPU."""
-    per_gpu = volume.size_per_gpu or 0
-    return ceil(Fraction(volume.size if volume.size is not None else per_gpu * nodes * (size.gpus or 1)))
-
-
 def _access_mode(volume: Volume, cluster: Cluster) -> str:
     if volume.existing_claim:
         modes = cluster.claims.get(volume.existing_claim)
         if modes is None:
-            raise ClaimMissing(
+            message = (
                 f"storage.{volume.name}.existingClaim {volume.existing_claim} is not in the job's namespace; it begins "
                 "when the claim is there"
             )
-        return volume.access_mode if volume.access_mode in modes else _mode_of(modes)
+            raise VolumeMissing(n.REASON_CLAIM_NOT_FOUND, message)
+        return volume.access_mode if volume.access_mode in modes else _best_mode(modes)
     if volume.access_mode:
         return volume.access_mode
     if volume.storage_class and volume.storage_class not in cluster.provisioners:
         # A class of volumes that were created by hand needs no StorageClass. Only the user knows their access mode.
-        raise ClassMissing(
+        message = (
             f"storage.{volume.name}.storageClass {volume.storage_class} is no StorageClass of the cluster; the job "
             f"begins when it is there, or when storage.{volume.name}.accessMode says how its volumes can be mounted"
         )
+        raise VolumeMissing(n.REASON_STORAGE_CLASS_NOT_FOUND, message)
     provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")
     return READ_WRITE_MANY if provisioner in SHARED_PROVISIONERS else READ_WRITE_ONCE
 
 
-def _mode_of(modes: tuple[str, ...]) -> str:
+def _best_mode(modes: tuple[str, ...]) -> str:
     """Return the best access mode of an existing claim."""
     return next((mode for mode in (READ_WRITE_MANY, READ_ONLY_MANY) if mode in modes), READ_WRITE_ONCE)
 
 
-def _check(volume: Volume, mode: str, size: Size, kept: str) -> None:
+def _check_mode(volume: Volume, mode: str, size: Size, kept: str) -> None:
     """Check whether the nodes may mount the volume. `kept` is the name of an existing claim of the job."""
     place = f"storage.{volume.name}"
     if mode == READ_ONLY_MANY and volume.name != DATASETS:
         raise InvalidJob(
             f"{place}.accessMode is {mode} and workers write there; it must be {READ_WRITE_MANY}"
         )
-    if size.nodes == 1 or mode != READ_WRITE_ONCE:
+    if size.nodes == 1 or mode != READ_WRITE_ONCE or (volume.name == WORKSPACE and not volume.existing_claim):
         return
-    if kept and volume.name != WORKSPACE:
+    if kept:
         raise InvalidJob(
             f"{place}: claim {kept} is there already, can be mounted by one node ({READ_WRITE_ONCE}), and the job has "
             f"{size.nodes}; use one node or another job name, or delete this claim and its data"
         )
-    if volume.name != WORKSPACE or volume.existing_claim:
-        what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place
-        raise InvalidJob(
-            f"{what} can be mounted by one node ({READ_WRITE_ONCE}) and the job has {size.nodes}; it must be a "
-            f"class or claim for many nodes ({READ_WRITE_MANY}), as {' and '.join(SHARED_PROVISIONERS)} have, "
-            "or one node"
-        )
+    what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place
+    raise InvalidJob(
+        f"{what} can be mounted by one node ({READ_WRITE_ONCE}) and the job has {size.nodes}; it must be a "
+        f"class or claim for many nodes ({READ_WRITE_MANY}), as {' and '.join(SHARED_PROVISIONERS)} have, "
+        "or one node"
+    )

@@ -45,15 +45,7 @@ def attempt_spec(
     settings, wrong = resolve(queue(of_queue)["spec"], spec)
     assert settings is not None, wrong
     size = distribute(spec, settings.queue)
-    storage = plan_storage(
-        "vit",
-        settings,
-        size,
-        cluster,
-        {},
-        persist_checkpoints=spec.persist_checkpoints,
-        workspace=spec.workspace is not None,
-    )
+    storage = plan_storage("vit", spec, settings, size, cluster, {})
     return AttemptSpec(
         name="vit",
         namespace="team",

@@ -13,7 +13,7 @@ from trainyard.operator.api.fields import Field
 from trainyard.operator.api.queue import QUEUE
 from trainyard.operator.children import build_claim, build_jobs, build_service
 from trainyard.operator.gang import build_pod_group
-from trainyard.operator.resources import ClaimMissing
+from trainyard.operator.resources import VolumeMissing
 
 pytestmark = pytest.mark.unit
 
@@ -79,7 +79,7 @@ def effect(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
     """All that is made for a job, how long and how often it may run, and where its workspace is sent."""
     try:
         made = attempt_spec(of_job, of_queue, replace(CLUSTER, claims=CLAIMS))
-    except ClaimMissing as missing:
+    except VolumeMissing as missing:
         return str(missing)
     settings = made.settings
     return (

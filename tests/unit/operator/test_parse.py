@@ -167,9 +167,7 @@ def build(job: JobSpec, queue: Any) -> tuple[str, ...]:
         return problems
     try:
         size = distribute(job, settings.queue)
-        storage = plan_storage(
-            "vit", settings, size, CLUSTER, {}, persist_checkpoints=job.persist_checkpoints, workspace=True
-        )
+        storage = plan_storage("vit", job, settings, size, CLUSTER, {})
     except (InvalidJob, VolumeMissing) as refusal:
         return (str(refusal),)
     made = AttemptSpec(

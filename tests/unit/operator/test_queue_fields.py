@@ -32,7 +32,7 @@ from trainyard.operator.children import (
 )
 from trainyard.operator.gang import build_kai_queue, build_pod_group
 from trainyard.operator.names import archive_prefix
-from trainyard.operator.resources import ClaimMissing, InvalidJob
+from trainyard.operator.resources import InvalidJob, VolumeMissing
 
 pytestmark = pytest.mark.unit
 
@@ -218,7 +218,7 @@ def test_an_existing_claim_is_used_as_it_is(volume: str) -> None:
         attempt_spec(
             {}, {**asked, f"{place}.existingClaim": "single", f"{place}.accessMode": "ReadWriteMany"}
         )
-    with pytest.raises(ClaimMissing, match="existingClaim later"):
+    with pytest.raises(VolumeMissing, match="existingClaim later"):
         attempt_spec(ONE, {**asked, f"{place}.existingClaim": "later"})
 
 
