@@ -73,9 +73,7 @@ def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None
     spec, _ = parse_job(job["spec"])
     if spec is None:  # the API server reports the error
         return ""
-    settings = _settings(queue, spec)
-    scripts = Scripts(root, None if settings is None else settings.queue)
-    found = _detect(spec, scripts)
+    settings, scripts, found = _detect(spec, root, queue)
     if spec.launcher == TORCHRUN and (why := nested_launcher(found)):
         raise PluginError(USAGE, f"--launcher: is {TORCHRUN}, {why}")
     _check(spec, settings, found, scripts)
@@ -93,9 +91,7 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
     spec, _ = parse_job(job["spec"])
     if spec is None:
         return
-    settings = _settings(queue, spec)
-    scripts = Scripts(root, None if settings is None else settings.queue)
-    found = _detect(spec, scripts)
+    settings, scripts, found = _detect(spec, root, queue)
     _check(spec, settings, found, scripts)
     decided = spec.launcher or detect_launcher(spec.command, spec.args).launcher
     if decided == TORCHRUN and found.own_launcher:
@@ -111,12 +107,12 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
         )
 
 
-def _detect(spec: JobSpec, scripts: Scripts) -> Detection:
-    return detect_launcher(spec.command, spec.args, scripts.read, spec.literal_variables)
-
-
-def _settings(queue: JsonObject | None, spec: JobSpec) -> Settings | None:
-    return None if queue is None else resolve(queue.get("spec"), spec)[0]
+def _detect(
+    spec: JobSpec, root: Path | None, queue: JsonObject | None
+) -> tuple[Settings | None, Scripts, Detection]:
+    settings = None if queue is None else resolve(queue.get("spec"), spec)[0]
+    scripts = Scripts(root, None if settings is None else settings.queue)
+    return settings, scripts, detect_launcher(spec.command, spec.args, scripts.read, spec.literal_variables)
 
 
 def _check(spec: JobSpec, settings: Settings | None, found: Detection, scripts: Scripts) -> None:

@@ -31,98 +31,6 @@ _CREDENTIAL: Final = re.compile(
 )
 _PLACE: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL)$", re.IGNORECASE)
 _SHOWN: Final = 60
-
-
-def parse_reference(text: str) -> tuple[str, str, str]:
-    """Parse NAME[=SECRET/KEY], and return the variable, the Secret and its key.
-
-    The variable alone gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
-
-    Raises:
-        PluginError: The Secret or key is not a valid name.
-    """
-    name, equals, place = text.partition("=")
-    secret, _, key = place.partition("/")
-    if not equals:
-        secret, key = name.lower().replace("_", "-"), name
-    if len(secret) > _SECRET_MAX_LENGTH or not _SECRET.fullmatch(secret):
-        raise PluginError(
-            USAGE,
-            f"--secret: {text[:_SHOWN]!r}: {secret[:_SHOWN]!r} is not the name of a Secret. It must be "
-            "NAME or NAME=SECRET/KEY, the Secret of lower-case letters, digits, '-' and '.'",
-        )
-    if not _KEY.fullmatch(key):
-        raise PluginError(
-            USAGE,
-            f"--secret: {text[:_SHOWN]!r}: {key[:_SHOWN]!r} is not a key of a Secret. It must be "
-            "NAME or NAME=SECRET/KEY, the key of letters, digits, '-', '_' and '.'",
-        )
-    return name, secret, key
-
-
-def env_variable(name: str, secret: str, key: str) -> JsonObject:
-    """Return an entry of `spec.env` with a reference to a Secret."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-
-
-def is_credential_name(name: str) -> bool:
-    """Return whether a variable of this name holds a credential."""
-    return bool(_CREDENTIAL.search(name)) and not _PLACE.search(name)
-
-
-def find_plain_credentials(variables: Iterable[JsonObject]) -> list[str]:
-    """Return the names of variables with a plain value that look like credentials."""
-    return [str(each["name"]) for each in variables if each.get("value") and is_credential_name(each["name"])]
-
-
-def warn_of_credentials(variables: Iterable[JsonObject]) -> None:
-    """Warn of credentials in plain text in the job, and say how to use a Secret instead."""
-    for name in find_plain_credentials(variables):
-        secret = name.lower().replace("_", "-")
-        say(
-            f"--env: {name}: is stored in plain text, and all users who can read jobs can see it. Use a Secret "
-            f"and --secret {name} (key {name} of Secret {secret})"
-        )
-
-
-def check_secrets(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
-    """Check that the Secrets in the job, and their keys, exist. Print no values.
-
-    If the user may not read Secrets, print that they are not checked.
-
-    Raises:
-        PluginError: A Secret or a key is missing.
-    """
-    for each in variables:
-        found = (each.get("valueFrom") or {}).get("secretKeyRef")
-        if not found:
-            continue
-        name, secret, key = each["name"], found["name"], found["key"]
-        try:
-            existing = cluster.secret(secret)
-        except PluginError as error:
-            if error.code != REFUSED:
-                raise
-            say(
-                f"--secret: {name}: not checked, because you may not read Secrets in namespace {cluster.namespace}. "
-                f"Workers wait until Secret {secret} has the key {key}"
-            )
-            continue
-        if existing is None:
-            command = cluster.command(f"create secret generic {secret} --from-literal {key}=VALUE", "")
-            raise PluginError(
-                USAGE,
-                f"--secret: {name}: Secret {secret} does not exist in namespace {cluster.namespace}. Create it: "
-                f"{command.strip()}",
-            )
-        keys = sorted(existing.get("data") or {})
-        if key not in keys:
-            raise PluginError(
-                USAGE,
-                f"--secret: {name}: Secret {secret} has no key {key}. It must be one of: {', '.join(keys) or 'none'}",
-            )
-
-
 # A label of RFC 1035, as the name of a Service must be.
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 # The names of variables that the API server accepts (trainyard/operator/api/job.py).
@@ -200,10 +108,10 @@ def _command(words: list[str]) -> str:
     command = words[0] if len(words) == 1 else shlex.join(words)
     if not command.strip():
         raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
-    _check_length("command", "a command", command)
+    _check_text("command", "a command", command)
     if why := unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
-    return _check_utf8("command", command)
+    return command
 
 
 def _elastic(options: argparse.Namespace) -> JsonObject:
@@ -234,8 +142,8 @@ def _variables(arguments: list[str], environment: Mapping[str, str]) -> list[Jso
             if name not in environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
             value = literally(environment[name])
-        _check_length(f"--env: {name}", "a value", value)
-        values[name] = _check_utf8(f"--env: {name}", value)
+        _check_text(f"--env: {name}", "a value", value)
+        values[name] = value
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
@@ -247,15 +155,18 @@ def _secrets(options: argparse.Namespace) -> list[JsonObject]:
         _check_variable(name, "--secret")
         if name in names:
             raise PluginError(USAGE, f"--secret: {name} is also set by --env; use one of them")
-        found[name] = env_variable(name, secret, key)
+        found[name] = {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
     return list(found.values())
 
 
-def _check_length(what: str, kind: str, word: str) -> None:
-    if len(word) > TEXT_MAX_LENGTH:
-        raise PluginError(
-            USAGE, f"{what}: has {len(word)} characters; {kind} must have at most {TEXT_MAX_LENGTH}"
-        )
+def _check_text(place: str, kind: str, text: str) -> None:
+    if len(text) > TEXT_MAX_LENGTH:
+        limit = f"{kind} must have at most {TEXT_MAX_LENGTH}"
+        raise PluginError(USAGE, f"{place}: has {len(text)} characters; {limit}")
+    try:
+        utf8(text)
+    except ValueError as error:
+        raise PluginError(USAGE, f"{place}: {error}") from None
 
 
 def _check_variable(name: str, flag: str = "--env") -> None:
@@ -273,8 +184,82 @@ def _check_variable(name: str, flag: str = "--env") -> None:
         raise PluginError(USAGE, f"{flag}: {problem}")
 
 
-def _check_utf8(place: str, word: str) -> str:
-    try:
-        return utf8(word)
-    except ValueError as error:
-        raise PluginError(USAGE, f"{place}: {error}") from None
+def parse_reference(text: str) -> tuple[str, str, str]:
+    """Parse NAME[=SECRET/KEY], and return the variable, the Secret and its key.
+
+    The variable alone gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
+
+    Raises:
+        PluginError: The Secret or key is not a valid name.
+    """
+    name, equals, place = text.partition("=")
+    secret, _, key = place.partition("/")
+    if not equals:
+        secret, key = name.lower().replace("_", "-"), name
+    problem = ""
+    if len(secret) > _SECRET_MAX_LENGTH or not _SECRET.fullmatch(secret):
+        rule = "the Secret of lower-case letters, digits, '-' and '.'"
+        problem = (
+            f"{secret[:_SHOWN]!r} is not the name of a Secret. It must be NAME or NAME=SECRET/KEY, {rule}"
+        )
+    elif not _KEY.fullmatch(key):
+        rule = "the key of letters, digits, '-', '_' and '.'"
+        problem = f"{key[:_SHOWN]!r} is not a key of a Secret. It must be NAME or NAME=SECRET/KEY, {rule}"
+    if problem:
+        raise PluginError(USAGE, f"--secret: {text[:_SHOWN]!r}: {problem}")
+    return name, secret, key
+
+
+def is_credential_name(name: str) -> bool:
+    """Return whether a variable of this name holds a credential."""
+    return bool(_CREDENTIAL.search(name)) and not _PLACE.search(name)
+
+
+def warn_of_credentials(variables: Iterable[JsonObject]) -> None:
+    """Warn of credentials in plain text in the job, and say how to use a Secret instead."""
+    for name in (each["name"] for each in variables if each.get("value")):
+        if not is_credential_name(name):
+            continue
+        secret = name.lower().replace("_", "-")
+        say(
+            f"--env: {name}: is stored in plain text, and all users who can read jobs can see it. Use a Secret "
+            f"and --secret {name} (key {name} of Secret {secret})"
+        )
+
+
+def check_secrets(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
+    """Check that the Secrets in the job, and their keys, exist. Print no values.
+
+    If the user may not read Secrets, print that they are not checked.
+
+    Raises:
+        PluginError: A Secret or a key is missing.
+    """
+    for each in variables:
+        found = (each.get("valueFrom") or {}).get("secretKeyRef")
+        if not found:
+            continue
+        name, secret, key = each["name"], found["name"], found["key"]
+        try:
+            existing = cluster.secret(secret)
+        except PluginError as error:
+            if error.code != REFUSED:
+                raise
+            say(
+                f"--secret: {name}: not checked, because you may not read Secrets in namespace {cluster.namespace}. "
+                f"Workers wait until Secret {secret} has the key {key}"
+            )
+            continue
+        if existing is None:
+            command = cluster.command(f"create secret generic {secret} --from-literal {key}=VALUE", "")
+            raise PluginError(
+                USAGE,
+                f"--secret: {name}: Secret {secret} does not exist in namespace {cluster.namespace}. Create it: "
+                f"{command.strip()}",
+            )
+        keys = sorted(existing.get("data") or {})
+        if key not in keys:
+            raise PluginError(
+                USAGE,
+                f"--secret: {name}: Secret {secret} has no key {key}. It must be one of: {', '.join(keys) or 'none'}",
+            )

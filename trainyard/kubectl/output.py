@@ -33,6 +33,17 @@ REMOVED: Final = 75  # a followed job, whose end was not seen
 REFUSED: Final = 77
 NO_KUBECONFIG: Final = 78
 INTERRUPTED: Final = 130
+_WIDTH: Final = 30
+_MIN_WIDTH: Final = 5
+# For a terminal that does not know its width, such as a serial line.
+_DEFAULT_COLUMNS: Final = 80
+# Return to the start of the line and clear it.
+_CLEAR: Final = "\r\x1b[K"
+_EVERY_SECONDS: Final = 0.1
+_JOBS: Final = ("NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE")
+_WIDE_JOBS: Final = ("THROUGHPUT", "CHECKPOINT", "REASON")
+_QUEUES: Final = ("NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE")
+_WIDE_QUEUES: Final = ("IMAGE", "REASON")
 
 
 class PluginError(Exception):
@@ -41,15 +52,6 @@ class PluginError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-_WIDTH: Final = 30
-_MIN_WIDTH: Final = 5
-# For a terminal that does not know its width, such as a serial line.
-_DEFAULT_COLUMNS: Final = 80
-# Return to the start of the line and clear it.
-_CLEAR: Final = "\r\x1b[K"
-_EVERY_SECONDS: Final = 0.1
 
 
 def sanitize(text: str) -> str:
@@ -109,12 +111,6 @@ def render_bar(what: str, done: int, total: int, columns: int) -> str:
     share = f"{100 * done // total if total else 100} %"
     fitting = (each for each in (f"{what} {sizes}", f"{what} {share}", share) if len(each) <= room)
     return next(fitting, "")
-
-
-_JOBS: Final = ("NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE")
-_WIDE_JOBS: Final = ("THROUGHPUT", "CHECKPOINT", "REASON")
-_QUEUES: Final = ("NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE")
-_WIDE_QUEUES: Final = ("IMAGE", "REASON")
 
 
 def serialize(item: JsonObject, output: str) -> str:

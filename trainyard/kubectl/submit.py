@@ -46,20 +46,14 @@ _MARK_BYTES: Final = 16
 
 
 def run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, str]) -> int:
-    """Create the job and send its workspace. Return the exit code."""
-    if options.dry_run:
-        print(_dry_run(options, packed, environment), end="")
-        return DONE
-    return submit(options, connect(options), packed, environment)
-
-
-def submit(
-    options: argparse.Namespace, cluster: Cluster, packed: Packed, environment: Mapping[str, str]
-) -> int:
-    """Create the job in this cluster.
+    """Create the job and send its workspace. Return the exit code.
 
     A job that waits for something else, such as a claim, is kept without its workspace: `sync` sends that later.
     """
+    if options.dry_run:
+        print(_dry_run(options, packed, environment), end="")
+        return DONE
+    cluster = connect(options)
     job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
     if queue is None:

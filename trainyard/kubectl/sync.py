@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from trainyard.kubectl import launcher_choice, manifest, upload
-from trainyard.kubectl.cluster import Cluster, connect
+from trainyard.kubectl.cluster import connect
 from trainyard.kubectl.output import DONE, USAGE, PluginError, job_reference
 from trainyard.kubectl.packing import Packed
 from trainyard.operator import names as n
@@ -19,11 +19,7 @@ _SHOWN: Final = 200
 
 def run(options: argparse.Namespace, packed: Packed) -> int:
     """Send the workspace and change the job's spec. Return the exit code."""
-    return sync(options, connect(options), packed)
-
-
-def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
-    """Send the workspace to a job in this cluster."""
+    cluster = connect(options)
     job, name = cluster.job(options.name), options.name
     spec, phase = job["spec"], job.get("status", {}).get("phase")
     if phase in n.FINAL_PHASES:

@@ -57,10 +57,7 @@ def parser() -> argparse.ArgumentParser:
     for each in (fetching, following):
         needed = each is fetching
         each.add_argument(
-            "--archive",
-            required=needed,
-            type=Path,
-            help="the file with the archive annotation of the pod",
+            "--archive", required=needed, type=Path, help="the file with the archive annotation of the pod"
         )
         each.add_argument(
             "--sync", default="", help="http://host:port of the job's sync pod, without a bucket"

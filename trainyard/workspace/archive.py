@@ -76,6 +76,9 @@ _MAX_HEADER_BYTES: Final = 2**20
 _IN_MEMORY: Final = frozenset(
     {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 )
+# The coarsest resolution of a file system's times is 2 s (FAT).
+TICK_NANOSECONDS: Final = 2_000_000_000
+_FIELDS: Final = ("digest", "size", "content", "files")
 
 
 @dataclass(frozen=True)
@@ -419,11 +422,6 @@ def _write(content: IO[bytes], place: str, mode: int) -> str:
 
 def _write_error(path: str, error: OSError) -> WorkspaceError:
     return WorkspaceError(f"workspace: can't write {path[:200]!r}: {error.strerror}")
-
-
-# The coarsest resolution of a file system's times is 2 s (FAT).
-TICK_NANOSECONDS: Final = 2_000_000_000
-_FIELDS: Final = ("digest", "size", "content", "files")
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,7 @@ class _Tries:
     """The times of the tries of an archive."""
 
     def __init__(
-        self,
-        initial: float,
-        maximum: float = _MAX_PAUSE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, initial: float, maximum: float = _MAX_PAUSE_SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._initial, self._maximum, self._clock = initial, maximum, clock
         self._digest, self._pause, self._next = "", initial, 0.0

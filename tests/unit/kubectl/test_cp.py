@@ -536,9 +536,7 @@ KINDS = (FILE, LINK, HARD, DIRECTORY, PIPE)
 
 
 @settings(max_examples=120)
-@given(
-    st.lists(st.tuples(PATHS | PATHS.map("d/".__add__), st.sampled_from(KINDS), PATHS), max_size=6),
-)
+@given(st.lists(st.tuples(PATHS | PATHS.map("d/".__add__), st.sampled_from(KINDS), PATHS), max_size=6))
 @pytest.mark.long
 def test_whatever_comes_nothing_is_outside(sent: list[Sent]) -> None:
     with memory_directory() as base:

@@ -33,44 +33,66 @@ def test_a_dry_run_needs_no_kubeconfig(
     assert yaml.safe_load(capfd.readouterr().out)["metadata"]["namespace"] == "default"
 
 
-BAD = [
-    ((*SUBMIT[:-2], "--name", "x" * 300, "c"), 64, r"--name: x{60}\.\.\. has 300 characters; .* at most 40"),
-    ((*SUBMIT[:-2], "--name", "A_b", "c"), 64, "--name: 'A_b' must be a-z"),
+# After SUBMIT: exit code 64.
+BAD_SUBMITS = [
     (
-        (*SUBMIT, "--colour", "c"),
-        64,
+        ("--colour", "c"),
         "unknown flags or words: --colour; quote a command of several words; see .* submit -h",
     ),
-    ((*SUBMIT, "--colour", "red", "python a.py", "-n", "x"), 64, "unknown flags or words: --colour"),
+    (("--colour", "red", "python a.py", "-n", "x"), "unknown flags or words: --colour"),
+    (("python", "a.py", "--nodes", "1"), "--nodes: may belong to the command or to submit; quote"),
+    (("python", "a.py", "-nother"), "-nother: may belong to the command or to submit"),
+    (("-n", "../..", "c"), r"'\.\./\.\.' must be a namespace: a-z, 0-9 and -"),
+    (("python", "a.py", "--epochs", "3"), "words: --epochs.*; quote a command"),
+    (("--dry-run=client", "c"), "--dry-run: takes no value; leave 'client' out; see .* submit -h"),
+    (("--dry-run", "client", "python x"), "--dry-run: takes no value; leave 'client' out"),
+    (("--no-workspace", "--workspace", "big", "c"), "--workspace: not allowed with .*--no-workspace"),
+    (("--nodes", "3", "c"), "--nodes: 3 does not divide --gpus 8"),
+    (("--min", "3", "--max", "2", "c"), "--min: 3 is above --max 2"),
+    (("--min", "3", "c"), "--max: is missing; an elastic job needs --min"),
+    (("--min", "1", "--max", "3", "c"), "--max: 3 does not divide --gpus 8"),
+    (("--min", "1", "--max", "2", "--nodes", "2", "c"), "--nodes: excludes --min and --max"),
+    (("--env", "1A=2", "c"), "--env: the name '1A' must have letters .* not start with a digit"),
+    (("--env", "A B=2", "c"), r"--env: the name 'A B' must have letters \(A-Z, a-z\), digits, '_'"),
+    (("--env", "=2", "c"), "--env: a name must precede the equals sign: NAME=VALUE"),
+    (("--env", "", "c"), "--env: a name must precede the equals sign: NAME=VALUE, or NAME"),
+    (("--env", f"{'A' * 254}=1", "c"), r"--env: the name A{60}\.\.\. has 254 .* at most 253"),
+    (("--env", "NONE", "c"), "--env: NONE is not set here"),
+    (("--env", "A=\udcff", "c"), r"--env: A: '\\udcff' must be UTF-8"),
+    (("echo \udcff",), r"command: 'echo \\udcff' must be UTF-8"),
+    (("echo", "\udcff"), r"must be UTF-8"),
+    (("--output", "wide", "c"), "--output"),
+    ((" ",), "command: is empty"),
+    (("x" * 32769,), "torchrun: command: has 32769 characters; a command must have at most 32768$"),
     (
-        (*SUBMIT, "python", "a.py", "--nodes", "1"),
-        64,
-        "--nodes: may belong to the command or to submit; quote",
+        ("--env", "A=" + "x" * 32769, "c"),
+        "torchrun: --env: A: has 32769 characters; a value must have at most 32768$",
     ),
-    ((*SUBMIT, "python", "a.py", "-nother"), 64, "-nother: may belong to the command or to submit"),
-    ((*SUBMIT, "-n", "../..", "c"), 64, r"'\.\./\.\.' must be a namespace: a-z, 0-9 and -"),
+    (("python 'a",), "command: .*No closing quotation"),
+    (
+        ("--nodes", "2", "accelerate launch a.py"),
+        "command: starts accelerate launch, which .* python train.py: torchrun starts",
+    ),
+    (
+        ("--nodes", "2", "deepspeed", "a.py"),
+        "command: starts deepspeed, which does not know the job's 2 nodes",
+    ),
+    (("--workspace", "", "c"), "--workspace: is empty; name the directory"),
+]
+BAD = [
+    *(((*SUBMIT, *words), 64, said) for words, said in BAD_SUBMITS),
+    ((*SUBMIT[:-2], "--name", "x" * 300, "c"), 64, r"--name: x{60}\.\.\. has 300 characters; .* at most 40"),
+    ((*SUBMIT[:-2], "--name", "A_b", "c"), 64, "--name: 'A_b' must be a-z"),
     (("submit", "--queue", "", "--gpus", "8", "c"), 64, "--queue: '' must be a name: a-z"),
     (("submit", "--queue", "q", "--gpus", "9" * 5000, "c"), 64, "--gpus: 9{60} must have at most 9 digits"),
     (("status", ""), 64, "JOB: '' must be a name: a-z, 0-9, - and ., with a letter or digit at both ends"),
     (("cancel", "a", "../queues/q"), 64, r"JOB: '\.\./queues/q' must be a name"),
     (("logs", "a/log?x=1"), 64, r"JOB: 'a/log\?x=1' must be a name"),
     (("cp", "..:/x", "y"), 64, r"cp: \.\.:/x: job '\.\.' must be a name"),
-    ((*SUBMIT, "python", "a.py", "--epochs", "3"), 64, "words: --epochs.*; quote a command"),
     (
         ("submit", "--queue", "q", "--gpu", "8", "c"),
         64,
         r"words: --gpu; did you mean --gpus\?; see .* submit -h",
-    ),
-    (
-        (*SUBMIT, "--dry-run=client", "c"),
-        64,
-        "--dry-run: takes no value; leave 'client' out; see .* submit -h",
-    ),
-    ((*SUBMIT, "--dry-run", "client", "python x"), 64, "--dry-run: takes no value; leave 'client' out"),
-    (
-        (*SUBMIT, "--no-workspace", "--workspace", "big", "c"),
-        64,
-        "--workspace: not allowed with .*--no-workspace",
     ),
     (
         (*SUBMIT, "--workspace", "x/" * 3000, "c"),
@@ -89,53 +111,7 @@ BAD = [
     (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),
     (("submit", "--queue", "q", "--gpus", "-1", "c"), 64, "--gpus"),
     (("submit", "--queue", "q", "--gpus", "eight", "c"), 64, "--gpus: 'eight' must be a whole number"),
-    ((*SUBMIT, "--nodes", "3", "c"), 64, "--nodes: 3 does not divide --gpus 8"),
-    ((*SUBMIT, "--min", "3", "--max", "2", "c"), 64, "--min: 3 is above --max 2"),
-    ((*SUBMIT, "--min", "3", "c"), 64, "--max: is missing; an elastic job needs --min"),
-    ((*SUBMIT, "--min", "1", "--max", "3", "c"), 64, "--max: 3 does not divide --gpus 8"),
-    ((*SUBMIT, "--min", "1", "--max", "2", "--nodes", "2", "c"), 64, "--nodes: excludes --min and --max"),
-    ((*SUBMIT, "--env", "1A=2", "c"), 64, "--env: the name '1A' must have letters .* not start with a digit"),
-    (
-        (*SUBMIT, "--env", "A B=2", "c"),
-        64,
-        r"--env: the name 'A B' must have letters \(A-Z, a-z\), digits, '_'",
-    ),
-    ((*SUBMIT, "--env", "=2", "c"), 64, "--env: a name must precede the equals sign: NAME=VALUE"),
-    (
-        (*SUBMIT, "--env", "", "c"),
-        64,
-        "--env: a name must precede the equals sign: NAME=VALUE, or NAME",
-    ),
-    ((*SUBMIT, "--env", f"{'A' * 254}=1", "c"), 64, r"--env: the name A{60}\.\.\. has 254 .* at most 253"),
-    ((*SUBMIT, "--env", "NONE", "c"), 64, "--env: NONE is not set here"),
-    ((*SUBMIT, "--env", "A=\udcff", "c"), 64, r"--env: A: '\\udcff' must be UTF-8"),
-    ((*SUBMIT, "echo \udcff"), 64, r"command: 'echo \\udcff' must be UTF-8"),
-    ((*SUBMIT, "echo", "\udcff"), 64, r"must be UTF-8"),
-    ((*SUBMIT, "--output", "wide", "c"), 64, "--output"),
-    ((*SUBMIT, " "), 64, "command: is empty"),
-    (
-        (*SUBMIT, "x" * 32769),
-        64,
-        "torchrun: command: has 32769 characters; a command must have at most 32768$",
-    ),
-    (
-        (*SUBMIT, "--env", "A=" + "x" * 32769, "c"),
-        64,
-        "torchrun: --env: A: has 32769 characters; a value must have at most 32768$",
-    ),
-    ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
-    (
-        (*SUBMIT, "--nodes", "2", "accelerate launch a.py"),
-        64,
-        "command: starts accelerate launch, which .* python train.py: torchrun starts",
-    ),
-    (
-        (*SUBMIT, "--nodes", "2", "deepspeed", "a.py"),
-        64,
-        "command: starts deepspeed, which does not know the job's 2 nodes",
-    ),
     ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
-    ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),
     ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
     ((*SUBMIT, "--max-size", "1", "--workspace", "big", "c"), 65, "the largest: weights 2.0 MiB"),
     (("status", "none"), 66, "job none: is not in namespace team"),
@@ -260,11 +236,7 @@ def test_gpus_that_no_node_of_the_queue_has_make_no_job(api: TorchrunApi, run: R
     node = {"cpus": 8, "memory": "64Gi"}
     api.queue("q", image="i", nodeResources={**node, "gpus": 8})
     for gpus, more, said in (
-        (
-            "11",
-            (),
-            "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes",
-        ),
+        ("11", (), "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes"),
         ("18", ("--nodes", "2"), "spec.numGPUs is 18 on 2 nodes, 9 on each"),
     ):
         result, out, err = run("submit", "--queue", "q", "--gpus", gpus, *more, "--no-workspace", "x")

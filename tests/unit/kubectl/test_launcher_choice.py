@@ -108,12 +108,7 @@ def test_the_size_is_what_the_queue_makes_of_it(api: TorchrunApi, run: Run) -> N
 def test_sync_of_a_script_that_starts_torchrun_now_is_refused(
     api: TorchrunApi, run: Run, pod: Store, code: Path
 ) -> None:
-    api.job(
-        "one",
-        command="bash train.sh",
-        launcher="torchrun",
-        workspace={"digest": DIGEST, "sizeBytes": 1},
-    )
+    api.job("one", command="bash train.sh", launcher="torchrun", workspace={"digest": DIGEST, "sizeBytes": 1})
     (code / "train.sh").write_text("torchrun train.py\n")
     result, _, err = run("sync", "one")
     assert result == 64

@@ -308,11 +308,7 @@ def test_its_token_is_used_and_a_new_one_when_it_has_run_out(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], code: Path
 ) -> None:
     given = {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}
-    answer = {
-        "apiVersion": "client.authentication.k8s.io/v1beta1",
-        "kind": "ExecCredential",
-        "status": given,
-    }
+    answer = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": given}
     first = f"[ -e {tmp_path}/first ] && {{ {EXPIRED}; }}\ntouch {tmp_path}/first\n"
     file = kubeconfig(api, tmp_path, program(tmp_path, f"{first}echo '{json.dumps(answer)}'"))
     api.job("one")

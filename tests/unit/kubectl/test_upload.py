@@ -291,9 +291,7 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     api.pod("a1-sync-0", n.SYNC_CONTAINER)["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     with serving(pod) as address:
         monkeypatch.setattr(
-            upload,
-            "sync_pod_url",
-            lambda job, _: address if job == "one" else f"http://{job}.invalid:1",
+            upload, "sync_pod_url", lambda job, _: address if job == "one" else f"http://{job}.invalid:1"
         )
         result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
     assert (result, "unchanged, its " in only_line(err)) == (0, True), err

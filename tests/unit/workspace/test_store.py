@@ -73,9 +73,7 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
 
-def test_store_keeps_the_incoming_and_the_named_archive(
-    tmp_path: Path,
-) -> None:
+def test_store_keeps_the_incoming_and_the_named_archive(tmp_path: Path) -> None:
     one, two, three = (packed(tmp_path / str(i), a=os.urandom(400_000).hex()) for i in range(3))
     root = tmp_path / "store"
     store = Store(root)
@@ -130,9 +128,7 @@ def test_more_than_the_pod_has_room_for_is_refused_at_once(tmp_path: Path) -> No
     assert receive(tmp_path / "store", archive, {names.ENV_SYNC_MOST: str(archive.size)}) == (0, "")
 
 
-def test_fetch_of_a_removed_archive_takes_the_newly_named_one(
-    tmp_path: Path,
-) -> None:
+def test_fetch_of_a_removed_archive_takes_the_newly_named_one(tmp_path: Path) -> None:
     one, two = packed(tmp_path / "1", a="1"), packed(tmp_path / "2", a="2")
     store, into, named = Store(tmp_path / "store"), tmp_path / "app", tmp_path / "archive"
     received(store, two)
