@@ -120,7 +120,10 @@ def dry_run(request: Request, job: str) -> str:
         wait = replace(initial_progress(0.0), candidate=index).label
         documents += (manifests.placeholder(candidate, number, owner, wait) for number in range(nodes))
         reason = f"dry run: as if all nodes of pool {pool.name} were there"
-        documents.append(backends.of(candidate).build(candidate, nodes, reason, 0))
+        backend = backends.of(candidate)
+        if backend.runtime is not None:
+            documents.append(backend.runtime(candidate, nodes, 0, owner))
+        documents.append(backend.build(candidate, nodes, reason, 0))
     return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
 
 

@@ -50,11 +50,14 @@ class Gateway(Protocol):
     def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
         """Create each of these pods, unless a pod of its name exists."""
 
+    def apply_runtime(self, manifest: JsonObject) -> None:
+        """Create or replace this object, which must exist before the training job."""
+
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         """Create this training job. Return False if one of its name exists."""
 
     def delete_training(self, request: Request, uid: str) -> None:
-        """Delete exactly this training job, if it still exists. It is gone after its pods."""
+        """Delete exactly this training job, if it still exists, and its pods."""
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
         """Delete exactly the pods of these names and uids, if they still exist."""
@@ -181,14 +184,17 @@ class KubernetesGateway:
         path = f"/api/v1/namespaces/{request.namespace}/pods"
         _each(lambda manifest: self._create(path, manifest), manifests)
 
+    def apply_runtime(self, manifest: JsonObject) -> None:
+        Objects(self._client, names.MANAGED_BY).apply(manifest)
+
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         return self._create(sources.training_jobs(request), manifest)
 
     def delete_training(self, request: Request, uid: str) -> None:
-        # In the foreground: pods and Services are deleted first (the operator's ownerReferences block the owner's
+        # In the foreground, pods and Services are deleted first (the operator's ownerReferences block the owner's
         # deletion), and the name is in use until then.
         path = f"{sources.training_jobs(request)}/{request.training_job}"
-        self._delete(path, uid, propagationPolicy="Foreground")
+        self._delete(path, uid, propagationPolicy=backends.of(request).propagation)
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
         path = f"/api/v1/namespaces/{request.namespace}/pods"

@@ -242,7 +242,7 @@ class Launcher:
                     log.info("deleted %s", reason)
                     self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
-                    made = self._submit(nodes, reason)
+                    made = self._submit(nodes, reason, owner)
                     self.counters = metrics.count_decision(self.counters, self.wall_clock() - seen.now)
                     log.info(
                         "%s %s %s for %d nodes, %.3f s after the lists were read",
@@ -260,11 +260,14 @@ class Launcher:
                     pass  # the caller observes again
         return None
 
-    def _submit(self, nodes: int, reason: str) -> bool:
+    def _submit(self, nodes: int, reason: str, owner: Owner) -> bool:
         """Create the training job with the rest of activeDeadlineSeconds. Return False if there is one already."""
         now = self._memory.progress or progress.initial_progress(self.wall_clock())
         request = progress.remaining_request(self.request, now)
-        job = backends.of(request).build(request, nodes, reason, now.total_restarts)
+        backend = backends.of(request)
+        if backend.runtime is not None:
+            self.gateway.apply_runtime(backend.runtime(request, nodes, now.total_restarts, owner))
+        job = backend.build(request, nodes, reason, now.total_restarts)
         return self.gateway.create_training(request, job)
 
     def _end(self, end: End) -> int:

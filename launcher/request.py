@@ -16,6 +16,7 @@ from launcher.validation import Reader
 from trainyard.k8s import names, quantity
 
 _SHAPE = re.compile(f"{names.SHAPE_STATIC}|{names.SHAPE_ELASTIC}")
+_BACKEND = re.compile(f"{names.BACKEND_PYTORCHJOB}|{names.BACKEND_TRAINJOB}")
 
 # Karpenter does not try an offering for three minutes after EC2 refused it, so an earlier retry is useless
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
@@ -126,6 +127,7 @@ class Request:
         shape: The shape of the world: static or elastic.
         active_deadline_seconds: The limit for all training jobs of the run together.
         fallbacks: The other candidates.
+        backend: The kind of the training job: pytorchjob or trainjob.
     """
 
     run_id: str
@@ -144,6 +146,7 @@ class Request:
     placeholder: Placeholder
     worker: Worker
     fallbacks: tuple[Fallback, ...]
+    backend: str = names.BACKEND_PYTORCHJOB
 
     @property
     def candidates(self) -> int:
@@ -218,6 +221,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         placeholder=_placeholder(top.section("placeholder")),
         worker=_worker(top.section("worker")),
         fallbacks=tuple(_fallback(reader) for reader in top.items("fallbacks")),
+        backend=_backend(top),
     )
     top.finish()
     problems += _contradictions(request, top.place, problems)
@@ -230,6 +234,11 @@ def _contradictions(request: Request, top: str, earlier: list[str]) -> list[str]
     """Return the contradictions between values, except for values with an `earlier` error."""
     found: list[str] = []
     pools: list[str] = []
+    if request.backend == names.BACKEND_TRAINJOB and request.shape == names.SHAPE_ELASTIC:
+        found.append(
+            f"{top}.shape is {names.SHAPE_ELASTIC}; it must be {names.SHAPE_STATIC} with backend {request.backend},"
+            " because Kubeflow Trainer has no elastic jobs"
+        )
     for index in range(request.candidates):
         candidate = request.candidate(index)
         place = top if index == 0 else f"{top}.fallbacks[{index - 1}]"
@@ -269,6 +278,13 @@ def _override(environment: Mapping[str, str], name: str, value: int, problems: l
         problems.append(f"{name} is {_short(text)}; it must be a whole number from 1 to 999999")
         return value
     return int(text)
+
+
+def _backend(top: Reader) -> str:
+    """Return the backend, which is pytorchjob for a request without one."""
+    if top.raw("backend") is None:
+        return names.BACKEND_PYTORCHJOB
+    return top.text("backend", f"{names.BACKEND_PYTORCHJOB} or {names.BACKEND_TRAINJOB}", _BACKEND)
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What runs the workers of a run: a PyTorchJob of Kubeflow's training operator.
+"""What runs the workers of a run: a PyTorchJob or a TrainJob.
 
 The entry point is `of()`. The rest of the launcher asks a `Backend` (backend.py) for everything that depends on the
 kind of the training job.
@@ -6,12 +6,19 @@ kind of the training job.
 
 from __future__ import annotations
 
-from launcher.backends import pytorchjob
+from typing import Final
+
+from launcher.backends import pytorchjob, trainjob
 from launcher.backends.backend import Backend
 from launcher.request import Request
+from trainyard.k8s import names
+
+BACKENDS: Final = {
+    names.BACKEND_PYTORCHJOB: pytorchjob.BACKEND,
+    names.BACKEND_TRAINJOB: trainjob.BACKEND,
+}
 
 
 def of(request: Request) -> Backend:
     """Return the backend of this run."""
-    del request
-    return pytorchjob.BACKEND
+    return BACKENDS[request.backend]

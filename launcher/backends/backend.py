@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.manifests import JsonObject
+from launcher.manifests import JsonObject, Owner
 from launcher.observe import Pod, Training
 from launcher.request import Request
 
@@ -19,7 +19,7 @@ def unchanged(training: Training, pods: tuple[Pod, ...]) -> Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """A kind of training job. A deletion of the job in the foreground also deletes its pods.
+    """A kind of training job.
 
     Attributes:
         kind: The job's kind, in messages.
@@ -29,10 +29,13 @@ class Backend:
         suspend_field: The field that suspends it.
         container: The name of the workers' container.
         deadline_message: A part of the operator's message about a job that exceeded its activeDeadlineSeconds.
+        propagation: The propagationPolicy of the job's deletion, which also deletes its pods.
         build: Returns the job for exactly this number of nodes, for this reason, after this number of earlier jobs of
             the run. It has no owner, so that it continues when the launcher's Job is deleted.
         parse: Converts a job, of the run with this id.
         settle: Returns the job with the outcome that its workers show before its status does.
+        runtime: Returns the object that must exist before the job of this number of nodes, after this number of earlier
+            jobs. The launcher's Job owns it. None if there is no such object.
     """
 
     kind: str
@@ -44,7 +47,9 @@ class Backend:
     deadline_message: str
     build: Callable[[Request, int, str, int], JsonObject]
     parse: Callable[[Mapping[str, Any], str], Training]
+    propagation: str = "Foreground"
     settle: Callable[[Training, tuple[Pod, ...]], Training] = unchanged
+    runtime: Callable[[Request, int, int, Owner], JsonObject] | None = None
 
     def path(self, namespace: str) -> str:
         """Return the path of this namespace's jobs in the Kubernetes API."""

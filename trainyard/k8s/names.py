@@ -28,6 +28,9 @@ FABRIC_CHECK_SERVICE: Final = "fabric-check"  # the headless Service of its pods
 # Services of the training operator are named <training job>-worker-<index> and may have 63 characters.
 RUN_ID_MAX_LENGTH: Final = 40
 TRAINING_CONTAINER: Final = "pytorch"  # required by the training operator
+# What runs the workers (launcher/backends): the training operator, or Kubeflow Trainer with JobSet.
+BACKEND_PYTORCHJOB: Final = "pytorchjob"
+BACKEND_TRAINJOB: Final = "trainjob"
 LAUNCHER_SERVICE_ACCOUNT: Final = "launcher"
 TRAINER_SERVICE_ACCOUNT: Final = "trainer"
 # User, group and fsGroup of launcher, placeholder and worker pods; the USER of both images.
@@ -81,7 +84,7 @@ LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 
 # The training operator sets it on the pods of a PyTorchJob (kubeflow/training-operator v1.9.4,
-# pkg/apis/kubeflow.org/v1/common_types.go).
+# pkg/apis/kubeflow.org/v1/common_types.go), the launcher on those of a TrainJob.
 LABEL_JOB_NAME: Final = "training.kubeflow.org/job-name"
 # The resource of the EFA device plugin: https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html
 EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"

@@ -15,6 +15,7 @@ from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
+BACKENDS = PYTORCHJOB, TRAINJOB = ("pytorchjob", "trainjob")
 # `make check` kills the launcher at each eighth point, `make test` at all of them.
 STRIDE = 8
 # How long a training runs before it is struck.
@@ -48,7 +49,7 @@ class Struck(Trace):
     def tick(self) -> None:
         super().tick()
         world = self.world
-        if world.training is not None and world.training["spec"]["runPolicy"].get("suspend"):
+        if world.suspended:
             self.idle = max(self.idle, len([pod for pod in world.pods if pod.startswith("hold-")]))
             self.paused = self.paused or world.now
             if world.now - self.paused >= SUSPENDED_SECONDS:
@@ -85,13 +86,20 @@ def kills(*blows: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("blow", "first"), kills("failed", "silent", "made anew", 1))
-def test_launcher_killed_anywhere_in_a_restart_ends_alike(blow: str | int, first: int) -> None:
-    undisturbed = struck(blow)
+@pytest.mark.parametrize(
+    ("blow", "backend", "first"),
+    [
+        pytest.param(each.values[0], backend, each.values[1], marks=each.marks)
+        for backend, blows in ((PYTORCHJOB, ("failed", "silent", "made anew", 1)), (TRAINJOB, ("silent", 1)))
+        for each in kills(*blows)
+    ],
+)
+def test_launcher_killed_anywhere_in_a_restart_ends_alike(blow: str | int, backend: str, first: int) -> None:
+    undisturbed = struck(blow, backend=backend)
     assert (undisturbed.code, undisturbed.submits, undisturbed.world.wrongs) == (names.EXIT_SUCCEEDED, 2, [])
     assert undisturbed.points > 50
     for point in range(first, undisturbed.points + 1, STRIDE):
-        trace = struck(blow, dies_at=point)
+        trace = struck(blow, dies_at=point, backend=backend)
         assert trace.kills == 1
         told = (point, trace.said)
         assert trace.world.wrongs == [], told
@@ -111,6 +119,12 @@ def test_restart_budget_with_launcher_killed_is_kept(blows: tuple[str | int, ...
         assert "; after restart 2 of 2, the last one because " in trace.said[-1], point
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_trace_of_a_resumed_run_holds_nothing(backend: str) -> None:
+    trace = struck("suspended", holdSeconds=200, backend=backend)
+    assert (trace.code, trace.sizes, trace.idle) == (names.EXIT_SUCCEEDED, [4, 4], 0)
+
+
 @pytest.mark.parametrize(("blow", "first"), kills("suspended"))
 def test_suspended_run_holds_nothing_and_resumes(blow: str, first: int) -> None:
     undisturbed = struck(blow, holdSeconds=200)
@@ -127,8 +141,9 @@ def test_suspended_run_holds_nothing_and_resumes(blow: str, first: int) -> None:
         assert (trace.progress.restarts, trace.progress.total_restarts) == (0, 1), point
 
 
-def test_wrong_settings_end_the_run_at_once() -> None:
-    trace = struck(2)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrong_settings_end_the_run_at_once(backend: str) -> None:
+    trace = struck(2, backend=backend)
     assert (trace.code, trace.submits, trace.world.wrongs) == (names.EXIT_TRAINING_FAILED, 1, [])
     assert "ended with 2; a restart does not help" in trace.said[-1]
 
@@ -146,12 +161,13 @@ def test_restart_reports_reason_and_nodes() -> None:
     assert "trained on 4 nodes (restart 2 of 2)" in trace.said[-1]
 
 
-def test_restart_after_lost_node_uses_nodes_that_exist() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_restart_after_lost_node_uses_nodes_that_exist(backend: str) -> None:
     before = World(asked(), 7)
-    replaced = struck("failed", holdSeconds=200)
+    replaced = struck("failed", holdSeconds=200, backend=backend)
     assert replaced.sizes == [4, 4]
     assert replaced.world.bought == before.bought + 1
-    shrunk = Struck(asked(maxRestarts=2, holdSeconds=10), 7, blows=("failed",))
+    shrunk = Struck(asked(maxRestarts=2, holdSeconds=10, backend=backend), 7, blows=("failed",))
     shrunk.world.pools["small"].refusing_until = EPOCH + 10_000
     shrunk.run()
     assert (shrunk.code, shrunk.sizes, shrunk.world.wrongs) == (names.EXIT_SUCCEEDED, [4, 3], [])

@@ -19,6 +19,7 @@ from trainyard.k8s import names
 pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 TRACES = 240
+TRAINJOB_TRACES = 48
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,18 @@ def counts(traces: list[Trace]) -> str:
 def test_trace_ends_without_wrong_count_or_leftover(traces: list[Trace]) -> None:
     wrongs = {trace.seed: trace.world.wrongs for trace in traces if trace.world.wrongs}
     assert wrongs == {}, counts(traces)
+
+
+def test_trainjob_trace_ends_without_wrong_count() -> None:
+    request = asked(fallbacks=[fallback()], backend="trainjob")
+    ran = [several(request, seed) for seed in range(TRAINJOB_TRACES)]
+    for trace in ran:
+        trace.run()
+    wrongs = {trace.seed: trace.world.wrongs for trace in ran if trace.world.wrongs}
+    assert wrongs == {}, counts(ran)
+    ends = Counter(trace.code for trace in ran)
+    assert ends[names.EXIT_SUCCEEDED] > 15, counts(ran)
+    assert sum(trace.submits > 1 for trace in ran) > 5, counts(ran)
 
 
 def test_traces_cover_all_events(traces: list[Trace]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from launcher import lease, progress
+from launcher import backends, lease, progress
 from launcher.loop import Launcher
 from launcher.manifests import Owner, stamp
 from launcher.observe import Observation
@@ -69,6 +69,8 @@ class Trace:
     # Dies when it comes to this point: between any two writes, and any two waits.
     dies_at: int | None = None
     points: int = 0
+    # Of the last TrainingRuntime.
+    runtime_nodes: int = 0
     sizes: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
@@ -218,6 +220,8 @@ class Trace:
             if self.world.broken_at is None:
                 self.wrong("a training that goes on is deleted")
             training["metadata"].setdefault("deletionTimestamp", "now")
+            if backends.of(request).propagation == "Background":
+                self.world.advance(0.0)
         self._maybe_die()
 
     def delete_claim(self, claim: str, uid: str) -> None:
@@ -243,17 +247,22 @@ class Trace:
             if pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool
         )
 
+    def apply_runtime(self, manifest: Object) -> None:
+        self._maybe_die()
+        (job,) = manifest["spec"]["template"]["spec"]["replicatedJobs"]
+        self.runtime_nodes = job["template"]["spec"]["completions"]
+        self._maybe_die()
+
     def create_training(self, request: Request, manifest: Object) -> bool:
         self._maybe_die()
         world, now = self.world, self.world.now
         if world.training is not None:
             return False
         self.submits += 1
-        self.sizes.append(
-            sum(replica["replicas"] for replica in manifest["spec"]["pytorchReplicaSpecs"].values())
-        )
-        replicas = manifest["spec"]["pytorchReplicaSpecs"].values()
-        nodes = sum(replica["replicas"] for replica in replicas)
+        nodes = backends.of(request).parse(manifest, request.run_id).nodes
+        self.sizes.append(nodes)
+        if backends.of(request).runtime is not None and self.runtime_nodes != nodes:
+            self.wrong(f"submitted {nodes} nodes with a runtime of {self.runtime_nodes}")
         pool = request.pool.name
         usable = [one for one in world.machines.values() if one.pool == pool and one.usable(now)]
         if nodes != min(len(usable), request.max_nodes):

@@ -10,13 +10,13 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import observe
-from launcher.backends import pytorchjob
+from launcher import backends, observe
 from launcher.manifests import stamp
 from launcher.observe import Observation
 from launcher.request import Request
 from tests.unit.launcher import shown
 from tests.unit.launcher.conftest import made_for
+from trainyard.k8s import names
 
 EPOCH = 1_800_000_000.0
 TICK = 5.0
@@ -148,7 +148,8 @@ class World:
         )
 
     def _training(self) -> observe.Training | None:
-        return None if self.training is None else pytorchjob.parse(self.training, self.request.run_id)
+        backend = backends.of(self.request)
+        return None if self.training is None else backend.parse(self.training, self.request.run_id)
 
     def _node(self, machine: Machine) -> observe.Node:
         gpus = machine.gpus if machine.gpus_at is not None and self.now >= machine.gpus_at else 0
@@ -283,6 +284,8 @@ class World:
         assert self.training is not None
         self.broken_at = self.now if self.broken_at is None else self.broken_at
         kind = self.fate.choice(["failed", "silent", "made anew"]) if "spec" in self.training else "failed"
+        if not self.replaces:
+            kind = "silent"
         if kind == "failed":
             self._finish("Failed")
         if kind != "made anew" or self.training["status"] or "deletionTimestamp" in self.training["metadata"]:
@@ -311,7 +314,7 @@ class World:
             self._retire()
         if self.training is None or self.training["status"]:
             return
-        if self.training.get("spec", {}).get("runPolicy", {}).get("suspend"):
+        if self.suspended:
             return
         if self.mishap is not None and self.now >= self.mishap[0]:
             self.fail_one(self.mishap[1])
@@ -327,19 +330,33 @@ class World:
         """The pods of the training."""
         return [pod for name, pod in self.pods.items() if name.startswith("w-")]
 
+    @property
+    def replaces(self) -> bool:
+        """Whether the operator replaces a lost pod and fails the job with its first worker, as of a PyTorchJob."""
+        return self.request.backend == names.BACKEND_PYTORCHJOB
+
+    @property
+    def suspended(self) -> bool:
+        """Whether somebody suspends the training."""
+        return self.training is not None and bool(self._suspendable().get("suspend"))
+
+    def _suspendable(self) -> dict[str, Any]:
+        assert self.training is not None
+        spec: dict[str, Any] = self.training.get("spec", {})
+        return spec.get("runPolicy", {}) if self.replaces else spec
+
     def suspend(self) -> None:
         """The operator ends the workers of a job that somebody suspends."""
-        assert self.training is not None
-        self.training["spec"]["runPolicy"]["suspend"] = True
+        self._suspendable()["suspend"] = True
         for pod in self.workers():
             pod["metadata"].setdefault("deletionTimestamp", "now")
 
     def resume(self, pool: str) -> None:
         """The operator makes as many pods as the job says, wherever there may be machines for them."""
         assert self.training is not None
-        self.training["spec"]["runPolicy"]["suspend"] = False
+        self._suspendable()["suspend"] = False
         self.broken_at = self.now
-        for index in range(pytorchjob.parse(self.training, self.request.run_id).nodes):
+        for index in range(backends.of(self.request).parse(self.training, self.request.run_id).nodes):
             labels = {"training.kubeflow.org/job-name": self.request.training_job}
             meta = {"name": f"w-{index}", "namespace": self.request.namespace, "uid": f"r-{index}"}
             spec = {"nodeSelector": {"karpenter.sh/nodepool": pool}}
@@ -350,23 +367,28 @@ class World:
         """The garbage collector takes the pods of a job that is deleted in the foreground, then the job."""
         for pod in self.workers():
             pod["metadata"].setdefault("deletionTimestamp", "now")
-        if not self.workers():
+        if not self.workers() or backends.of(self.request).propagation == "Background":
             self.training, self.mishap, self.broken_at = None, None, None
 
     def fail_one(self, code: int) -> None:
-        """A worker ends with this code; the others hang, and the operator says that the job failed."""
+        """A worker ends with this code; the others hang, and the operator says that the job failed.
+
+        A TrainJob fails when all workers have ended.
+        """
         running = [pod for pod in self.workers() if pod["status"]["phase"] == "Running"]
         for pod in running[:1]:
             ended = {"exitCode": code, "reason": "Error", "finishedAt": stamp(self.now)}
-            statuses = [{"name": "pytorch", "state": {"terminated": ended}}]
+            statuses = [{"name": backends.of(self.request).container, "state": {"terminated": ended}}]
             pod["status"] = {"phase": "Failed", "containerStatuses": statuses}
-        self.broken_at = self.now
-        self._finish("Failed")
+        self.broken_at, self.mishap = self.now, None
+        if self.replaces or len(running) <= 1:
+            self._finish("Failed")
 
     def _finish(self, outcome: str) -> None:
         assert self.training is not None
         if not self.training["status"]:
-            self.training["status"] = {"conditions": [{"type": outcome, "status": "True"}]}
+            kind = "Complete" if outcome == "Succeeded" and not self.replaces else outcome
+            self.training["status"] = {"conditions": [{"type": kind, "status": "True"}]}
             for name, pod in self.pods.items():
                 if not name.startswith("hold-") and outcome == "Succeeded":
                     pod["status"]["phase"] = "Succeeded"
