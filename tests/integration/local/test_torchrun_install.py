@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import yaml
 
-from local.home import CHECKOUT
 from tests.integration.local.own_api_server import ApiServer
-from trainyard.operator import deployment
+from tests.torchrun_manifests import controller_rules
+from tests.torchrun_manifests import installed as documents
 from trainyard.operator import names as n
-from trainyard.operator.rbac import CLUSTER_RULES
 
 pytestmark = pytest.mark.local
 
@@ -53,7 +51,7 @@ def test_the_definitions_are_established(installed: ApiServer, plural: str) -> N
 
 def controller_pod() -> dict[str, object]:
     """The pod that the Deployment makes."""
-    (made,) = [each for each in deployment.objects() if each["kind"] == "Deployment"]
+    (made,) = [each for each in documents("deployment.yaml") if each["kind"] == "Deployment"]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -99,9 +97,10 @@ def may(
 
 
 def test_the_controller_may_do_what_its_role_says(installed: ApiServer) -> None:
-    for each in CLUSTER_RULES:
-        for resource, verb in itertools.product(each.resources.split(), each.verbs.split()):
-            assert may(installed, each.group, resource, verb, of=each.name), (resource, verb)
+    for each in controller_rules():
+        (name,) = each.get("resourceNames", [""])
+        for group, resource, verb in itertools.product(each["apiGroups"], each["resources"], each["verbs"]):
+            assert may(installed, group, resource, verb, of=name), (resource, verb)
 
 
 @pytest.mark.parametrize("verb", ["get", "update"])
@@ -135,9 +134,3 @@ def test_the_controller_may_do_nothing_else(
     installed: ApiServer, group: str, resource: str, verb: str
 ) -> None:
     assert not may(installed, group, resource, verb)
-
-
-def test_the_committed_deployment_names_an_image_that_nobody_can_pull() -> None:
-    documents = list(yaml.safe_load_all((CHECKOUT / "config" / "deployment.yaml").read_text()))
-    assert documents == deployment.objects()
-    assert deployment.IMAGE.startswith("launcher.invalid/")

@@ -17,15 +17,16 @@ from urllib.request import urlopen
 from local.home import CHECKOUT
 from local.ports import free_ports
 from tests.integration.local.own_api_server import ApiServer
+from tests.torchrun_manifests import controller_rules
 from trainyard.k8s import names
 from trainyard.operator import names as n
-from trainyard.operator import rbac
 
 T = TypeVar("T")
 
 TOOLS = "tools.example.com/launcher@sha256:" + "0" * 64
 START_SECONDS = 30.0
 PROGRAM = "trainyard.operator"
+RBAC_GROUP = "rbac.authorization.k8s.io"
 PLURALS = {n.JOB_KIND: n.JOB_PLURAL, n.QUEUE_KIND: n.QUEUE_PLURAL}
 
 
@@ -214,8 +215,8 @@ class Team:
 @contextmanager
 def without_right(server: ApiServer, resource: str, verb: str) -> Iterator[None]:
     """The controller may not do this meanwhile, and all else."""
-    place = f"/apis/{rbac.API_GROUP}/v1/clusterroles/{n.CONTROLLER}"
-    granted = [each.manifest() for each in rbac.CLUSTER_RULES]
+    place = f"/apis/{RBAC_GROUP}/v1/clusterroles/{n.CONTROLLER}"
+    granted = controller_rules()
 
     def put(rules: list[dict[str, Any]]) -> None:
         answer = server.request("PATCH", place, {"rules": rules}, content="application/merge-patch+json")
@@ -233,7 +234,7 @@ def without_right(server: ApiServer, resource: str, verb: str) -> Iterator[None]
 
 def taken_away(server: ApiServer) -> Callable[[], None]:
     """Takes all rights from the controller; returns what gives them back."""
-    place = f"/apis/{rbac.API_GROUP}/v1/clusterrolebindings"
+    place = f"/apis/{RBAC_GROUP}/v1/clusterrolebindings"
     answer = server.request("DELETE", f"{place}/{n.CONTROLLER}")
     assert answer.status == 200, answer.message
 

@@ -10,7 +10,7 @@ from tests.faults.proxy import Call
 from tests.integration.sweeps.controller import place
 from tests.integration.sweeps.kills import pause, sample
 from tests.seed import of_run
-from trainyard.operator import rbac
+from tests.torchrun_manifests import controller_rules
 
 # What this life has no use for. A name that something else has is looked at; a Service or a queue of KAI that somebody
 # changed is mended; the archive of a running job is changed (tests/unit/operator/test_reconcile.py,
@@ -53,9 +53,9 @@ def test_controller_killed_at_a_write_is_taken_up_by_the_next() -> None:
 def _given() -> set[tuple[str, str]]:
     return {
         (resource, verb)
-        for each in (*rbac.CLUSTER_RULES, *rbac.NAMESPACE_RULES)
-        for resource in each.resources.split()
-        for verb in each.verbs.split()
+        for each in (*controller_rules(), *controller_rules("Role"))
+        for resource in each["resources"]
+        for verb in each["verbs"]
     }
 
 

@@ -20,8 +20,9 @@ from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.test_network_policies import reached, selects
 from trainyard.k8s import names
-from trainyard.operator import deployment
 from trainyard.operator import names as n
+from trainyard.operator.manifests import DEPLOYMENT as DEPLOYMENT_FILE
+from trainyard.operator.manifests import files
 
 pytestmark = pytest.mark.unit
 
@@ -91,7 +92,9 @@ def test_all_that_people_install_by_kubectl_is_there(stack: Recorded) -> None:
 
 
 def test_but_for_image_place_priority_probe_and_notes_the_controller_is_as_published(stack: Recorded) -> None:
-    (published,) = (each for each in deployment.objects(LAUNCHER) if each["kind"] == "Deployment")
+    (published,) = (
+        each for each in yaml.safe_load_all(files(LAUNCHER)[DEPLOYMENT_FILE]) if each["kind"] == "Deployment"
+    )
     here = copy.deepcopy(stack.one(*DEPLOYMENT).inputs)
     template = here["spec"]["template"]
     assert template["metadata"].pop("annotations")["prometheus.io/port"] == str(names.METRICS_PORT)

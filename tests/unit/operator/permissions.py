@@ -1,12 +1,12 @@
-"""The permission that a request needs, and those of the controller (trainyard/operator/rbac.py)."""
+"""The permission that a request needs, and those of the controller (config/rbac/role.yaml)."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
+from tests.torchrun_manifests import controller_rules
 from trainyard.operator import names as n
-from trainyard.operator import rbac
 
 
 class Needed(NamedTuple):
@@ -39,13 +39,11 @@ def needed(method: str, path: str, query: dict[str, str]) -> Needed | None:
     return Needed(found["group"] or "", found["plural"] + (found["sub"] or ""), verb, own)
 
 
-def _all(given: tuple[rbac.Rule, ...], *, own: bool) -> set[Needed]:
-    return {
-        Needed(each.group, resource, verb, own)
-        for each in given
-        for resource in each.resources.split()
-        for verb in each.verbs.split()
-    }
-
-
-GIVEN = _all(rbac.CLUSTER_RULES, own=False) | _all(rbac.NAMESPACE_RULES, own=True)
+GIVEN = {
+    Needed(group, resource, verb, own=kind == "Role")
+    for kind in ("ClusterRole", "Role")
+    for rule in controller_rules(kind)
+    for group in rule["apiGroups"]
+    for resource in rule["resources"]
+    for verb in rule["verbs"]
+}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from launcher.manifests import pod_security
+from tests.torchrun_manifests import controller_rules, installed
 from trainyard.k8s import names
-from trainyard.operator import deployment, rbac
 from trainyard.operator import names as n
 from trainyard.operator.api.crd import definitions
-from trainyard.operator.manifests import CHECKOUT, files, main
+from trainyard.operator.manifests import CHECKOUT, DEPLOYMENT, files, main
 
 pytestmark = pytest.mark.unit
 
@@ -23,13 +24,13 @@ shipped = cache(files)
 PINNED = "registry.example.com/launcher@sha256:" + "ab" * 32
 
 
-def test_committed_files_are_current() -> None:
+def test_files_committed_are_current() -> None:
     """One test for all files: a test for each would render them when tests are collected."""
     stale = [name for name, text in shipped().items() if (CHECKOUT / name).read_text() != text]
     assert stale == [], "run: make manifests"
 
 
-def test_directories_have_no_other_files() -> None:
+def test_files_are_all_that_kubectl_applies() -> None:
     """`kubectl apply -f crd/` applies all files."""
     kept = {
         str(path.relative_to(CHECKOUT)) for top in ("crd", "config") for path in (CHECKOUT / top).rglob("*.*")
@@ -37,26 +38,18 @@ def test_directories_have_no_other_files() -> None:
     assert kept == {name for name in shipped() if not name.startswith("docs/")}
 
 
-def test_manifests_as_yaml_are_the_objects_of_the_code() -> None:
+def test_files_as_yaml_are_the_definitions() -> None:
     for name, definition in definitions().items():
         assert yaml.load(shipped()[f"crd/{name}"], yaml.CSafeLoader) == definition
-    assert list(yaml.load_all(shipped()["config/deployment.yaml"], yaml.CSafeLoader)) == deployment.objects()
-    # Users' roles come after the bindings.
-    roles = [{**role, "rules": [each.manifest() for each in rules]} for role, rules in rbac.roles()]
-    written = list(yaml.load_all(shipped()["config/rbac/role.yaml"], yaml.CSafeLoader))
-    assert written == [*roles[:2], *rbac.bindings(), *roles[2:]]
 
 
-def test_image_changes_the_deployment_only(tmp_path: Path) -> None:
+def test_main_image_changes_only_the_deployment(tmp_path: Path) -> None:
     assert main(["--into", str(tmp_path), "--image", PINNED]) == 0
     for name, content in shipped().items():
         written = (tmp_path / name).read_text()
         if name == "config/deployment.yaml":
-            (made,) = [
-                each for each in yaml.load_all(written, yaml.CSafeLoader) if each["kind"] == "Deployment"
-            ]
-            assert made["spec"]["template"]["spec"]["containers"][0]["image"] == PINNED
-            assert deployment.IMAGE not in written
+            container = _container(written)
+            assert container["image"] == container["env"][0]["value"] == PINNED
         else:
             assert written == content
 
@@ -72,7 +65,7 @@ def test_image_changes_the_deployment_only(tmp_path: Path) -> None:
         (["--into", "{}/file"], "Not a directory"),
     ],
 )
-def test_invalid_arguments_are_reported_and_write_nothing(
+def test_main_invalid_arguments_write_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -83,19 +76,21 @@ def test_invalid_arguments_are_reported_and_write_nothing(
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def granted(rules: Iterable[rbac.Rule]) -> list[tuple[str, str, str]]:
+def granted(rules: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     """Return each API group, resource and verb of the rules."""
     return [
-        (each.group, resource, verb)
+        permission
         for each in rules
-        for resource in each.resources.split()
-        for verb in each.verbs.split()
+        for permission in itertools.product(each["apiGroups"], each["resources"], each["verbs"])
     ]
 
 
-@pytest.mark.parametrize("rules", [rules for _, rules in rbac.roles()])
-def test_rules_name_resources_and_verbs_once(rules: Sequence[rbac.Rule]) -> None:
-    found = granted(rules)
+ROLES = [each for each in installed("rbac/role.yaml") if "rules" in each]
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: f"{role['kind']}-{role['metadata']['name']}")
+def test_role_rules_name_resources_and_verbs_once(role: dict[str, Any]) -> None:
+    found = granted(role["rules"])
     assert len(found) == len(set(found))
     for group, resource, verb in found:
         assert re.fullmatch(r"create|delete|deletecollection|get|list|patch|update|watch", verb)
@@ -103,18 +98,29 @@ def test_rules_name_resources_and_verbs_once(rules: Sequence[rbac.Rule]) -> None
         assert "*" not in group
 
 
-def test_controller_cannot_gain_permissions() -> None:
+def test_role_each_rule_has_its_reason() -> None:
+    lines = shipped()["config/rbac/role.yaml"].splitlines()
+    rules = [number for number, line in enumerate(lines) if line.startswith("  - {apiGroups")]
+    assert len(rules) == sum(len(role["rules"]) for role in ROLES)
+    assert all(lines[number - 1].startswith("  # ") for number in rules)
+
+
+def test_controller_role_cannot_gain_permissions() -> None:
     """A subject that reads Secrets, runs commands in pods or writes roles gets the permissions of others."""
-    resources = {resource for _, resource, _ in granted(rbac.CLUSTER_RULES)}
+    resources = {resource for _, resource, _ in granted(controller_rules())}
     assert resources.isdisjoint(
         {"secrets", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "users"}
     )
     assert resources.isdisjoint({"serviceaccounts", "configmaps", "deployments", "daemonsets"})
 
 
-def test_users_cannot_write_status() -> None:
+def test_user_roles_cannot_write_status() -> None:
     """The controller trusts the status that it reads."""
-    view, edit, admin = (set(granted(rules)) for rules in rbac.USER_ROLES.values())
+    users = [role for role in ROLES if role["metadata"]["name"] != n.CONTROLLER]
+    for role in users:
+        name = role["metadata"]["name"].removeprefix("torchrun-")
+        assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{name}"] == "true"
+    view, edit, admin = (set(granted(role["rules"])) for role in users)
     assert view < edit < admin
     assert {verb for _, _, verb in view} == {"get", "list", "watch"}
     for group, resource, verb in admin:
@@ -122,36 +128,71 @@ def test_users_cannot_write_status() -> None:
         assert verb == "get" or not resource.endswith("/status")
 
 
-def test_role_bindings_name_the_deployments_account() -> None:
-    _, account, made = deployment.objects()
-    for (role, _), binding in zip(rbac.roles(), rbac.bindings(), strict=False):
-        (subject,) = binding["subjects"]
-        assert subject["name"] == account["metadata"]["name"]
-        assert subject["name"] == made["spec"]["template"]["spec"]["serviceAccountName"]
-        assert subject["namespace"] == account["metadata"]["namespace"] == made["metadata"]["namespace"]
-        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == (
-            role["kind"],
-            role["metadata"]["name"],
-        )
+def test_role_bindings_name_the_account_of_the_deployment() -> None:
+    namespace, account, made = installed("deployment.yaml")
+    assert (
+        made["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"] == n.CONTROLLER
+    )
+    assert namespace["metadata"]["name"] == n.CONTROLLER_NAMESPACE
+    for each in (account, made):
+        assert each["metadata"]["namespace"] == n.CONTROLLER_NAMESPACE
+    bindings = [each for each in installed("rbac/role.yaml") if "roleRef" in each]
+    assert [each["roleRef"]["kind"] for each in bindings] == ["ClusterRole", "Role"]
+    for each in bindings:
+        assert each["roleRef"]["name"] == n.CONTROLLER
+        assert each["subjects"] == [
+            {"kind": "ServiceAccount", "name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}
+        ]
 
 
-def _container() -> dict[str, Any]:
-    (found,) = deployment.objects()[-1]["spec"]["template"]["spec"]["containers"]
+def _container(text: str) -> dict[str, Any]:
+    *_, made = yaml.load_all(text, yaml.CSafeLoader)
+    (found,) = made["spec"]["template"]["spec"]["containers"]
     return dict(found)
 
 
-def test_two_controllers_never_run() -> None:
-    spec = deployment.objects()[-1]["spec"]
+def test_deployment_never_runs_two_controllers() -> None:
+    spec = installed("deployment.yaml")[-1]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_liveness_probe_asks_the_port_of_the_controller() -> None:
-    container = _container()
+def test_deployment_has_ports_and_variables_of_the_code() -> None:
+    container = _container(shipped()[DEPLOYMENT])
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    probe = container["livenessProbe"]["httpGet"]
-    assert (ports[probe["port"]], probe["path"]) == (n.LIVENESS_PORT, "/healthz")
-    assert ports["metrics"] == names.METRICS_PORT
+    assert ports == {"liveness": n.LIVENESS_PORT, "metrics": names.METRICS_PORT}
+    assert container["livenessProbe"]["httpGet"] == {"path": n.LIVENESS_PATH, "port": "liveness"}
+    assert [each["name"] for each in container["env"]] == [n.ENV_TOOLS_IMAGE, names.ENV_POD_UID]
+    assert container["image"] == container["env"][0]["value"]
+    assert re.fullmatch(r"launcher\.invalid/launcher@sha256:0{64}", container["image"])
 
 
-def test_image_has_a_digest() -> None:
-    assert _container()["image"] == deployment.check_image(deployment.IMAGE)
+def test_deployment_has_the_security_of_the_launcher() -> None:
+    namespace, _, made = installed("deployment.yaml")
+    assert made["spec"]["template"]["spec"]["securityContext"] == pod_security()
+    labels = namespace["metadata"]["labels"]
+    assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")} == {
+        "restricted"
+    }
+
+
+def test_network_policies_have_labels_and_ports_of_the_code() -> None:
+    jobs = {"matchExpressions": [{"key": n.LABEL_JOB, "operator": "Exists"}]}
+    scrapers = {"namespaceSelector": {"matchLabels": {names.LABEL_SCRAPER: names.SCRAPER}}}
+    closed, metrics, calls = installed("network.yaml")
+    assert {each["metadata"]["namespace"] for each in (closed, metrics, calls)} == {n.CONTROLLER_NAMESPACE}
+    assert closed["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    assert metrics["spec"]["ingress"] == [
+        {"from": [scrapers], "ports": [{"protocol": "TCP", "port": names.METRICS_PORT}]}
+    ]
+    trainer = [{"protocol": "TCP", "port": names.TRAINER_METRICS_PORT}]
+    assert calls["spec"]["egress"][-1] == {
+        "to": [{"namespaceSelector": {}, "podSelector": jobs}],
+        "ports": trainer,
+    }
+    workers, scraping = installed("network-jobs.yaml")
+    assert workers["spec"]["podSelector"] == scraping["spec"]["podSelector"] == jobs
+    assert workers["spec"]["ingress"] == [{"from": [{"podSelector": jobs}]}]
+    controller = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": n.CONTROLLER_NAMESPACE}}
+    }
+    assert scraping["spec"]["ingress"] == [{"from": [scrapers, controller], "ports": trainer}]
