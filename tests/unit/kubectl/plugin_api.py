@@ -22,7 +22,10 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 class TorchrunApi(FakeApi):
-    """`judge` may refuse a job that is made: a message, "" for none. `logs` are by pod, in pieces."""
+    """`judge` may refuse a job that is made: a message, "" for none. `logs` are by pod, in pieces.
+
+    `intercept` gets the method and the target first, and may answer in place of the server.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,8 +34,11 @@ class TorchrunApi(FakeApi):
         self.logs: dict[str, list[bytes]] = {}
         self.log_queries: list[dict[str, str]] = []
         self.on_log: Callable[[str], None] = lambda _pod: None
+        self.intercept: Callable[[str, str], Any] = lambda _method, _target: None
 
     def answer(self, method: str, target: str, body: Object) -> tuple[int, Object] | Iterator[bytes | None]:
+        if (answer := self.intercept(method, target)) is not None:
+            return answer
         path = urlsplit(target).path
         query = {key: value[0] for key, value in parse_qs(urlsplit(target).query).items()}
         if path.startswith(ROOT) and not self.installed:

@@ -152,12 +152,7 @@ def test_completion() -> None:
 @pytest.mark.parametrize("form", ["{} {}", "{}={}"])
 @pytest.mark.parametrize("flag", ["-n", "--namespace"])
 def test_completion_looks_where_the_flags_say(
-    api: TorchrunApi,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    flag: str,
-    form: str,
-    monkeypatch: pytest.MonkeyPatch,
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], flag: str, form: str
 ) -> None:
     file = str(api.kubeconfig(tmp_path / "k"))
     api.job("mine")
@@ -177,7 +172,5 @@ def test_completion_looks_where_the_flags_say(
     assert ask("-n", "--tail") == ":4\n"
     assert ask("--context") == "here\n:4\n"
     there = {"items": [{"metadata": {"name": "team"}}]}
-    monkeypatch.setattr(
-        api, "answer", lambda _, path, *__: (200, there if path.endswith("/namespaces") else {})
-    )
+    api.intercept = lambda _, path: (200, there if path.endswith("/namespaces") else {})
     assert ask("-n") == "team\n:4\n"

@@ -267,17 +267,9 @@ def test_a_job_that_ends_before_its_workspace_is_sent_tells_why(
     assert f"{JOBS}/one" not in api.objects
 
 
-def test_a_namespace_that_is_not_there(api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = api.answer
-    monkeypatch.setattr(
-        api,
-        "answer",
-        lambda method, *words: (
-            status(404, "NotFound", 'namespaces "team" not found')
-            if method == "POST"
-            else real(method, *words)
-        ),
-    )
+def test_a_namespace_that_is_not_there(api: TorchrunApi, run: Run) -> None:
+    missing = status(404, "NotFound", 'namespaces "team" not found')
+    api.intercept = lambda method, _: missing if method == "POST" else None
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (64, "")
     assert "kubectl torchrun: -n: namespace team does not exist; `kubectl get namespaces" in only_line(err)
@@ -298,7 +290,7 @@ def test_an_answer_that_is_no_object_is_reported(
 ) -> None:
     monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (RetryPolicy(timeout=0.1),))
     for answer in ([], [1], "x", {"items": [1]}, {"items": [[]]}):
-        monkeypatch.setattr(api, "answer", lambda *_, answer=answer: (200, answer))
+        api.intercept = lambda *_, answer=answer: (200, answer)
         words = ("list",) if isinstance(answer, dict) else ("status", "one")
         result, _, err = run(*words)
         assert result == 69

@@ -23,11 +23,6 @@ WORDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
-
-
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
 def test_a_node_that_the_job_does_not_have_is_refused(

@@ -34,7 +34,6 @@ KEPT = {
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(follow, "_DRAIN_SECONDS", 0.1)
 
 
@@ -44,14 +43,11 @@ def failed(api: TorchrunApi) -> Object:
     return job
 
 
-def test_endless_log_hides_neither_restart_nor_end(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_log_hides_neither_restart_nor_end(api: TorchrunApi, run: Run) -> None:
     """torchrun of rank 0 waits in its exit barrier, and then for its pod's grace period."""
     job = api.job("one", phase="Running")
     first = api.worker("one-0-0")["metadata"]["name"]
     never = threading.Event()
-    real = api.answer
 
     def blocked() -> Iterator[bytes | None]:
         yield b"2026-01-01T00:00:00Z begins\n"
@@ -60,14 +56,12 @@ def test_endless_log_hides_neither_restart_nor_end(
         api.worker("one-1-0", **{n.LABEL_ATTEMPT: "1"})
         never.wait(20)
 
-    def answer(method: str, target: str, body: Object) -> Any:
-        if f"/{first}/log" in target:
-            return blocked()
+    def intercept(_method: str, target: str) -> Any:
         if "/one-1-0/log" in target:
             job["status"] |= {"phase": "Failed", "exitCode": 9, "message": "worker 1 failed again"}
-        return real(method, target, body)
+        return blocked() if f"/{first}/log" in target else None
 
-    monkeypatch.setattr(api, "answer", answer)
+    api.intercept = intercept
     try:
         result, out, err = run("logs", "-f", "one")
     finally:
@@ -84,15 +78,14 @@ def test_follow_after_submit_does_not_ask_for_the_workspace(
     waits = {"phase": "Pending", "reason": n.REASON_WAITING_FOR_WORKSPACE, "message": "run sync"}
     job = api.job("one", phase="Pending")
     job["status"] |= waits
-    real, reads = api.answer, []
+    reads: list[str] = []
 
-    def answer(method: str, target: str, body: Object) -> Any:
+    def intercept(_method: str, target: str) -> None:
         reads.append(target)
         if len(reads) == 20:
             job["status"] |= {"phase": "Succeeded", "reason": "", "message": "done"}
-        return real(method, target, body)
 
-    monkeypatch.setattr(api, "answer", answer)
+    api.intercept = intercept
     assert run("logs", "-f", "one") == (0, "", "one: Succeeded: done\n")
     job["status"] |= waits
     reads.clear()
@@ -122,19 +115,11 @@ def test_follow_of_ended_job_shows_the_last_lines(api: TorchrunApi, run: Run, wo
     assert "pod one-0-1-abcde: is gone" in err
 
 
-def test_last_lines_are_shown_if_the_node_is_gone(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_lines_are_shown_if_the_node_is_gone(api: TorchrunApi, run: Run) -> None:
     failed(api)
     api.worker("one-0-1-abcde", "terminated", **{LABEL_INDEX: "1"})
-    real = api.answer
-
-    def answer(method: str, target: str, body: Object) -> Any:
-        return (
-            status(404, "NotFound", 'nodes "x" not found') if "/log" in target else real(method, target, body)
-        )
-
-    monkeypatch.setattr(api, "answer", answer)
+    gone = status(404, "NotFound", 'nodes "x" not found')
+    api.intercept = lambda _, target: gone if "/log" in target else None
     assert run("logs", "one", "--node-rank", "1")[:2] == (0, KEPT["logTail"] + "\n")
 
 
@@ -164,14 +149,7 @@ def test_log_that_is_answered_late_is_followed(api: TorchrunApi, run: Run) -> No
     for node in range(2):
         name = api.worker(f"one-0-{node}", "terminated", **{LABEL_INDEX: str(node)})["metadata"]["name"]
         api.logs[name] = [b"2026-01-01T00:00:00Z a\n"]
-    answer = api.answer
-
-    def delayed(method: str, target: str, body: dict[str, Any]) -> Any:
-        if "one-0-0/log" in target:
-            time.sleep(5 * follow._DRAIN_SECONDS)
-        return answer(method, target, body)
-
-    api.answer = delayed  # type: ignore[method-assign]
+    api.intercept = lambda _, target: time.sleep(5 * follow._DRAIN_SECONDS * ("one-0-0/log" in target))
     result, out, _ = run("logs", "-f", "one", "--all")
     assert (result, sorted(out.splitlines())) == (0, ["[node 0] a", "[node 1] a"])
 
@@ -232,10 +210,7 @@ def test_logs_shows_what_the_init_container_printed(api: TorchrunApi, run: Run, 
     assert api.log_queries == [{"container": "workspace", "tailLines": "5"}]
 
 
-def test_follow_shows_it_once_and_ends_with_the_job(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
+def test_follow_shows_it_once_and_ends_with_the_job(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Failed")["status"]["message"] = "worker 0 failed"
     worker(api, "Failed", state=ENDED)
     line = b"2026-01-01T00:00:00.1Z no such archive\n"
@@ -245,10 +220,7 @@ def test_follow_shows_it_once_and_ends_with_the_job(
     assert err.splitlines() == ["one: Failed: worker 0 failed", SAID]
 
 
-def test_follow_goes_on_with_a_worker_that_begins_after_all(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
+def test_follow_goes_on_with_a_worker_that_begins_after_all(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Provisioning")
     worker(api, "Pending", **AGAIN)
     first = b"2026-01-01T00:00:00.1Z not yet\n"
@@ -273,17 +245,11 @@ def test_follow_goes_on_with_a_worker_that_begins_after_all(
     assert [query["container"] for query in api.log_queries] == ["workspace", "workspace", "torchrun"]
 
 
-def test_a_pod_that_is_over_is_not_said_to_begin_yet(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_that_is_over_is_not_said_to_begin_yet(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Failed")
     worker(api, "Failed", state={"waiting": {}})["status"]["message"] = "The node was low on memory."
-    real = api.answer
-
-    def answer(method: str, target: str, body: Object) -> object:
-        return status(400, "BadRequest", "waits") if "/log" in target else real(method, target, body)
-
-    monkeypatch.setattr(api, "answer", answer)
+    waits = status(400, "BadRequest", "waits")
+    api.intercept = lambda _, target: waits if "/log" in target else None
     result, out, err = run("logs", "one")
     assert (result, out) == (69, "")
     assert only_line(err).endswith(

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from tests.unit.kubectl.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
-from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import follow, logs, output
 from trainyard.kubectl.output import Bar, render_bar
@@ -168,27 +167,18 @@ def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: R
     assert "Reason:     ?[2Jgone ?31m next\n" in run("status", "one")[1]
 
 
-def test_a_worker_that_has_not_started_has_no_log(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_has_not_started_has_no_log(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Provisioning")
     worker(api, 0, "waiting")
-    real = api.answer
     waits = 'container "torchrun" in pod "one" is waiting to start: ContainerCreating'
-
-    def answer(method: str, target: str, body: Object) -> object:
-        return status(400, "BadRequest", waits) if "/log" in target else real(method, target, body)
-
-    monkeypatch.setattr(api, "answer", answer)
+    refused = status(400, "BadRequest", waits)
+    api.intercept = lambda _, target: refused if "/log" in target else None
     result, _, err = run("logs", "one")
     assert result == 69
     assert only_line(err).endswith(f"has no log yet: {waits}; logs -f waits for it")
 
 
-def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
+def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(api: TorchrunApi, run: Run) -> None:
     api.queue("q")
     first = "one-0-0-abcde"
     api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
@@ -221,10 +211,7 @@ def test_lines_are_whole_however_they_come() -> None:
     assert time.process_time() - began < 5
 
 
-def test_what_the_kubelet_says_itself_does_not_end_the_log(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
+def test_what_the_kubelet_says_itself_does_not_end_the_log(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
     said = b"failed to create fsnotify watcher: too many open files"
@@ -241,10 +228,7 @@ def test_what_the_kubelet_says_itself_does_not_end_the_log(
     assert run("logs", "-f", "one")[:2] == (0, f"a\n{said.decode()}\nb\n")
 
 
-def test_follow_of_a_broken_log_continues_without_repeats(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
+def test_follow_of_a_broken_log_continues_without_repeats(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
     # Lines that come in one piece have one time.

@@ -16,7 +16,7 @@ from tests.unit.kubectl.conftest import Clock, Receiver
 from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_history import Object
 from trainyard.k8s.client import RetryPolicy
-from trainyard.kubectl import follow, upload
+from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.output import UNAVAILABLE, PluginError
 from trainyard.kubectl.submit import MARK
@@ -207,7 +207,7 @@ def test_submit_to_a_pool_without_reservation_says_so(api: TorchrunApi, run: Run
 
 
 def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -> None:
-    result, out, err = run(
+    words = [
         "submit",
         "--queue",
         "q",
@@ -221,8 +221,8 @@ def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -
         "-o",
         "yaml",
         "python",
-        "a b",
-    )
+    ]
+    result, out, err = run(*words, "a b")
     assert (result, err) == (0, "")
     job = yaml.safe_load(out)
     assert job["metadata"]["namespace"] == "team"
@@ -489,7 +489,6 @@ WAITING = "waiting for pod one-sync-0, which receives the workspace"
 def _no_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as a pod is waited for, no reason was seen."""
     monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(upload, "_NAME_SECONDS", 0.2)
 
 
