@@ -63,6 +63,7 @@ class Controller:
         self._until = float("-inf")
         self._renewed = asyncio.Event()
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, WORKERS, clock=clock)
+        metrics.count_waiting(lambda: len(self._queue))
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="reconcile")
 
     def enqueue(self, requests: Requests) -> None:
@@ -120,7 +121,6 @@ class Controller:
             raise RetryLater(str(error), error.retry_after) from error
         finally:
             self._last_end = self._clock()
-            self._metrics.waiting(len(self._queue) - 1)
 
     async def _resync(self) -> float:
         """List all jobs and queues. A watch may be silent without being closed."""

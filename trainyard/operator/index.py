@@ -35,7 +35,7 @@ WATCHED_WITHOUT_KAI = WATCHED - {"Queue", "PodGroup"}
 # The delay before a queue counts its jobs, in seconds: the jobs of a queue often change together.
 COUNT_SECONDS = 5.0
 # After a start and at a resync, jobs at rest are reconciled at about this rate, so that others do not wait for them.
-AT_REST_PER_SECOND = 100.0
+AT_REST_PER_SECOND = 200.0
 # Phases in which a job has no workers.
 IDLE_PHASES = frozenset({"", n.PHASE_PENDING, n.PHASE_SUSPENDED, *n.FINAL_PHASES})
 # The rate of reconciles of finished jobs after a change of their time to live. There may be thousands.

@@ -55,9 +55,9 @@ class Metrics:
             more = phases.get("", 0) if phase == n.PHASE_PENDING else 0
             self._jobs.labels(phase).set(phases.get(phase, 0) + more)
 
-    def waiting(self, count: int) -> None:
-        """Set the number of jobs and queues that wait for a reconcile, or are in one."""
-        self._waiting.set(count)
+    def count_waiting(self, count: Callable[[], int]) -> None:
+        """Call `count` at each scrape for the number of jobs and queues that wait for a reconcile, or are in one."""
+        self._waiting.set_function(count)
 
     @contextmanager
     def reconcile(self, kind: str) -> Iterator[None]:

@@ -62,10 +62,10 @@ class WorkQueue(Generic[Key]):
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return the number of keys that are due or in a call."""
+        """Return the number of keys that are due or in a call. Any thread may call this."""
         now = self._clock()
         return sum(
-            each.running or (each.due is not None and each.due <= now) for each in self._entries.values()
+            each.running or (each.due is not None and each.due <= now) for each in [*self._entries.values()]
         )
 
     def add(self, key: Key, after: float = 0.0) -> None:

@@ -258,6 +258,18 @@ def test_shutdown_releases_the_lease_once_no_reconcile_runs() -> None:
         asyncio.run(main(api))
 
 
+def test_waiting_metric_counts_at_the_scrape() -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        controller = Controller(cast(Objects, None), cast(Reconciler, FakeReconciler()), metrics)
+        for waiting in (0, 2):
+            reported = generate_latest(metrics._registry).decode()
+            assert f"trainyard_torchrun_waiting {waiting}.0" in reported
+            controller.enqueue([(JOB, 0.0), (QUEUE, 0.0), (QUEUE, 0.0)])
+
+    asyncio.run(main())
+
+
 def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
     async def then(controller: Controller, _: FakeReconciler, clock: Clock, metrics: Metrics) -> None:
         controller.allow(clock() + 1000)
