@@ -32,38 +32,10 @@ _HOST = (
 _MAY_HAVE_QUOTES: Final = re.compile(r"(^|\s)#|<<")
 # Builtins and keywords of a shell.
 _SHELL_WORDS: Final = (
-    *(
-        ".",
-        "!",
-        ":",
-        "{",
-        "break",
-        "case",
-        "cd",
-        "command",
-        "continue",
-        "eval",
-        "exec",
-        "exit",
-        "export",
-        "for",
-    ),
-    *(
-        "if",
-        "read",
-        "readonly",
-        "return",
-        "set",
-        "shift",
-        "source",
-        "trap",
-        "ulimit",
-        "umask",
-        "unset",
-        "until",
-    ),
-    *("wait", "while"),
-)
+    ".", "!", ":", "{", "break", "case", "cd", "command", "continue", "eval", "exec", "exit", "export", "for", "if",
+    "read", "readonly", "return", "set", "shift", "source", "trap", "ulimit", "umask", "unset", "until", "wait",
+    "while",
+)  # fmt: skip
 # A command without special characters of a shell. shlex keeps a line continuation as a word, and in quotes the
 # backslash before a special character.
 _PLAIN: Final = re.compile(

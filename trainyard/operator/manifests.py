@@ -25,8 +25,7 @@ from typing import Any, Final
 import yaml
 
 from trainyard.operator import admission
-from trainyard.operator.api import reference
-from trainyard.operator.api.crd import definitions
+from trainyard.operator.api.crd import definitions, reference_page
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = "docs/torchrun-fields.md"
@@ -55,7 +54,7 @@ def files(image: str | None = None) -> dict[str, str]:
         **{f"crd/{name}": _WRITTEN + _yaml(each) for name, each in definitions().items()},
         **plain,
         "config/admission.yaml": _WRITTEN + "---\n".join(map(_yaml, admission.objects())),
-        PAGE: reference.render(),
+        PAGE: reference_page(),
     }
 
 

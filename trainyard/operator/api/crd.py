@@ -1,11 +1,15 @@
-"""Build the CustomResourceDefinitions of TorchrunQueue and TorchrunJob. The entry point is `definitions`."""
+"""Build the CustomResourceDefinitions of TorchrunQueue and TorchrunJob, and the page docs/torchrun-fields.md.
+
+The entry points are `definitions` and `reference_page`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api.fields import LABEL, Field, JsonObject, Rule
+from trainyard.operator.api.fields import FORBIDDEN, LABEL, Field, JsonObject, Rule
 from trainyard.operator.api.job import JOB
 from trainyard.operator.api.queue import QUEUE
 from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS
@@ -134,3 +138,75 @@ def _column(name: str, kind: str, path: str, description: str, *, wide: bool = F
 
 
 _AGE: Final = _column("Age", "date", ".metadata.creationTimestamp", "Time since the creation")
+
+
+def reference_page() -> str:
+    """Return the page with each field of both kinds."""
+    return f"""\
+# Fields of torchrun queues and jobs
+
+<!-- Written by `make manifests` from trainyard/operator/api; edits here are lost. -->
+
+`{n.API_VERSION}`; both kinds are namespaced. `kubectl explain {n.JOB_SINGULAR}.spec` shows the same. The API server
+refuses an invalid value with the field and what it must be. A quantity is one of Kubernetes, above 0.
+
+## {n.QUEUE_KIND}
+
+How jobs are created (`{n.QUEUE_SINGULAR}`, `{n.QUEUE_PLURAL}`, `{n.QUEUE_SHORT}`; category `{n.CATEGORY}`). \
+Its name has at most {QUEUE_NAME_MAX_LENGTH} characters.
+{"".join(_kind(QUEUE, QUEUE_STATUS))}
+## {n.JOB_KIND}
+
+One training (`{n.JOB_SINGULAR}`, `{n.JOB_PLURAL}`, `{n.JOB_SHORT}`; category `{n.CATEGORY}`). Its name has at most \
+{n.JOB_NAME_MAX_LENGTH} characters and begins with a letter.
+`kubectl scale --replicas` sets `spec.numNodes`; the API server shows the scale only of jobs that have numNodes.
+{"".join(_kind(JOB, JOB_STATUS))}"""
+
+
+def _kind(spec: Field, status: Field) -> Iterator[str]:
+    yield "\n### spec\n\n| Field | Type | Default | Unit | Description |\n|---|---|---|---|---|\n"
+    for path, each in _below("", spec):
+        default = "required" if each.required else each.default_text()
+        shown = f"`{default}`" if each.default not in (None, {}) else default
+        yield _row(f"`{path}`", each.holds, shown, each.unit, each.description)
+    if "overrides" in spec.fields:
+        yield _OVERRIDES
+    yield "\nRules:\n\n"
+    yield from (f"- {each}\n" for each in _rules(spec))
+    yield "\n### status\n\n| Field | Type | Unit | Description |\n|---|---|---|---|\n"
+    for path, each in _below("", status):
+        yield _row(f"`{path}`", each.holds, each.unit, each.description)
+
+
+_OVERRIDES: Final = """
+`spec.overrides` has all fields of the queue's `spec` except `parentKaiQueue`. Each is optional and has no default. \
+The rules apply there, too, except those that need the complete queue. Some fields need further permissions: \
+[torchrun.md](torchrun.md#what-a-job-may-ask-for).
+"""
+
+
+def _below(place: str, parent: Field) -> Iterator[tuple[str, Field]]:
+    """Yield each field below with its path, without those of `overrides`, which are the queue's."""
+    for name, each in parent.fields.items():
+        path = f"{place}{name}"
+        yield path, each
+        if path != "overrides":
+            yield from _below(f"{path}.", each)
+        if each.item is not None:
+            yield from _below(f"{path}[].", each.item)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _rules(spec: Field) -> Iterator[str]:
+    """Yield the rules for several fields. All fields that can't be changed are in one line."""
+    fixed = [each.path.removeprefix(".") for each in spec.rules if each.reason == FORBIDDEN]
+    if fixed:
+        yield f"These can't be changed: {', '.join(fixed)}."
+    objects = [spec, *(each for path, each in _below("", spec) if path != "overrides")]
+    objects += [each.item for each in objects if each.item is not None]
+    for each in objects:
+        if each.fields:
+            yield from (f"{rule.message}." for rule in each.rules if rule.reason != FORBIDDEN)
