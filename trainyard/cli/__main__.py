@@ -68,7 +68,7 @@ EXPECTED = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(prog="python -m trainyard.cli", description=__doc__)
     commands = result.add_subparsers(dest="command", required=True)
     for name, text in (
@@ -168,7 +168,7 @@ def main() -> int:
 
 
 def _terminated(_number: int, _frame: object) -> None:
-    """A terminal that closes and `kill` end a command as Ctrl-C does."""
+    """End a command as Ctrl-C does, when the terminal closes or after `kill`."""
     raise KeyboardInterrupt
 
 

@@ -1,7 +1,8 @@
-"""`python -m trainyard.cli.account preflight|leftovers --stack NAME`: the program's questions, asked the local cloud.
+"""Run the preflight or the check for leftovers on the local cloud.
 
-`make preflight` and `make verify-clean` come here with CLOUD=local. What is asked, and how, is the program's own
-(`trainyard.preflight`, `trainyard.preflight.leftovers`), run as a command of its own with the local cloud's variables.
+`python -m trainyard.cli.account preflight|leftovers --stack NAME`. `make preflight` and `make verify-clean` call it
+with CLOUD=local. It runs `trainyard.preflight` and `trainyard.preflight.leftovers` with the variables of the local
+cloud.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
     resources that the file names as existing are created in the emulated account first.
 
     Raises:
-        GivenError: the account refused to make something.
+        GivenError: The account refused to create something.
     """
     if question == LEFTOVERS and is_up(home, stack, cloud):
         return home.root / STACKS / f"Pulumi.{stack}.yaml"
@@ -54,12 +55,12 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
 
 
 def ask(question: str, stack: str, home: Home) -> int:
-    """Run one of the program's questions on the local cloud; returns its exit code. The preflight starts the cloud.
+    """Run a check on the local cloud and return its exit code. The preflight starts the cloud.
 
     Raises:
-        DeployError: the local cloud did not start; the reason has been printed.
-        ForeignCloudError: the environment leads to an AWS account.
-        StackFileError: there is no such stack file.
+        DeployError: The local cloud did not start. The reason has been printed.
+        ForeignCloudError: The environment has credentials of an AWS account.
+        StackFileError: There is no such stack file.
     """
     check_name(stack)
     refuse_foreign(os.environ, home)
@@ -76,11 +77,11 @@ def ask(question: str, stack: str, home: Home) -> int:
 
 
 def ask_inside(question: str, stack: str, home: Home) -> int:
-    """The same, of a process that has the local cloud's variables already.
+    """Run a check in a process that has the variables of the local cloud.
 
     Raises:
-        DeployError: the local cloud has ended meanwhile.
-        GivenError: the account refused what the stack file says is given.
+        DeployError: The local cloud has ended meanwhile.
+        GivenError: The account refused what the stack file names as existing.
     """
     cloud = home.cloud()
     if cloud is None:
@@ -96,7 +97,7 @@ def ask_inside(question: str, stack: str, home: Home) -> int:
 
 
 def main() -> int:
-    """Run one question; what a person can mend ends in one line and exit code 1."""
+    """Run one check. A user error ends in one line and exit code 1."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.cli.account", description=__doc__)
     parser.add_argument("question", choices=("preflight", LEFTOVERS))
     parser.add_argument("--stack", required=True)

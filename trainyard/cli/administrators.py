@@ -1,7 +1,7 @@
-"""Users and roles that a stack file names as administrators: made first on the local cloud, where EKS asks for them.
+"""Create the users and roles that a stack file names as administrators, on the local cloud. EKS requires that they
+exist.
 
-They have no rights in the emulated account, only their ARNs. Those of another account are not this one's to make, and
-EKS takes them as they are.
+They have ARNs and no rights in the emulated account. Principals of other accounts are not created; EKS accepts them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PRINCIPAL: Final = re.compile(
 
 
 def give_people(settings: Mapping[str, Any], iam: Any, account: str, say: Callable[[str], None]) -> None:
-    """Make those administrators of the settings of a cluster that the account does not have yet.
+    """Create the administrators in the settings that the account does not have yet.
 
     Raises:
-        ClientError: the account refused to make one.
+        ClientError: The account refused to create one.
     """
     named = settings.get("administrators")
     for arn in named if isinstance(named, list) else ():
@@ -34,7 +34,7 @@ def give_people(settings: Mapping[str, Any], iam: Any, account: str, say: Callab
 
 
 def _made(found: re.Match[str], arn: str, iam: Any, account: str) -> bool:
-    """Whether it had to be made. A name that is taken under another path stays: EKS will refuse the ARN."""
+    """Create a user or role if it is missing, and return whether it was. EKS refuses one with another path."""
     tags = [{"Key": GIVEN_TAG, "Value": arn}]
     try:
         if found["kind"] == "user":

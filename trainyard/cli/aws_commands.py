@@ -1,4 +1,4 @@
-"""The same targets against AWS: the official Pulumi CLI with its own plugins and the person's own credentials."""
+"""Run the commands on AWS with the official Pulumi CLI, its own plugins and the user's credentials."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _outputs(stack: str) -> dict[str, Any]:
 
 
 def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
-    """A kubeconfig for the stack's cluster and for nothing else: the person's own may point anywhere."""
+    """Return a kubeconfig for the stack's cluster only. The user's own may point to another cluster."""
     file = directory / "kubeconfig"
     name, region = outputs["clusterName"], outputs["region"]
     words = ["aws", "eks", "update-kubeconfig", "--name", name, "--region", region, "--kubeconfig", str(file)]
@@ -93,10 +93,10 @@ def _follow(
 
 
 def up(stack: str) -> int:
-    """The preflight, `pulumi up`, then follow the stack's run, if its settings name one.
+    """Run the preflight and `pulumi up`, then follow the stack's run if the settings name one.
 
     Raises:
-        AnswerError: the variable PREFLIGHT says neither yes nor no.
+        AnswerError: The variable PREFLIGHT is neither yes nor no.
     """
     since = time.time()
     with_preflight = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
@@ -139,7 +139,7 @@ def up(stack: str) -> int:
 
 
 def _check_pools(stack: str, deployment: dict[str, Any]) -> dict[str, str]:
-    """Report what of the pools is not as the engine takes it; see `pool_drift.check_pools`.
+    """Report differences between the pools and the state; see `pool_drift.check_pools`.
 
     Raises:
         PoolDeletingError: A pool of the stack file is being deleted.
@@ -220,16 +220,16 @@ def delete_data(stack: str, confirmed: str) -> int:
 
 
 def _deployment(stack: str) -> dict[str, Any]:
-    """The stack's state."""
+    """Return the state of the stack."""
     deployment: dict[str, Any] = pulumi_cli.query(stack, "export").get("deployment") or {}
     return deployment
 
 
 def down(stack: str, keep_data: bool = False) -> int:
-    """`pulumi destroy` with what really exists read first; objects of a cluster that is gone are forgotten.
+    """Run `pulumi destroy` with a refresh. Objects of a deleted cluster are removed from the state.
 
     Raises:
-        ProtectedDataError: the stack has protected data and it is not to be kept, or has none.
+        ProtectedDataError: The stack has protected data and `keep_data` is not set, or the opposite.
     """
     use_profile(stack)
     sign_in.check(stack)
@@ -252,7 +252,7 @@ def down(stack: str, keep_data: bool = False) -> int:
 
 
 def submit(stack: str, minimum: int, maximum: int) -> int:
-    """Start another run on the stack's own cluster with its launcher manifest."""
+    """Start another run on the stack's cluster with its launcher manifest."""
     use_profile(stack)
     sign_in.check(stack)
     pulumi_cli.open_log("submit", stack)
@@ -267,7 +267,7 @@ def submit(stack: str, minimum: int, maximum: int) -> int:
 
 
 def check_nodes(stack: str, pool: str) -> int:
-    """Check the machines of a pool on the stack's own cluster."""
+    """Check the nodes of a pool on the stack's cluster."""
     use_profile(stack)
     sign_in.check(stack)
     outputs = _outputs(stack)
@@ -278,7 +278,7 @@ def check_nodes(stack: str, pool: str) -> int:
 
 
 def check_fabric(stack: str, pool: str, nodes: int) -> int:
-    """Measure the network between nodes of a pool on the stack's own cluster."""
+    """Measure the network between nodes of a pool on the stack's cluster."""
     use_profile(stack)
     sign_in.check(stack)
     outputs = _outputs(stack)

@@ -1,4 +1,4 @@
-"""Commands that change the stacks of one local cloud take turns."""
+"""Let only one command at a time change the stacks of a local cloud."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from local.home import Home
 
 @contextlib.contextmanager
 def turn(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of a directory of a home; where another command has it, say whose and wait. It ends with its
-    process.
+    """Hold the lock of a directory. If another command has it, print which one and wait. It ends with the process.
 
     Raises:
-        OSError: the lock file can't be written, or the home is none of ours.
+        OSError: The lock file can't be written, or the directory belongs to another program.
     """
     Home(directory.parent).claim()
     directory.mkdir(parents=True, exist_ok=True)

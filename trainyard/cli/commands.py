@@ -67,7 +67,7 @@ ENTERED = "TRAINYARD_ENTERED"
 
 
 class DeployError(Exception):
-    """Something a person has to know or to mend, in one line."""
+    """An error that the user must know or correct, in one line."""
 
 
 def say(line: str) -> None:
@@ -82,7 +82,7 @@ def _open_log(home: Home, command: str, stack: str) -> None:
 
 
 def up(stack: str, cloud: str) -> int:
-    """Deploy, follow the run to its end, say where everything is. Returns the exit code."""
+    """Deploy the stack, follow its run to the end, and print where everything is. Return the exit code."""
     if cloud == "aws":
         return aws_commands.up(stack)
     started, since = time.monotonic(), time.time()
@@ -125,13 +125,13 @@ def up(stack: str, cloud: str) -> int:
 
 
 def down(stack: str, cloud: str, keep_data: bool = False) -> int:
-    """Destroy the stack, sweep what it left, stop the local cloud unless another stack is up on it.
+    """Destroy the stack, remove what it left, and stop the local cloud unless another stack is up on it.
 
     With `keep_data` the stack's protected data stays, and the local cloud with it.
 
     Raises:
-        DeployError: there is no such stack, and others are up.
-        ProtectedDataError: the stack has protected data and it is not to be kept, or has none.
+        DeployError: There is no such stack, and others are up.
+        ProtectedDataError: The stack has protected data and `keep_data` is not set, or the opposite.
     """
     if cloud == "aws":
         return aws_commands.down(stack, keep_data)
@@ -300,7 +300,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
 
 
 def check_nodes(stack: str, cloud: str, pool: str) -> int:
-    """Check each machine of a pool. Returns 0 if some were checked and all of those are fit."""
+    """Check each node of a pool. Return 0 if at least one was checked and all checked ones are fit."""
     if cloud == "aws":
         return aws_commands.check_nodes(stack, pool)
     session = _running(stack)
@@ -320,7 +320,7 @@ def check_fabric(stack: str, cloud: str, pool: str, nodes: int) -> int:
 
 
 def _running(stack: str) -> _Session:
-    """The session of a stack that is up on this machine's local cloud."""
+    """Return the session of a stack that is up on this machine's local cloud."""
     home = Home()
     if not _join(home):
         raise DeployError(
@@ -333,10 +333,10 @@ def _running(stack: str) -> _Session:
 
 
 def start_local_cloud() -> Home:
-    """Build what is missing, start the local cloud or find it running.
+    """Build what is missing, and start the local cloud unless it runs.
 
     Raises:
-        DeployError: it did not start; the reason has been printed.
+        DeployError: It did not start. The reason has been printed.
     """
     refuse_foreign(os.environ)
     home = Home()
@@ -349,7 +349,7 @@ def start_local_cloud() -> Home:
 
 
 def _enter(home: Home) -> None:
-    """An ordinary user's local cloud has a network of its own: go on inside it. For root this does nothing."""
+    """Run this command again in the network of an ordinary user's local cloud. For root this does nothing."""
     supervisor = running(home)
     prefix = enter_prefix(supervisor) if supervisor else []
     if prefix:
@@ -359,7 +359,7 @@ def _enter(home: Home) -> None:
 
 
 def pinned_sources() -> Sources:
-    """Charts and manifests of the pinned Go modules."""
+    """Return the charts and manifests of the pinned Go modules."""
     karpenter, operator = module_directory("karpenter"), module_directory("training-operator")
     return Sources(
         karpenter_chart=karpenter / "charts" / "karpenter",
@@ -373,7 +373,7 @@ def _local(*arguments: str) -> int:
 
 
 def _join(home: Home) -> bool:
-    """Whether the local cloud is running; an ordinary user's command goes on inside its network."""
+    """Return whether the local cloud runs. An ordinary user's command then runs again in its network."""
     if running(home) is None or home.cloud() is None:
         return False
     _enter(home)
@@ -381,16 +381,16 @@ def _join(home: Home) -> bool:
 
 
 def _up(home: Home) -> list[str]:
-    """The stacks that are up on the running local cloud."""
+    """Return the stacks that are up on the running local cloud."""
     names = sorted(file.name.split(".")[1] for file in (home.root / "stacks").glob("Pulumi.*.yaml"))
     return [name for name in names if _Session.open(home, name).is_up()]
 
 
 def _refuse_unknown(home: Home, stack: str) -> None:
-    """Refuse the name of a stack that has never been on this machine while others are up: it may be mistyped.
+    """Refuse a stack that was never on this machine while others are up: the name may be mistyped.
 
     Raises:
-        DeployError: there is no such stack.
+        DeployError: There is no such stack.
     """
     directory = home.root / "stacks"
     # The copy of a stack file outlives the stack, so that `down` can be called again.
@@ -421,18 +421,17 @@ class _Session:
 
     @property
     def _mark(self) -> Path:
-        """Names the local cloud that the stack's resources are on."""
+        """Return the file that names the local cloud of the stack's resources."""
         return self.engine.config_file.with_suffix(".generation")
 
     def is_up(self) -> bool:
-        """Whether the stack has resources on this local cloud; those on an earlier one ended with it."""
+        """Return whether the stack has resources on this local cloud. Those of an earlier one ended with it."""
         here = self._mark.exists() and self._mark.read_text() == self.cloud["generation"]
         return here and self.engine.has_resources()
 
     def recover(self) -> bool:
-        """Leave the stack's state usable: after another local cloud's end, and after a killed run.
-
-        Returns whether that took a refresh.
+        """Make the state of the stack usable after the end of another local cloud or a killed run. Return whether this
+        refreshed it.
         """
         mark, current = self._mark, self.cloud["generation"]
         if self.engine.restore_state():
@@ -480,7 +479,7 @@ class _Session:
         return file
 
     def check_pools(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Report what of the pools is not as the engine takes it; see `pool_drift.check_pools`.
+        """Report differences between the pools and the state; see `pool_drift.check_pools`.
 
         Raises:
             PoolDeletingError: A pool of the stack file is being deleted.
@@ -498,14 +497,14 @@ class _Session:
         )
 
     def sweep(self) -> None:
-        """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""
+        """Remove what the stack left in the account. On an existing cluster this is limited to the stack's own tags."""
         config = self._config()
         if config:
             tags = stack_tags(self.engine.stack) if gives_cluster(config) else None
             sweep(self._region(), cluster_name(config, self.engine.stack), say, tags)
 
     def _config(self) -> dict[str, Any]:
-        """The settings that the last command worked with; empty where there was none."""
+        """Return the settings of the last command, empty if there was none."""
         try:
             config: dict[str, Any] = read(self.engine.config_file)["config"]
         except StackFileError:  # the engine's own salt may stand there already
@@ -516,7 +515,7 @@ class _Session:
         return str(self._config().get("aws:region", self.cloud["region"]))
 
     def _released(self, namespace: str, name: str) -> bool:
-        """Whether Helm finished a release that the engine did not record; in a cluster that is gone there is none."""
+        """Return whether Helm finished a release that the engine did not record. A deleted cluster has none."""
         clusters = [each["id"] for each in self.engine.deployment()["resources"] if each["type"] == CLUSTER]
         if not clusters:
             return False

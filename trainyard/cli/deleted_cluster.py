@@ -1,7 +1,7 @@
-"""A cluster that somebody deleted behind the stack's back: what was in it went with it.
+"""Find out whether the cluster of a stack was deleted outside of Pulumi, with all objects in it.
 
-The Kubernetes provider fails if an API server does not answer, unless it may assume that the objects of such a cluster
-are gone. It may do so only if EKS itself no longer has the cluster.
+The Kubernetes provider fails if an API server does not respond, unless it may assume that the objects are gone. It
+may do so only if EKS no longer has the cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLUSTER = "aws:eks/cluster:Cluster"
 
 
 def is_gone(name: str, region: str) -> bool:
-    """Whether EKS knows no cluster of the name, in the account that the AWS variables lead to."""
+    """Return whether EKS has no cluster of this name in the account of the AWS variables."""
     eks = boto3.client("eks", region_name=region)
     try:
         eks.describe_cluster(name=name)
@@ -27,7 +27,7 @@ def is_gone(name: str, region: str) -> bool:
 
 
 def gone_cluster(deployment: Mapping[str, Any], region: str) -> str | None:
-    """The name of the cluster that a state names and EKS does not know; None where there is none of that kind."""
+    """Return the name of the cluster that the state has and EKS does not have; None if there is none."""
     resources = deployment.get("resources") or []
     if not any(str(each["type"]).startswith("kubernetes:") for each in resources):
         return None

@@ -1,8 +1,8 @@
-"""What keeps the engine's state whole on a disk that becomes full.
+"""Keep the state of a stack complete when the disk becomes full.
 
-The engine writes its state anew after each step, all of it from memory, and tries ten times over half a minute; a try
-that finds no space leaves half a file (pulumi, pkg/backend/diy/state.go; gocloud.dev, blob/fileblob). So some space is
-set aside, which a full disk gives back for the last write, and the engine is asked to stop.
+After each step, the engine writes its whole state, with ten attempts in half a minute. An attempt without space
+leaves half a file (pulumi, pkg/backend/diy/state.go; gocloud.dev, blob/fileblob). So this reserves space, frees it
+for the last write when the disk is full, and asks the engine to stop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEEP_SECONDS = 1.0
 
 
 class WholeState:
-    """The state file of one stack, with the space set aside for it and a copy of the last whole one."""
+    """The state file of one stack, with its reserved space and a copy of the last complete state."""
 
     def __init__(self, state_file: Path, directory: Path, stack: str) -> None:
         self._state_file = state_file
@@ -34,10 +34,10 @@ class WholeState:
         self.disk_was_full = False
 
     def begin(self) -> None:
-        """Set the space aside, before the engine runs.
+        """Reserve the space before the engine runs.
 
         Raises:
-            OSError: the disk is full already.
+            OSError: The disk is already full.
         """
         self.disk_was_full = False
         self._full_since = None
@@ -45,7 +45,7 @@ class WholeState:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def look(self) -> bool:
-        """While the engine runs, again and again: whether it has to stop, because the disk is full."""
+        """Return whether the engine must stop because the disk is full. Call this repeatedly while it runs."""
         now = time.monotonic()
         full = self._is_full()
         self._full_since = (self._full_since or now) if full else None
@@ -59,7 +59,7 @@ class WholeState:
         return not self._reserve.exists()
 
     def end(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         self._reserve.unlink(missing_ok=True)
 
     def _is_full(self) -> bool:
@@ -84,10 +84,10 @@ class WholeState:
                 write_atomically(self._copy, content.decode(), 0o600)
 
     def restore(self) -> bool:
-        """Take the copy where the state was cut off in spite of all; whether it was so.
+        """Restore the copy if the state is incomplete, and return whether it was.
 
         Raises:
-            FileNotFoundError: there is no copy.
+            FileNotFoundError: There is no copy.
         """
         if not self._state_file.exists() or _is_whole(self._state_file.read_bytes()):
             return False
@@ -100,5 +100,5 @@ class WholeState:
 
 
 def _is_whole(state: bytes) -> bool:
-    """Whether a state is there to its end."""
+    """Return whether a state file is complete."""
     return state.rstrip().endswith(b"}")

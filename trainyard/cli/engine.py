@@ -1,4 +1,4 @@
-"""The Pulumi engine as this project runs it: a file state backend under the home, and the plugins of this checkout."""
+"""Run the Pulumi engine with a file state backend in the local cloud's home and the plugins of this checkout."""
 
 from __future__ import annotations
 
@@ -35,20 +35,22 @@ _NOT_INHERITED = ("PULUMI_", "AWS_", "TRAINYARD_LOCAL_CLOUD", "TRAINYARD_EMULATO
 
 
 class EngineError(Exception):
-    """A pulumi command that failed; its output has been shown already."""
+    """A pulumi command failed. Its output has already been shown."""
 
 
 def state_file(directory: Path, stack: str) -> Path:
-    """Where the engine keeps a stack's state under the folder of its states."""
+    """Return the engine's file with the state of a stack."""
     return directory / "state" / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
 
 
 class Engine:
     """Runs `pulumi` for one stack.
 
-    `home` is the state directory of the local cloud, `variables` are added to the environment (the local cloud's
-    endpoint and credentials, or none for a preview without a cloud), `state` names the folder under the home for
-    the engine's state and our copies of the stack files.
+    Args:
+        home: The state directory of the local cloud.
+        variables: Added to the environment: endpoint and credentials of the local cloud, or nothing for a preview
+            without a cloud.
+        state: The name of the folder in the home for the engine's state and the copies of the stack files.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Engine:
         }
 
     def _read_passphrase(self) -> str:
-        """A random passphrase, made once, readable by its owner alone."""
+        """Return a random passphrase, created once, which only its owner can read."""
         path = backend.passphrase_file(self.directory)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,10 +92,10 @@ class Engine:
         return path.read_text().strip()
 
     def initialise(self) -> None:
-        """Create the stack in the backend unless it is there. Our copy of its file keeps no foreign keys.
+        """Create the stack in the backend unless it exists. Our copy of its file gets no foreign keys.
 
-        `pulumi stack init` writes the salt of the stack's secrets into the project's stack file, so it runs in
-        the directory of our copies, beside a copy of Pulumi.yaml.
+        `pulumi stack init` writes the salt of the stack's secrets into the project's stack file. So it runs in the
+        directory of our copies, beside a copy of Pulumi.yaml.
         """
         discard_foreign(self.config_file, self._passphrase)
         if self.state_file.exists():
@@ -102,20 +104,20 @@ class Engine:
         self._capture("stack", "init", self.stack, "--non-interactive", directory=self.directory)
 
     def has_resources(self) -> bool:
-        """Whether the stack's state names anything but the stack itself."""
+        """Return whether the state has more than the stack itself."""
         deployment = self.deployment()
         return any(r["type"] != "pulumi:pulumi:Stack" for r in deployment.get("resources") or [])
 
     def was_interrupted(self) -> bool:
-        """Whether a killed run left a lock or pending operations behind, or was killed while it put such right."""
+        """Return whether a killed run left a lock or pending operations, or its recovery was interrupted."""
         pending = self.deployment().get("pending_operations")
         return self._recovery_file.exists() or bool(self._locks()) or bool(pending)
 
     def restore_state(self) -> bool:
-        """Take the last whole state where a full disk has cut off the engine's own file; whether it was so.
+        """Restore the last complete state if a full disk cut off the state file. Return whether it was so.
 
         Raises:
-            EngineError: no whole one was kept.
+            EngineError: There is no complete state.
         """
         try:
             restored = self._whole.restore()
@@ -129,15 +131,15 @@ class Engine:
         return restored
 
     def begin_recovery(self) -> None:
-        """From here on the state may name what does not exist, until a refresh has read what does."""
+        """Record that the state may name resources that do not exist, until a refresh has ended."""
         self._recovery_file.touch()
 
     def end_recovery(self) -> None:
-        """What the state names has been read."""
+        """Record that a refresh has read all resources."""
         self._recovery_file.unlink(missing_ok=True)
 
     def wait_for_other(self, say: Callable[[str], None]) -> None:
-        """Wait while a pulumi of an earlier command, whose `make` was killed, still works on the stack."""
+        """Wait while pulumi of an earlier, killed command still works on the stack."""
         said = False
         while pids := self._at_work():
             if not said:
@@ -148,7 +150,7 @@ class Engine:
             time.sleep(1)
 
     def _at_work(self) -> list[int]:
-        """Pulumi processes that work on the stack."""
+        """Return the pulumi processes that work on the stack."""
         session = Session.load(self._session_file)
         recorded = [session.leader.pid] if session and session.leader.alive else []
         return recorded or [pid for pid in self._locks() if _is_pulumi(pid)]
@@ -158,13 +160,13 @@ class Engine:
         end_leftovers(self._session_file, say)
 
     def _locks(self) -> list[int]:
-        """Process ids in the stack's lock files (Pulumi's file state backend, `pkg/backend/diy/lock.go`)."""
+        """Return the process ids in the stack's lock files (Pulumi's file backend, `pkg/backend/diy/lock.go`)."""
         folder = self.directory / "state" / ".pulumi" / "locks"
         files = folder.rglob(f"{self.stack}/*.json") if folder.is_dir() else []
         return [int(json.loads(file.read_text())["pid"]) for file in files]
 
     def deployment(self) -> dict[str, Any]:
-        """The stack's state; empty where there is none."""
+        """Return the state of the stack, empty if there is none."""
         if not self.state_file.exists():
             return {}
         checkpoint = json.loads(self.state_file.read_text())["checkpoint"]
@@ -172,19 +174,19 @@ class Engine:
         return latest
 
     def cancel(self) -> None:
-        """Release the lock of a killed run. A lock that is not there is no error."""
+        """Release the lock of a killed run. It is no error if there is none."""
         with contextlib.suppress(EngineError):
             self._capture("cancel", "--yes", "--stack", self.stack)
 
     def forget(self) -> None:
-        """Remove the stack and its state; nothing is deleted in the cloud."""
+        """Remove the stack and its state. Nothing is deleted in the cloud."""
         self.end_recovery()
         self._whole.forget()
         if self.state_file.exists():
             self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
 
     def adopt(self, found: Mapping[str, str]) -> None:
-        """Put pending creations, by URN, into the state with the ids that they turned out to have.
+        """Add pending creations, by URN, to the state with the ids that were found.
 
         `pulumi refresh --import-pending-creates` leaves them pending, so the state is edited.
         """
@@ -201,7 +203,7 @@ class Engine:
         file.unlink()
 
     def refresh(self) -> None:
-        """Read what really exists into the state; creations that never were recorded are dropped from it."""
+        """Read all resources into the state. Creations that were never recorded are dropped."""
         self.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", "--clear-pending-creates")
 
     def run(
@@ -269,7 +271,7 @@ class Engine:
         return log, self.directory / f"{self.stack}{suffix}.session.json"
 
     def outputs(self) -> dict[str, Any]:
-        """The stack's outputs."""
+        """Return the outputs of the stack."""
         text = self._capture("stack", "output", "--json", "--stack", self.stack)
         outputs: dict[str, Any] = json.loads(text)
         return outputs
@@ -289,7 +291,7 @@ def engine_summary(
 ) -> EngineSummary:
     """Return the summary of a command on a stack with the state `deployment`.
 
-    What creates or deletes the whole stack names no resources; the stack itself is one in the state.
+    A command that creates or deletes the whole stack names no resources. The stack itself is one in the state.
     """
     is_whole = command == "destroy" or len(deployment.get("resources") or []) <= 1
     every = 0 if OUTPUT.live else COUNTED_RESOURCES
@@ -320,10 +322,10 @@ def end_leftovers(record: Path, say: Callable[[str], None]) -> None:
 
 
 def _without_engine_logs(home: Path) -> None:
-    """A file where the engine wants a folder: then it keeps no log of its own of every property that it passes on.
+    """Put a file where the engine creates a folder for its log of every property, so that it writes none.
 
-    No variable turns that log off (pulumi v3.250, pkg/logging/encrypted.go). It takes a fifth of the engine's time in
-    an `up`, half of it in a refresh, and up to 500 MB of the disk; what the engine says is in our own log.
+    No variable disables that log (pulumi v3.250, pkg/logging/encrypted.go). It takes a fifth of the engine's time in
+    `up`, half of it in a refresh, and up to 500 MB. Our own log has the engine's messages.
     """
     logs = backend.engine_logs(home)
     if not logs.exists():

@@ -1,8 +1,7 @@
-"""Run the engine so that the end of the command that shows it does not end the engine halfway.
+"""Run the engine so that it continues when the command that shows its output is killed.
 
-A killed engine leaves things in the account that its state does not name. So it runs in a session of its own and
-writes to a file, which the command reads: Ctrl-C asks it to stop in order, and when the command is killed it goes on.
-What a killed engine leaves running is ended.
+A killed engine leaves resources in the account that are not in its state. So it runs in its own session and writes to
+a file, which the command reads. Ctrl-C asks it to stop in order. Processes that a killed engine left are ended.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ POLL_SECONDS = 0.1
 
 
 class Interrupted(Exception):
-    """A person stopped the command, and the engine has ended in order; one line."""
+    """A user stopped the command, and the engine has ended in order."""
 
 
 def watched(
@@ -34,16 +33,18 @@ def watched(
     show: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Run a command and pass every line of its output to `show`; its exit code.
+    """Run a command, pass each line of its output to `show`, and return its exit code.
 
-    `record` says, while it runs, which session is its own. Of an earlier one it names nothing is left running. Without
-    a record nothing is ended.
-    The first interrupt is passed on and the command's end awaited; the second makes it end at once. `stop` is called
-    again and again; once it says so, the command is asked to stop, too.
+    The first interrupt is forwarded, and this waits for the end of the command. A second one ends it at once.
+
+    Args:
+        record: The file that names the session of the command while it runs. Processes of an earlier
+            record are ended. Without it, none are ended.
+        stop: Called repeatedly. If it returns true, the command is asked to stop.
 
     Raises:
-        Interrupted: it was interrupted and has ended.
-        OSError: it can't be started, or the log or the record not be written.
+        Interrupted: The command was interrupted and has ended.
+        OSError: It can't be started, or the log or the record can't be written.
     """
     if record is not None:
         end_recorded(record)
@@ -93,19 +94,19 @@ def watched(
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """SIGINT for the engine alone: it ends its plugins itself."""
+    """Send SIGINT to the engine only: it ends its plugins itself."""
     if process.poll() is None:
         os.kill(process.pid, signal.SIGINT)
 
 
 class _Lines:
-    """Whole lines of a file that grows; the last one also without its end when nothing more comes."""
+    """Reads the complete lines of a growing file, and at its end also an incomplete one."""
 
     def __init__(self, source: IO[str]) -> None:
         self._source = source
         self._part = ""
 
     def complete(self) -> list[str]:
-        """The lines that have been finished since the last call."""
+        """Return the lines that were completed since the last call."""
         *whole, self._part = (self._part + self._source.read()).split("\n")
         return whole

@@ -1,8 +1,8 @@
-"""The engine's processes: a session of their own, recorded in a file, which can be ended after a killed engine.
+"""Record the session of the engine's processes in a file, so that they can be ended after the engine was killed.
 
-Pulumi ends its language host and its plugins when it ends in order. When it is killed they stay, each in a process
-group of its own, but all in the session that was made for pulumi. A session's id can come back once all of its
-processes are gone, so that every process also carries a mark of this very engine in its environment.
+Pulumi ends its language host and its plugins when it ends in order. If it is killed, they continue, each in its own
+process group, but all in the session of the engine. A session id can be used again later, so each process also has a
+mark of its engine in its environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """Processes of one engine: the session's id and first process, and the value of `MARK` in their environment."""
+    """The processes of one engine: the session's id and first process, and the value of `MARK` in their environment."""
 
     leader: Process
     mark: str
@@ -34,13 +34,13 @@ class Session:
         """Write the record.
 
         Raises:
-            OSError: it can't be written.
+            OSError: It can't be written.
         """
         write_atomically(record, json.dumps({**self.leader.as_json(), "mark": self.mark}), 0o600)
 
     @classmethod
     def load(cls, record: Path) -> Session | None:
-        """The recorded session; None where there is no record, or half of one."""
+        """Return the recorded session; None if there is no complete record."""
         try:
             read = json.loads(record.read_text())
             return cls(leader=Process(int(read["pid"]), int(read["startTime"])), mark=str(read["mark"]))
@@ -48,7 +48,7 @@ class Session:
             return None
 
     def members(self) -> Iterator[Process]:
-        """Its processes that still run."""
+        """Return its processes that still run."""
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -65,7 +65,9 @@ class Session:
                 yield process
 
     def end(self) -> list[Process]:
-        """End its processes, by force where SIGTERM is not enough within `PATIENCE_SECONDS`; returns who was there."""
+        """End its processes, with SIGKILL if SIGTERM does not end them in `PATIENCE_SECONDS`. Return the ended
+        processes.
+        """
         found = list(self.members())
         for number in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + PATIENCE_SECONDS
@@ -79,7 +81,7 @@ class Session:
 
 
 def end_recorded(record: Path) -> list[Process]:
-    """End what is left of the recorded session and remove the record; returns who was there."""
+    """End the processes of the recorded session and remove the record. Return the ended processes."""
     session = Session.load(record)
     found = session.end() if session else []
     record.unlink(missing_ok=True)
@@ -87,12 +89,12 @@ def end_recorded(record: Path) -> list[Process]:
 
 
 def started(pid: int, mark: str) -> Session:
-    """The session of a process that was started just now as its first one and has not been waited for."""
+    """Return the session of a process that has just started as its first one and has not been waited for."""
     return Session(leader=Process(pid, read_stat(pid) or 0), mark=mark)
 
 
 def _send(process: Process, number: int) -> None:
-    """A signal by a descriptor of the process, so that no other process with its id is hit."""
+    """Send a signal by a descriptor of the process, so that no other process with its id gets it."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:

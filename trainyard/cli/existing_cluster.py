@@ -1,7 +1,8 @@
-"""A cluster that a stack file says is given: made first on the local cloud, with all that its owner would have made.
+"""Create a cluster that the stack file names as existing, on the local cloud. `give_cluster` is the entry point.
 
-Its control plane, its OIDC provider in IAM, its add-ons and its system nodes. It keeps the name that the stack file
-says; the settings get the rest of what DescribeCluster tells. It ends with the local cloud, not with the stack.
+It has a control plane, an OIDC provider in IAM, add-ons and system nodes, and the name in the stack file. The
+settings get the other values from DescribeCluster. It lasts as long as the local cloud, not only as long as the
+stack.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ STS_AUDIENCE = "sts.amazonaws.com"
 
 
 class GivenClusterError(Exception):
-    """What the stack file says of its cluster can't be so here; one line."""
+    """The local cloud can't have the cluster of the stack file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +56,16 @@ def give_cluster(
     *,
     lustre: bool,
 ) -> None:
-    """Find or make the cluster in the subnets of `network`, and write into `existing` how it is reached.
+    """Find or create the cluster in the subnets of `network`, and write into `existing` how to reach it.
 
-    `lustre`: the stack mounts a file system, for which the cluster has the driver. What an interrupted call had not
-    made yet is made by the next one.
+    Args:
+        lustre: Whether the stack mounts a file system, for which the cluster then has the driver.
+
+    A later call continues an interrupted one.
 
     Raises:
-        GivenClusterError: another stack has a cluster of the name, or the control plane did not start.
-        ClientError: the account refused to make something.
+        GivenClusterError: Another stack has a cluster of this name, or the control plane did not start.
+        ClientError: The account refused to create something.
     """
     name, private = str(existing["name"]), list(network["privateSubnetIds"].values())
     maker = _Maker(name, clients)
@@ -86,7 +89,7 @@ def give_cluster(
 
 
 class _Maker:
-    """The calls that make one cluster, each of which may have been made before."""
+    """The steps that create one cluster. Each may have been done before."""
 
     def __init__(self, name: str, clients: Clients) -> None:
         self._name = name
@@ -107,7 +110,7 @@ class _Maker:
         return found
 
     def create(self, vpc: str, private: list[str]) -> None:
-        """The control plane. Its creator administers it, as whoever deploys into a given cluster has to."""
+        """Create the control plane. Its creator is its administrator, as the deployer of a stack must be."""
         role = self._role("cluster", "eks.amazonaws.com", CLUSTER_POLICIES)
         self._clients.eks.create_cluster(
             name=self._name,
@@ -118,7 +121,7 @@ class _Maker:
         )
 
     def active(self) -> Document:
-        """The cluster once its control plane serves."""
+        """Return the cluster when its control plane serves."""
         deadline = time.monotonic() + CREATION_SECONDS
         while True:
             found = self.find() or {"status": "gone"}
@@ -132,7 +135,7 @@ class _Maker:
             time.sleep(POLL_SECONDS)
 
     def provider(self, issuer: str) -> str:
-        """ARN of the OIDC provider, by which service accounts have roles."""
+        """Create the OIDC provider that gives service accounts roles. Return its ARN."""
         iam, end = self._clients.iam, issuer.removeprefix("https://")
         for each in iam.list_open_id_connect_providers()["OpenIDConnectProviderList"]:
             if each["Arn"].endswith(f":oidc-provider/{end}"):
@@ -142,7 +145,7 @@ class _Maker:
         return str(made["OpenIDConnectProviderArn"])
 
     def addon(self, name: str) -> None:
-        """An add-on in the version that EKS chooses."""
+        """Install an add-on in the version that EKS chooses."""
         eks = self._clients.eks
         try:
             values = {"configurationValues": ADDON_VALUES[name]} if name in ADDON_VALUES else {}
@@ -151,7 +154,7 @@ class _Maker:
             return
 
     def nodes(self, private: list[str]) -> None:
-        """Machines for Karpenter, the operators and the launcher."""
+        """Create nodes for Karpenter, the operators and the launcher."""
         eks = self._clients.eks
         if NODE_GROUP in eks.list_nodegroups(clusterName=self._name)["nodegroups"]:
             return
@@ -181,7 +184,7 @@ class _Maker:
         return str(arn)
 
     def _in_two_zones(self, vpc: str, private: list[str]) -> list[str]:
-        """The subnets, and one more where all are in one zone: EKS wants two for a control plane."""
+        """Return the subnets, and one more if all are in one zone: EKS requires two zones for a control plane."""
         ec2 = self._clients.ec2
         there = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"]
         used = {each["AvailabilityZone"] for each in there if each["SubnetId"] in private}

@@ -1,7 +1,7 @@
 """Create what a stack file names as existing, on the local cloud. `with_given` is the entry point.
 
-These are a VPC with its subnets and routes, a cluster (`existing_cluster.py`), its administrators (`administrators.py`),
-capacity reservations, snapshots, and a file system. The id in the stack file is in the tag `GIVEN_TAG` of each, so that
+These are a VPC with its subnets and routes, a cluster (`existing_cluster.py`), its administrators
+(`administrators.py`), capacity reservations, snapshots, and a file system. The id in the stack file is in the tag `GIVEN_TAG` of each, so that
 the next `up` finds it. They last as long as the local cloud, not only as long as the stack.
 """
 
@@ -34,16 +34,16 @@ Document = dict[str, Any]
 
 
 class GivenError(Exception):
-    """The emulated account refused what a stack file says is given; one line."""
+    """The emulated account refused to create what the stack file names as existing."""
 
 
 def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Document:
-    """The same stack with the ids of what the account of the environment's AWS variables then holds.
+    """Return the settings with the ids of resources in the account of the environment's AWS variables.
 
     Invalid settings are not changed: the program reports them with all other errors.
 
     Raises:
-        GivenError: the account refused to make something.
+        GivenError: The account refused to create something.
     """
     result = copy.deepcopy(dict(document))
     config = result["config"]
@@ -60,7 +60,7 @@ def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Docum
 
 
 def gives_cluster(config: Mapping[str, Any]) -> bool:
-    """Whether a stack's settings give it a cluster that is somebody else's."""
+    """Return whether the settings name an existing cluster."""
     cluster = config.get("trainyard:cluster")
     return isinstance(cluster, dict) and cluster.get("existing") is not None
 
@@ -103,12 +103,12 @@ def _cluster(config: Document, network: Mapping[str, Any], region: str, say: Cal
 
 
 def _mappings(value: object) -> Iterator[Document]:
-    """Those of a list that are mappings: what else is there is for the program to refuse."""
+    """Return the items of a list that are mappings. The program reports other items."""
     yield from (each for each in value if isinstance(each, dict)) if isinstance(value, list) else ()
 
 
 def _is_whole(pool: Mapping[str, Any]) -> bool:
-    """Whether a pool says what its reservation has to be."""
+    """Return whether a pool has all settings of its reservation."""
     kinds = {"instanceType": str, "zone": str, "maxNodes": int}
     return all(isinstance(pool.get(key), kind) for key, kind in kinds.items()) and all(
         _is_time(pool.get(key)) for key in ("reservationBegins", "reservationEnds")
@@ -116,7 +116,7 @@ def _is_whole(pool: Mapping[str, Any]) -> bool:
 
 
 def _is_time(value: object) -> bool:
-    """Whether a value is left out or a time with its zone."""
+    """Return whether a value is not set or is a time with a zone."""
     try:
         return value is None or datetime.fromisoformat(str(value)).tzinfo is not None
     except ValueError:
@@ -135,7 +135,7 @@ def _written(moment: datetime) -> str:
 
 
 class _Given:
-    """Finds or makes given things, and writes their ids into the settings."""
+    """Finds or creates existing resources, and writes their ids into the settings."""
 
     def __init__(self, ec2: Any, fsx: Any, say: Callable[[str], None]) -> None:
         self._ec2 = ec2
@@ -157,14 +157,14 @@ class _Given:
         self._known: dict[str, str] = {str(tag["Value"]): str(identity) for identity, tag in tagged}
 
     def _once(self, given: str, kind: str, make: Callable[[list[Document]], str]) -> str:
-        """The id of what stands for a given id; `make` takes the tags and returns it."""
+        """Return the id of the resource for an id of the stack file. `make` creates it with the tags."""
         if given not in self._known:
             self._known[given] = make([{"Key": GIVEN_TAG, "Value": given}])
             self._say(made_here(f"{kind} {given}", self._known[given]))
         return self._known[given]
 
     def network(self, network: Document) -> None:
-        """A VPC with the subnets of the settings, one more for the gateways where no public one is given."""
+        """Return a VPC with the subnets of the settings, and one more for the gateways if there is no public subnet."""
         blocks = (str(each) for each in ipaddress.IPv4Network(GIVEN_CIDR).subnets(new_prefix=SUBNET_PREFIX))
         new = str(network["vpcId"]) not in self._known
         vpc = self._once(str(network["vpcId"]), "VPC", self._vpc)
@@ -198,7 +198,7 @@ class _Given:
         return str(made["Subnet"]["SubnetId"])
 
     def _group(self, vpc: str, tags: list[Document]) -> str:
-        """A group whose members reach each other both ways, which EFA needs."""
+        """Create a security group whose members reach each other in both directions, as EFA requires."""
         made = self._ec2.create_security_group(
             VpcId=vpc,
             GroupName=f"given-{tags[0]['Value']}",
@@ -226,7 +226,7 @@ class _Given:
         )
 
     def _routed(self, vpc: str, subnets: list[str], **target: str) -> str:
-        """A route table of these subnets with a default route; its id."""
+        """Create a route table with a default route for these subnets. Return its id."""
         table = self._ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
         self._ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", **target)
         for subnet in subnets:
@@ -234,7 +234,7 @@ class _Given:
         return str(table)
 
     def reservation(self, given: str, pool: Mapping[str, Any]) -> str:
-        """A reservation of the pool's type in its zone, with room for all of its machines."""
+        """Create a reservation of the pool's type in its zone, with room for all of its nodes."""
 
         def make(tags: list[Document]) -> str:
             ends = pool.get("reservationEnds")
@@ -255,9 +255,9 @@ class _Given:
         return self._once(given, "capacity reservation", make)
 
     def _block(self, pool: Mapping[str, Any], tags: list[Document]) -> str:
-        """A capacity block that begins and ends when the stack file says; it has begun, or lasts two weeks, otherwise.
+        """Create a capacity block with the times of the stack file. By default it has begun and lasts two weeks.
 
-        No block is longer than 182 days: one that is to end later than that begins later.
+        A block lasts at most 182 days, so one with a later end begins later.
         """
         begins, ends = pool.get("reservationBegins"), pool.get("reservationEnds")
         begin = datetime.fromisoformat(str(begins)) if begins else datetime.now(UTC)
@@ -282,10 +282,10 @@ class _Given:
         return str(bought["CapacityReservation"]["CapacityReservationId"])
 
     def times_of_blocks(self, pool: Document) -> None:
-        """Writes into the pool when the first of its capacity blocks ends, and if none has begun when the first begins.
+        """Write into the pool when its first capacity block ends, and when it begins if it has not begun.
 
-        What the stack file says stays. The times are the account's, so that a block which an earlier `up` made keeps
-        them. One that has ended is for the preflight to tell.
+        Times in the stack file stay. The other times come from the account, so the block of an earlier `up` keeps
+        them. The preflight reports a block that has ended.
         """
         ids = pool["capacityReservationIds"]
         if pool.get("reservationType") != "capacity-block" or not ids:
@@ -302,7 +302,7 @@ class _Given:
             pool["reservationEnds"] = _written(end)
 
     def snapshot(self, pool: Mapping[str, Any]) -> str:
-        """An encrypted snapshot as large as the pool's disk of it may be. It holds nothing."""
+        """Create an encrypted, empty snapshot of the size of the pool's disk."""
 
         def make(tags: list[Document]) -> str:
             size = pool.get("dataVolumeGiB")
@@ -318,7 +318,7 @@ class _Given:
         return self._once(str(pool["dataSnapshotId"]), "snapshot", make)
 
     def file_system(self, existing: Document, subnet: str) -> None:
-        """A file system in the subnet of its zone; the settings get its names, too."""
+        """Create a file system in the subnet of its zone, and write its names into the settings."""
         wanted = str(existing["fileSystemId"])
         systems = {
             tag["Value"]: system

@@ -1,4 +1,4 @@
-"""Follow a training run to its end, as a person wants to see it: nodes arriving, the launcher's state, the loss."""
+"""Follow a run to its end and print what changes: nodes, the state of the launcher, the loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAUNCHER_LINE = re.compile(r'launcher state=(?P<state>\S+) .*?reason=(?P<reason>
 
 
 class FollowError(Exception):
-    """The run can't be followed: its Job is not there, or the API server does not answer."""
+    """The run can't be followed: there is no such Job, or the API server does not respond."""
 
 
 class JobGoneError(FollowError):
@@ -35,7 +35,7 @@ class JobGoneError(FollowError):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Names of one run's objects."""
+    """The names of one run's objects."""
 
     namespace: str
     launcher_job: str
@@ -43,13 +43,13 @@ class Run:
 
     @property
     def training_job(self) -> str:
-        """Name of the PyTorchJob."""
+        """Return the name of the PyTorchJob."""
         return f"{names.TRAINING_JOB_PREFIX}{self.run_id}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a run ended, and whether that was before it was followed."""
+    """How a run ended, and whether it ended before it was followed."""
 
     succeeded: bool
     message: str
@@ -59,7 +59,7 @@ class Result:
 
 @dataclass
 class _Shown:
-    """What has been printed already."""
+    """What has been printed."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     # Both by the pods' uids.
@@ -69,7 +69,7 @@ class _Shown:
 
 
 def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
-    """(succeeded, message) of a finished batch/v1 Job, or None while it runs."""
+    """Return (succeeded, message) of a finished Job, None while it runs."""
     for condition in (job.get("status") or {}).get("conditions") or []:
         if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
             words = [condition.get("reason") or "", condition.get("message") or ""]
@@ -78,7 +78,7 @@ def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
 
 
 def reason_of(line: str) -> str | None:
-    """The reason of a launcher's line of state (launcher/actions.py); None where it is no such line."""
+    """Return the reason in a launcher's line of state (launcher/actions.py), None for other lines."""
     found = LAUNCHER_LINE.match(line)
     if found is None:
         return None
@@ -90,7 +90,7 @@ def reason_of(line: str) -> str | None:
 
 
 def node_state(node: dict[str, Any]) -> str:
-    """One word for a Node: `joined`, `ready` (with its accelerators, where it has any) or `leaving`."""
+    """Return the state of a Node: `joined`, `ready` (with its accelerators, if any) or `leaving`."""
     if node["metadata"].get("deletionTimestamp"):
         return "leaving"
     ready = any(
@@ -101,7 +101,7 @@ def node_state(node: dict[str, Any]) -> str:
 
 
 def describe_node(node: dict[str, Any]) -> str:
-    """Name, type, zone and accelerators of a Node."""
+    """Return name, type, zone and accelerators of a Node."""
     labels = node["metadata"].get("labels") or {}
     allocatable = node["status"].get("allocatable") or {}
     devices = [
@@ -119,7 +119,7 @@ def describe_node(node: dict[str, Any]) -> str:
 
 
 class Follower:
-    """Reads one cluster with an administrator's or a reader's kubeconfig and prints what changes."""
+    """Reads one cluster with a kubeconfig of an administrator or reader, and prints what changes."""
 
     def __init__(self, kubeconfig: Path | None, context: str | None, say: Callable[[str], None]) -> None:
         self._client, _ = kubeconfigs.connect(str(kubeconfig) if kubeconfig else None, context, RETRY)
@@ -131,10 +131,10 @@ class Follower:
 
         Args:
             run: The run.
-            since: Seconds since the epoch. Of a run that succeeded before, nothing is shown.
+            since: Seconds since the epoch. A run that succeeded before prints nothing.
 
         Raises:
-            FollowError: there is no such Job, or the API server gave no answer for a minute.
+            FollowError: There is no such Job, or the API server did not respond for a minute.
         """
         started = last_answer = time.monotonic()
         while True:
@@ -215,13 +215,13 @@ def _give_up_after_a_minute(last_answer: float, reason: str, error: Exception) -
 
 
 def _job_seconds(job: dict[str, Any]) -> float:
-    """Seconds from the Job's start to its last condition."""
+    """Return the seconds from the Job's start to its last condition."""
     started, ended = job["status"].get("startTime"), _job_end(job)
     return ended - _epoch(started) if started and ended else 0.0
 
 
 def _job_end(job: dict[str, Any]) -> float:
-    """The time of the Job's last condition in seconds since the epoch; 0 without one."""
+    """Return the time of the Job's last condition in seconds since the epoch, 0 without one."""
     ends = [each["lastTransitionTime"] for each in job["status"].get("conditions") or []]
     return _epoch(max(ends)) if ends else 0.0
 

@@ -1,4 +1,4 @@
-"""What a person may write for yes, for no and for a number of machines in a variable of make."""
+"""Read the values of make variables: yes, no, and numbers of nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ WANTED = f"it must be {', '.join(YES[:-1])} or {YES[-1]}, or {', '.join(NO[:-1])
 
 
 class AnswerError(Exception):
-    """A word that is neither yes nor no, or no number; one line."""
+    """The value is not yes or no, or not a number."""
 
 
 def is_yes(name: str, text: str) -> bool:
-    """Whether the text of a variable says yes; its case counts for nothing.
+    """Return whether the value of a variable is yes, in upper or lower case.
 
     Raises:
-        AnswerError: it says neither yes nor no.
+        AnswerError: It is neither yes nor no.
     """
     word = text.strip().lower()
     if word not in (*YES, *NO):
@@ -27,7 +27,7 @@ def is_yes(name: str, text: str) -> bool:
 
 
 def keep_data(text: str) -> bool:
-    """The value of --keep-data, for argparse."""
+    """Return the value of --keep-data, for argparse."""
     try:
         return is_yes("KEEP_DATA", text)
     except AnswerError as error:
@@ -35,10 +35,10 @@ def keep_data(text: str) -> bool:
 
 
 def nodes(name: str, text: str) -> int:
-    """The number of machines in a variable. Python itself also reads 1_0 and the digits of other scripts.
+    """Return the number of nodes in a variable. int() would also accept 1_0 and the digits of other scripts.
 
     Raises:
-        AnswerError: it is none.
+        AnswerError: It is not a number.
     """
     if not re.fullmatch(r"[0-9]{1,6}", text):
         raise AnswerError(f"{name}={text!r} is no number of nodes; it must be one such as 4")

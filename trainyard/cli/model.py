@@ -10,14 +10,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 
 class ModelError(Exception):
-    """A finished run's model can't be read; one line."""
+    """The model of a finished run can't be read."""
 
 
 def fetch_model(uri: str, region: str, directory: Path) -> Path:
-    """Copy the object `s3://bucket/key` into `directory`, under its own name.
+    """Copy the object `s3://bucket/key` into `directory` under its own name.
 
     Raises:
-        ModelError: there is none, or it may not be read.
+        ModelError: It does not exist or can't be read.
     """
     address = urlparse(uri)
     directory.mkdir(parents=True, exist_ok=True)

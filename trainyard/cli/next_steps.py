@@ -74,7 +74,7 @@ def run_end(stack: str, cloud: str, run_id: str, result: Result) -> str:
 
 
 def unwatched(stack: str, cloud: str, run_id: str, again: str) -> str:
-    """Return the message for a run that nobody follows any more. `again` is the command that shows it."""
+    """Return the message for a run that is no longer followed. `again` is the command that shows it."""
     return (
         f"stopped watching; run {run_id} goes on: `{again}` shows it, `{make('down', stack, cloud)}` ends it"
     )

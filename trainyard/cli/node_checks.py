@@ -1,6 +1,6 @@
-"""Check each machine of a pool with the pool's own CronJob, and tell which of them are fit for a training.
+"""Check each node of a pool with the pool's CronJob, and print which nodes are fit for training.
 
-No machine is bought: those that are there are checked, and those at work are left alone.
+No node is launched. Busy nodes are left alone.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ PATIENCE_SECONDS = 600.0
 
 
 class CheckError(Exception):
-    """The machines can't be checked; one line."""
+    """The nodes can't be checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of one machine's check: `fit` is None where it was not made. `lines` are for a person."""
+    """The result of one node's check. `fit` is None if it was not checked. `lines` are printed."""
 
     fit: bool | None
     lines: tuple[str, ...]
 
 
 def job_for(cron: Object, node: str, hostname: str) -> Object:
-    """A Job of the CronJob's template that runs on exactly this machine. Pure."""
+    """Return a Job of the CronJob's template that runs on exactly this node. Pure."""
     template = cron["spec"]["jobTemplate"]
     spec = template["spec"]
     pod = spec["template"]["spec"]
@@ -61,7 +61,7 @@ def job_for(cron: Object, node: str, hostname: str) -> Object:
 
 
 def lacking(cron: Object, node: Object) -> list[str]:
-    """Devices that the machine's Node does not offer: a pod that asks for them would wait for ever. Pure."""
+    """Return lines about devices that the Node does not offer. A pod that requests them would wait forever. Pure."""
     (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     offered = node["status"].get("allocatable") or {}
     return [
@@ -75,9 +75,15 @@ def lacking(cron: Object, node: Object) -> list[str]:
 def judged(
     node: str, pod: Object | None, *, log: str = "", ended: str = "", warning: str = "", waited: float
 ) -> Verdict | None:
-    """What a check says by now, None while it goes on. Pure.
+    """Return the result of a check, None while it runs. Pure.
 
-    `ended` is why its Job ended, empty while it goes on; `warning` the last one about the pod; `waited` is in seconds.
+    Args:
+        node: The name of the node.
+        pod: The pod of the check.
+        log: Its log.
+        ended: Why its Job ended, empty while it runs.
+        warning: The last warning about the pod.
+        waited: Seconds since the creation of the Job.
     """
 
     def unchecked(reason: str) -> Verdict:
@@ -123,7 +129,7 @@ def find_cron(client: Client, namespace: str, prefix: str, pool: str) -> Object:
 
 @dataclass
 class NodeChecks:
-    """Checks on one cluster; `context` None is the kubeconfig's own."""
+    """The checks on one cluster. Without `context`, they use the current context of the kubeconfig."""
 
     kubeconfig: Path
     context: str | None
@@ -137,10 +143,10 @@ class NodeChecks:
         self._jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
 
     def run(self, pool: str) -> int:
-        """Check every machine of the pool. Returns 0 if some were checked and all of those are fit, else 1.
+        """Check each node of the pool. Return 0 if at least one was checked and all checked ones are fit, else 1.
 
         Raises:
-            CheckError: there is no check of this pool, or the API server refused or does not answer.
+            CheckError: The pool has no check, or the API server refused or does not respond.
         """
         try:
             return self._run(pool)
@@ -220,7 +226,7 @@ class NodeChecks:
         return judged(node, pod, log=log, ended=ended, warning=warning, waited=waited)
 
     def _warning(self, pod: Object) -> str:
-        """The last warning about a pod, such as a mount that fails."""
+        """Return the last warning about a pod, such as a failed mount."""
         selector = f"type=Warning,involvedObject.uid={pod['metadata']['uid']}"
         path = f"/api/v1/namespaces/{self.namespace}/events"
         events = self._client.list_objects(path, {"fieldSelector": selector})

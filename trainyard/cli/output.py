@@ -1,6 +1,6 @@
-"""Print what `up` and `down` do: to the screen the lines that matter, to a log all of them.
+"""Print what `up` and `down` do: important lines on the screen, all lines in a log.
 
-On a terminal the last row shows the stage, its elapsed time and its state. `OUTPUT` stands for the process's stdout.
+On a terminal the last row shows the stage, its elapsed time and its state. `OUTPUT` is the stdout of the process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def status_row(stage: str, seconds: float, state: str, columns: int) -> str:
 
 
 class Output:
-    """Where a command's lines go. Safe to use from several threads."""
+    """Prints and logs the lines of a command. Several threads may use it."""
 
     def __init__(self, live: bool | None = None) -> None:
         """`live`: whether there is a status row; by default on a terminal."""
@@ -49,7 +49,7 @@ class Output:
         return is_live(sys.stdout, os.environ) if self._given_live is None else self._given_live
 
     def open_log(self, path: Path, name: str) -> None:
-        """Write all lines from now on to a new file and say its `name`. A full disk only costs the file."""
+        """Write all following lines to a new file and print its `name`. If the disk is full, there is no file."""
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             if self._log is not None:
@@ -76,7 +76,7 @@ class Output:
 
     @contextlib.contextmanager
     def stage(self, name: str, state: Callable[[], str]) -> Iterator[None]:
-        """Show a status row meanwhile, if this is a terminal; `state` is called again and again."""
+        """Show a status row meanwhile on a terminal. `state` is called repeatedly."""
         if not self.live:
             yield
             return

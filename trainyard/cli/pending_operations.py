@@ -1,7 +1,7 @@
-"""Ids of what a killed engine was creating, so that the next run takes it over and does not make it twice.
+"""Add resources that a killed engine was creating to the state, so that the next command does not create them again.
 
-The engine notes a creation before it begins (a pending operation). What has been made by then is in the account, but
-its id is not in the state; a second creation would fail on the name, or leave the first behind.
+The engine records a creation before it begins (a pending operation). The account may have the resource, but its id is
+not in the state. A second creation would fail because of the name, or leave the first resource behind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainyard.cli.resource_ids import Finder
 
 
 def pending_creations(deployment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Resources of the state's pending creations."""
+    """Return the resources of the pending creations in the state."""
     operations: Sequence[Mapping[str, Any]] = deployment.get("pending_operations") or []
     return [each["resource"] for each in operations if each["type"] == "creating"]
 
@@ -24,9 +24,9 @@ def identities(
     region: str,
     released: Callable[[str, str], bool] = lambda _namespace, _name: False,
 ) -> Iterator[tuple[str, str]]:
-    """(URN, id) of every pending creation that may have left something in the account; a refresh then looks.
+    """Yield (URN, id) of each pending creation that may have created something. A refresh then checks it.
 
-    The account is the one that the AWS variables of the environment lead to; `released` as for `Finder`.
+    The account is that of the AWS variables in the environment. `released` is as for `Finder`.
     """
     finder = Finder(account, region, released)
     known = {(each["type"], each.get("id")) for each in deployment.get("resources") or [] if "type" in each}
@@ -40,7 +40,7 @@ def identities(
 
 
 def with_adopted(exported: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, Any]:
-    """A state as `pulumi stack export` writes it, in which the pending creations of `found` are resources.
+    """Return a state from `pulumi stack export` in which the pending creations of `found` are resources.
 
     They come last, after everything that they depend on. A refresh then reads their outputs.
     """

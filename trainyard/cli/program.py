@@ -36,7 +36,7 @@ def preflight(stack: str) -> None:
     """Check the account of the environment's credentials, and print what it lacks for the stack.
 
     Raises:
-        RefusedError: something is missing, or the account could not be asked.
+        RefusedError: Something is missing, or the account could not be read.
     """
     words = [sys.executable, "-m", "trainyard.preflight", "--stack", stack]
     code = subprocess.run(words, cwd=ROOT, env=_environment()).returncode

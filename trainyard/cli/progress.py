@@ -1,4 +1,4 @@
-"""What of the engine's output a person needs: what was made, what went wrong, how long it took."""
+"""Drop the lines of the engine's output that a user does not need."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEAVING = "kept, no longer in the state"
 
 
 class Filter:
-    """Drops noise, repeated blank lines, and headings under which nothing is left. `command` is the engine's."""
+    """Drops noise, repeated blank lines, and headings without content. `command` is the engine's."""
 
     def __init__(self, command: str = "up") -> None:
         self._command = command
@@ -49,7 +49,7 @@ class Filter:
         self._trace: list[str] | None = None
 
     def lines(self, line: str) -> list[str]:
-        """What to print now that `line` (without its end) has come."""
+        """Return what to print after `line` (without its end)."""
         if self._trace is not None:
             return self._in_trace(line)
         if any(pattern.search(line) for pattern in NOISE):
@@ -80,13 +80,14 @@ class Filter:
         return [*self._take_held(), line]
 
     def _sum(self, deleted: int) -> list[str]:
-        """The engine counts what it keeps among what it deletes."""
+        """Correct the summary: the engine counts retained resources as deleted."""
         gone, kept = deleted - self._kept, f"    - {self._kept} {LEAVING}"
         return [f"    - {gone} deleted", kept] if gone > 0 else [kept]
 
     def _in_trace(self, line: str) -> list[str]:
-        """A traceback is held until its last line: the engine ends the program by an interrupt when a resource has
-        failed, and that one tells a person nothing."""
+        """Hold a traceback until its last line. The engine interrupts the program when a resource has failed, and that
+        traceback does not help.
+        """
         held = [*(self._trace or []), line]
         indent = len(held[0]) - len(held[0].lstrip())
         if line.strip() and not line.startswith(" " * (indent + 1)):

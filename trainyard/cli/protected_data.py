@@ -30,7 +30,7 @@ EXCEPT_DATA = ("--exclude-protected",)
 
 
 class ProtectedDataError(Exception):
-    """The command and the protection of the stack's data contradict each other."""
+    """The command contradicts the protection of the stack's data."""
 
 
 def protected(deployment: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
-"""How the id of a resource is found that a killed engine had made but not yet recorded.
+"""Find the id of a resource that a killed engine created but did not record.
 
-The forms of the ids are those of the AWS provider's documentation ("Import" of each type). A type stands in exactly
-one table: its id is an input, is made of inputs, is asked of the account, or making it once more does no harm.
+The forms of the ids are from the AWS provider's documentation ("Import" of each type). A type is in exactly one
+table: its id is an input, is built from inputs, is found in the account, or a second creation is harmless.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _role(inputs: Inputs) -> str:
 
 
 def _rule_id(inputs: Inputs) -> str:
-    """An id of the form that the provider gives; what it stands for is read from the inputs."""
+    """Return an id in the form of the provider, built from the inputs."""
     text = json.dumps({k: v for k, v in inputs.items() if not k.startswith("__")}, sort_keys=True)
     return f"sgrule-{zlib.crc32(text.encode())}"
 
@@ -104,10 +104,10 @@ RELEASE = "kubernetes:helm.sh/v3:Release"
 
 
 class Finder:
-    """Finds ids in the account that the AWS variables of the environment lead to.
+    """Finds ids in the account of the AWS variables in the environment.
 
-    `released` tells whether Helm finished the release of a namespace and a name; one that it did not finish is removed
-    and made again by the plugin.
+    `released` returns whether Helm finished the release of a namespace and a name. The plugin removes and installs
+    again one that was not finished.
     """
 
     def __init__(self, account: str, region: str, released: Callable[[str, str], bool]) -> None:
@@ -130,11 +130,11 @@ class Finder:
 
     @property
     def types(self) -> frozenset[str]:
-        """The types whose ids are found."""
+        """Return the types whose ids can be found."""
         return frozenset({*BY_INPUT, *COMPOSED, *EC2_LISTED, *self._asked})
 
     def candidates(self, kind: str, inputs: Inputs) -> list[str]:
-        """Ids that a resource with these inputs may have, sorted; whether it really exists a refresh finds out."""
+        """Return possible ids of a resource with these inputs, sorted. A refresh finds out which of them exist."""
         try:
             if kind in BY_INPUT:
                 return [str(inputs[BY_INPUT[kind]])]
@@ -152,7 +152,7 @@ class Finder:
         return boto3.client(service, region_name=self._region)  # type: ignore[call-overload,unused-ignore]
 
     def _by_tags(self, call: str, listed: str, key: str, tags: Mapping[str, str]) -> Iterable[str]:
-        """Ids of what carries all of the tags and is not gone."""
+        """Return the ids of existing resources that have all of the tags."""
         ec2 = self._client("ec2")
         pages = ec2.get_paginator(call).paginate() if ec2.can_paginate(call) else [getattr(ec2, call)()]
         for each in (each for page in pages for each in page[listed]):
@@ -175,7 +175,7 @@ class Finder:
         return self._rules(inputs, egress=True)
 
     def _rules(self, inputs: Inputs, *, egress: bool) -> Iterable[str]:
-        """Rules of the group with the same ends and ports: rules share their tags."""
+        """Return the rules of the security group with the same ports and peers, because rules share their tags."""
         pages = self._client("ec2").get_paginator("describe_security_group_rules")
         group = {"Name": "group-id", "Values": [inputs["securityGroupId"]]}
         wanted = (
@@ -200,7 +200,7 @@ class Finder:
                     yield rule["SecurityGroupRuleId"]
 
     def _keys(self, inputs: Inputs) -> Iterable[str]:
-        """KMS keys with all of the tags that nobody has deleted: a second key would be paid for."""
+        """Return the KMS keys with all of the tags that are not scheduled for deletion, since keys cost money."""
         kms, wanted = self._client("kms"), inputs["tags"].items()
         for page in kms.get_paginator("list_keys").paginate():
             for key in page["Keys"]:
@@ -264,7 +264,7 @@ class Finder:
 
 
 def _object_id(inputs: Inputs) -> list[str]:
-    """The id of a Kubernetes object: its name, with its namespace where it has one."""
+    """Return the id of a Kubernetes object: its name, after its namespace if it has one."""
     metadata = inputs["metadata"]
     namespace = metadata.get("namespace")
     return [f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])]

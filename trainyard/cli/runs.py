@@ -1,4 +1,4 @@
-"""Start a run from the launcher's manifest that a stack has among its outputs."""
+"""Start a run from the launcher's manifest in the outputs of a stack."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ POOLS_ALONE = "has pools and no run: its settings have no trainyard:training"
 
 
 class RunError(Exception):
-    """The run could not be started; one line."""
+    """The run could not be started."""
 
 
 def start_run(outputs: Mapping[str, Any], minimum: int, maximum: int, environment: Mapping[str, str]) -> str:
-    """Create the launcher's Job with the kubeconfig of `environment`; returns its name.
+    """Create the launcher's Job with the kubeconfig of `environment`. Return its name.
 
     Raises:
-        RunError: the stack has pools alone, the request is wrong, or the API server refused the Job.
+        RunError: The stack has no training settings, the request is invalid, or the API server refused the Job.
     """
     manifest: str | None = outputs.get("launcherManifest")
     if manifest is None:

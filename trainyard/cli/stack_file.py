@@ -1,7 +1,7 @@
-"""The stack file that the engine is given: the repository's file plus what only the local plugins need.
+"""Write the engine's copy of a stack file: the file of the repository with the settings of the local plugins.
 
-The stack file of the checkout (trainyard/stack_files.py) is never written to. A copy goes to <home>/stacks, where the
-engine also keeps the salt of the stack's secrets.
+The file of the checkout (trainyard/stack_files.py) is never changed. The copy is in <home>/stacks, where the engine
+also keeps the salt of the stack's secrets.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ HERE = "127.0.0.1/32"
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Directories of the pinned modules that stand for published charts and manifests."""
+    """The directories of the pinned modules that replace published charts and manifests."""
 
     karpenter_chart: Path
     karpenter_crd_chart: Path
     training_operator: Path
 
     def as_setting(self) -> JsonObject:
-        """The value of `trainyard:sources`."""
+        """Return the value of `trainyard:sources`."""
         return {
             "karpenterChart": str(self.karpenter_chart),
             "karpenterCrdChart": str(self.karpenter_crd_chart),
@@ -44,10 +44,10 @@ class Sources:
 
 
 def check_name(stack: str) -> None:
-    """A stack's name becomes part of file names, so that it may be nothing else than a name.
+    """Check that a stack's name is only a name, because it becomes part of file names.
 
     Raises:
-        StackFileError: it is something else.
+        StackFileError: It is not.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", stack):
         file = re.fullmatch(r"(?:.*/)?(?:Pulumi\.)?([A-Za-z0-9_-]{1,100})\.yaml", stack)
@@ -58,7 +58,7 @@ def check_name(stack: str) -> None:
 
 
 def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:
-    """The same stack, its charts and manifests taken from local directories (a preview of an AWS deployment)."""
+    """Return the document with charts and manifests from local directories, for a preview of an AWS deployment."""
     result = copy.deepcopy(dict(document))
     result["config"]["trainyard:sources"] = sources.as_setting()
     return result
@@ -70,12 +70,11 @@ def is_count(value: Any) -> bool:
 
 
 def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn: str) -> JsonObject:
-    """The same stack as the local cloud runs it.
+    """Return the document as the local cloud runs it.
 
-    Its machines have no GPUs, so that training goes to the CPU with one process per node; the identity that
-    deploys there is the emulator's and comes from this machine, and its control plane's logs are never late. Data is
-    protected as the stack file says, so that a destroy can be rehearsed; the account ends with the local cloud all the
-    same.
+    Its nodes have no GPUs, so a run uses the CPU with one process per node. The deployer is the emulator's identity,
+    from this machine, and log groups of the control plane are not awaited. Data stays protected, so that a destroy
+    can be rehearsed; it ends with the local cloud.
     """
     result = with_sources(document, sources)
     config = result["config"]
@@ -107,7 +106,7 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
 
 
 def _from_here(cluster: Mapping[str, Any]) -> JsonObject:
-    """Who reaches the API: a range that only holds a place in a stack file becomes that of whoever deploys here."""
+    """Return the ranges that reach the API. A placeholder of a stack file becomes the range of this machine."""
     blocks = cluster.get("publicAccessCidrs")
     if not isinstance(blocks, list) or not any(_is_example(each) for each in blocks):
         return {}
@@ -116,7 +115,7 @@ def _from_here(cluster: Mapping[str, Any]) -> JsonObject:
 
 
 def _is_example(block: object) -> bool:
-    """Whether a range is one for documents. What is no range is for the program to refuse."""
+    """Return whether a range is reserved for documentation. The program reports values that are not ranges."""
     try:
         network = ipaddress.IPv4Network(str(block))
     except ValueError:
@@ -125,7 +124,7 @@ def _is_example(block: object) -> bool:
 
 
 def cluster_name(config: Mapping[str, Any], stack: str) -> str:
-    """The name of the cluster that the stack makes, or that it is given."""
+    """Return the name of the stack's cluster, or of the existing one that it uses."""
     settings = config.get("trainyard:cluster")
     cluster = settings if isinstance(settings, dict) else {}
     given = cluster.get("existing")
@@ -134,8 +133,8 @@ def cluster_name(config: Mapping[str, Any], stack: str) -> str:
 
 
 def write(document: Mapping[str, Any], target: Path) -> None:
-    """Write the engine's copy. The salt that the engine put into an earlier copy is kept; what protects the secrets
-    of the document itself is of another state.
+    """Write the engine's copy. A salt of an earlier copy stays; keys of the document's own secrets belong to another
+    state.
     """
     merged = without_keys(document)
     if target.is_file():

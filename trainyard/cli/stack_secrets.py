@@ -1,9 +1,9 @@
-"""What protects a stack's secrets, in the engine's copy of its stack file: this home's own salt and nothing else.
+"""Keep only this home's own salt in the engine's copy of a stack file.
 
-`pulumi stack init` against AWS leaves `encryptionsalt`, or `secretsprovider` and `encryptedkey`, in the checkout's
-file. They belong to another state, another passphrase or a key of an account, none of which the local engine has. The
-engine puts a salt into its copy where there is none; what its state holds it reads with the salt of the state itself
-(github.com/pulumi/pulumi/pkg/v3@v3.250.0, cmd/pulumi/stack/secrets.go, GetSecretsManager).
+`pulumi stack init` against AWS writes `encryptionsalt`, or `secretsprovider` and `encryptedkey`, into the file of the
+checkout. They belong to another state or key, which the local engine does not have. The engine adds a salt to its
+copy if there is none, and reads its state with the salt of the state (github.com/pulumi/pulumi/pkg/v3@v3.250.0,
+cmd/pulumi/stack/secrets.go, GetSecretsManager).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ ITERATIONS = 1_000_000
 
 
 def without_keys(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A stack file's content without what protects its secrets."""
+    """Return the content of a stack file without the keys of its secrets."""
     return {key: value for key, value in document.items() if key not in SECRETS_KEYS}
 
 
 def is_of(passphrase: str, salt: object) -> bool:
-    """Whether an `encryptionsalt` was made with the passphrase, judged as the engine does it.
+    """Return whether an `encryptionsalt` was made with the passphrase.
 
-    The form and the cipher are those of github.com/pulumi/pulumi/pkg/v3@v3.250.0, secrets/passphrase/manager.go: the
-    word `pulumi` by AES-256-GCM with a key of PBKDF2-SHA256.
+    Format and cipher are those of github.com/pulumi/pulumi/pkg/v3@v3.250.0, secrets/passphrase/manager.go: the word
+    `pulumi` in AES-256-GCM with a key of PBKDF2-SHA256.
     """
     try:
         version, start, inner, nonce, encrypted = str(salt).split(":")
@@ -44,10 +44,10 @@ def is_of(passphrase: str, salt: object) -> bool:
 
 
 def discard_foreign(copy: Path, passphrase: str) -> None:
-    """Take out of the engine's copy of a stack file what earlier programs put there from the repository's file.
+    """Remove foreign keys from the engine's copy of a stack file.
 
     Raises:
-        OSError: the copy can't be read or written.
+        OSError: The copy can't be read or written.
     """
     document = yaml.safe_load(copy.read_text()) if copy.is_file() else None
     if not isinstance(document, dict) or not any(key in document for key in SECRETS_KEYS):
@@ -60,10 +60,10 @@ def discard_foreign(copy: Path, passphrase: str) -> None:
 
 
 def replace(target: Path, document: Mapping[str, Any]) -> None:
-    """Write a stack file's content in one step.
+    """Write the content of a stack file in one step.
 
     Raises:
-        OSError: it can't be written.
+        OSError: It can't be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(".tmp")

@@ -78,9 +78,9 @@ def deletion_total(deployment: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _has_row(state: Mapping[str, Any]) -> bool:
-    """Whether the engine prints a row at the end of an operation.
+    """Return whether the engine prints a row at the end of an operation.
 
-    There is one for the stack itself, and none for components and default providers (same source as `VERBS`).
+    It does for the stack itself, and not for components and default providers (same source as `VERBS`).
     """
     kind = str(state.get("type"))
     is_default = kind.startswith("pulumi:providers:") and "::default" in str(state.get("urn"))
@@ -89,7 +89,7 @@ def _has_row(state: Mapping[str, Any]) -> bool:
 
 
 class EngineSummary:
-    """Counts resources instead of naming each. Whatever is not about a resource's usual progress stays."""
+    """Counts resources instead of naming each. Lines about other things stay."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class EngineSummary:
 
 
 class PlanSummary:
-    """Shows of a plan what changes or deletes a resource, and the sums. Creations beyond the first are counted."""
+    """Shows the changes and deletions of a plan and its totals. After the first creations, the others are counted."""
 
     def __init__(self, rows: int = MAX_ROWS, *, is_destroy: bool = False) -> None:
         """`rows` creations are named; of a plan that deletes everything, so many deletions."""
@@ -165,7 +165,7 @@ class PlanSummary:
 
 
 class RunSummary:
-    """Follows one run: nodes, changes of the launcher's state, samples of the loss, every problem."""
+    """Follows one run: nodes, changes of the launcher's state, samples of the loss, each problem."""
 
     def __init__(self) -> None:
         self._ready: set[str] = set()
@@ -202,7 +202,7 @@ class RunSummary:
         return ", ".join([*([self._state] if self._state else []), nodes, *figures])
 
     def _node(self, state: str, name: str, line: str, start: int) -> list[str]:
-        """The first nodes by name, every tenth of the others by number."""
+        """Show the first nodes by name, and every tenth of the others by number."""
         self._node_events[state] += 1
         if state == "ready":
             self._ready.add(name)
@@ -216,7 +216,7 @@ class RunSummary:
         return [f"{line[:start]}nodes {state}: {count}"] if count % 10 == 0 else []
 
     def _is_news(self, text: str) -> bool:
-        """Whether a launcher's line says something that its lines in the same state did not say before."""
+        """Return whether a launcher's line has something that earlier lines of the same state did not have."""
         found, reason = LAUNCHER_LINE.match(text), reason_of(text)
         if found is None or reason is None:
             return not text.startswith("INFO ")
@@ -242,7 +242,7 @@ class RunSummary:
 
 
 class _PodLog:
-    """The log of one worker. Those that are not the main one show their problems alone."""
+    """The log of one worker. Workers other than the first show problems only."""
 
     def __init__(self, *, is_main: bool) -> None:
         self._is_main = is_main
@@ -276,7 +276,7 @@ class _PodLog:
         return [*(self._take_last() if kind == "result" else []), line]
 
     def _is_sample(self, kind: str, text: str, at_first: int = 1) -> bool:
-        """Ten steps evenly where their number is known, else the first, second, fourth, eighth and so on."""
+        """Return whether to show this step: ten in all if their number is known, else 1, 2, 4, 8 and so on."""
         self._seen[kind] += 1
         step = re.match(r"step=(\d+)", text)
         if step and self._total:
@@ -293,7 +293,7 @@ class _PodLog:
 
 
 def _kind(text: str) -> str:
-    """The kind of a line of the project's own trainer; empty for any other line, and for an alarm."""
+    """Return the kind of a line of the project's trainer; empty for other lines and for warnings."""
     found = FIELD.match(text)
     if found is None:
         return ""

@@ -1,10 +1,10 @@
-"""Find and remove what a destroyed stack left in the account: only what carries exactly this cluster's tags.
+"""Find and remove what a destroyed stack left in the account, by the tags of its cluster.
 
-Karpenter's instances, launch templates and instance profiles, the network plugin's interfaces, volumes of claims and
-what controllers of load balancers made are not in the state of Pulumi. A sweep by name prefix would reach other stacks.
-On a cluster that is given, the cluster's tags are on its owner's machines, too: there only what carries the tags of the
-stack as well is removed, as all has that Karpenter made for its pools.
-`trainyard.preflight.leftovers` lists the same and more, and deletes nothing; a test holds the two together.
+The state of Pulumi does not have Karpenter's instances, launch templates and instance profiles, interfaces of the VPC
+CNI, volumes of claims, and load balancers of controllers. A search by name prefix would find other stacks. In an
+existing cluster, nodes of its owner have the cluster's tags too, so there only resources with the stack's tags as
+well are removed. `trainyard.preflight.leftovers` lists the same and more, and deletes nothing; a test compares the
+two.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ TAGS: dict[str, tuple[str, ...]] = {
 
 
 def stack_tags(stack: str) -> dict[str, str]:
-    """The tags of all that a stack makes, as `components.documents.tags` has them; a test holds the two together."""
+    """Return the tags of all resources of a stack, as in `components.documents.tags`; a test compares the two."""
     return {"trainyard:project": "trainyard", "trainyard:stack": stack}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """One thing that still exists."""
+    """One resource that still exists."""
 
     kind: str
     identity: str
@@ -55,9 +55,10 @@ def _filters(kind: str, cluster: str, stack: Mapping[str, str]) -> Iterator[list
 
 
 def leftovers(region: str, cluster: str, stack: Mapping[str, str] | None = None) -> Iterator[Leftover]:
-    """What still carries the cluster's tags, in an order in which it can be removed.
+    """Return the resources that still have the cluster's tags, in an order in which they can be removed.
 
-    `stack` are tags that it must have as well, where the cluster is given; None: all of the cluster goes.
+    Args:
+        stack: Tags that they must also have, in an existing cluster. None: all of the cluster is removed.
     """
     more = stack or {}
     ec2 = boto3.client("ec2", region_name=region)
@@ -101,7 +102,7 @@ def _interfaces(ec2: Any, cluster: str, stack: Mapping[str, str]) -> Iterator[Le
 
 
 def _load_balancers(region: str, cluster: str, stack: Mapping[str, str]) -> Iterator[Leftover]:
-    """Load balancers first: a target group in use can't be deleted."""
+    """Return load balancers first: a target group in use can't be deleted."""
     tagging = boto3.client("resourcegroupstaggingapi", region_name=region)
     client = boto3.client("elbv2", region_name=region)
     found: list[Leftover] = []
@@ -144,7 +145,7 @@ def _remove_profile(iam: Any, name: str, roles: list[str]) -> None:
 
 
 def _log_group(logs: Any, cluster: str) -> Iterator[Leftover]:
-    """The control plane's log group: late entries create it again after it was deleted."""
+    """Return the log group of the control plane. Late entries create it again after its deletion."""
     name = f"/aws/eks/{cluster}/cluster"
     for group in logs.describe_log_groups(logGroupNamePrefix=name)["logGroups"]:
         if group["logGroupName"] == name:
@@ -155,7 +156,7 @@ def _log_group(logs: Any, cluster: str) -> Iterator[Leftover]:
 def sweep(
     region: str, cluster: str, say: Callable[[str], None], stack: Mapping[str, str] | None = None
 ) -> int:
-    """Remove every leftover, name each; returns how many there were. `stack` as in `leftovers`."""
+    """Remove each leftover and print its name. Return their number. `stack` is as in `leftovers`."""
     found = {(each.kind, each.identity): each for each in leftovers(region, cluster, stack)}
     for leftover in found.values():
         say(f"sweep: {leftover.kind} {leftover.identity} was left by cluster {cluster}; removing it")
