@@ -45,7 +45,7 @@ def paths(parent: Field, above: str = "") -> set[str]:
     return found
 
 
-def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
+def test_policy_has_each_job_field_that_is_not_free() -> None:
     """A new field must be added here, or as a free field in permissions.py."""
     assert set(admission.fields_with_permission(CREATE_PODS)) == {
         "env.valueFrom.configMapKeyRef",
@@ -63,7 +63,7 @@ def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
     }
 
 
-def test_free_fields_are_fields_of_the_schema() -> None:
+def test_free_fields_are_in_the_schema() -> None:
     of_job = paths(JOB)
     assert of_job >= FREE_JOB_FIELDS
     assert set(HARMLESS_CHANGES) <= set(JOB.fields)
@@ -71,7 +71,7 @@ def test_free_fields_are_fields_of_the_schema() -> None:
 
 
 @pytest.mark.parametrize(("place", "right"), [("secrets", CREATE_PODS), ("overrides.sidecars", UPDATE_QUEUE)])
-def test_new_field_is_in_the_policy(monkeypatch: pytest.MonkeyPatch, place: str, right: str) -> None:
+def test_policy_has_a_new_field(monkeypatch: pytest.MonkeyPatch, place: str, right: str) -> None:
     new, spec = string("New.", maximum=9), JOB
     above, _, name = place.rpartition(".")
     fields = dict(spec.fields)
@@ -114,12 +114,12 @@ def test_policies_fail_closed_and_deny() -> None:
         ("nonsense", ()),
     ],
 )  # fmt: skip
-def test_restricted_fields_are_found(spec: Any, asks: tuple[str, ...]) -> None:
+def test_restricted_fields_of_spec_are_found(spec: Any, asks: tuple[str, ...]) -> None:
     assert restricted_fields(spec) == asks
 
 
 @pytest.mark.parametrize(("since", "made"), [(None, False), (10.0**10, False), (0.0, True)])
-def test_unchecked_job_with_restricted_fields_waits(since: float | None, made: bool) -> None:
+def test_reconcile_unchecked_restricted_job_waits(since: float | None, made: bool) -> None:
     of_job = {"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}
     life = Life(of_job, cluster=replace(CLUSTER, policy_since=since))
     life.reconcile()
@@ -145,7 +145,7 @@ def policy_path(kind: str) -> str:
         (admission.BINDING, {"validationActions": ["Audit"]}),
     ],
 )
-def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: Any) -> None:
+def test_cluster_reader_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: Any) -> None:
     stage(api)
     objects = Objects(api.client(), n.FIELD_MANAGER)
     assert ClusterReader(objects, "tools").cluster("team", claims=False).policy_since is not None
@@ -173,6 +173,6 @@ def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: A
         ("app", False),
     ],
 )
-def test_reserved_keys(key: str, reserved: bool) -> None:
+def test_is_reserved_matches_domains_and_names(key: str, reserved: bool) -> None:
     assert is_reserved(key) == reserved
     assert bool(re.search(RESERVED_PATTERN, key)) == reserved

@@ -122,7 +122,7 @@ FIELDS: list[tuple[str, Any, dict[str, Any], dict[str, Any], Effect]] = [
 ]
 
 
-def test_every_field_of_a_job_has_a_case() -> None:
+def test_cases_cover_every_field_of_a_job() -> None:
     """What it may override of its queue has cases of its own (test_overrides.py)."""
     fields = {path for path in leaves("", JOB) if not path.startswith("overrides.")}
     assert {path for path, *_ in FIELDS} == fields
@@ -131,7 +131,7 @@ def test_every_field_of_a_job_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "context", "of_queue", "effect"), FIELDS, ids=[each[0] for each in FIELDS]
 )
-def test_a_field_has_its_effect(
+def test_job_field_has_an_effect(
     path: str, value: Any, context: dict[str, Any], of_queue: dict[str, Any], effect: Effect
 ) -> None:
     assert effect({**context, path: value}, of_queue) != undisturbed(
@@ -157,7 +157,7 @@ VARIABLES: list[dict[str, Any]] = [
 ]
 
 
-def test_every_field_of_a_variable_reaches_the_worker_as_it_is() -> None:
+def test_env_field_reaches_the_worker_unchanged() -> None:
     variable = JOB.fields["env"].item
     assert variable is not None
     assert {path for each in VARIABLES for path in _paths(each)} == set(leaves("", variable))

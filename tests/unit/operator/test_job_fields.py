@@ -41,7 +41,7 @@ pytestmark = pytest.mark.unit
 ONE = {"numGPUs": 8}
 
 
-def test_num_gpus_and_num_nodes() -> None:
+def test_num_gpus_and_num_nodes_set_the_size() -> None:
     def shape(**asked: int) -> tuple[int, int]:
         made = attempt_spec(asked)
         (job,) = build_jobs(made)
@@ -77,12 +77,12 @@ def test_num_gpus_and_num_nodes() -> None:
         ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),
     ],
 )
-def test_sizes_that_cannot_be(asked: dict[str, Any], gpus: int, reported: str) -> None:
+def test_distribute_impossible_size_is_refused(asked: dict[str, Any], gpus: int, reported: str) -> None:
     with pytest.raises(InvalidJob, match=reported):
         attempt_spec(asked, {"nodeResources.gpus": gpus})
 
 
-def test_the_split_that_a_refusal_names_works() -> None:
+def test_distribute_suggested_split_is_accepted() -> None:
     for gpus in (2, 4, 8):
         for count in range(1, 129):
             try:
@@ -96,7 +96,7 @@ def test_the_split_that_a_refusal_names_works() -> None:
                     assert (size.nodes, size.gpus) == (int(named[1]), int(named[2]))
 
 
-def test_a_job_on_cpus() -> None:
+def test_cpu_job_requests_no_gpus() -> None:
     worker = container({"numGPUs": 0, "numNodes": 2})
     assert "nvidia.com/gpu" not in worker["resources"]["limits"]
     assert flag("nproc-per-node", {"numGPUs": 0}) == "1"
@@ -106,7 +106,7 @@ def test_a_job_on_cpus() -> None:
     assert env({"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})["OMP_NUM_THREADS"] == "5"
 
 
-def test_command_args_and_env() -> None:
+def test_command_args_and_env_reach_the_worker() -> None:
     asked = {
         "command": "python train.py --a 'b c'",
         "args": ["--x", "$(y) z"],
@@ -121,7 +121,7 @@ def test_command_args_and_env() -> None:
     assert env({"env": [{"name": n.ENV_ATTEMPT, "value": "9"}]})[n.ENV_ATTEMPT] == "0"
 
 
-def test_job_without_gpus_buys_no_node_with_gpus() -> None:
+def test_cpu_job_avoids_nodes_with_gpus() -> None:
     pooled = {"scheduling.pool": "p5"}
     with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of pool p5 have GPUs"):
         attempt_spec({"numGPUs": 0}, pooled)
@@ -138,7 +138,7 @@ def test_job_without_gpus_buys_no_node_with_gpus() -> None:
     assert attempt_spec({"numGPUs": 0}).size.gpus == 0
 
 
-def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
+def test_sync_pod_avoids_nodes_of_pools() -> None:
     asked = {
         "scheduling.pool": "p5",
         "scheduling.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
@@ -158,7 +158,7 @@ def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
         assert affinity_allows(made["spec"]["affinity"]["nodeAffinity"], node(**labels)) is let
 
 
-def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
+def test_workspace_without_url_uses_sync_pod() -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     made = attempt_spec(sent)
     assert made.sync
@@ -221,7 +221,7 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     }
 
 
-def test_the_workspaces_user_is_the_workers() -> None:
+def test_workspace_tools_run_as_user_of_worker() -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     assert pod(sent)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 0
     below = {"podTemplate.spec": {"securityContext": {"runAsNonRoot": True, "runAsUser": 7}}}
@@ -239,23 +239,21 @@ def test_the_workspaces_user_is_the_workers() -> None:
         ({}, {}),
     ],
 )
-def test_worker_with_a_numbered_user_has_a_home_and_a_name(
-    template: dict[str, Any], found: dict[str, str]
-) -> None:
+def test_worker_with_numeric_user_has_home_and_name(template: dict[str, Any], found: dict[str, str]) -> None:
     names = ("HOME", "USER", "LOGNAME")
     assert {
         name: value for name, value in env({}, {"podTemplate.spec": template}).items() if name in names
     } == found
 
 
-def test_home_of_a_worker_is_its_authors_to_set() -> None:
+def test_worker_home_in_env_is_kept() -> None:
     own = {"name": n.WORKER_CONTAINER, "env": [{"name": "HOME", "value": "/queue"}]}
     below = {"podTemplate.spec": {"securityContext": {"runAsUser": 7}, "containers": [own]}}
     assert env({}, below)["HOME"] == "/queue"
     assert env({"env": [{"name": "HOME", "value": "/job"}]}, below)["HOME"] == "/job"
 
 
-def test_backend_rendezvous_endpoint_and_port() -> None:
+def test_distributed_fields_set_flags_and_env() -> None:
     assert env()[n.ENV_BACKEND] == "nccl"
     assert env({"numGPUs": 0})[n.ENV_BACKEND] == "gloo"
     assert env({"distributed.backend": "gloo"})[n.ENV_BACKEND] == "gloo"
@@ -272,7 +270,7 @@ def test_backend_rendezvous_endpoint_and_port() -> None:
     assert flag("rdzv-backend", static) == "static"
 
 
-def test_elastic() -> None:
+def test_elastic_job_has_range_of_nodes() -> None:
     asked = {"elastic": {"minNodes": 2, "maxNodes": 4}, "numGPUs": 32}
     made = attempt_spec(asked, {"scheduling.scheduler": "kai-scheduler"})
     assert (made.size.nodes, made.size.least, made.size.gpus) == (4, 2, 8)
@@ -290,18 +288,18 @@ def test_elastic() -> None:
     assert "successPolicy" not in fixed["spec"]
 
 
-def test_persist_checkpoints() -> None:
+def test_persist_checkpoints_claim_has_no_owner() -> None:
     asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
     (claim,) = claims({**ONE, "persistCheckpoints": True}, asked).values()
     assert "ownerReferences" not in claim["metadata"]
     assert claim["metadata"]["labels"][n.LABEL_JOB] == "vit"
 
 
-def test_fewer_gpus_of_a_node_by_an_override() -> None:
+def test_override_of_gpus_changes_the_size() -> None:
     assert attempt_spec({"overrides.nodeResources.gpus": 4}).size.nodes == 4
 
 
-def test_overrides_merge_objects_and_replace_lists_and_one_way_of_a_size_replaces_another() -> None:
+def test_overrides_merge_objects_and_replace_lists() -> None:
     queue = {
         "scheduling.nodeSelector": {"a": "1", "b": "2"},
         "scheduling.tolerations": [{"key": "x", "operator": "Exists"}],
@@ -321,7 +319,7 @@ def test_overrides_merge_objects_and_replace_lists_and_one_way_of_a_size_replace
     assert claimed.storage.claims == ()
 
 
-def test_the_job_is_indexed_runs_once_and_waits_for_its_record() -> None:
+def test_build_jobs_job_is_indexed_and_suspended() -> None:
     (job,) = build_jobs(attempt_spec(attempt=3))
     assert job["metadata"]["name"] == "vit-3"
     spec = job["spec"]
@@ -333,7 +331,7 @@ def test_the_job_is_indexed_runs_once_and_waits_for_its_record() -> None:
     assert job["metadata"]["ownerReferences"] == [owner_reference("vit", "u1")]
 
 
-def test_each_attempt_meets_under_another_id_and_name() -> None:
+def test_rendezvous_of_each_attempt_is_another() -> None:
     first, second = attempt_spec().rendezvous, attempt_spec(attempt=1).rendezvous
     assert (first.id, second.id) == ("u1-0", "u1-1")
     assert second.endpoint == "vit-1-0.vit.team.svc:29500"
@@ -341,7 +339,7 @@ def test_each_attempt_meets_under_another_id_and_name() -> None:
     assert build_service(attempt_spec())["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_workers_are_known_by_their_names_whose_order_is_that_of_the_nodes() -> None:
+def test_worker_on_host_network_has_local_address() -> None:
     """On the network of the machines they have none of their own."""
     assert "PET_LOCAL_ADDR" not in env({"numGPUs": 16})
     template = {"podTemplate": {"spec": {"hostNetwork": True}}}
@@ -349,7 +347,7 @@ def test_workers_are_known_by_their_names_whose_order_is_that_of_the_nodes() -> 
     assert "PET_LOCAL_ADDR" not in env({"numGPUs": 8}, template)
 
 
-def test_one_worker_needs_neither_a_name_nor_a_fixed_port() -> None:
+def test_rendezvous_of_one_worker_is_local() -> None:
     assert attempt_spec(ONE).rendezvous.endpoint == "localhost:0"
     static = attempt_spec({**ONE, "distributed": {"rdzvBackend": "static"}})
     assert (
@@ -357,13 +355,13 @@ def test_one_worker_needs_neither_a_name_nor_a_fixed_port() -> None:
     )  # which is where its processes meet, too
 
 
-def test_time_to_stop_goes_with_torchruns() -> None:
+def test_grace_period_follows_timeout_of_torchrun() -> None:
     assert pod()["spec"]["terminationGracePeriodSeconds"] == 45
     reported = {"env": [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "300"}]}
     assert pod(reported)["spec"]["terminationGracePeriodSeconds"] == 315
 
 
-def test_a_class_without_a_name_is_the_clusters() -> None:
+def test_claim_without_class_has_default_class() -> None:
     shared = dataclasses.replace(CLUSTER, default_class="efs")
     asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
     assert attempt_spec({}, asked, shared).storage.claims[0].access_mode == "ReadWriteMany"

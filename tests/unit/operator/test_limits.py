@@ -42,7 +42,7 @@ def read(body: dict[str, Any]) -> tuple[str, ...]:
     return wrong if spec is None else resolve(manifest(n.QUEUE_KIND, "research")["spec"], spec)[1]
 
 
-def test_every_whole_number_has_bounds_that_its_bits_hold() -> None:
+def test_schema_integers_have_bounds_of_their_format() -> None:
     assert WHOLE
     for path, node in WHOLE:
         bits = {"int32": 31, "int64": 53}[node["format"]]  # JSON's numbers are exact up to 53
@@ -50,7 +50,7 @@ def test_every_whole_number_has_bounds_that_its_bits_hold() -> None:
 
 
 @pytest.mark.parametrize("each", EVERY, ids=lambda each: f"{each.kind}.{each.path}")
-def test_the_controller_reads_the_numbers_that_the_schema_admits(each: Number) -> None:
+def test_parse_accepts_the_numbers_of_the_schema(each: Number) -> None:
     seen = set()
     for value in limits(each.least, each.most):
         body = each.manifest(value)
@@ -60,7 +60,7 @@ def test_the_controller_reads_the_numbers_that_the_schema_admits(each: Number) -
     assert seen == {True, False}
 
 
-def test_every_number_of_both_kinds_is_looked_at() -> None:
+def test_numbers_include_all_integers_of_the_specs() -> None:
     names = {(each.kind, each.path.rsplit(".", 1)[-1]) for each in EVERY}
     assert {(n.JOB_KIND, "sizeBytes"), (n.JOB_KIND, "port"), (n.QUEUE_KIND, "gpus")} <= names
     specs = [path for path, _ in WHOLE if ".spec." in path]
@@ -68,7 +68,7 @@ def test_every_number_of_both_kinds_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("path", REMEMBERED)
-def test_the_controller_remembers_the_numbers_that_its_status_may_have(path: str) -> None:
+def test_read_status_accepts_the_numbers_of_the_schema(path: str) -> None:
     (field,) = [each for name, each, _ in fields("", STATUSES[n.JOB_KIND]) if name == path]
     least, most = int(field.checks["minimum"]), int(field.checks["maximum"])
     first = 1 if path == "capacity.tries" else 0  # a wait has at least one try
@@ -80,7 +80,7 @@ def test_the_controller_remembers_the_numbers_that_its_status_may_have(path: str
 
 
 @pytest.mark.parametrize("user", [1_000_650_000, 2**31 - 1])
-def test_users_of_pods_have_numbers_as_large_as_kubernetes_takes(user: int) -> None:
+def test_parse_queue_accepts_large_user_ids(user: int) -> None:
     """Some platforms give each namespace such a range."""
     context = {"runAsUser": user}
     containers = [{"name": n.WORKER_CONTAINER, "securityContext": context}]

@@ -90,12 +90,12 @@ def effect(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
     )
 
 
-def test_every_field_of_a_queue_has_a_case() -> None:
+def test_overrides_cover_every_field_of_a_queue() -> None:
     assert {path for path, _, _ in OVERRIDES} | NOT_A_JOBS == set(leaves("", QUEUE))
 
 
 @pytest.mark.parametrize(("path", "value", "context"), OVERRIDES, ids=[path for path, _, _ in OVERRIDES])
-def test_an_override_is_as_the_queues_own(path: str, value: Any, context: dict[str, Any]) -> None:
+def test_override_has_the_effect_of_the_queue_field(path: str, value: Any, context: dict[str, Any]) -> None:
     job = {"numGPUs": 8, "workspace": SENT}
     overridden = effect({**job, f"overrides.{path}": value}, context)
     assert overridden == effect(job, {**context, path: value})

@@ -145,13 +145,13 @@ def with_value(item: Any, path: tuple[Any, ...], value: Any) -> Any:
     return result
 
 
-def test_valid_specs_are_parsed() -> None:
+def test_parse_full_specs_have_no_problems() -> None:
     assert parse_queue(FULL_QUEUE["spec"])[1] == ()
     assert parse_job(FULL_JOB["spec"])[1] == ()
 
 
 @pytest.mark.parametrize("item", SEED, ids=lambda each: each["metadata"]["name"])
-def test_manifests_of_the_requirement_are_parsed(item: dict[str, Any]) -> None:
+def test_parse_required_manifests_have_no_problems(item: dict[str, Any]) -> None:
     parse = parse_queue if item["kind"] == n.QUEUE_KIND else parse_job
     parsed, problems = parse(item["spec"])
     assert parsed is not None
@@ -186,7 +186,7 @@ def build(job: JobSpec, queue: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.long
-def test_invalid_value_at_each_path_is_reported() -> None:
+def test_parse_invalid_value_at_each_path_is_reported() -> None:
     job, _ = parse_job(JOB["spec"])
     assert job is not None
     for path in paths(FULL_QUEUE["spec"]):
@@ -204,7 +204,7 @@ def test_invalid_value_at_each_path_is_reported() -> None:
                 build(parsed_job, FULL_QUEUE["spec"])
 
 
-def test_invalid_overrides_are_reported() -> None:
+def test_resolve_invalid_overrides_are_reported() -> None:
     chance = random.Random(7)  # noqa: S311
     job, _ = parse_job(JOB["spec"])
     assert job is not None
@@ -240,7 +240,7 @@ def test_invalid_overrides_are_reported() -> None:
         ("jobDefaults.restartPolicy", "Always", "it must be Never or OnFailure"),
     ],
 )
-def test_invalid_queue_is_reported_with_its_path(path: str, value: Any, message: str) -> None:
+def test_parse_queue_invalid_field_has_its_path(path: str, value: Any, message: str) -> None:
     parsed, problems = parse_queue(queue({path: value})["spec"])
     assert parsed is None
     assert len(problems) == 1
@@ -263,7 +263,7 @@ def test_invalid_queue_is_reported_with_its_path(path: str, value: Any, message:
         ("jobQueue", "a\n", "spec.jobQueue"),
     ],
 )
-def test_invalid_job_is_reported_with_its_path(path: str, value: Any, message: str) -> None:
+def test_parse_job_invalid_field_has_its_path(path: str, value: Any, message: str) -> None:
     parsed, problems = parse_job(job({path: value})["spec"])
     assert parsed is None
     assert message in problems[0]
@@ -286,13 +286,13 @@ def test_invalid_job_is_reported_with_its_path(path: str, value: Any, message: s
         ),
     ],
 )
-def test_fields_that_exclude_each_other_are_reported(changes: dict[str, Any], message: str) -> None:
+def test_parse_job_conflicting_fields_are_reported(changes: dict[str, Any], message: str) -> None:
     parsed, (problem,) = parse_job(job(changes)["spec"])
     assert parsed is None
     assert problem.startswith(message)
 
 
-def test_name_that_is_too_long_is_reported() -> None:
+def test_check_name_too_long_is_reported() -> None:
     problems: list[str] = []
     check_name("x" * 300, problems)
     assert problems[0].startswith("metadata.name is 'xxx")

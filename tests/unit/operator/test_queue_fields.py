@@ -39,7 +39,7 @@ pytestmark = pytest.mark.unit
 ONE = {"numGPUs": 8}
 
 
-def test_kai_queue_labels_the_pods_and_is_the_gangs() -> None:
+def test_kai_queue_is_in_pods_and_pod_group() -> None:
     asked = {"kaiQueue": "team-a", "scheduling.scheduler": "kai-scheduler"}
     assert pod({}, asked)["metadata"]["labels"][n.LABEL_KAI_QUEUE] == "team-a"
     assert build_pod_group(attempt_spec({}, asked))["spec"]["queue"] == "team-a"
@@ -48,7 +48,7 @@ def test_kai_queue_labels_the_pods_and_is_the_gangs() -> None:
     assert build_pod_group(without)["spec"]["queue"] == "default-queue"
 
 
-def test_parent_kai_queue() -> None:
+def test_build_kai_queue_has_its_parent() -> None:
     made = build_kai_queue("team-a", "org", "team", "research")
     assert made["spec"]["parentQueue"] == "org"
     assert "ownerReferences" not in made["metadata"]
@@ -57,25 +57,25 @@ def test_parent_kai_queue() -> None:
     assert made["spec"]["resources"]["gpu"]["limit"] == -1  # 0, or nothing, would be none at all
 
 
-def test_gpus_cpus_and_memory_of_a_node() -> None:
+def test_node_resources_are_requests_and_limits() -> None:
     resources = container()["resources"]
     assert resources["requests"] == resources["limits"]
     assert resources["limits"] == {"cpu": "96000m", "memory": "512Gi", "nvidia.com/gpu": "8"}
     assert flag("nproc-per-node", {}) == "8"
 
 
-def test_a_part_of_a_nodes_gpus_takes_the_same_part_of_the_rest() -> None:
+def test_node_resources_scale_with_part_of_gpus() -> None:
     resources = container({"numGPUs": 2})["resources"]["limits"]
     assert resources == {"cpu": "24000m", "memory": "128Gi", "nvidia.com/gpu": "2"}
     # Two nodes with four GPUs each, in a queue with eight.
     assert container({"numNodes": 4})["resources"]["limits"]["cpu"] == "48000m"
 
 
-def test_cpus_in_thousandths() -> None:
+def test_node_resources_accept_millicpus() -> None:
     assert container(ONE, {"nodeResources.cpus": "7500m"})["resources"]["limits"]["cpu"] == "7500m"
 
 
-def test_gpu_type_is_a_nodes_affinity_joined_with_the_given_one() -> None:
+def test_gpu_type_is_added_to_node_affinity() -> None:
     zone = {"key": "zone", "operator": "In", "values": ["a"]}
     other = {"key": "zone", "operator": "In", "values": ["b"]}
     given = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
@@ -95,13 +95,13 @@ def test_gpu_type_is_a_nodes_affinity_joined_with_the_given_one() -> None:
     assert len(gpu_terms("NVIDIA-H100-80GB-HBM3")) == 2
 
 
-def test_image_and_working_directory() -> None:
+def test_image_and_working_dir_reach_the_worker() -> None:
     worker = container({}, {"image": "example.com/own:3", "workingDir": "/work"})
     assert (worker["image"], worker["workingDir"]) == ("example.com/own:3", "/work")
     assert container()["workingDir"] == "/app"
 
 
-def test_a_command_runs_in_its_workspace_wherever_that_is_mounted() -> None:
+def test_working_dir_follows_mount_of_workspace() -> None:
     moved = {"storage.workspace": {"enabled": True, "size": "1Gi", "mountPath": "/workspace"}}
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 1}}
     assert container(sent, moved)["workingDir"] == "/workspace"
@@ -109,7 +109,7 @@ def test_a_command_runs_in_its_workspace_wherever_that_is_mounted() -> None:
     assert container(sent, {**moved, "workingDir": "/workspace/src"})["workingDir"] == "/workspace/src"
 
 
-def test_on_the_machines_own_network_names_of_the_cluster_are_known() -> None:
+def test_host_network_uses_dns_of_cluster() -> None:
     """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy"""
     assert "dnsPolicy" not in pod()["spec"]
     assert (
@@ -119,7 +119,7 @@ def test_on_the_machines_own_network_names_of_the_cluster_are_known() -> None:
     assert pod({}, {"podTemplate.spec": own})["spec"]["dnsPolicy"] == "Default"
 
 
-def test_the_pod_template_is_below_what_other_fields_say() -> None:
+def test_pod_template_yields_to_other_fields() -> None:
     template = {
         "podTemplate.metadata": {"labels": {"team": "x", n.LABEL_JOB: "no"}, "annotations": {"a": "b"}},
         "podTemplate.spec": {
@@ -167,7 +167,7 @@ def test_the_pod_template_is_below_what_other_fields_say() -> None:
 @pytest.mark.parametrize(
     ("volume", "path"), [("workspace", "/app"), ("datasets", "/datasets"), ("checkpoints", "/checkpoints")]
 )
-def test_a_volume_of_its_own(volume: str, path: str) -> None:
+def test_volume_with_size_has_a_claim(volume: str, path: str) -> None:
     asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "5Gi"}
     (name, claim), *_ = claims(ONE, asked).items()
     assert name == f"vit-{volume}"
@@ -186,7 +186,7 @@ def test_a_volume_of_its_own(volume: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
-def test_size_for_each_gpu_class_and_access_mode(volume: str) -> None:
+def test_volume_size_per_gpu_class_and_mode_are_in_claim(volume: str) -> None:
     asked = {
         f"storage.{volume}.enabled": True,
         f"storage.{volume}.sizePerGPU": "1500M",
@@ -201,7 +201,7 @@ def test_size_for_each_gpu_class_and_access_mode(volume: str) -> None:
 
 
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
-def test_an_existing_claim_is_used_as_it_is(volume: str) -> None:
+def test_existing_claim_is_used_unchanged(volume: str) -> None:
     place = f"storage.{volume}"
     asked = {f"{place}.enabled": True, f"{place}.existingClaim": "shared"}
     assert claims({}, asked) == {}
@@ -223,7 +223,7 @@ def test_an_existing_claim_is_used_as_it_is(volume: str) -> None:
 
 
 @pytest.mark.parametrize("volume", ["datasets", "checkpoints"])
-def test_one_node_volumes_of_several_nodes_are_refused(volume: str) -> None:
+def test_read_write_once_of_several_nodes_is_refused(volume: str) -> None:
     asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "1Gi"}
     with pytest.raises(
         InvalidJob, match=rf"storage.{volume} can be mounted by one node .ReadWriteOnce. and the job has 2"
@@ -231,7 +231,7 @@ def test_one_node_volumes_of_several_nodes_are_refused(volume: str) -> None:
         attempt_spec({}, asked)
 
 
-def test_each_node_has_its_own_workspace_where_one_can_be_mounted_by_one_node() -> None:
+def test_workspace_read_write_once_is_one_for_each_node() -> None:
     asked = {"storage.workspace.enabled": True, "storage.workspace.sizePerGPU": "10Gi"}
     made = attempt_spec({"numGPUs": 24}, asked)
     assert [each.name for each in made.storage.claims] == [
@@ -254,7 +254,7 @@ def test_each_node_has_its_own_workspace_where_one_can_be_mounted_by_one_node() 
     assert made.rendezvous.endpoint == "vit-0-0.vit.team.svc:29500"
 
 
-def test_read_only_claims_are_for_data_sets() -> None:
+def test_read_only_many_is_for_datasets() -> None:
     for volume in ("workspace", "checkpoints"):
         asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "1Gi"}
         with pytest.raises(InvalidJob, match=f"storage.{volume}.accessMode is ReadOnlyMany"):
@@ -266,7 +266,7 @@ def test_read_only_claims_are_for_data_sets() -> None:
 @pytest.mark.parametrize(
     "url", ["", "s3://own/p/workspaces/team/a.tar.zst", "s3://bbb/$(AWS_SECRET_ACCESS_KEY);id"]
 )
-def test_what_a_worker_unpacks_is_named_by_its_pods_annotation(url: str) -> None:
+def test_archive_is_in_the_annotation_of_the_pod(url: str) -> None:
     """Which the controller writes from the job's spec: no argument, and no object in a bucket, says it."""
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5, **({"url": url} if url else {})}}
     below = {"podTemplate.metadata": {"annotations": {n.ANNOTATION_ARCHIVE: "{}"}}}
@@ -290,7 +290,7 @@ def test_what_a_worker_unpacks_is_named_by_its_pods_annotation(url: str) -> None
 
 
 @pytest.mark.parametrize("sent", [{}, {"workspace": {"digest": DIGEST, "sizeBytes": 5}}])
-def test_bucket_of_a_queue_has_the_logs_of_every_worker(sent: dict[str, Any]) -> None:
+def test_bucket_of_queue_receives_logs(sent: dict[str, Any]) -> None:
     """Also of a job without a workspace; without a bucket nothing is copied."""
     made = attempt_spec({"numGPUs": 16, **sent}, {"storage.workspace.bucket": "s3://own/p/"}, attempt=3)
     spec = build_worker(made)["spec"]
@@ -322,11 +322,11 @@ def test_bucket_of_a_queue_has_the_logs_of_every_worker(sent: dict[str, Any]) ->
         ("s3://own/p/workspaces/a.tar.zst", ""),
     ],
 )
-def test_place_that_an_archive_was_sent_below(address: str, below: str) -> None:
+def test_archive_prefix_is_read_from_url(address: str, below: str) -> None:
     assert archive_prefix(address) == below
 
 
-def test_workspace_in_a_claim_has_a_directory_of_its_job() -> None:
+def test_workspace_in_claim_has_directory_of_job() -> None:
     """What another job wrote there, or a retained claim has from an earlier one, is not where this one runs."""
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     claim = {"storage.workspace.enabled": True, "storage.workspace.existingClaim": "all"}
@@ -340,13 +340,13 @@ def test_workspace_in_a_claim_has_a_directory_of_its_job() -> None:
     assert without == {"name": "workspace", "mountPath": "/app", "readOnly": True}
 
 
-def test_shared_memory_for_each_gpu() -> None:
+def test_shm_size_per_gpu_sets_shared_memory() -> None:
     _, volume = mounted(pod({}, {"storage.shmSizePerGPU": "8Gi"}), "/dev/shm")
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert "volumes" not in pod()["spec"]
 
 
-def test_scheduler_priority_selector_tolerations_affinity_and_pool() -> None:
+def test_scheduling_fields_reach_the_pod() -> None:
     toleration = {"key": "gpu", "operator": "Exists"}
     asked = {
         "scheduling.scheduler": "other",
@@ -374,7 +374,7 @@ def test_scheduler_priority_selector_tolerations_affinity_and_pool() -> None:
     assert "schedulerName" not in pod()["spec"]
 
 
-def test_a_gang_of_our_own_where_kai_schedules() -> None:
+def test_pod_group_exists_with_kai_scheduler() -> None:
     made = attempt_spec(
         {}, {"scheduling.scheduler": "kai-scheduler", "scheduling.priorityClassName": "train"}, attempt=2
     )
@@ -388,7 +388,7 @@ def test_a_gang_of_our_own_where_kai_schedules() -> None:
     assert "pod-group-name" not in pod()["metadata"]["annotations"]
 
 
-def test_port_and_interface() -> None:
+def test_networking_fields_reach_the_worker() -> None:
     asked = {"networking.port": 30000, "networking.interface": "=eth0"}
     assert flag("rdzv-endpoint", {}, asked).endswith(":30000")
     assert build_service(attempt_spec({}, asked))["spec"]["ports"][0]["port"] == 30000
@@ -408,13 +408,13 @@ def test_port_and_interface() -> None:
         ("maxRestarts", 7, "max_restarts"),
     ],
 )
-def test_job_defaults_and_the_jobs_own(field: str, value: int, attribute: str) -> None:
+def test_job_defaults_yield_to_the_job(field: str, value: int, attribute: str) -> None:
     assert getattr(attempt_spec({}, {f"jobDefaults.{field}": value}).settings, attribute) == value
     own = attempt_spec({field: value + 1}, {f"jobDefaults.{field}": value})
     assert getattr(own.settings, attribute) == value + 1
 
 
-def test_restart_policy() -> None:
+def test_restart_policy_never_allows_no_restart() -> None:
     assert attempt_spec().settings.max_restarts == 3
     assert attempt_spec({}, {"jobDefaults.restartPolicy": "Never"}).settings.max_restarts == 0
     assert attempt_spec({"restartPolicy": "Never"}).settings.max_restarts == 0
@@ -440,14 +440,14 @@ WITH_EFA = {
 @pytest.mark.parametrize(
     "asked", [{"numGPUs": 1}, {"numGPUs": 1, "overrides": {"nodeResources": {"gpus": 1}}}]
 )
-def test_worker_with_a_part_of_a_node_takes_no_efa_interface(asked: dict[str, Any]) -> None:
+def test_part_of_node_requests_no_efa(asked: dict[str, Any]) -> None:
     whole, part = container({"numGPUs": 8}, WITH_EFA)["resources"], container(asked, WITH_EFA)["resources"]
     for kind in ("requests", "limits"):
         assert {"vpc.amazonaws.com/efa", "hugepages-2Mi"} <= set(whole[kind])
         assert not {"vpc.amazonaws.com/efa", "hugepages-2Mi"} & set(part[kind])
 
 
-def test_worker_with_a_part_of_a_node_takes_that_part_of_its_storage() -> None:
+def test_part_of_node_requests_part_of_storage() -> None:
     assert container({"numGPUs": 1}, WITH_EFA)["resources"]["limits"]["ephemeral-storage"] == "10Gi"
     pages = {"name": "pages", "emptyDir": {"medium": "HugePages-2Mi"}}
     mounts = {"podTemplate.spec": {**WITH_EFA["podTemplate.spec"], "volumes": [pages]}}
@@ -455,7 +455,7 @@ def test_worker_with_a_part_of_a_node_takes_that_part_of_its_storage() -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
-def test_workers_of_all_gpus_fit_on_a_node_beside_their_sidecars(gpus: int) -> None:
+def test_workers_with_sidecars_fit_on_one_node(gpus: int) -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     whole, part = pod({"numGPUs": 8, **sent})["spec"], pod({"numGPUs": gpus, **sent})["spec"]
     most, each = effective_requests(whole), effective_requests(part)

@@ -57,7 +57,7 @@ def fields(place: str, parent: Field) -> Iterator[tuple[str, Field, bool]]:
 EVERY = [(f"{kind}{path}", node) for kind in SPECS for path, node in nodes("", schema(kind))]
 
 
-def test_each_field_has_a_description_and_a_maximum_size() -> None:
+def test_schema_fields_have_description_and_maximum() -> None:
     assert EVERY
     for path, node in EVERY:
         if ".metadata" not in path.split(".spec")[0]:  # Kubernetes' own
@@ -78,14 +78,14 @@ def test_each_field_has_a_description_and_a_maximum_size() -> None:
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_each_field_of_a_spec_is_required_or_has_a_default(kind: str) -> None:
+def test_schema_field_of_spec_is_required_or_has_default(kind: str) -> None:
     for path, each, required in fields("", SPECS[kind]):
         assert required != bool(each.default_text()), path
 
 
 @pytest.mark.parametrize("part", [SPECS, STATUSES])
 @pytest.mark.parametrize("kind", SPECS)
-def test_each_time_and_size_has_a_unit(part: dict[str, Field], kind: str) -> None:
+def test_schema_times_and_sizes_have_units(part: dict[str, Field], kind: str) -> None:
     for path, each, _ in fields("", part[kind]):
         name = path.rsplit(".", 1)[-1]
         if "Seconds" in name:
@@ -94,7 +94,7 @@ def test_each_time_and_size_has_a_unit(part: dict[str, Field], kind: str) -> Non
             assert each.unit == "bytes", path
 
 
-def test_overrides_have_no_defaults_and_no_required_fields() -> None:
+def test_schema_overrides_have_no_defaults() -> None:
     """A default would replace the value of the queue. Entries of lists are complete, because lists replace."""
     for path, node in nodes("", schema(n.JOB_KIND)["properties"]["spec"]["properties"]["overrides"]):
         assert "default" not in node, path
@@ -102,7 +102,7 @@ def test_overrides_have_no_defaults_and_no_required_fields() -> None:
 
 
 @pytest.mark.parametrize("name", definitions())
-def test_definition_is_small_enough_for_kubectl_apply(name: str) -> None:
+def test_definition_fits_the_annotation_of_kubectl(name: str) -> None:
     assert len(json.dumps(definitions()[name])) < MOST_APPLIED * 3 // 4
 
 
@@ -113,7 +113,7 @@ def problems(body: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("body", SEED, ids=lambda body: body["metadata"]["name"])
-def test_manifests_of_the_requirement_are_valid(body: dict[str, Any]) -> None:
+def test_schema_required_manifests_are_valid(body: dict[str, Any]) -> None:
     assert problems(body) == []
 
 
@@ -129,12 +129,12 @@ def test_manifests_of_the_requirement_are_valid(body: dict[str, Any]) -> None:
         ({"command": None}, "$.spec: 'command' is a required property"),
     ],
 )
-def test_invalid_manifest_has_an_error(changes: dict[str, Any], message: str) -> None:
+def test_schema_invalid_manifest_has_an_error(changes: dict[str, Any], message: str) -> None:
     (problem,) = problems(manifest(n.JOB_KIND, "a", changes))
     assert problem.startswith(message)
 
 
-def test_longest_names_of_the_objects_of_a_job_fit() -> None:
+def test_names_of_longest_job_fit() -> None:
     """Pods of an Indexed Job get its name, their index and five characters; host names are labels (63 characters)."""
     longest = "j" * n.JOB_NAME_MAX_LENGTH
     attempt = n.attempt_name(longest, 99_999)

@@ -76,13 +76,13 @@ def appears(file: Path) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(("words", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137)])
-def test_the_exit_code_is_the_commands(shell: str, words: str, code: int) -> None:
+def test_exit_code_is_that_of_the_command(shell: str, words: str, code: int) -> None:
     with started(shell, "sh", "-c", words.replace("$$", "$$$$")) as process:
         assert process.wait(30) == code
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_command_that_is_not_there_is_named(shell: str) -> None:
+def test_missing_command_is_named(shell: str) -> None:
     with started(shell, "torchrum") as process:
         assert process.wait(30) == 127
         assert process.stdout is not None
@@ -90,7 +90,7 @@ def test_a_command_that_is_not_there_is_named(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_has_no_handler_yet_ends_at_once(shell: str, tmp_path: Path) -> None:
+def test_sigterm_without_handler_ends_at_once(shell: str, tmp_path: Path) -> None:
     ready = f"touch {tmp_path}/ready; exec sleep 60"
     with started(shell, "sh", "-c", ready) as process:
         appears(tmp_path / "ready")
@@ -101,7 +101,7 @@ def test_what_has_no_handler_yet_ends_at_once(shell: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_has_one_ends_in_its_time_and_says_how(shell: str, tmp_path: Path) -> None:
+def test_sigterm_with_handler_waits_for_exit_code(shell: str, tmp_path: Path) -> None:
     with started(shell, *script(tmp_path)) as process:
         appears(tmp_path / "ready")
         process.terminate()
@@ -111,7 +111,7 @@ def test_what_has_one_ends_in_its_time_and_says_how(shell: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_ends_well_because_it_was_reported_to_go_has_not_trained(shell: str, tmp_path: Path) -> None:
+def test_sigterm_exit_code_0_becomes_143(shell: str, tmp_path: Path) -> None:
     """Kubernetes would count its pod, and may call its Job complete."""
     with started(shell, *script(tmp_path, code=0)) as process:
         appears(tmp_path / "ready")
@@ -121,7 +121,7 @@ def test_what_ends_well_because_it_was_reported_to_go_has_not_trained(shell: str
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_a_shell_has_started_hears_it_and_is_waited_for(shell: str, tmp_path: Path) -> None:
+def test_sigterm_reaches_children_of_a_shell(shell: str, tmp_path: Path) -> None:
     """The shell itself ends at once; with the first process all else of a container would be killed."""
     (tmp_path / "save.py").write_text(SAVES)
     with started(shell, "sh", "-c", f"cd {tmp_path} && {sys.executable} save.py {tmp_path}; echo") as process:
@@ -150,7 +150,7 @@ def output_of(*, local: int, others: int) -> str:
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("awk", [True, False])
-def test_the_message_has_the_lines_of_the_process_that_failed_first(
+def test_message_has_lines_of_first_failed_process(
     shell: str, awk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not awk:
@@ -171,7 +171,7 @@ def test_the_message_has_the_lines_of_the_process_that_failed_first(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_message_of_a_plain_command_is_the_end_of_its_output(shell: str, tmp_path: Path) -> None:
+def test_message_of_plain_command_is_end_of_output(shell: str, tmp_path: Path) -> None:
     message = tmp_path / "message"
     message.touch()
     lines = (
@@ -188,7 +188,7 @@ def test_the_message_of_a_plain_command_is_the_end_of_its_output(shell: str, tmp
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_output_goes_on_where_no_copy_can_be_kept(shell: str, tmp_path: Path) -> None:
+def test_output_continues_without_writable_directory(shell: str, tmp_path: Path) -> None:
     (tmp_path / "bin/mkfifo").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "bin/mkfifo").chmod(0o755)
     with started(shell, "echo", "said") as process:
@@ -196,7 +196,7 @@ def test_output_goes_on_where_no_copy_can_be_kept(shell: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_process_that_outlives_the_command_does_not_hold_up_its_end(shell: str) -> None:
+def test_process_after_the_command_does_not_delay_end(shell: str) -> None:
     began = time.monotonic()
     with started(shell, "sh", "-c", "sleep 20 & echo said; exit 3") as process:
         assert process.wait(30) == 3
@@ -213,7 +213,7 @@ pathlib.Path(sys.argv[1]).touch()
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("saves", ["", "in a process", "as a process of an agent"])
-def test_an_agent_that_hears_no_signal_and_has_no_process_is_ended(
+def test_sigterm_idle_agent_is_killed(
     shell: str, saves: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does torchrun in its exit barrier; what still saves is waited for."""
@@ -233,7 +233,7 @@ def test_an_agent_that_hears_no_signal_and_has_no_process_is_ended(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_copy_of_what_is_printed_is_beside_the_output(
+def test_torchrun_log_has_a_copy_of_the_output(
     shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole, with the command's exit code."""

@@ -35,7 +35,7 @@ NOW = "2027-01-15T08:00:00Z"
         ({"unknown": 1}, {}),
     ],
 )  # fmt: skip
-def test_status_is_cut_to_its_schema(status: dict[str, Any], fitted: dict[str, Any]) -> None:
+def test_fit_status_invalid_values_are_removed(status: dict[str, Any], fitted: dict[str, Any]) -> None:
     assert fit_status(n.JOB_KIND, status) == fitted
 
 
@@ -55,11 +55,11 @@ def valid(schema: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "schema"), [(n.JOB_KIND, JOB_STATUS), (n.QUEUE_KIND, QUEUE_STATUS)])
-def test_status_with_every_field_stays(kind: str, schema: Field) -> None:
+def test_fit_status_every_field_stays(kind: str, schema: Field) -> None:
     status = valid(schema.schema())
     assert fit_status(kind, status) == status
 
 
-def test_map_is_cut_to_its_number_of_entries() -> None:
+def test_fit_status_large_map_is_truncated() -> None:
     limits = {f"example.com/{number}": "1" for number in range(65)}
     assert len(fit_status(n.QUEUE_KIND, {"pool": {"name": "a", "limits": limits}})["pool"]["limits"]) == 64
