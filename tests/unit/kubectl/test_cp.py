@@ -334,15 +334,15 @@ def test_what_cant_be_copied_is_reported(cluster: Cluster, pods: Pods, tmp_path:
     (pods.root / "file").touch()
     (tmp_path / "ring").symlink_to("ring")
     for source, target, more, code, said in (
-        ("job:none", tmp_path / "x", (), 65, "^cp: none is not in worker pod$"),
+        ("job:absent", tmp_path / "x", (), 65, "^cp: absent is not in worker pod$"),
         ("job:no/where", tmp_path / "x", (), 65, "^cp: no/where is not in worker pod$"),
         (tmp_path / "none", "job:x", (), 65, "none does not exist here"),
         (tmp_path / "ring", "job:x", (), 65, r"^cp: can't read \S+/ring: Too many levels of symbolic links$"),
-        (tmp_path / "pod", "job:none/x", (), 65, "^cp: none is not in worker pod$"),
+        (tmp_path / "pod", "job:absent/x", (), 65, "^cp: absent is not in worker pod$"),
         (tmp_path / "pod", "job:file/x", (), 65, "^cp: file of pod: mktemp: .*: Not a directory"),
         ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
         ("job:a", "x" * 300, (), 65, f"cp: can't write {'x' * 300}: File name too long"),
-        ("job:a", tmp_path / "none" / "x", (), 65, "none is not a directory here"),
+        ("job:a", tmp_path / "absent" / "x", (), 65, "absent is not a directory here"),
         (
             "job:a",
             tmp_path / "x",

@@ -57,7 +57,7 @@ BAD_SUBMITS = [
     (("--env", "=2", "c"), "--env: a name must precede the equals sign: NAME=VALUE"),
     (("--env", "", "c"), "--env: a name must precede the equals sign: NAME=VALUE, or NAME"),
     (("--env", f"{'A' * 254}=1", "c"), r"--env: the name A{60}\.\.\. has 254 .* at most 253"),
-    (("--env", "NONE", "c"), "--env: NONE is not set here"),
+    (("--env", "ABSENT", "c"), "--env: ABSENT is not set here"),
     (("--env", "A=\udcff", "c"), r"--env: A: '\\udcff' must be UTF-8"),
     (("echo \udcff",), r"command: 'echo \\udcff' must be UTF-8"),
     (("echo", "\udcff"), r"must be UTF-8"),
@@ -123,9 +123,9 @@ BAD = [
     (("cp", "a", "b"), 64, "one of FROM and TO must be JOB:PATH"),
     (("cp", "j:", "b"), 64, "a path must follow the colon"),
     (
-        ("list", "--context", "none"),
+        ("list", "--context", "absent"),
         78,
-        r"torchrun: --context: none is not in --kubeconfig \S+/kubeconfig; it has here$",
+        r"torchrun: --context: absent is not in --kubeconfig \S+/kubeconfig; it has here$",
     ),
 ]
 

@@ -64,7 +64,7 @@ def test_unchanged_directory_is_packed_when_it_is_opened(place: Place) -> None:
         assert opened.read() == other.read()
 
 
-def same_size_and_times(place: Place) -> None:
+def keep_size_and_times(place: Place) -> None:
     file = place.code / "train.py"
     known = file.stat()
     file.write_text("one = 9\n")
@@ -72,7 +72,7 @@ def same_size_and_times(place: Place) -> None:
 
 
 CHANGES: dict[str, Callable[[Place], object]] = {
-    "content of the same size and time": same_size_and_times,
+    "content of the same size and time": keep_size_and_times,
     "content": lambda place: (place.code / "train.py").write_text("one = 11\n"),
     "another file": lambda place: (place.code / "more.py").write_text(""),
     "a file less": lambda place: (place.code / "inner" / "data.py").unlink(),

@@ -78,27 +78,29 @@ def test_store_keeps_the_incoming_and_the_named_archive(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = Store(root)
 
-    def kept() -> list[str]:
+    def archives_left() -> list[str]:
         return [each.digest for each in (one, two, three) if store.archive(each.digest).exists()]
 
     assert receive(root, one) == (0, "")
     (root / f"{'0' * 64}.part").write_text("what a broken connection left")
     assert receive(root, two, keep=one.digest) == (0, "")
-    assert kept() == [one.digest, two.digest], "the job names the first one until it names the second"
+    assert archives_left() == [one.digest, two.digest], (
+        "the job names the first one until it names the second"
+    )
     with store.archive(one.digest).open("rb") as file:
         assert receive(root, three, keep=two.digest) == (0, "")
         assert file.read() == one.file.read_bytes()
-    assert kept() == [two.digest, three.digest]
+    assert archives_left() == [two.digest, three.digest]
     assert {path.name for path in root.iterdir()} == {
         "lock",
         "current",
-        *(store.archive(each).name for each in kept()),
+        *(store.archive(each).name for each in archives_left()),
     }
     # The pod is reported nothing of what another one sends meanwhile.
     with store.receiving(one.digest):
         store.receive(one.digest, one.size, one.file.open("rb"))
         assert receive(root, two) == (0, "")
-    assert kept() == [one.digest, two.digest, three.digest]
+    assert archives_left() == [one.digest, two.digest, three.digest]
 
 
 def test_partial_files_of_other_archives_are_removed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is synced, in whatever order, and whoever is killed meanwhile: what the job wrote is somewhere."""
+"""The files of a workspace in place: no file of the job is lost, also if a process is killed."""
 
 from __future__ import annotations
 
