@@ -17,10 +17,9 @@ def clean_up_finished(ctx: ReconcileContext) -> ReconcilePlan | None:
     """
     if not ctx.status.final:
         return None
-    raw, plan = ctx.status.raw, ReconcilePlan()
+    raw, plan, deletions = ctx.status.raw, ReconcilePlan(), _leftovers(ctx)
     if raw.get("observedGeneration") != ctx.meta.generation:
         plan = ctx.write(ctx.status.phase, raw.get("reason") or "", raw.get("message") or "")
-    deletions = _leftovers(ctx)
     settings = ctx.settings
     seconds = settings.time_to_live if settings is not None else ctx.spec.ttl_seconds_after_finished
     if seconds is None or ctx.status.completed is None or not ctx.is_spec_readable:
@@ -35,13 +34,13 @@ def clean_up_finished(ctx: ReconcileContext) -> ReconcilePlan | None:
 def _leftovers(ctx: ReconcileContext) -> tuple[Deletion, ...]:
     # The Job controller is about to fail a Job with a failed pod, but not the Jobs of the other nodes.
     failing = {each.job for each in ctx.children.workers if each.failed}
-    kept = [
+    jobs = [
         each
         for each in ctx.children.jobs
-        if each.uid in ctx.children.succeeded_jobs
-        or (each.attempt == ctx.status.attempt and (each.failed or each.uid in failing))
+        if each.uid not in ctx.children.succeeded_jobs
+        and not (each.attempt == ctx.status.attempt and (each.failed or each.uid in failing))
+        and not each.deleting
     ]
-    jobs = [each for each in ctx.children.jobs if each not in kept and not each.deleting]
     others = [item for (kind, _), item in ctx.children.objects.items() if kind in ("PodGroup", "Pod")]
     return (*(deletion(each.item, foreground=True) for each in jobs), *deletions_of(others))
 
@@ -62,10 +61,11 @@ def finish_succeeded(ctx: ReconcileContext) -> ReconcilePlan | None:
     attempt = ctx.children.succeeded_attempt
     if attempt is None:
         return None
-    continues = ctx.status.running and attempt == ctx.status.attempt
-    continues = continues and not ctx.spec.suspend and not ctx.is_past_deadline
-    deleting = any(each.deleting for each in ctx.children.of(attempt))
-    if continues and not deleting and not ctx.children.complete(attempt):
+    stops = (
+        ctx.spec.suspend or ctx.is_past_deadline or any(each.deleting for each in ctx.children.of(attempt))
+    )
+    runs = ctx.status.running and attempt == ctx.status.attempt
+    if runs and not stops and not ctx.children.complete(attempt):
         return keep_attempt(ctx)
     return ctx.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, "all workers ended well", 0)
 
@@ -74,6 +74,5 @@ def fail_past_deadline(ctx: ReconcileContext) -> ReconcilePlan | None:
     """Fail a job that has run longer than activeDeadlineSeconds."""
     if not ctx.is_past_deadline:
         return None
-    seconds = ctx.settings.deadline if ctx.settings is not None else ctx.spec.active_deadline_seconds
-    message = f"activeDeadlineSeconds, {seconds} s since the first start, are over"
+    message = f"activeDeadlineSeconds, {ctx.deadline_seconds} s since the first start, are over"
     return ctx.end(n.PHASE_FAILED, n.REASON_DEADLINE_EXCEEDED, message, None)

@@ -183,7 +183,8 @@ class _Choice:
             for pod in read.pods
             if pod.namespace != request.namespace or pod.labels.get(names.LABEL_RUN) != request.run_id
         )
-        pool = read.pool and with_node_resources(read.pool, read.nodes, ctx.queue_status, request.pool.name)
+        queue_status = (ctx.queue or {}).get("status")
+        pool = read.pool and with_node_resources(read.pool, read.nodes, queue_status, request.pool.name)
         if pool is not None:
             # The pool itself declares its instance types here, so nothing else is compared with them.
             compared = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)

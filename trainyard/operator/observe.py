@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from launcher.observe import disruption_reason
 from launcher.observe import pending_reason as pod_pending_reason
@@ -16,61 +16,43 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.job import Meta
 
-# The fields of a pod's metadata that only Kubernetes and the controller write.
-_TRUSTED_METADATA: Final = (
-    "name",
-    "namespace",
-    "uid",
-    "labels",
-    "ownerReferences",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
-_SHOWN: Final = 300
 # Phases of a finished pod.
 OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptJob:
-    """A batch/v1 Job of the job.
+    """A batch/v1 Job of the job. Times are in seconds since the epoch.
 
     Attributes:
-        attempt: The number of the attempt.
         job_count: The number of Jobs in the attempt.
         pods: The number of pods of this Job.
         required_pods: The number of succeeded pods with which the Job succeeds.
         size: `JobSpec.size_key` when the Job was created.
         workspace: The digest of the workspace when the Job was created.
-        complete: Whether the Job has succeeded.
-        success_criteria_met: Whether it has succeeded and deletes its other pods.
+        started: When it was created or resumed last.
+        complete: Whether the Job has succeeded, and its pods are gone or ended.
+        succeeded: Whether it has succeeded. Then it deletes its other pods, and is complete after that.
         suspended_by: Who wrote `suspend` last, "" for the controller itself.
-        suspended_at: When that was, in seconds since the epoch.
     """
 
+    item: JsonObject
+    name: str
+    uid: str
     attempt: int
     job_count: int
     pods: int
     required_pods: int
     size: str
     workspace: str
+    started: float | None
     complete: bool
-    success_criteria_met: bool
+    succeeded: bool
     failed: bool
     suspended: bool
     deleting: bool
-    item: JsonObject
-    suspended_by: str = ""
-    suspended_at: float | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.item["metadata"]["name"])
-
-    @property
-    def uid(self) -> str:
-        return str(self.item["metadata"]["uid"])
+    suspended_by: str
+    suspended_at: float | None
 
     @property
     def least(self) -> int | None:
@@ -79,59 +61,55 @@ class AttemptJob:
 
     @property
     def required_jobs(self) -> int:
+        """Return the number of complete Jobs with which the attempt succeeds."""
         return self.job_count if self.least is None else max(1, min(self.job_count, self.least))
 
     @property
     def references(self) -> frozenset[tuple[str, str]]:
         """Return the claims and the gang that its pods name, by kind and name."""
-        template = (self.item.get("spec") or {}).get("template") or {}
-        claims = [
-            each["persistentVolumeClaim"]["claimName"]
-            for each in (template.get("spec") or {}).get("volumes") or []
-            if each.get("persistentVolumeClaim")
-        ]
-        gang = ((template.get("metadata") or {}).get("annotations") or {}).get(n.ANNOTATION_POD_GROUP)
-        groups = [("PodGroup", gang)] if gang else []
-        return frozenset([*(("PersistentVolumeClaim", each) for each in claims), *groups])
+        template = self.item["spec"]["template"]
+        volumes = [each.get("persistentVolumeClaim") for each in template["spec"].get("volumes") or ()]
+        gang = (template["metadata"].get("annotations") or {}).get(n.ANNOTATION_POD_GROUP)
+        claims = [("PersistentVolumeClaim", each["claimName"]) for each in volumes if each]
+        return frozenset([*claims, *([("PodGroup", gang)] if gang else [])])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker's pod.
+    """A worker's pod. Times are in seconds since the epoch.
 
     Attributes:
         job: The uid of its Job.
         deleted_gracefully: Whether it ran at its deletion, and has a grace period.
+        deletion_time: The time of the deletion request.
         end: How it ended.
-        created: The time of its creation, in seconds since the epoch.
         held: Why it does not start, from its status.
         fetching: Whether it waits for its workspace or fetches it.
         disruption: Why something else than its command ended or rejected it.
         running_sidecars: The other containers that have not ended.
         node_rank: The number of its node in the attempt.
-        deletion_time: The time of the deletion request, in seconds since the epoch.
         archive: The annotation with the archive of its workspace; None without a workspace.
     """
 
     name: str
+    uid: str
     job: str
     attempt: int
     node: str
+    node_rank: int | None
     phase: str
     ready: bool
+    created: float | None
     deleting: bool
     deleted_gracefully: bool
+    deletion_time: float | None
     end: PodExit
+    held: str
+    fetching: bool
+    disruption: str
+    running_sidecars: tuple[str, ...]
     has_metrics: bool
-    created: float | None = None
-    held: str = ""
-    fetching: bool = False
-    disruption: str = ""
-    running_sidecars: tuple[str, ...] = ()
-    node_rank: int | None = None
-    deletion_time: float | None = None
-    uid: str = ""
-    archive: str | None = None
+    archive: str | None
 
     @property
     def failed(self) -> bool:
@@ -140,6 +118,7 @@ class Worker:
 
     @property
     def finished(self) -> bool:
+        """Whether its pod has ended."""
         return self.phase in OVER
 
 
@@ -203,20 +182,16 @@ class Children:
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
         failed = {each.job for each in kept if each.phase == "Failed"}
-        deleted_gracefully = {
+        doubtful = {
             each.job for each in self.workers if each.deleted_gracefully and each.phase == "Succeeded"
         }
+        doubtful |= {each.uid for each in self.jobs if each.attempt < self.restarting}
         return frozenset(
             each.uid
             for each in self.jobs
-            if self._is_believed(each, deleted_gracefully)
+            if (each.succeeded and (each.least is not None or each.uid not in doubtful))
             or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.required_pods)
         )
-
-    def _is_believed(self, job: AttemptJob, deleted_gracefully: Collection[str]) -> bool:
-        if not (job.complete or job.success_criteria_met):
-            return False
-        return job.least is not None or (job.attempt >= self.restarting and job.uid not in deleted_gracefully)
 
     @cached_property
     def succeeded_attempt(self) -> int | None:
@@ -243,22 +218,21 @@ def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Childre
     objects: dict[tuple[str, str], JsonObject] = {}
     others: dict[tuple[str, str], JsonObject] = {}
     for item in items:
-        key = (str(item.get("kind")), str(item["metadata"]["name"]))
-        if item.get("kind") == "Pod" and n.LABEL_ATTEMPT in _labels(item):
+        key = item["kind"], item["metadata"]["name"]
+        if item["kind"] == "Pod" and n.LABEL_ATTEMPT in _labels(item):
             pods.append(item)
-        elif not _ours(item, meta):
+        elif not _is_ours(item, meta):
             others[key] = item
-        elif item.get("kind") == "Job":
+        elif item["kind"] == "Job":
             jobs.append(_job(item))
         else:
             objects[key] = item
-    owners = {each.item["metadata"].get("uid") for each in jobs}
-    mine = [each for each in pods if owners.intersection(_owners(each))]
+    workers, uids = [_worker(each) for each in pods], {each.uid for each in jobs}
     return Children(
         restarting=restarting,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
-        workers=tuple(map(_read_worker, mine)),
-        orphans=tuple(_read_worker(each) for each in pods if each not in mine),
+        workers=tuple(each for each in workers if each.job in uids),
+        orphans=tuple(each for each in workers if each.job not in uids),
         objects=objects,
         others=others,
     )
@@ -269,48 +243,57 @@ def is_ending(pod: JsonObject) -> bool:
     return "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") == "Failed"
 
 
-def _labels(item: JsonObject) -> Mapping[str, Any]:
+def _labels(item: JsonObject) -> Mapping[str, str]:
     return item["metadata"].get("labels") or {}
 
 
-def _owners(item: JsonObject) -> set[Any]:
-    return {each.get("uid") for each in item["metadata"].get("ownerReferences") or []}
+def _annotations(item: JsonObject) -> Mapping[str, str]:
+    return item["metadata"].get("annotations") or {}
 
 
-def _ours(item: JsonObject, meta: Meta) -> bool:
-    owners = _owners(item)
-    if item.get("kind") != "PersistentVolumeClaim" or owners:
+def _owners(item: JsonObject) -> list[str]:
+    return [each["uid"] for each in item["metadata"].get("ownerReferences") or ()]
+
+
+def _true_conditions(item: JsonObject) -> set[str]:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return {each["type"] for each in conditions if each.get("status") == "True"}
+
+
+def _is_ours(item: JsonObject, meta: Meta) -> bool:
+    owners, labels = _owners(item), _labels(item)
+    if item["kind"] != "PersistentVolumeClaim" or owners:
         return meta.uid in owners
     # A retained claim has no owner, and may be from an earlier job of the name.
-    labels = _labels(item)
     return labels.get(n.LABEL_JOB) == meta.name and labels.get(n.LABEL_MANAGED_BY) == n.MANAGED_BY
 
 
-def _number(text: Any) -> int:
-    return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 10 else 0
+def _number(text: str | None) -> int:
+    """Return a number from a label or an annotation, which anybody may change; 0 if it is none."""
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 0
 
 
 def _job(item: JsonObject) -> AttemptJob:
-    meta, status = item["metadata"], item.get("status") or {}
-    annotations = meta.get("annotations") or {}
-    spec = item.get("spec") or {}
+    meta, spec, annotations, true = item["metadata"], item["spec"], _annotations(item), _true_conditions(item)
     pods = spec.get("completions") or 1
     rules = (spec.get("successPolicy") or {}).get("rules") or [{}]
-    true = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
     by, at = _suspender(meta)
     return AttemptJob(
+        item=item,
+        name=meta["name"],
+        uid=meta["uid"],
         attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
         job_count=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
         pods=pods,
         required_pods=rules[0].get("succeededCount") or pods,
         size=annotations.get(n.ANNOTATION_SIZE, ""),
         workspace=annotations.get(n.ANNOTATION_WORKSPACE, ""),
+        started=parse_time((item.get("status") or {}).get("startTime")),
         complete="Complete" in true,
-        success_criteria_met="SuccessCriteriaMet" in true,
+        succeeded=bool(true & {"Complete", "SuccessCriteriaMet"}),
         failed=bool(true & {"Failed", "FailureTarget"}),
         suspended=bool(spec.get("suspend")),
         deleting="deletionTimestamp" in meta,
-        item=item,
         suspended_by=by,
         suspended_at=at,
     )
@@ -323,92 +306,48 @@ def _suspender(meta: JsonObject) -> tuple[str, float | None]:
     """
     wrote = [
         each
-        for each in meta.get("managedFields") or []
+        for each in meta.get("managedFields") or ()
         if "f:suspend" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
     ]
     if not wrote or any(each.get("manager") == n.FIELD_MANAGER for each in wrote):
         return "", None
-    return str(wrote[-1].get("manager") or "somebody"), parse_time(wrote[-1].get("time"))
-
-
-def _read_worker(item: JsonObject) -> Worker:
-    """Return the worker of a pod. If its status can't be read, use the trusted fields only."""
-    try:
-        return _worker(item)
-    except Exception as error:
-        return replace(_worker(trusted_fields(item)), held=f"its status can't be read: {error!r}"[:_SHOWN])
-
-
-def trusted_fields(item: JsonObject) -> JsonObject:
-    """Return the fields of a pod that only Kubernetes and the controller write."""
-    meta, spec, status = item["metadata"], item.get("spec"), item.get("status")
-    kept = {key: meta[key] for key in _TRUSTED_METADATA if key in meta}
-    annotations = meta.get("annotations")
-    index = annotations.get(n.LABEL_INDEX) if isinstance(annotations, dict) else None
-    return {
-        "kind": item.get("kind"),
-        "metadata": {**kept, **({"annotations": {n.LABEL_INDEX: index}} if isinstance(index, str) else {})},
-        "spec": {"nodeName": spec.get("nodeName")} if isinstance(spec, dict) else {},
-        "status": {"phase": status.get("phase")} if isinstance(status, dict) else {},
-    }
+    return wrote[-1].get("manager") or "somebody", parse_time(wrote[-1].get("time"))
 
 
 def _worker(item: JsonObject) -> Worker:
-    meta, status = item["metadata"], item.get("status") or {}
-    ready = any(
-        each.get("type") == "Ready" and each.get("status") == "True"
-        for each in status.get("conditions") or []
+    meta, status, annotations = item["metadata"], item.get("status") or {}, _annotations(item)
+    rank = (
+        _labels(item).get(n.LABEL_NODE) or _labels(item).get(n.LABEL_INDEX) or annotations.get(n.LABEL_INDEX)
     )
+    grace, removal = meta.get("deletionGracePeriodSeconds") or 0, parse_time(meta.get("deletionTimestamp"))
     return Worker(
         name=meta["name"],
-        job=next((str(each.get("uid")) for each in meta.get("ownerReferences") or []), ""),
+        uid=meta["uid"],
+        job=next(iter(_owners(item)), ""),
         attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
-        node=(item.get("spec") or {}).get("nodeName") or "",
+        node=item["spec"].get("nodeName") or "",
+        node_rank=_number(rank) if rank else None,
         phase=status.get("phase") or "Pending",
-        ready=ready,
-        deleting="deletionTimestamp" in meta,
-        deleted_gracefully=bool(meta.get("deletionGracePeriodSeconds")),
-        end=read_pod_exit(item),
-        has_metrics=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
+        ready="Ready" in _true_conditions(item),
         created=parse_time(meta.get("creationTimestamp")),
+        deleting="deletionTimestamp" in meta,
+        deleted_gracefully=bool(grace),
+        # `deletionTimestamp` is the end of the grace period (k8s.io/apimachinery, meta/v1/types.go: ObjectMeta).
+        deletion_time=None if removal is None else removal - grace,
+        end=read_pod_exit(item),
         held=pod_pending_reason(item),
-        fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
+        fetching=any(
+            each["name"] == n.FETCH_CONTAINER and "running" in (each.get("state") or {})
+            for each in status.get("initContainerStatuses") or ()
+        ),
         disruption=disruption_reason(item),
-        running_sidecars=_beside(status.get("containerStatuses")),
-        node_rank=_node_rank(item),
-        deletion_time=_removal_time(meta),
-        uid=str(meta.get("uid") or ""),
-        archive=(meta.get("annotations") or {}).get(n.ANNOTATION_ARCHIVE),
-    )
-
-
-def _removal_time(meta: JsonObject) -> float | None:
-    """Return when the deletion was requested.
-
-    `deletionTimestamp` is the end of the grace period (k8s.io/apimachinery, meta/v1/types.go: ObjectMeta).
-    """
-    at = parse_time(meta.get("deletionTimestamp"))
-    return None if at is None else at - float(meta.get("deletionGracePeriodSeconds") or 0)
-
-
-def _node_rank(item: JsonObject) -> int | None:
-    labels = _labels(item)
-    rank = labels.get(n.LABEL_NODE) or labels.get(n.LABEL_INDEX)
-    rank = rank or (item["metadata"].get("annotations") or {}).get(n.LABEL_INDEX)
-    return _number(rank) if rank else None
-
-
-def _beside(containers: Any) -> tuple[str, ...]:
-    return tuple(
-        str(each.get("name"))
-        for each in containers or []
-        if each.get("name") != n.WORKER_CONTAINER and "terminated" not in (each.get("state") or {})
-    )
-
-
-def _runs(containers: Any, name: str) -> bool:
-    return any(
-        each.get("name") == name and "running" in (each.get("state") or {}) for each in containers or []
+        running_sidecars=tuple(
+            each["name"]
+            for each in status.get("containerStatuses") or ()
+            if each["name"] != n.WORKER_CONTAINER and "terminated" not in (each.get("state") or {})
+        ),
+        has_metrics=annotations.get(n.ANNOTATION_SCRAPE) == "true",
+        archive=annotations.get(n.ANNOTATION_ARCHIVE),
     )
 
 
@@ -443,36 +382,31 @@ class PodExit:
 def read_pod_exit(item: JsonObject) -> PodExit:
     """Return how a pod ended."""
     status = item.get("status") or {}
-    own: JsonObject = next(
-        (each for each in status.get("containerStatuses") or [] if each.get("name") == n.WORKER_CONTAINER), {}
-    )
+    containers = status.get("containerStatuses") or ()
+    own: JsonObject = next((each for each in containers if each["name"] == n.WORKER_CONTAINER), {})
     ended, failed = _terminated(own), {}
     if not ended:
         failed = _failed_before(item)
         ended = _terminated(failed)
-    code = ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None
+    code, message, reason = ended.get("exitCode"), ended.get("message") or "", ended.get("reason") or ""
     return PodExit(
-        code=code if failed else command_exit_code(code, str(ended.get("message") or "")),
+        code=code if failed else command_exit_code(code, message),
         at=parse_time(ended.get("finishedAt")),
-        reason=str(ended.get("reason") or status.get("reason") or ""),
-        before=str(failed.get("name") or ""),
-        said=_last_line(ended) if failed or ended.get("reason") in _START_ERRORS else "",
-        of_pod=" ".join(str(status.get("message") or "").split())[:_MAX_LINE],
-        text=str(ended.get("message") or ""),
+        reason=reason or status.get("reason") or "",
+        before=failed.get("name", ""),
+        said=_last_line(ended) if failed or reason in _START_ERRORS else "",
+        of_pod=" ".join((status.get("message") or "").split())[:_MAX_LINE],
+        text=message,
     )
 
 
 def _failed_before(item: JsonObject) -> JsonObject:
     """Return the init container that failed first. Sidecars never fail a pod."""
-    sidecars = {
-        each.get("name")
-        for each in (item.get("spec") or {}).get("initContainers") or []
-        if each.get("restartPolicy") == "Always"
-    }
-    for each in (item.get("status") or {}).get("initContainerStatuses") or []:
-        if each.get("name") not in sidecars and _terminated(each).get("exitCode"):
-            return dict(each)
-    return {}
+    before = (item.get("spec") or {}).get("initContainers") or ()
+    sidecars = {each["name"] for each in before if each.get("restartPolicy") == "Always"}
+    statuses: list[JsonObject] = (item.get("status") or {}).get("initContainerStatuses") or []
+    failed = (each for each in statuses if each["name"] not in sidecars and _terminated(each).get("exitCode"))
+    return next(failed, {})
 
 
 def _terminated(container: JsonObject) -> JsonObject:
@@ -484,7 +418,7 @@ def _last_line(ended: JsonObject) -> str:
 
     The kubelet keeps up to 2048 bytes of the log.
     """
-    lines = [" ".join(each.split()) for each in str(ended.get("message") or "").splitlines() if each.strip()]
+    lines = [" ".join(each.split()) for each in (ended.get("message") or "").splitlines() if each.strip()]
     last = lines[-1] if lines else ""
     return last[-_MAX_LINE:].lstrip() if ended.get("reason") in _START_ERRORS else last[:_MAX_LINE]
 

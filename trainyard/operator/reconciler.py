@@ -15,7 +15,7 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -38,7 +38,7 @@ from trainyard.operator.context import ReconcileContext, build_context
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
 from trainyard.operator.index import IDLE_PHASES, WATCHED, WATCHED_WITHOUT_KAI, ObjectIndex
 from trainyard.operator.nodes import pool_to_count
-from trainyard.operator.observe import Cluster, is_ending, trusted_fields
+from trainyard.operator.observe import Cluster, is_ending
 from trainyard.operator.plan import WARNING, Event, ReconcilePlan, apply_plan
 from trainyard.operator.progress import Ask, ProgressPoller, find_first_worker, read_progress
 from trainyard.operator.queue import (
@@ -49,9 +49,8 @@ from trainyard.operator.queue import (
     reconcile_queue,
 )
 from trainyard.operator.resources import has_unknown_class
-from trainyard.operator.running import end_attempt, keep_running, replace_attempt
+from trainyard.operator.running import end_attempt, keep_running, replace_attempt, suspend
 from trainyard.operator.status import Condition, JobStatus, build_status, merge_conditions, read_status
-from trainyard.operator.suspension import suspend
 
 # The kinds of a job's objects; PodGroups only with KAI Scheduler.
 _BATCH_JOB, _POD = ("batch/v1", "Job"), ("v1", "Pod")
@@ -78,7 +77,7 @@ STEPS: Final[tuple[Callable[[ReconcileContext], ReconcilePlan | None], ...]] = (
     reject_invalid_spec,  # completion.py
     finish_succeeded,  # completion.py: enough workers succeeded
     fail_past_deadline,  # completion.py: activeDeadlineSeconds
-    suspend,  # suspension.py: spec.suspend
+    suspend,  # running.py: spec.suspend
     end_attempt,  # running.py: a worker failed or is lost; counts the restart
     replace_attempt,  # running.py: another size or workspace
     keep_running,  # running.py: reports the workers, resumes suspended Jobs
@@ -202,13 +201,7 @@ class Reconciler:
             "nearby": self._nearby_sync_pods(job, children),
         }
         progress = self._read_progress(path, job, children)
-        try:
-            plan = plan_job(job, queue, children, cluster, self._now(), progress, **more)
-        except Exception:
-            # The job's deadline and suspension must take effect even if the data of its pods can't be read.
-            log.exception("%s: reconciled without the data of its pods", path)
-            trusted = [trusted_fields(each) if each.get("kind") == "Pod" else each for each in children]
-            plan = plan_job(job, queue, trusted, cluster, self._now(), **more)
+        plan = plan_job(job, queue, children, cluster, self._now(), progress, **more)
         if plan.recount and not fresh:
             return self._plan(path, job, queue, pool, cluster, refused=refused, fresh=True)
         return plan
@@ -402,32 +395,18 @@ def reject_request(item: JsonObject, message: str, now: float) -> ReconcilePlan:
 
     A finished job keeps its status. Then only the controller's log has the message.
     """
-    status = item.get("status")
-    old: JsonObject = dict(status) if isinstance(status, Mapping) else {}
-    refusal = Condition(
-        type=n.READY if item["kind"] == n.QUEUE_KIND else n.ACCEPTED,
-        status=False,
-        reason=n.REASON_REFUSED,
-        message=message,
-    )
-    generation = item["metadata"].get("generation", 0)
+    generation, old = item["metadata"].get("generation", 0), item.get("status") or {}
     if item["kind"] == n.JOB_KIND:
         noted = read_status(old)
         if noted.final:
             return ReconcilePlan()
+        refusal = Condition(n.ACCEPTED, False, n.REASON_REFUSED, message)
         phase = noted.phase or n.PHASE_PENDING
-        new = build_status(
-            noted,
-            generation=generation,
-            now=now,
-            phase=phase,
-            reason=n.REASON_REFUSED,
-            message=message,
-            conditions=[refusal],
-        )
+        new = build_status(noted, generation, now, phase, n.REASON_REFUSED, message, [refusal])
     else:
+        refusal = Condition(n.READY, False, n.REASON_REFUSED, message)
         conditions = merge_conditions(old.get("conditions"), [refusal], generation, now)
         new = {**old, "observedGeneration": generation, "conditions": conditions}
-    if new == status:
+    if new == old:
         return ReconcilePlan()
     return ReconcilePlan(status=new, events=(Event(type=WARNING, reason=n.REASON_REFUSED, message=message),))

@@ -1,22 +1,27 @@
-"""Read and build the status of a job. Pure."""
+"""Read and build the status of a job. Pure.
+
+The schema of the CRD has checked each status that the API server returns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from launcher.manifests import stamp
 from trainyard.operator import names as n
-from trainyard.operator.api.fields import MAX_INT32, JsonObject, parse_time
+from trainyard.operator.api.fields import JsonObject, parse_time
 
 _LONGEST_MESSAGE: Final = 4096
+_MAX_LINE: Final = 300
 # Phases in which the attempt's Jobs may run. They are never created again.
 STARTED_PHASES: Final = (n.PHASE_PROVISIONING, n.PHASE_RUNNING)
 _CONDITION_ORDER: Final = {each: place for place, each in enumerate((*n.JOB_CONDITIONS, *n.QUEUE_CONDITIONS))}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Condition:
     """A condition of Kubernetes. `status` is True, False, or None for Unknown."""
 
@@ -70,37 +75,33 @@ class JobStatus:
         """Whether the attempt's Jobs may run."""
         return self.phase in STARTED_PHASES
 
+    @cached_property
+    def conditions(self) -> dict[str, JsonObject]:
+        """Return the conditions by their type."""
+        return conditions_by_type(self.raw.get("conditions"))
 
-def read_status(status: Any) -> JobStatus:
-    """Return the status of a job. An invalid value counts as missing."""
-    raw: JsonObject = dict(status) if isinstance(status, Mapping) else {}
-    phase = raw.get("phase")
+
+def read_status(status: JsonObject | None) -> JobStatus:
+    """Return the status of a job, None before its first reconcile."""
+    raw = status or {}
+    capacity = raw.get("capacity") or {}
+    since = parse_time(capacity.get("since"))
     return JobStatus(
-        phase=phase if isinstance(phase, str) and phase in n.PHASES else "",
-        attempt=_count(raw.get("attempt")),
-        restarts=_count(raw.get("restarts")),
+        phase=raw.get("phase", ""),
+        attempt=raw.get("attempt", 0),
+        restarts=raw.get("restarts", 0),
         started=parse_time(raw.get("startTime")),
         completed=parse_time(raw.get("completionTime")),
         raw=raw,
-        capacity_wait=_read_capacity_wait(raw.get("capacity")),
+        capacity_wait=None
+        if since is None
+        else CapacityWait(
+            since=since,
+            tries=max(1, capacity.get("tries", 1)),
+            quorum_since=parse_time(capacity.get("enoughSince")),
+            retry=parse_time(capacity.get("retryTime")),
+        ),
     )
-
-
-def _read_capacity_wait(value: Any) -> CapacityWait | None:
-    fields: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    since = parse_time(fields.get("since"))
-    if since is None:
-        return None
-    return CapacityWait(
-        since=since,
-        tries=max(1, _count(fields.get("tries"))),
-        quorum_since=parse_time(fields.get("enoughSince")),
-        retry=parse_time(fields.get("retryTime")),
-    )
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT32 else 0
 
 
 def truncate_message(message: str) -> str:
@@ -108,54 +109,44 @@ def truncate_message(message: str) -> str:
     return message[:_LONGEST_MESSAGE]
 
 
-def conditions_by_type(value: Any) -> dict[str, JsonObject]:
-    """Return conditions by their type, without invalid entries."""
-    entries = value if isinstance(value, list) else []
-    return {
-        each["type"]: dict(each)
-        for each in entries
-        if isinstance(each, Mapping) and isinstance(each.get("type"), str)
-    }
+def conditions_by_type(conditions: Iterable[JsonObject] | None) -> dict[str, JsonObject]:
+    """Return the conditions of a status by their type."""
+    return {each["type"]: each for each in conditions or ()}
 
 
 def merge_conditions(
-    old: Any, conditions: Sequence[Condition], generation: int, now: float
+    old: Iterable[JsonObject] | None, conditions: Sequence[Condition], generation: int, now: float
 ) -> list[JsonObject]:
     """Return the old conditions with the new ones in their place, in the order of their kind.
 
-    The order alone is no change.
+    The order alone is no change. Conditions of other writers come last.
     """
     before = conditions_by_type(old)
     result = dict(before)
     for each in conditions:
         status = {True: "True", False: "False", None: "Unknown"}[each.status]
-        last = result.get(each.type, {})
-        same = last.get("status") == status and parse_time(last.get("lastTransitionTime")) is not None
+        last = before.get(each.type, {})
         result[each.type] = {
             "type": each.type,
             "status": status,
             "observedGeneration": generation,
-            "lastTransitionTime": last["lastTransitionTime"] if same else stamp(now),
+            "lastTransitionTime": last["lastTransitionTime"] if last.get("status") == status else stamp(now),
             "reason": each.reason,
             "message": truncate_message(each.message),
         }
-    return list(before.values()) if result == before else sorted(result.values(), key=_condition_order)
-
-
-def _condition_order(condition: JsonObject) -> int:
-    """Unknown conditions come last."""
-    return _CONDITION_ORDER.get(condition["type"], len(_CONDITION_ORDER))
+    if result == before:
+        return list(before.values())
+    return sorted(result.values(), key=lambda each: _CONDITION_ORDER.get(each["type"], len(_CONDITION_ORDER)))
 
 
 def build_status(
     before: JobStatus,
-    *,
     generation: int,
     now: float,
     phase: str,
     reason: str,
-    message: str = "",
-    conditions: Sequence[Condition] = (),
+    message: str,
+    conditions: Sequence[Condition],
     **fields: Any,
 ) -> JsonObject:
     """Return the status with these values. None removes a field, and other fields stay."""
@@ -173,18 +164,15 @@ def build_status(
     return {key: value for key, value in status.items() if value is not None}
 
 
-_MAX_LINE: Final = 300
-
-
 def template_rejection(queue: JsonObject | None) -> str:
     """Return why the API server rejects a pod of this queue, in one line; "" if it does not.
 
     It comes from the queue's condition for the dry run of its present generation.
     """
-    status = (queue or {}).get("status")
-    conditions = conditions_by_type(status.get("conditions") if isinstance(status, Mapping) else None)
-    found = conditions.get(n.POD_TEMPLATE_VALID, {})
+    found = conditions_by_type(((queue or {}).get("status") or {}).get("conditions")).get(
+        n.POD_TEMPLATE_VALID, {}
+    )
     seen = (found.get("status"), found.get("reason"), found.get("observedGeneration"))
     if queue is None or seen != ("False", n.REASON_REFUSED, queue["metadata"].get("generation")):
         return ""
-    return " ".join(str(found.get("message") or "").split())[:_MAX_LINE]
+    return " ".join((found.get("message") or "").split())[:_MAX_LINE]

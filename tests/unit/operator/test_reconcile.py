@@ -31,11 +31,10 @@ from tests.unit.operator.staged import (
 )
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
-from trainyard.operator import reconciler
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.index import ObjectIndex
 from trainyard.operator.progress import read_progress
-from trainyard.operator.reconciler import Reconciler, plan_job
+from trainyard.operator.reconciler import Reconciler
 
 
 def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_again(api: FakeApi) -> None:
@@ -448,30 +447,3 @@ def test_object_of_any_depth_stops_no_reconcile(api: FakeApi, of: str) -> None:
     later.job("team", "vit")
     later.queue("team", api.objects[QUEUE]["metadata"]["name"])
     assert phase(api) == n.PHASE_FAILED
-
-
-def test_job_is_decided_without_what_its_pods_say_where_that_raises(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage(api)
-    settle(Mortal(api))
-    workers(api, "Failed", exit_code=1)
-    for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
-        api.objects[path]["metadata"]["creationTimestamp"] = BEGAN
-    monkeypatch.setattr(reconciler, "plan_job", _raising_for_messages(plan_job))
-    api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
-    objects = Mortal(api)
-    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 60).job("team", "vit")
-    assert phase(api) == n.PHASE_FAILED
-
-
-def _raising_for_messages(decide: Any) -> Any:
-    """Raise where a pod says how its containers ended."""
-
-    def decided(job: Any, queue: Any, items: Any, *rest: Any, **more: Any) -> Any:
-        found = list(items)
-        if any((each.get("status") or {}).get("containerStatuses") for each in found):
-            raise IndexError("a message that nobody thought of")
-        return decide(job, queue, found, *rest, **more)
-
-    return decided
