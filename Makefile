@@ -10,7 +10,7 @@ RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help faults lives up down delete-data preview drift preflight verify-clean submit check-nodes check-fabric status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
+.PHONY: help faults lives up down delete-data preview drift preflight verify-clean submit check-nodes check-fabric status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-operator
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,9 +94,9 @@ bench-trainer: environment ## measure the trainer against its limits, beside the
 bench-launcher: environment ## measure the launcher against its targets, beside two baselines (under 5 minutes)
 	@$(RUN) -m tests.benchmarks.launcher
 
-bench-controller: environment ## measure the controller of torchrun jobs and the plugin against their targets, PyTorchJobs beside them (ten minutes)
+bench-operator: environment ## measure the operator of TorchrunJobs and the plugin against their targets, beside PyTorchJobs and TrainJobs (ten minutes; ROWS="sweep idle plugin pods": some rows)
 	@$(RUN) -m local tools
-	@$(RUN) -m tests.benchmarks.controller
+	@$(RUN) -m tests.benchmarks.operator $(foreach row,$(ROWS),$(call quoted,$(row)))
 
 # A release that was tampered with is mostly found within days. The locks of tests/integration/policy name their own commands.
 COOL_DOWN ?= 7 days

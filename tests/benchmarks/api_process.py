@@ -107,7 +107,7 @@ def _open(open_: dict[int, tuple[FakeApi, contextlib.ExitStack]], speed: float) 
 
 
 def _serve(connection: Connection) -> None:
-    """The other process: does what it is told to its servers, until nobody is there to tell it."""
+    """The other process: runs commands on its servers until the connection ends."""
     servers: dict[int, tuple[FakeApi, contextlib.ExitStack]] = {}
     while True:
         try:
@@ -139,7 +139,7 @@ def put_nodes(api: FakeApi, number: int) -> None:
 
 
 def put_last(api: FakeApi) -> float:
-    """One more node; the monotonic moment before any watch is told of it."""
+    """One more node; the monotonic moment before any watch has its event."""
     began = time.monotonic()
     cluster.put_node(api, "last")
     return began

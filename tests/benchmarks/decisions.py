@@ -148,7 +148,7 @@ def measure() -> Iterator[Figure | Note]:
         large = [at_most(process, LARGE, LARGE_PODS) for _ in range(LARGE_SAMPLES)]
         yield from large_figures([seconds for seconds, _ in large])
         busy = percentile([busy for _, busy in large], 0.5)
-        yield Note(name=f"decision, MAX of {LARGE} nodes: processor", told=f"{busy:.3f} s, median")
+        yield Note(name=f"decision, MAX of {LARGE} nodes: processor", text=f"{busy:.3f} s, median")
 
 
 def small_figures(what: str, seconds: list[float]) -> Iterator[Figure | Note]:
@@ -158,7 +158,7 @@ def small_figures(what: str, seconds: list[float]) -> Iterator[Figure | Note]:
     name = f"decision, {what}"
     yield Figure(name=f"{name}: median", value=percentile(seconds, 0.5), limit=0.3, unit="s", digits=3)
     yield Figure(name=f"{name}: p99", value=percentile(seconds, 0.99), limit=1.0, unit="s", digits=3)
-    yield Note(name=f"{name}: worst", told=f"{max(seconds):.3f} s of {len(seconds)} samples")
+    yield Note(name=f"{name}: worst", text=f"{max(seconds):.3f} s of {len(seconds)} samples")
 
 
 def large_figures(seconds: list[float]) -> Iterator[Figure | Note]:
@@ -169,5 +169,5 @@ def large_figures(seconds: list[float]) -> Iterator[Figure | Note]:
     yield Figure(name=f"{name}: worst", value=max(seconds), limit=2.0, unit="s", digits=3)
     median = percentile(seconds, 0.5)
     yield Note(
-        name=f"{name}: median", told=f"{median:.3f} s of {len(seconds)} samples, beside {LARGE_PODS} pods"
+        name=f"{name}: median", text=f"{median:.3f} s of {len(seconds)} samples, beside {LARGE_PODS} pods"
     )

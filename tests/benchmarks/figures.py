@@ -1,4 +1,4 @@
-"""Measured figures against their limits, what is only told beside them, and the verdict on all."""
+"""Measured figures with their limits, notes without a limit, and the exit code for all."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Note:
     """Something that has no limit: a baseline's figure, or what a judged one is made of."""
 
     name: str
-    told: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.name:<52} {self.told}"
+        return f"{self.name:<52} {self.text}"
 
 
 def percentile(values: Sequence[float], part: float) -> float:

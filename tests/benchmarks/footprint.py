@@ -108,4 +108,4 @@ def measure() -> Iterator[Figure | Note]:
         waiting, most = peak(process)
     name = f"launcher's memory, {NODES} nodes and {PODS} pods"
     yield Figure(name=f"{name}: peak", value=most, limit=LIMIT_MB, unit="MB")
-    yield Note(name=f"{name}: waiting", told=f"{waiting:.1f} MB")
+    yield Note(name=f"{name}: waiting", text=f"{waiting:.1f} MB")

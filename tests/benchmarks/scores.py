@@ -67,11 +67,11 @@ def world_figures(trios: Sequence[Trio]) -> Iterator[Figure | Note]:
     ours = [trio.ours for trio in trios]
     wrong = sum(start.wrong for outcome in ours for start in outcome.starts)
     yield Figure(name=f"wrong worlds, {len(trios)} traces", value=float(wrong), limit=0, unit="", digits=0)
-    yield Note(name=f"worlds: {OURS}", told=worlds(ours))
-    yield Note(name=f"worlds: {POLLING}", told=worlds([trio.polling for trio in trios]))
-    yield Note(name=f"worlds: {ELASTIC}", told=worlds([trio.elastic for trio in trios]))
+    yield Note(name=f"worlds: {OURS}", text=worlds(ours))
+    yield Note(name=f"worlds: {POLLING}", text=worlds([trio.polling for trio in trios]))
+    yield Note(name=f"worlds: {ELASTIC}", text=worlds([trio.elastic for trio in trios]))
     idle = sum(outcome.idle for outcome in ours)
-    yield Note(name=f"idle: {OURS}, with attempts and fallbacks", told=f"{idle:.0f} node-seconds")
+    yield Note(name=f"idle: {OURS}, with attempts and fallbacks", text=f"{idle:.0f} node-seconds")
 
 
 def worlds(outcomes: Sequence[Outcome]) -> str:
@@ -114,5 +114,5 @@ def idle_figures(trios: Sequence[Trio]) -> Iterator[Figure | Note]:
         restarts = sum(trio.elastic.restarts for trio in some)
         yield Note(
             name=f"idle node-seconds, {kind}: all",
-            told=f"{each} with {restarts} restarts; {len(some)} traces",
+            text=f"{each} with {restarts} restarts; {len(some)} traces",
         )

@@ -1,4 +1,4 @@
-"""A stack of its own on the local cloud with the controller of torchrun jobs, for figures of the whole."""
+"""A stack on a local cloud of its own with the operator of TorchrunJobs. Entry point: `torchrun_stack()`."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ import yaml
 
 from local.guard import cloud_environment
 from tests.faults.place import SPACE, Place, until
-from tests.faults.run import JOBS
+from tests.faults.run import JOBS, PODS, TRAININGS
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
 from trainyard.operator import names as n
 
 STACK = "local"
 PARTS = ("crd", "config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
-# Its own run trains for a minute, and a minute later its machines go.
-IDLE_SECONDS = 300.0
-# No machine is like this, and none is bought: what waits for it is there and costs nothing.
+# No node has this label, and no node pool either: such pods stay pending and cost nothing.
 NOWHERE = {"trainyard.example.com/benchmark": "nowhere"}
 
 
 class Bench:
-    """The stack, and what a person types there."""
+    """The stack, and commands as a person types them there."""
 
     def __init__(self, made: World, place: Path) -> None:
         self.world = made
         engine = Engine(made.home.root, made.stack, cloud_environment(made.home))
         self.outputs = engine.outputs()
         self.place = Place(made.home, self.outputs)
-        self._environment = {
+        self.environment = {
             **os.environ, **engine.environment, "KUBECONFIG": str(made.home.kubeconfig), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
-        # A plugin that is installed has its byte code.
-        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # An installed plugin has its byte code.
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         words = [
             "trainyard.operator.manifests",
             "--into",
@@ -55,16 +53,16 @@ class Bench:
         self.run("kubectl", *rolled, "--timeout=120s")
 
     def run(self, *words: str, cwd: Path = ROOT) -> str:
-        """What a command says. Raises AssertionError when it fails."""
+        """Return what a command prints. Raises AssertionError if it fails."""
         answer = subprocess.run(
-            words, cwd=cwd, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            words, cwd=cwd, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=300,
         )  # fmt: skip
         assert answer.returncode == 0, f"{' '.join(words)}:\n{answer.stdout}"
         return answer.stdout
 
     def queue(self, name: str, storage: dict[str, Any], *, nowhere: bool) -> None:
-        """A queue of workers without GPUs, as the examples' one; with `nowhere` no machine takes them."""
+        """Create a queue of workers without GPUs, like that of the examples; with `nowhere` no node runs them."""
         examples = yaml.safe_load_all((ROOT / "examples" / "torchrun" / "queues.yaml").read_text())
         made: dict[str, Any] = next(each for each in examples if each["metadata"]["name"] == "cpu")
         made["metadata"]["name"] = name
@@ -77,26 +75,27 @@ class Bench:
 
 
 def _is_ready(queue: Any) -> bool:
-    told = (queue or {}).get("status", {}).get("conditions", [])
-    return any(each["type"] == n.READY and each["status"] == "True" for each in told)
+    conditions = (queue or {}).get("status", {}).get("conditions", [])
+    return any(each["type"] == n.READY and each["status"] == "True" for each in conditions)
 
 
-def _is_idle(place: Place) -> bool:
-    return all(job["status"].get("succeeded") for job in place.items(JOBS)) and not place.claims()
+def _end_own_run(place: Place) -> None:
+    """End the run that `make up` started, and give its nodes back."""
+    for path in (JOBS, TRAININGS):
+        for each in place.items(path):
+            place.delete(f"{path}/{each['metadata']['name']}")
+    until(lambda: not place.items(PODS), "the pods of the stack's own run are gone")
+    place.without_machines()
 
 
 @contextmanager
 def torchrun_stack() -> Iterator[Bench]:
-    """It is ended afterwards."""
+    """Bring the stack up with the operator and without a run; end it afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory,
         world(Path(directory) / "home", STACK) as made,
     ):
         made.up()
         bench = Bench(made, Path(directory) / "install")
-        until(
-            lambda: _is_idle(bench.place),
-            "the stack's own run has ended and its machines are gone",
-            IDLE_SECONDS,
-        )
+        _end_own_run(bench.place)
         yield bench

@@ -61,7 +61,7 @@ def step_rows(found: Mapping[int, Any]) -> Iterator[Figure | Note]:
         seconds, steps = found[processes]["seconds"], found[processes]["steps"]
         each[processes] = {name: middle(values) / steps for name, values in seconds.items()}
         ours, itself = (paired_ratio(seconds[name], seconds["bare"]) for name in ("ours", "again"))
-        told = f"{processes} process{'es' if processes > 1 else ''}"
+        count = f"{processes} process{'es' if processes > 1 else ''}"
         if processes == 2:
             if len(seconds["ours"]) < PAIRS:
                 raise ValueError(f"{len(seconds['ours'])} pairs of turns; expected at least {PAIRS}")
@@ -79,12 +79,12 @@ def step_rows(found: Mapping[int, Any]) -> Iterator[Figure | Note]:
             yield Figure(
                 name="a step is long enough (0.1 s over it)", value=0.1 / least, limit=1.0, unit="", digits=2
             )
-        yield Note(name=f"ours over a bare loop, {told}", told=f"{ours} in {len(seconds['ours'])} pairs")
-        yield Note(name=f"a bare loop over itself, {told}", told=str(itself))
-        yield Note(name=f"a bare step, {told}", told=f"{each[processes]['bare']:.3f} s")
+        yield Note(name=f"ours over a bare loop, {count}", text=f"{ours} in {len(seconds['ours'])} pairs")
+        yield Note(name=f"a bare loop over itself, {count}", text=str(itself))
+        yield Note(name=f"a bare step, {count}", text=f"{each[processes]['bare']:.3f} s")
     for name in ("ours", "bare"):
         yield Note(
-            name=f"from 1 to 2 processes, {name}", told=f"{each[1][name] / each[2][name]:.2f} times as fast"
+            name=f"from 1 to 2 processes, {name}", text=f"{each[1][name] / each[2][name]:.2f} times as fast"
         )
 
 
@@ -107,13 +107,13 @@ def save_rows(found: Mapping[str, Any]) -> Iterator[Figure | Note]:
     )
     yield Note(
         name="a state",
-        told=f"{found['bytes'] / 1e9:.2f} GB; copied in {copied:.3f} s, saved in {plain:.2f} s",
+        text=f"{found['bytes'] / 1e9:.2f} GB; copied in {copied:.3f} s, saved in {plain:.2f} s",
     )
     for kind in ("thread", "process"):
         ours = {name: middle(values) for name, values in found[kind].items()}
         yield Note(
             name=f"asynchronous, by a {kind}",
-            told=f"stall {ours['blocked']:.3f} s, durable in {ours['durable']:.2f} s, a step meanwhile "
+            text=f"stall {ours['blocked']:.3f} s, durable in {ours['durable']:.2f} s, a step meanwhile "
             f"{ours['step'] / idle:.2f} times an idle one of {idle:.2f} s",
         )
 
@@ -140,10 +140,10 @@ def ends(place: Path) -> dict[str, list[float]]:
             process = torchrun(2, "tests.benchmarks.heavy", *words)
             first_step(process)
             found[kind].append(time.monotonic() - began)
-            told = time.monotonic()
+            signalled = time.monotonic()
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate()
-            found["stopped"].append(time.monotonic() - told)
+            found["stopped"].append(time.monotonic() - signalled)
             if "checkpoint=none" in said or "result=stopped" not in said:
                 raise SystemExit(f"a stopped training saved nothing:\n{said}")
             newest = max(checkpoints.glob("run/step-*"))
@@ -171,13 +171,13 @@ def end_rows(found: Mapping[str, list[float]]) -> Iterator[Figure | Note]:
         unit="",
         digits=2,
     )
-    yield Note(name="a cold start to its first step", told=f"{cold:.1f} s; resumed {resumed:.1f} s")
+    yield Note(name="a cold start to its first step", text=f"{cold:.1f} s; resumed {resumed:.1f} s")
 
 
 def gpu_rows(found: Mapping[str, Any] | None) -> Iterator[Figure | Note]:
     """GPT-2 124M beside nanoGPT's way, where there is an NVIDIA GPU; None where there is none, which is all it says."""
     if found is None:
-        yield Note(name="GPU", told="none at hand: not measured")
+        yield Note(name="GPU", text="none at hand: not measured")
         return
     rates = {
         name: middle([found["tokens_per_step"] * found["steps"] / each for each in seconds])
@@ -194,7 +194,7 @@ def gpu_rows(found: Mapping[str, Any] | None) -> Iterator[Figure | Note]:
     share = f"MFU {flops / found['peak']:.3f} of {found['peak']:.3g} FLOP/s; " if found["peak"] else ""
     yield Note(
         name=f"GPT-2 124M on one {found['device']}",
-        told=f"{rates['ours']:.0f} tokens/s; {share}{flops / found['matmul']:.3f} of the measured bf16 product's "
+        text=f"{rates['ours']:.0f} tokens/s; {share}{flops / found['matmul']:.3f} of the measured bf16 product's "
         f"{found['matmul']:.3g} FLOP/s",
     )
     plain, saved = middle(found["plain"]), middle(found["saved"])
@@ -207,7 +207,7 @@ def gpu_rows(found: Mapping[str, Any] | None) -> Iterator[Figure | Note]:
     )
     yield Note(
         name=f"{found['saved_steps']} steps",
-        told=f"{plain:.2f} s, with a save {saved:.2f} s, durable in {middle(found['durable']):.2f} s; in turns "
+        text=f"{plain:.2f} s, with a save {saved:.2f} s, durable in {middle(found['durable']):.2f} s; in turns "
         f"{paired_ratio(found['saved'], found['plain'])}",
     )
 

@@ -141,20 +141,20 @@ def busy_figures(calls: Counter[str]) -> Iterator[Figure | Note]:
     per_second = calls.total() / BUSY
     name = f"API calls, {BUSY:.0f} s of changes"
     yield Figure(name=f"{name}: mean", value=per_second, limit=1.0, unit="/s", digits=2)
-    yield Note(name=f"{name}: all", told=told(calls))
+    yield Note(name=f"{name}: all", text=summarize(calls))
 
 
 def quiet_figures(short: Counter[str], long: Counter[str]) -> Iterator[Figure | Note]:
     """What a longer wait without a change costs more. Each watch is ended by the API server after some minutes."""
     for seconds, calls in zip(QUIET, (short, long), strict=True):
-        yield Note(name=f"API calls, {seconds:.0f} s without a change: all", told=told(calls))
+        yield Note(name=f"API calls, {seconds:.0f} s without a change: all", text=summarize(calls))
     mean = long.total() / QUIET[1]
     yield Figure(name="API calls without a change: mean", value=mean, limit=1.0, unit="/s", digits=2)
     grown = float(long["other"] - short["other"])
     yield Figure(name="API calls that grow with the wait", value=grown, limit=0.0, unit="", digits=0)
 
 
-def told(calls: Counter[str]) -> str:
+def summarize(calls: Counter[str]) -> str:
     return (
         f"{calls.total()}: {calls['lease']} renewals of the Lease, {calls['watch']} watches begun,"
         f" {calls['other']} others"

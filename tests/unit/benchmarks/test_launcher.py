@@ -119,8 +119,8 @@ def test_the_wrong_worlds_of_a_baseline_are_told_and_not_judged() -> None:
     rows = [trio(outcome(), late), trio(outcome(), never)] + [trio(outcome(), outcome())] * 198
     found = list(scores.world_figures(rows))
     assert missed(iter(found)) == []
-    told = next(row.told for row in found if isinstance(row, Note) and row.name == "worlds: baseline A")
-    assert told.startswith(
+    text = next(row.text for row in found if isinstance(row, Note) and row.name == "worlds: baseline A")
+    assert text.startswith(
         "3 begun, 3 wrong (1 below MIN), 2 without all workers after 60 s, 1 for good, 0 restarts"
     )
 
@@ -172,20 +172,20 @@ def test_what_grows_with_the_wait_is_judged_but_for_the_lease_and_watches_that_e
     assert missed(grown) == ["API calls that grow with the wait"]
 
 
-@pytest.mark.parametrize(("slow", "code", "told"), [(11, 1, "missed: slow one\n"), (10, 0, "")])
+@pytest.mark.parametrize(("slow", "code", "text"), [(11, 1, "missed: slow one\n"), (10, 0, "")])
 def test_a_missed_figure_is_named_and_the_exit_code_says_so(
-    slow: float, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    slow: float, code: int, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure() -> Iterator[Figure | Note]:
         yield Figure(name="good one", value=5, limit=10, unit="s")
-        yield Note(name="beside", told="nothing")
+        yield Note(name="beside", text="nothing")
         yield Figure(name="slow one", value=slow, limit=10, unit="s")
 
     monkeypatch.setattr(launcher, "measure", measure)
     monkeypatch.setattr(sys, "argv", ["launcher"])
     assert launcher.main() == code
     output = capsys.readouterr()
-    assert output.err == told
+    assert output.err == text
     table = output.out.partition("all figures:\n")[2].splitlines()
     assert [line.split()[0] for line in table] == ["good", "slow"]
 
@@ -195,6 +195,6 @@ def test_every_measurement_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for part in (decisions, waits, footprint, scores):
         name = part.__name__
-        monkeypatch.setattr(part, "measure", lambda name=name: iter([Note(name=name, told="")]))
+        monkeypatch.setattr(part, "measure", lambda name=name: iter([Note(name=name, text="")]))
     names = [row.name.rpartition(".")[2] for row in launcher.measure()]
     assert names == ["decisions", "waits", "footprint", "scores"]

@@ -133,12 +133,12 @@ def test_the_traces_are_those_of_the_unit_tests() -> None:
     request = asked(fallbacks=[fallback()])
     for seed in range(0, 60, 14):
         trace = several(request, seed)
-        told = TalliedTrace(trace.request, seed, crashes=trace.crashes)
+        tallied = TalliedTrace(trace.request, seed, crashes=trace.crashes)
         trace.run()
-        found = told.outcome()
-        assert (told.code, told.kills, told.submits) == (trace.code, trace.kills, trace.submits)
+        found = tallied.outcome()
+        assert (tallied.code, tallied.kills, tallied.submits) == (trace.code, trace.kills, trace.submits)
         assert len(found.starts) == trace.submits
-        assert trace.world.wrongs == told.world.wrongs == []
+        assert trace.world.wrongs == tallied.world.wrongs == []
 
 
 def test_a_wrong_count_of_the_launcher_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,11 @@ def test_a_figure_is_missed_above_its_limit_and_not_at_it(value: float, missed: 
     assert str(figure("up", value)).endswith("MISSED" if missed else "ok")
 
 
-@pytest.mark.parametrize(("slow", "code", "told"), [(11, 1, "missed: slow one\n"), (10, 0, "")])
+@pytest.mark.parametrize(("slow", "code", "text"), [(11, 1, "missed: slow one\n"), (10, 0, "")])
 def test_a_missed_figure_is_named_and_the_exit_code_says_so(
     slow: float,
     code: int,
-    told: str,
+    text: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -45,7 +45,7 @@ def test_a_missed_figure_is_named_and_the_exit_code_says_so(
     assert local_cloud.main() == code
     assert asked == [True]
     output = capsys.readouterr()
-    assert output.err == told
+    assert output.err == text
     lines = (tmp_path / "figures").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["good", "slow"]
     assert all(line in output.out for line in lines)

@@ -100,34 +100,34 @@ def test_a_figure_is_missed_just_above_its_limit(rows: Callable[[], Rows], names
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "text"),
     [
         (lambda: steps(1.0, pairs=29), "29 pairs of turns; expected at least 30"),
         (lambda: gpu(1.0, 10.0, turns=6), "a median of 6 values; expected at least 7"),
     ],
 )
-def test_too_few_measurements_make_no_figure(rows: Callable[[], Rows], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_too_few_measurements_make_no_figure(rows: Callable[[], Rows], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         list(rows())
 
 
 def notes(rows: Rows) -> dict[str, str]:
-    return {row.name: row.told for row in rows if isinstance(row, Note)}
+    return {row.name: row.text for row in rows if isinstance(row, Note)}
 
 
 def test_what_has_no_limit_is_printed_beside_the_figures() -> None:
-    told = notes(steps(1.01))
-    assert told["ours over a bare loop, 2 processes"] == "1.010 (1.010 to 1.010) in 32 pairs"
-    assert told["a bare loop over itself, 2 processes"] == "1.000 (1.000 to 1.000)"
-    assert told["from 1 to 2 processes, ours"] == told["from 1 to 2 processes, bare"] == "2.00 times as fast"
+    text = notes(steps(1.01))
+    assert text["ours over a bare loop, 2 processes"] == "1.010 (1.010 to 1.010) in 32 pairs"
+    assert text["a bare loop over itself, 2 processes"] == "1.000 (1.000 to 1.000)"
+    assert text["from 1 to 2 processes, ours"] == text["from 1 to 2 processes, bare"] == "2.00 times as fast"
     assert notes(saves(0.2))["asynchronous, by a thread"] == (
         "stall 0.200 s, durable in 2.00 s, a step meanwhile 1.20 times an idle one of 0.50 s"
     )
-    told = notes(gpu(2.0, 10.1))
-    assert told["GPT-2 124M on one H200"] == (
+    text = notes(gpu(2.0, 10.1))
+    assert text["GPT-2 124M on one H200"] == (
         "10000 tokens/s; MFU 0.500 of 1e+13 FLOP/s; 0.625 of the measured bf16 product's 8e+12 FLOP/s"
     )
-    assert told["100 steps"] == (
+    assert text["100 steps"] == (
         "10.00 s, with a save 10.10 s, durable in 1.50 s; in turns 1.010 (1.010 to 1.010)"
     )
     assert notes(gpu_rows(None)) == {"GPU": "none at hand: not measured"}

@@ -1,0 +1,71 @@
+"""`make bench-operator`: the figures of the operator of TorchrunJobs and of `kubectl torchrun`.
+
+    python -m tests.benchmarks.operator [ROW...]
+
+Rows are printed with their limits. A figure over its limit is named at the end, and the exit code is 1. Nothing is
+written: docs/benchmarks/operator.md is made by hand from what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Iterator
+
+from local.tools import ToolError, ensure_other
+from tests.benchmarks import idle_jobs, plugin_commands, pod_creation, sweep_results
+from tests.benchmarks.figures import Figure, Note, verdict
+from tests.benchmarks.torchrun_stack import torchrun_stack
+from tests.tools import JOBSET, KUBEFLOW_TRAINER
+
+ROWS = {
+    "sweep": "results of the last `make sweep`",
+    "idle": "100, 1,000 and 5,000 jobs on an API server without nodes",
+    "plugin": "commands of `kubectl torchrun` on a stack of the local cloud",
+    "pods": "submit to all pods created, beside PyTorchJobs and TrainJobs, on the same stack",
+}
+
+
+def measure(rows: Collection[str]) -> Iterator[Figure | Note]:
+    """Measure rows of ROWS, in their order."""
+    if "pods" in rows:
+        for tool in (JOBSET, KUBEFLOW_TRAINER):
+            ensure_other(tool)
+    if "sweep" in rows:
+        yield from sweep_results.measure()
+    if "idle" in rows:
+        yield from idle_jobs.measure()
+    if not {"plugin", "pods"} & set(rows):
+        return
+    with torchrun_stack() as bench:
+        if "plugin" in rows:
+            yield from plugin_commands.measure(bench)
+        if "pods" in rows:
+            yield from pod_creation.measure(bench)
+
+
+def main() -> int:
+    """Measure, print the figures, and name those over their limits."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"{name:<8} {what}" for name, what in ROWS.items()),
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"one of {', '.join(ROWS)} (default: all)")
+    chosen = parser.parse_args().rows or list(ROWS)
+    unknown = [each for each in chosen if each not in ROWS]
+    if unknown:
+        parser.error(f"ROW: unknown value {', '.join(unknown)}. It must be one of {', '.join(ROWS)}.")
+    measured = []
+    try:
+        for row in measure(chosen):
+            print(row, flush=True)
+            measured.append(row)
+    except ToolError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return verdict(measured)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
