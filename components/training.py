@@ -25,13 +25,15 @@ _TRAINER_METRICS = pods.scraped({names.LABEL_ROLE: names.ROLE_WORKER}, names.TRA
 class TrainingSpaceArgs:
     """`trainer_role_arn` is the IAM role of the trainer's service account.
 
-    `mpi` says whether MPIJobs run here, `lustre` whether pods do that open a new file system's root.
+    `mpi` says whether MPIJobs run here, `lustre` whether pods do that open a new file system's root. `backend` is the
+    kind of the launcher's training jobs.
     """
 
     trainer_role_arn: pulumi.Input[str]
     after: list[pulumi.Resource]
     mpi: bool = False
     lustre: bool = False
+    backend: str = names.BACKEND_PYTORCHJOB
 
 
 class TrainingSpace(pulumi.ComponentResource):
@@ -70,8 +72,9 @@ class TrainingSpace(pulumi.ComponentResource):
         self._inside = pulumi.ResourceOptions(parent=self, depends_on=[self.namespace])
         self.objects: list[pulumi.Resource] = [self.namespace]
         self._accounts(args.trainer_role_arn)
-        for scope in sorted({rule.namespace or "" for rule in LAUNCHER_RULES}):
-            self._rights(scope or None)
+        rules = launcher_rules(args.backend)
+        for scope in sorted({rule.namespace or "" for rule in rules}):
+            self._rights(scope or None, rules)
         self._network()
         self._priorities(after)
         self.register_outputs({"namespace": names.TRAINING_NAMESPACE})
@@ -111,8 +114,8 @@ class TrainingSpace(pulumi.ComponentResource):
                 )
             )
 
-    def _rights(self, namespace: str | None) -> None:
-        rules = [_policy_rule(rule) for rule in LAUNCHER_RULES if rule.namespace == namespace]
+    def _rights(self, namespace: str | None, granted: tuple[Rule, ...]) -> None:
+        rules = [_policy_rule(rule) for rule in granted if rule.namespace == namespace]
         subject = {
             "kind": "ServiceAccount",
             "name": names.LAUNCHER_SERVICE_ACCOUNT,
@@ -198,21 +201,39 @@ def _rule(namespace: str | None, group: str, resources: str, verbs: str) -> Rule
     )
 
 
-# What is listed is watched, too: the launcher hears of a change instead of asking again.
-LAUNCHER_RULES: Final = (
-    _rule(TRAINING_NAMESPACE, "", "pods", "create delete list watch"),
-    _rule(TRAINING_NAMESPACE, "", "events", "create"),
-    _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
-    # Which launcher a run belongs to, and what its next one must know (the Lease launch-<run>). It is deleted with the
-    # launcher's Job, whose dependent it is. A right to create can't be bound to a name
-    # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
-    _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
-    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list watch"),
-    _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
-    _rule(None, "", "nodes pods", "list watch"),
-    # The launcher deletes nodes that never become usable (`training.nodeStartSeconds`), which Karpenter keeps without
-    # end. NodeClaims have no namespace, and Karpenter generates their names, so the permission is for all of them.
-    _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
-    _rule(None, "karpenter.sh", "nodepools", "list watch"),
-    _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
-)
+_JOB_RULES: Final = {
+    names.BACKEND_PYTORCHJOB: (
+        _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list watch"),
+    ),
+    names.BACKEND_TRAINJOB: (
+        _rule(TRAINING_NAMESPACE, "trainer.kubeflow.org", "trainjobs", "create delete get list watch"),
+        # Server-side apply of an object that may not exist
+        # (https://kubernetes.io/docs/reference/using-api/server-side-apply/#api-implementation).
+        _rule(TRAINING_NAMESPACE, "trainer.kubeflow.org", "trainingruntimes", "create patch"),
+    ),
+}
+
+
+def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> tuple[Rule, ...]:
+    """Return the launcher's rights, those on training jobs for this backend alone.
+
+    What is listed is watched, too: the launcher hears of a change instead of asking again.
+    """
+    return (
+        _rule(TRAINING_NAMESPACE, "", "pods", "create delete list watch"),
+        _rule(TRAINING_NAMESPACE, "", "events", "create"),
+        _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
+        # Which launcher a run belongs to, and what its next one must know (the Lease launch-<run>). It is deleted with
+        # the launcher's Job, whose dependent it is. A right to create can't be bound to a name
+        # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
+        _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
+        *_JOB_RULES[backend],
+        _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
+        _rule(None, "", "nodes pods", "list watch"),
+        # The launcher deletes nodes that never become usable (`training.nodeStartSeconds`), which Karpenter keeps
+        # without end. NodeClaims have no namespace, and Karpenter generates their names, so the permission is for all
+        # of them.
+        _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
+        _rule(None, "karpenter.sh", "nodepools", "list watch"),
+        _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
+    )

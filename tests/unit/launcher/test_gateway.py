@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from components.training import LAUNCHER_RULES
+from components.training import launcher_rules
+from launcher import sources
+from launcher.backends import trainjob
 from launcher.gateway import AT_ONCE, KubernetesGateway
 from launcher.lease import RunLease
 from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
@@ -109,16 +111,21 @@ def test_of_many_pods_the_refusal_of_one_is_told(
     assert "hold-r1-0" in api.names(PODS)
 
 
-def test_delete_training_uses_uid_and_foreground(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+@pytest.mark.parametrize(
+    ("backend", "propagation"), [("pytorchjob", "Foreground"), ("trainjob", "Background")]
+)
+def test_delete_training_uses_uid_and_propagation(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request, backend: str, propagation: str
 ) -> None:
-    api.put(f"{JOBS}/train-r1", {"metadata": {"name": "train-r1", "uid": "new"}})
+    request_ = dataclasses.replace(request_, backend=backend)
+    jobs = sources.training_jobs(request_)
+    api.put(f"{jobs}/train-r1", {"metadata": {"name": "train-r1", "uid": "new"}})
     gateway.delete_training(request_, "old")
-    assert api.names(JOBS) == ["train-r1"]
+    assert api.names(jobs) == ["train-r1"]
     gateway.delete_training(request_, "new")
     gateway.delete_training(request_, "new")
-    assert api.names(JOBS) == []
-    assert [body.get("propagationPolicy") for body in api.deletions] == ["Foreground"] * 3
+    assert api.names(jobs) == []
+    assert [body.get("propagationPolicy") for body in api.deletions] == [propagation] * 3
 
 
 def asked(method: str, path: str, query: dict[str, str]) -> tuple[str | None, str, str, str]:
@@ -128,13 +135,15 @@ def asked(method: str, path: str, query: dict[str, str]) -> tuple[str | None, st
     namespace = rest[1] if rest[0] == "namespaces" else None
     resource, *name = rest[2:] if namespace else rest
     read = "get" if name else "watch" if "watch" in query else "list"
-    verbs = {"GET": read, "POST": "create", "PUT": "update", "DELETE": "delete"}
+    verbs = {"GET": read, "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
     return namespace, group, resource, verbs[method]
 
 
+@pytest.mark.parametrize("backend", ["pytorchjob", "trainjob"])
 def test_the_launcher_may_do_exactly_what_it_asks_for(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: KubernetesGateway, request_: Request, backend: str
 ) -> None:
+    request_ = dataclasses.replace(request_, backend=backend)
     gateway.owner(request_, "launch-r1")
     gateway.lacking(request_)
     gateway.observe(request_, fresh=True)
@@ -142,21 +151,26 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     until(lambda: len(api.asked("watch")) == 7)
     gateway.create_pods(request_, [pod("hold-r1-0")])
     gateway.delete_pods(request_, [("hold-r1-0", "uid")])
+    owner = Owner(name="launch-r1", uid="u")
+    if backend == "trainjob":
+        gateway.apply_runtime(trainjob.runtime(request_, 2, 0, owner))
     gateway.create_training(request_, pod("train-r1"))
     gateway.delete_training(request_, "uid")
     gateway.delete_claim("small-x", "uid")
-    lease = RunLease(gateway, request_, Owner(name="launch-r1", uid="u"), "pod", time.time, time.time)
+    lease = RunLease(gateway, request_, owner, "pod", time.time, time.time)
     lease.take()
     lease.write(None)
     gateway.record(request_, pod("event"))
     granted = {
         (rule.namespace, group, resource, verb)
-        for rule in LAUNCHER_RULES
+        for rule in launcher_rules(backend)
         for group in rule.api_groups
         for resource in rule.resources
         for verb in rule.verbs
     }
-    assert {asked(method, path, query) for method, path, query in api.requests} == granted
+    # The apply of an object that does not exist needs the right to create it, too.
+    created = {("training", "trainer.kubeflow.org", "trainingruntimes", "create")} & granted
+    assert {asked(method, path, query) for method, path, query in api.requests} | created == granted
 
 
 def launcher(gateway: KubernetesGateway, request: Request) -> tuple[Launcher, list[str]]:
