@@ -1,4 +1,4 @@
-"""One TorchrunJob on a small API server, and the controller that reconciles it."""
+"""One TorchrunJob on a small API server, with or without a pool, and the controller that reconciles it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.operator.api import Api
 from tests.unit.operator.made import CLUSTER, job, queue
-from tests.unit.operator.pool import PoolApi
+from tests.unit.operator.pool import POOL, PoolApi
 from trainyard.operator import names as n
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import Cluster
@@ -38,7 +38,7 @@ class Life:
         self.taken: list[dict[str, Any]] = []
 
     def reconcile(self) -> int:
-        """Looks until nothing is left to do; how many looks wrote something."""
+        """Reconcile until nothing is left to do. Return how many plans wrote something."""
         for count in range(20):
             item = self.api.get(n.JOB_KIND, "vit")
             if item is None:
@@ -84,7 +84,7 @@ class Life:
         return sorted(each["metadata"]["name"] for each in self.api.list(kind))
 
     def run(self) -> Life:
-        """Until all workers run; a pause before that is waited for."""
+        """Reconcile until all workers run, also after a pause."""
         self.reconcile()
         if self.status["reason"] == n.REASON_BACKING_OFF:
             self.api.now += self.requeue_after or 0.0
@@ -93,3 +93,32 @@ class Life:
         self.reconcile()
         assert self.status["phase"] == "Running"
         return self
+
+
+POOLED = {"scheduling.pool": POOL}
+TWO = {"numGPUs": 16}
+ELASTIC = {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}
+
+
+class Pooled(Life):
+    api: PoolApi
+
+    def __init__(
+        self, of_job: dict[str, Any] | None = None, of_queue: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        limit, api = options.pop("limit", 4), options.pop("api", None)
+        super().__init__(of_job or TWO, {**POOLED, **(of_queue or {})}, api=api or PoolApi(limit), **options)
+
+    def turn(self, times: int = 1) -> None:
+        """Reconcile and let the cluster act, in turn."""
+        for _ in range(times):
+            self.reconcile()
+            self.api.turn()
+            self.reconcile()
+
+    def later(self, seconds: float) -> None:
+        self.api.now += seconds
+
+    @property
+    def phase_and_reason(self) -> tuple[str, str]:
+        return self.status["phase"], self.status["reason"]

@@ -250,7 +250,7 @@ class PoolApi(Api):
         lower = [_role(each) == names.ROLE_PLACEHOLDER and not each["metadata"].get("stuck") for each in here]
         return self.usable(node) and not busy and all(lower)
 
-    def held_by_placeholders(self) -> int:
+    def nodes_of_placeholders(self) -> int:
         """How many usable nodes the job's placeholders have: what an attempt may begin with."""
         held = {
             each["spec"]["nodeName"]

@@ -44,9 +44,15 @@ class Life:
         raise AssertionError(f"no end: {decision}")
 
     def condition(self, kind: str) -> tuple[str, str]:
-        item = self.api.objects[n.QUEUE_KIND, "research"]
-        one = next(each for each in item["status"]["conditions"] if each["type"] == kind)
+        one = self._condition(kind)
         return one["status"], one["reason"]
+
+    def message(self, kind: str = n.READY) -> str:
+        return str(self._condition(kind)["message"])
+
+    def _condition(self, kind: str) -> dict[str, Any]:
+        conditions = self.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
+        return next(each for each in conditions if each["type"] == kind)
 
     @property
     def kai(self) -> list[str]:

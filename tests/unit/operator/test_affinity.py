@@ -36,7 +36,7 @@ def of_terms(*terms: Any) -> dict[str, Any]:
     (asked("Lt", "3"), ["2"], ["3", "4", "many", None]),
     (asked("Gt", "many"), [], ["4"]),
 ])  # fmt: skip
-def test_each_operator_is_kubernetes_own(
+def test_operator_matches_as_in_kubernetes(
     expression: dict[str, Any], holding: list[str | None], failing: list[str | None]
 ) -> None:
     affinity = of_terms({"matchExpressions": [expression]})
@@ -46,7 +46,7 @@ def test_each_operator_is_kubernetes_own(
             assert affinity_allows(affinity, node(**labels)) is so, value
 
 
-def test_one_term_is_enough_with_all_that_it_asks_for() -> None:
+def test_one_matching_term_is_enough() -> None:
     both = {"matchExpressions": [asked("In", "3"), asked("Exists", key="fast")]}
     named = {"matchFields": [asked("In", "two", key="metadata.name")]}
     affinity = of_terms(both, {}, named)
@@ -62,11 +62,11 @@ def test_one_term_is_enough_with_all_that_it_asks_for() -> None:
     of_terms({"matchExpressions": 3}), of_terms({"matchExpressions": [asked("Gt")]}),
     of_terms({"matchExpressions": [asked("Near", "3")]}),
 ])  # fmt: skip
-def test_what_asks_for_nothing_or_for_what_the_api_server_refuses_leaves_no_node_out(affinity: Any) -> None:
+def test_empty_or_invalid_affinity_excludes_no_node(affinity: Any) -> None:
     assert affinity_allows(affinity, node(size="1"))
 
 
-def test_a_type_of_gpus_is_found_by_what_karpenter_says_of_the_machine() -> None:
+def test_gpu_type_matches_labels_of_karpenter() -> None:
     def of(name: str, memory: str) -> Node:
         labels = {
             "karpenter.k8s.aws/instance-gpu-name": name,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.operator.life import Life
-from tests.unit.operator.pooled import Pooled
+from tests.unit.operator.life import Life, Pooled
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit

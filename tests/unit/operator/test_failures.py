@@ -12,8 +12,7 @@ import pytest
 from launcher.errors import describe, error_line
 from launcher.manifests import stamp
 from tests.unit.operator.api import Api
-from tests.unit.operator.life import Life
-from tests.unit.operator.pooled import Pooled
+from tests.unit.operator.life import Life, Pooled
 from trainyard.kubectl import output
 from trainyard.operator import names as n
 from trainyard.operator.failures import FOLLOWING_SETTLE_SECONDS, SETTLE_SECONDS, TAIL_BYTES

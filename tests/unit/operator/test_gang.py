@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.life import Life
+from tests.unit.operator.life import Life, Pooled
 from tests.unit.operator.made import CLUSTER, attempt_spec, queue
-from tests.unit.operator.pooled import Pooled
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status
 from trainyard.operator.gang import (
@@ -36,7 +35,7 @@ def cluster(**queues: KaiQueue) -> Cluster:
     return replace(CLUSTER, kai=True, kai_queues=queues)
 
 
-def test_a_job_above_its_queues_limit_waits_without_pods_until_that_is_raised() -> None:
+def test_gang_above_the_limit_waits_without_pods() -> None:
     life = Life({}, IN_TEAM, cluster=cluster(team=gpus(15)))
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueLimit")
@@ -46,49 +45,52 @@ def test_a_job_above_its_queues_limit_waits_without_pods_until_that_is_raised() 
     life.run()
 
 
-def test_no_machines_are_held_for_it() -> None:
+def test_gang_above_the_limit_holds_no_nodes() -> None:
     life = Pooled({"numGPUs": 16}, IN_TEAM, cluster=cluster(team=gpus(0)))
     life.turn(2)
     assert life.phase_and_reason == ("Pending", "KaiQueueLimit")
     assert (life.names("Pod"), life.api.claims) == ([], {})
 
 
-def test_the_limit_of_a_queue_above_counts_and_the_tightest_is_named() -> None:
-    tree = {"team": gpus(32, "org"), "org": gpus(8, "top")}
-    life = Life({}, IN_TEAM, cluster=cluster(**tree, top=KaiQueue()))
+ELASTIC = {"elastic": {"minNodes": 1, "maxNodes": 2}}
+TREE = {"team": gpus(32, "org"), "org": gpus(8, "top"), "top": KaiQueue()}
+WITH_ROOM = {**IN_TEAM, **ROOM}
+
+
+def limited(**limits: float) -> dict[str, KaiQueue]:
+    return {"team": KaiQueue(limits=limits)}
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_queue", "queues", "message"),
+    [
+        ({}, IN_TEAM, TREE, "KAI Scheduler's queue org may have 8 GPUs ("),
+        (ELASTIC, IN_TEAM, limited(gpu=8), ""),
+        (ELASTIC, IN_TEAM, limited(gpu=7), "the job asks for at least 8 GPUs, and KAI Scheduler's"),
+        ({}, BY_KAI, {n.KAI_DEFAULT_QUEUE: gpus(1)}, f"queue {n.KAI_DEFAULT_QUEUE} may have 1 GPUs ("),
+        ({}, {"kaiQueue": "team"}, limited(gpu=1), ""),
+        ({}, WITH_ROOM, limited(cpu=191.999), "KAI Scheduler's queue team may have 191.999 processors ("),
+        ({}, WITH_ROOM, limited(memory=1e12), "of memory, and KAI Scheduler's queue team may have "),
+        ({}, WITH_ROOM, limited(cpu=192, memory=1.1e12, gpu=16), ""),
+    ],
+)
+def test_gang_above_a_limit_waits_with_its_message(
+    of_job: dict[str, Any], of_queue: dict[str, Any], queues: dict[str, KaiQueue], message: str
+) -> None:
+    life = Life(of_job, of_queue, cluster=cluster(**queues))
     life.reconcile()
-    assert "KAI Scheduler's queue org may have 8 GPUs (" in life.status["message"]
+    assert life.status["reason"] == (n.REASON_KAI_QUEUE_LIMIT if message else n.REASON_STARTING)
+    assert message in life.status["message"]
 
 
-def test_an_elastic_job_asks_for_what_it_begins_with() -> None:
-    elastic = {"elastic": {"minNodes": 1, "maxNodes": 2}}
-    life = Life(elastic, IN_TEAM, cluster=cluster(team=gpus(8)))
-    life.run()
-    life = Life(elastic, IN_TEAM, cluster=cluster(team=gpus(7)))
-    life.reconcile()
-    assert life.status["message"].startswith(
-        "the job asks for at least 8 GPUs, and KAI Scheduler's queue team"
-    )
-
-
-def test_without_a_name_it_is_kais_default_queue() -> None:
-    life = Life({}, BY_KAI, cluster=cluster(**{n.KAI_DEFAULT_QUEUE: gpus(1)}))
-    life.reconcile()
-    assert life.status["reason"] == "KaiQueueLimit"
-
-
-def test_jobs_that_kai_does_not_schedule_have_no_limit() -> None:
-    Life({}, {"kaiQueue": "team"}, cluster=cluster(team=gpus(1))).run()
-
-
-def test_what_runs_is_not_ended_by_a_limit_that_came_later() -> None:
+def test_limit_added_later_keeps_the_workers() -> None:
     life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue())).run()
     life.cluster = cluster(team=gpus(1))
     life.reconcile()
     assert life.status["phase"] == "Running"
 
 
-def test_a_queue_below_one_that_is_not_there_starts_nothing() -> None:
+def test_gang_below_a_missing_queue_waits() -> None:
     life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue(parent="org")))
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueNotFound")
@@ -111,11 +113,11 @@ def test_a_queue_below_one_that_is_not_there_starts_nothing() -> None:
         (None, {}),
     ],
 )
-def test_only_a_limit_that_is_said_is_one(spec: Any, limits: dict[str, float]) -> None:
+def test_read_kai_queue_returns_only_set_limits(spec: Any, limits: dict[str, float]) -> None:
     assert read_kai_queue({"spec": spec}) == KaiQueue(limits=limits)
 
 
-def test_gang_without_one_that_succeeded_stays_complete() -> None:
+def test_relax_gang_after_a_success_patches_min_member() -> None:
     life = Life({"numGPUs": 16}, IN_TEAM, cluster=cluster(team=KaiQueue())).run()
     (group,) = life.api.of_kind("PodGroup")
     uid = group["metadata"]["uid"]
@@ -129,7 +131,7 @@ def test_gang_without_one_that_succeeded_stays_complete() -> None:
     assert (group["spec"]["queue"], life.status["phase"]) == ("team", "Running")
 
 
-def test_queues_in_a_circle_come_to_an_end() -> None:
+def test_kai_queues_in_a_cycle_end() -> None:
     circle = {"a": gpus(3, "b"), "b": gpus(2, "a")}
     assert (find_missing_queue(circle, "a"), lowest_limits(circle, "a")) == (
         "",
@@ -137,25 +139,7 @@ def test_queues_in_a_circle_come_to_an_end() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        (
-            {"cpu": 191.999},
-            "asks for 192 processors, and KAI Scheduler's queue team may have 191.999 processors (",
-        ),
-        ({"memory": 1e12}, "of memory, and KAI Scheduler's queue team may have "),
-        ({"cpu": 192, "memory": 1.1e12, "gpu": 16}, ""),
-    ],
-)
-def test_limits_of_processors_and_memory_count(limits: dict[str, float], said: str) -> None:
-    life = Life({}, {**IN_TEAM, **ROOM}, cluster=cluster(team=KaiQueue(limits=limits)))
-    life.reconcile()
-    assert (life.status["reason"] == "KaiQueueLimit") is bool(said)
-    assert said in life.status["message"]
-
-
-def test_queue_status_has_the_limits_that_submit_goes_by() -> None:
+def test_queue_status_has_the_limits_for_submit() -> None:
     tree = {"team": gpus(32, "org"), "org": gpus(8, "top"), "top": KaiQueue()}
     made = queue(IN_TEAM)
     decided = reconcile_queue(made, [], "", [], cluster(**tree), 0.0)

@@ -19,7 +19,7 @@ SMALL = {"numGPUs": 8}
 SENT = {"digest": DIGEST, "sizeBytes": 3}
 
 
-def test_from_submit_to_success() -> None:
+def test_job_from_submit_to_success() -> None:
     life = Life()
     life.reconcile()
     assert life.names("Job") == ["vit-0"]
@@ -39,7 +39,7 @@ def test_from_submit_to_success() -> None:
     assert life.reconcile() == 0
 
 
-def test_pods_run_only_once_the_attempt_is_on_record() -> None:
+def test_job_before_its_status_names_it_has_no_pods() -> None:
     life = Life()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
@@ -57,7 +57,7 @@ def test_pods_run_only_once_the_attempt_is_on_record() -> None:
     assert life.names("Job") == []
 
 
-def test_suspend_and_resume_live() -> None:
+def test_suspend_while_running_deletes_workers() -> None:
     keep = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
     life = Life(SMALL, keep).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
@@ -73,7 +73,7 @@ def test_suspend_and_resume_live() -> None:
     assert life.condition(n.SUSPENDED)[0] == "False"
 
 
-def test_how_workers_end_while_they_are_suspended_is_not_counted() -> None:
+def test_suspend_ignores_how_workers_end() -> None:
     life = Life({"maxRestarts": 0}).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.api.run_pods("Failed", exit_code=24)
@@ -81,7 +81,7 @@ def test_how_workers_end_while_they_are_suspended_is_not_counted() -> None:
     assert (life.status["phase"], life.status["restarts"]) == ("Suspended", 0)
 
 
-def test_one_that_ends_well_while_it_is_suspended_has_ended_well() -> None:
+def test_suspend_after_success_keeps_success() -> None:
     life = Life(SMALL).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.api.run_pods("Succeeded", exit_code=0)
@@ -89,7 +89,7 @@ def test_one_that_ends_well_while_it_is_suspended_has_ended_well() -> None:
     assert life.status["phase"] == "Succeeded"
 
 
-def test_suspended_from_its_beginning() -> None:
+def test_suspend_from_the_start_creates_nothing() -> None:
     life = Life({"suspend": True})
     life.reconcile()
     assert (life.names("Job"), life.names("Service"), life.status["phase"]) == ([], [], "Suspended")
@@ -98,7 +98,7 @@ def test_suspended_from_its_beginning() -> None:
     assert life.status["attempt"] == 0
 
 
-def test_a_finished_job_is_never_run_again() -> None:
+def test_finished_job_edited_is_never_run_again() -> None:
     life = Life(SMALL).run()
     life.api.run_pods("Succeeded", exit_code=0)
     life.reconcile()
@@ -110,7 +110,7 @@ def test_a_finished_job_is_never_run_again() -> None:
     assert (life.status["phase"], life.reconcile()) == ("Succeeded", 0)
 
 
-def test_the_queue_comes_later_and_may_go() -> None:
+def test_queue_created_later_starts_and_deleted_keeps() -> None:
     life = Life(queued=False)
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueNotFound")
@@ -129,7 +129,7 @@ def test_the_queue_comes_later_and_may_go() -> None:
     assert life.names("Job") == []
 
 
-def test_kai_that_is_not_installed() -> None:
+def test_gang_without_kai_waits_for_its_installation() -> None:
     life = Life({}, {"scheduling.scheduler": "kai-scheduler"})
     life.reconcile()
     assert life.requeue_after == SCHEDULER_SECONDS, "the news of its installation may come too early"
@@ -148,7 +148,7 @@ def test_kai_that_is_not_installed() -> None:
     assert life.names("PodGroup") == []
 
 
-def test_a_claim_that_is_not_there_is_waited_for() -> None:
+def test_missing_claim_delays_the_job() -> None:
     data = {"storage.datasets": {"enabled": True, "existingClaim": "data", "mountPath": "/data"}}
     life = Life({}, data)
     life.reconcile()
@@ -161,7 +161,7 @@ def test_a_claim_that_is_not_there_is_waited_for() -> None:
     assert life.status["phase"] == "Running"
 
 
-def test_a_name_that_somebody_else_has_is_looked_for_again() -> None:
+def test_taken_name_delays_the_job() -> None:
     life = Life()
     theirs = {"kind": "Service", "metadata": {"name": "vit", "namespace": "team"}, "spec": {}}
     life.api.create(theirs)
@@ -170,7 +170,7 @@ def test_a_name_that_somebody_else_has_is_looked_for_again() -> None:
     assert life.requeue_after == POLL_SECONDS
 
 
-def test_a_queue_that_leaves_begins_nothing_and_keeps_what_runs() -> None:
+def test_queue_being_deleted_starts_nothing_keeps_running() -> None:
     running, waiting = Life().run(), Life({"suspend": True})
     waiting.reconcile()
     for life in (running, waiting):
@@ -186,13 +186,13 @@ def test_a_queue_that_leaves_begins_nothing_and_keeps_what_runs() -> None:
     assert (running.status["phase"], running.status["restarts"]) == ("Running", 1)
 
 
-def test_a_rendezvous_that_is_another_than_asked_for_is_reported() -> None:
+def test_rendezvous_without_endpoint_is_substituted() -> None:
     life = Life({"distributed": {"rdzvBackend": "etcd-v2"}}).run()
     assert life.condition(n.RENDEZVOUS_SUBSTITUTED) == ("True", "NoEndpoint")
     assert Life().run().condition(n.RENDEZVOUS_SUBSTITUTED)[0] == "False"
 
 
-def test_deadline_from_the_first_start_and_over_suspensions() -> None:
+def test_deadline_counts_from_first_start_over_suspensions() -> None:
     life = Life({"activeDeadlineSeconds": 100})
     life.api.now += 500
     life.run()
@@ -206,7 +206,7 @@ def test_deadline_from_the_first_start_and_over_suspensions() -> None:
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_a_deadline_ends_running_workers() -> None:
+def test_deadline_passed_ends_running_workers() -> None:
     life = Life({"activeDeadlineSeconds": 100}).run()
     life.api.now += 100
     life.reconcile()
@@ -214,7 +214,7 @@ def test_a_deadline_ends_running_workers() -> None:
     assert life.names("Pod") == life.names("Job") == []
 
 
-def test_time_to_live_removes_the_job_and_all_but_retained_claims() -> None:
+def test_ttl_passed_deletes_all_but_retained_claims() -> None:
     keep = {
         "storage.workspace": {"enabled": True, "size": "1Gi"},
         "storage.checkpoints": {"enabled": True, "size": "1Gi"},
@@ -233,7 +233,7 @@ def test_time_to_live_removes_the_job_and_all_but_retained_claims() -> None:
     assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
 
 
-def test_no_time_to_live_is_for_ever() -> None:
+def test_ttl_unset_keeps_the_job() -> None:
     life = Life(SMALL).run()
     life.api.run_pods("Succeeded", exit_code=0)
     life.api.now += 10**9
@@ -242,7 +242,7 @@ def test_no_time_to_live_is_for_ever() -> None:
     assert life.status["phase"] == "Succeeded"
 
 
-def test_another_size_is_another_attempt_that_costs_nothing() -> None:
+def test_resize_starts_an_attempt_without_a_restart() -> None:
     life = Life({"numNodes": 2, "maxRestarts": 0}).run()
     life.api.edit(n.JOB_KIND, "vit", numNodes=4)
     life.reconcile()
@@ -257,7 +257,7 @@ def test_another_size_is_another_attempt_that_costs_nothing() -> None:
     assert "Resized" in life.api.events
 
 
-def test_a_size_that_cannot_be_leaves_what_runs() -> None:
+def test_resize_to_an_invalid_size_keeps_the_workers() -> None:
     life = Life({"numNodes": 2}).run()
     life.api.edit(n.JOB_KIND, "vit", numNodes=1)
     life.reconcile()
@@ -266,7 +266,7 @@ def test_a_size_that_cannot_be_leaves_what_runs() -> None:
     assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
 
 
-def test_elastic_runs_with_its_fewest() -> None:
+def test_elastic_job_runs_with_its_minimum() -> None:
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}})
     life.reconcile()
     life.api.run_pods("Running", only=0)
@@ -278,7 +278,7 @@ def test_elastic_runs_with_its_fewest() -> None:
     assert life.status["restarts"] == 0
 
 
-def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
+def test_new_workspace_restarts_only_with_restart_on_sync() -> None:
     life = Life({"workspace": SENT}).run()
     assert "vit-sync-0" in life.names("Pod")
     other = {**SENT, "digest": "sha256:" + "b" * 64}
@@ -294,7 +294,7 @@ def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
     assert "vit-sync-0" not in life.names("Pod")
 
 
-def test_sync_of_a_running_job_names_the_archive_on_its_pods() -> None:
+def test_sync_while_running_annotates_the_pods() -> None:
     """Whether it comes from a bucket or not, and through a queue that is gone: the job's spec decides."""
     for url in ("", "s3://own/w/workspaces/team/a.tar.zst"):
         sent = {**SENT, "url": url} if url else SENT

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.life import ELASTIC, TWO, Pooled
 from tests.unit.operator.made import CLUSTER
 from tests.unit.operator.pool import GPU, POOL
-from tests.unit.operator.pooled import ELASTIC, TWO, Pooled
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.nodes import DEADLINE_SECONDS, HOLD_SECONDS, RETRY_SECONDS
@@ -17,7 +17,7 @@ from trainyard.operator.nodes import DEADLINE_SECONDS, HOLD_SECONDS, RETRY_SECON
 pytestmark = pytest.mark.unit
 
 
-def test_machines_are_bought_first_and_the_workers_take_them() -> None:
+def test_nodes_are_launched_before_the_workers() -> None:
     life = Pooled()
     life.reconcile()
     assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
@@ -40,7 +40,7 @@ def test_machines_are_bought_first_and_the_workers_take_them() -> None:
     assert (life.api.bought, life.api.most_held) == (2, 2)
 
 
-def test_machines_that_stand_idle_are_held_before_they_count() -> None:
+def test_idle_nodes_count_when_they_are_held() -> None:
     life = Pooled()
     for name in ("a", "b"):
         life.api.add(name)
@@ -52,7 +52,7 @@ def test_machines_that_stand_idle_are_held_before_they_count() -> None:
     assert life.api.bought == 0
 
 
-def test_a_pool_may_have_several_types_and_zones() -> None:
+def test_pool_with_several_types_and_zones_names_them() -> None:
     life = Pooled()
     life.api.offers |= {
         names.LABEL_ZONE: "us-west-2a,us-west-2b",
@@ -66,7 +66,7 @@ def test_a_pool_may_have_several_types_and_zones() -> None:
     assert life.status["phase"] == "Provisioning"
 
 
-def test_condition_names_instances_that_end_at_launch_and_the_key() -> None:
+def test_terminated_instances_are_reported_with_the_key() -> None:
     life = Pooled()
     life.turn(1)
     assert "NodeClaims starting" in life.status["message"]
@@ -92,9 +92,7 @@ def test_condition_names_instances_that_end_at_launch_and_the_key() -> None:
     ({"metadata__deletionTimestamp": "2026-11-22T10:00:00Z"}, "being deleted"),
     ({"status__allocatable": {"cpu": "96", "memory": "1Ti", GPU: "7"}}, f"7 of 8 {GPU}"),
 ])  # fmt: skip
-def test_a_node_that_can_take_no_worker_does_not_count_even_where_it_is_held(
-    changes: dict[str, Any], why: str
-) -> None:
+def test_unusable_node_does_not_count_even_if_held(changes: dict[str, Any], why: str) -> None:
     life = Pooled()
     for name in ("a", "b"):
         life.api.add(name)
@@ -112,7 +110,7 @@ def test_a_node_that_can_take_no_worker_does_not_count_even_where_it_is_held(
     assert life.status["phase"] == "Provisioning"
 
 
-def test_below_the_minimum_nothing_starts_and_it_is_tried_again_later() -> None:
+def test_capacity_below_minimum_at_deadline_is_tried_again() -> None:
     life = Pooled(limit=2)
     life.api.left = 1
     life.turn(4)
@@ -139,13 +137,13 @@ def test_below_the_minimum_nothing_starts_and_it_is_tried_again_later() -> None:
     assert life.api.events.count(n.REASON_INSUFFICIENT_CAPACITY) == 1
 
 
-def test_an_elastic_job_takes_its_most_at_once() -> None:
+def test_elastic_job_starts_with_its_maximum() -> None:
     life = Pooled(ELASTIC)
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"], life.status["gpus"]) == ("Provisioning", 4, 32)
 
 
-def test_an_elastic_job_with_its_least_holds_for_more_and_begins_with_what_there_is() -> None:
+def test_elastic_job_with_its_minimum_holds_for_more() -> None:
     life = Pooled(ELASTIC, limit=8)
     life.turn(1)
     late = sorted(life.api.claims)[-1]
@@ -169,7 +167,7 @@ def test_an_elastic_job_with_its_least_holds_for_more_and_begins_with_what_there
     assert life.reconcile() == 0
 
 
-def test_an_elastic_job_has_volumes_for_the_nodes_that_it_began_with() -> None:
+def test_elastic_job_has_claims_for_its_nodes() -> None:
     life = Pooled(ELASTIC, {"storage.workspace": {"enabled": True, "size": "1Gi"}}, limit=3)
     life.turn(3)
     life.api.turn()
@@ -179,7 +177,7 @@ def test_an_elastic_job_has_volumes_for_the_nodes_that_it_began_with() -> None:
     assert life.names("PersistentVolumeClaim") == claims
 
 
-def test_a_job_of_fixed_size_is_of_that_size_whatever_its_status_says() -> None:
+def test_fixed_size_ignores_nodes_of_the_status() -> None:
     life = Pooled(TWO, {"storage.workspace": {"enabled": True, "size": "1Gi"}})
     life.turn(3)
     life.api.turn()
@@ -190,7 +188,7 @@ def test_a_job_of_fixed_size_is_of_that_size_whatever_its_status_says() -> None:
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
 
 
-def test_nothing_is_waited_for_where_no_more_can_come() -> None:
+def test_elastic_job_does_not_wait_if_no_more_can_come() -> None:
     life = Pooled(ELASTIC, limit=3)
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 3)
@@ -209,7 +207,7 @@ def test_nothing_is_waited_for_where_no_more_can_come() -> None:
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 3)
 
 
-def test_a_suspended_job_holds_nothing_and_begins_again_when_it_is_resumed() -> None:
+def test_suspended_job_holds_nothing_and_starts_over() -> None:
     life = Pooled()
     life.api.left = 1
     life.turn(2)
@@ -228,7 +226,7 @@ def test_a_suspended_job_holds_nothing_and_begins_again_when_it_is_resumed() -> 
     assert life.status["phase"] == "Provisioning"
 
 
-def test_whatever_else_ends_the_wait_takes_the_placeholders_with_it() -> None:
+def test_wait_ended_otherwise_deletes_the_placeholders() -> None:
     life = Pooled()
     life.reconcile()
     life.api.objects.pop((n.QUEUE_KIND, "research"))
@@ -245,7 +243,7 @@ def test_whatever_else_ends_the_wait_takes_the_placeholders_with_it() -> None:
     assert (life.status["phase"], life.api.placeholders()) == ("Failed", [])
 
 
-def test_a_wait_of_another_size_begins_again_with_its_own_number_of_placeholders() -> None:
+def test_resized_wait_starts_over_with_its_placeholders() -> None:
     life = Pooled({"numGPUs": 16, "numNodes": 4})
     life.api.left = 2
     life.turn(2)
@@ -270,7 +268,7 @@ def test_placeholders_of_another_template_are_replaced() -> None:
     assert len(after) == 2
 
 
-def test_placeholders_that_no_worker_displaces_go() -> None:
+def test_placeholders_without_preemption_are_deleted() -> None:
     life = Pooled()
     life.turn(2)
     assert len(life.api.placeholders()) == 2  # until the workers have their places

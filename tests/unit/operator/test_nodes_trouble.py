@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from launcher.manifests import mark, stamp
+from tests.unit.operator.life import ELASTIC, Pooled
 from tests.unit.operator.made import CLUSTER, DIGEST
 from tests.unit.operator.pool import GPU, POOL, PoolApi
-from tests.unit.operator.pooled import ELASTIC, Pooled
 from trainyard.operator import names as n
 from trainyard.operator.children import LABEL_GPU_NAME, REQUIRED
 from trainyard.operator.nodes import DEADLINE_SECONDS, NODE_START_SECONDS, RETRY_SECONDS
@@ -18,7 +18,7 @@ from trainyard.operator.nodes import DEADLINE_SECONDS, NODE_START_SECONDS, RETRY
 pytestmark = pytest.mark.unit
 
 
-def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
+def test_impossible_job_is_reported_without_placeholders() -> None:
     life = Pooled({"numGPUs": 40}, limit=4)
     life.reconcile()
     assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
@@ -57,7 +57,7 @@ def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
     assert life.api.placeholders() == []
 
 
-def test_a_type_that_can_take_no_worker_is_reported_as_karpenter_tells_it() -> None:
+def test_type_too_small_is_reported_as_by_karpenter() -> None:
     life = Pooled()
     life.reconcile()
     said = "Failed to schedule pod, no instance type has the required offering, requirements=a, resources=b"
@@ -82,7 +82,7 @@ def test_a_type_that_can_take_no_worker_is_reported_as_karpenter_tells_it() -> N
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
 
 
-def test_idle_nodes_with_gpus_of_another_type_hide_nothing_of_what_karpenter_tells() -> None:
+def test_idle_node_of_another_gpu_type_hides_no_verdict() -> None:
     said = "Failed to schedule pod, no instance type met all requirements, requirements=gpu-name In [h100]"
     for gpu_name, reported in (("a10g", n.REASON_CAPACITY_IMPOSSIBLE), ("h100", n.REASON_WAITING_FOR_NODES)):
         life = Pooled({"numGPUs": 8}, {"nodeResources.gpuType": "h100"})
@@ -100,7 +100,7 @@ def test_idle_nodes_with_gpus_of_another_type_hide_nothing_of_what_karpenter_tel
         assert ("gpu-name In [h100]" in life.status["message"]) == left_out
 
 
-def test_idle_nodes_that_the_queues_own_affinity_leaves_out_are_reported() -> None:
+def test_idle_node_excluded_by_affinity_is_reported() -> None:
     fast = {"key": "fast", "operator": "Exists"}
     terms = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [fast]}]}}
     asked = {"scheduling.affinity": {"nodeAffinity": terms}, "nodeResources.gpuType": "h100"}
@@ -111,7 +111,7 @@ def test_idle_nodes_that_the_queues_own_affinity_leaves_out_are_reported() -> No
     assert "1 node: left out by the workers' node affinity" in life.status["message"]
 
 
-def test_a_worker_that_lost_its_machine_may_get_another_one_for_as_long_as_machines_take() -> None:
+def test_worker_without_a_node_restarts_after_the_start_time() -> None:
     life = Pooled()
     life.turn(2)
     life.api.left = 0
@@ -143,7 +143,7 @@ class Quota(PoolApi):
             job.setdefault("status", {}).setdefault("startTime", stamp(self.now))
 
 
-def test_placeholders_that_leave_no_room_in_a_quota_are_given_up_for_the_workers() -> None:
+def test_placeholders_in_a_full_quota_are_deleted() -> None:
     life = Pooled(api=Quota())
     life.turn(3)
     assert life.status["phase"] == "Provisioning"
@@ -158,7 +158,7 @@ def test_placeholders_that_leave_no_room_in_a_quota_are_given_up_for_the_workers
     assert len(life.api.workers()) == 2
 
 
-def test_a_placeholder_that_the_kubelet_did_not_take_holds_nothing() -> None:
+def test_failed_placeholder_holds_nothing() -> None:
     life = Pooled()
     for name in ("a", "b"):
         life.api.add(name)
@@ -171,7 +171,7 @@ def test_a_placeholder_that_the_kubelet_did_not_take_holds_nothing() -> None:
     assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
 
 
-def test_workers_of_another_scheduler_may_wait_as_long_as_it_lets_them() -> None:
+def test_worker_of_another_scheduler_may_wait() -> None:
     life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=replace(CLUSTER, kai=True))
     life.turn(2)
     life.later(5000)
@@ -179,7 +179,7 @@ def test_workers_of_another_scheduler_may_wait_as_long_as_it_lets_them() -> None
     assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
 
 
-def test_an_elastic_job_goes_on_without_the_machine_that_it_lost() -> None:
+def test_elastic_job_continues_without_a_lost_node() -> None:
     life = Pooled(ELASTIC)
     life.turn(2)
     life.api.left = 0
@@ -191,7 +191,7 @@ def test_an_elastic_job_goes_on_without_the_machine_that_it_lost() -> None:
     assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
 
 
-def test_the_next_attempt_waits_for_the_workers_before_and_holds_what_they_have_left() -> None:
+def test_next_attempt_waits_for_earlier_workers() -> None:
     life = Pooled()
     life.turn(3)
     life.api.turn()
@@ -216,7 +216,7 @@ def test_the_next_attempt_waits_for_the_workers_before_and_holds_what_they_have_
     assert (life.api.most_held, life.api.placeholders()) == (2, [])
 
 
-def test_the_jobs_own_deadline_comes_while_it_waits_for_nodes() -> None:
+def test_job_deadline_passes_in_the_wait_for_nodes() -> None:
     life = Pooled({"numGPUs": 16, "activeDeadlineSeconds": DEADLINE_SECONDS + 100})
     life.turn(3)
     life.api.turn()
@@ -234,7 +234,7 @@ def test_the_jobs_own_deadline_comes_while_it_waits_for_nodes() -> None:
     assert "capacity" not in life.status
 
 
-def test_a_worker_that_is_over_takes_no_node_while_it_goes() -> None:
+def test_finished_worker_being_deleted_takes_no_node() -> None:
     life = Pooled()
     life.turn(3)
     life.api.turn()
@@ -247,7 +247,7 @@ def test_a_worker_that_is_over_takes_no_node_while_it_goes() -> None:
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
 
 
-def test_a_machine_that_never_comes_of_use_goes_back() -> None:
+def test_node_that_never_became_usable_is_released() -> None:
     life = Pooled()
     life.turn(1)
     lame = next(iter(life.api.claims))
@@ -275,7 +275,7 @@ def test_a_machine_that_never_comes_of_use_goes_back() -> None:
     assert life.status["phase"] == "Provisioning"
 
 
-def test_a_machine_that_lacks_its_devices_for_a_moment_stays() -> None:
+def test_node_without_devices_for_a_moment_stays() -> None:
     life = Pooled()
     life.api.left = 1
     life.turn(3)
@@ -288,7 +288,7 @@ def test_a_machine_that_lacks_its_devices_for_a_moment_stays() -> None:
     assert list(life.api.claims) == [claim]
 
 
-def test_machines_on_their_way_go_back_with_the_placeholders_unless_somebody_else_waits() -> None:
+def test_nodes_starting_are_released_unless_others_wait() -> None:
     for others in (False, True):
         life = Pooled()
         life.turn(1)
@@ -308,7 +308,7 @@ def test_machines_on_their_way_go_back_with_the_placeholders_unless_somebody_els
 
 
 @pytest.mark.parametrize("owners", [[], ["theirs"], ["vit", "theirs"]])
-def test_node_claims_of_others_stay_whatever_the_job_says_that_it_needs(owners: list[str]) -> None:
+def test_node_claims_of_others_stay(owners: list[str]) -> None:
     """The job asks for GPUs on a pool that has none, so that each node there seems to lack its devices."""
     life = Pooled({"numGPUs": 1, "overrides": {"nodeResources": {"gpus": 1}}})
     life.turn(1)
@@ -325,7 +325,7 @@ def test_node_claims_of_others_stay_whatever_the_job_says_that_it_needs(owners: 
     assert life.api.claims == theirs
 
 
-def test_no_event_is_a_reason_to_delete_a_node_claim() -> None:
+def test_events_alone_delete_no_node_claim() -> None:
     life = Pooled()
     life.turn(1)
     own = dict(life.api.claims)
@@ -338,14 +338,14 @@ def test_no_event_is_a_reason_to_delete_a_node_claim() -> None:
     assert own
 
 
-def test_the_workspace_can_be_sent_while_nodes_are_waited_for() -> None:
+def test_workspace_can_be_sent_in_the_wait_for_nodes() -> None:
     life = Pooled({"workspace": {"digest": DIGEST, "sizeBytes": 3}})
     life.reconcile()
     assert "vit-sync-0" in life.names("Pod")
     assert life.names("Service") == ["vit"]
 
 
-def test_a_clock_that_is_set_back_prolongs_nothing() -> None:
+def test_clock_set_back_prolongs_nothing() -> None:
     life = Pooled()
     life.api.left = 0
     life.turn(1)
@@ -359,7 +359,7 @@ def test_a_clock_that_is_set_back_prolongs_nothing() -> None:
     assert (life.requeue_after or 0) <= 1.2 * RETRY_SECONDS
 
 
-def test_a_name_that_another_has_is_reported() -> None:
+def test_placeholder_name_taken_is_reported() -> None:
     life = Pooled()
     theirs = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vit-hold-0", "labels": {}}, "spec": {}}
     life.api.create(theirs)

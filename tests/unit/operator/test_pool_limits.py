@@ -10,9 +10,9 @@ import pytest
 from components.documents.pool import pool_annotations
 from launcher import observe
 from tests.unit.components.pools import pool as stack_pool
+from tests.unit.operator.life import POOLED, Pooled
 from tests.unit.operator.made import CLUSTER, attempt_spec, queue
 from tests.unit.operator.pool import POOL, PoolApi
-from tests.unit.operator.pooled import POOLED, Pooled
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status
@@ -32,7 +32,7 @@ CPU = {"nodeResources.gpus": 0, "nodeResources.cpus": "96", "nodeResources.memor
 PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
 
 
-def test_more_workers_than_nodes_are_refused_at_once() -> None:
+def test_more_workers_than_nodes_are_refused() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     life.api.annotations = NODE
     life.turn(3)
@@ -42,7 +42,7 @@ def test_more_workers_than_nodes_are_refused_at_once() -> None:
     assert (life.names("Pod"), life.api.bought) == ([], 0)
 
 
-def test_nodes_that_are_there_show_what_a_pool_can_have() -> None:
+def test_present_node_gives_the_limit_of_its_pool() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     life.api.add("one")
     life.reconcile()
@@ -56,7 +56,7 @@ def test_nodes_that_are_there_show_what_a_pool_can_have() -> None:
     )
 
 
-def test_queue_remembers_what_a_node_has() -> None:
+def test_queue_status_keeps_the_resources_of_a_node() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     kept = pool_status(POOL, observed(life.api, "one"), None)
     assert kept["maxNodes"] == 4
@@ -74,7 +74,7 @@ def observed(api: PoolApi, *nodes: str) -> observe.Observation:
 
 
 @pytest.mark.parametrize("resource", [("memory", "2Ti"), ("cpus", "98")])
-def test_worker_larger_than_every_node_is_refused_at_once(resource: tuple[str, str]) -> None:
+def test_worker_larger_than_every_node_is_refused(resource: tuple[str, str]) -> None:
     life = Pooled({"numGPUs": 8}, {f"nodeResources.{resource[0]}": resource[1]})
     life.api.annotations = NODE
     life.turn(2)
@@ -83,7 +83,7 @@ def test_worker_larger_than_every_node_is_refused_at_once(resource: tuple[str, s
     assert life.api.bought == 0
 
 
-def test_pool_whose_type_is_gone_is_reported() -> None:
+def test_pool_without_types_is_reported() -> None:
     life = Pooled({"numGPUs": 8})
     life.reconcile()
     life.api.warn(
@@ -94,7 +94,7 @@ def test_pool_whose_type_is_gone_is_reported() -> None:
     assert f"pool {POOL} has no available instance type" in life.status["message"]
 
 
-def test_queue_status_has_all_that_submit_goes_by() -> None:
+def test_queue_status_has_what_submit_checks() -> None:
     life = Pooled({"numGPUs": 8}, PART)
     life.api.annotations = NODE
     life.api.taints.append({"key": "team", "value": "a", "effect": "NoSchedule"})
@@ -109,7 +109,7 @@ def test_queue_status_has_all_that_submit_goes_by() -> None:
     assert pool_rejection_reason(status, attempt_spec({"numGPUs": 1}, {**POOLED, **PART, **bears}), 0.0) == ""
 
 
-def test_pool_whose_reservation_is_gone_is_reported_and_waited_for() -> None:
+def test_pool_without_reservation_is_waited_for() -> None:
     life = Pooled({"numGPUs": 16})
     life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
     life.api.reservations = []
@@ -145,7 +145,7 @@ def test_nodes_of_an_ended_reservation_take_workers() -> None:
         ({}, "False", None),
     ],
 )
-def test_only_pools_of_reserved_capacity_are_bound(
+def test_reservations_bind_only_pools_of_reserved_capacity(
     changes: dict[str, Any], ready: str, found: int | None
 ) -> None:
     bought = {"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["reserved"], **changes}
@@ -168,7 +168,7 @@ def test_only_pools_of_reserved_capacity_are_bound(
         (CPU, {"nodes": "2"}, "2 nodes, which is 2 nodes"),
     ],
 )
-def test_limits_of_all_that_a_worker_asks_for_count(
+def test_limits_of_each_requested_resource_count(
     of_queue: dict[str, Any], limits: dict[str, str], said: str
 ) -> None:
     life = Pooled({"numGPUs": 0, "numNodes": 3}, of_queue)
@@ -183,7 +183,7 @@ def test_limits_of_all_that_a_worker_asks_for_count(
     assert said in pool_rejection_reason(status, job, 0.0)
 
 
-def test_elastic_job_whose_minimum_fits_begins_with_what_there_can_be() -> None:
+def test_elastic_job_starts_within_the_limit() -> None:
     asked = {"numGPUs": 9, "elastic": {"minNodes": 4, "maxNodes": 9}}
     life = Pooled(asked, PART)
     life.api.annotations = NODE
@@ -196,7 +196,7 @@ def test_elastic_job_whose_minimum_fits_begins_with_what_there_can_be() -> None:
 
 
 @pytest.mark.parametrize(("exists", "ready"), [(True, "True"), (False, "False")])
-def test_queue_says_what_its_pool_is(exists: bool, ready: str) -> None:
+def test_queue_reports_its_pool(exists: bool, ready: str) -> None:
     api, made = PoolApi(), queue(POOLED)
     made["metadata"]["namespace"] = "team"
     api.exists, api.annotations = exists, NODE
@@ -208,7 +208,7 @@ def test_queue_says_what_its_pool_is(exists: bool, ready: str) -> None:
     assert decision.requeue_after is not None
 
 
-def test_stack_says_what_a_node_of_its_pool_has() -> None:
+def test_stack_declares_the_resources_of_a_node() -> None:
     made = stack_pool()
     item: dict[str, Any] = {"metadata": {"annotations": pool_annotations(made)}, "spec": {}}
     found = observe.node_pool(item)

@@ -62,7 +62,7 @@ def reserve(api: FakeApi) -> None:
     api.put(NODE_CLASS, {"metadata": {"name": "p5"}, "status": ready})
 
 
-def held(api: FakeApi) -> list[str]:
+def placeholder_names(api: FakeApi) -> list[str]:
     return [
         path
         for path, item in api.objects.items()
@@ -88,7 +88,7 @@ def place(api: FakeApi, path: str, node: str) -> None:
 
 def buy(api: FakeApi) -> None:
     """Karpenter buys a machine for every placeholder, and the scheduler puts it there."""
-    for path in held(api):
+    for path in placeholder_names(api):
         name = f"node-{path[-1]}"
         idle(api, name)
         place(api, path, name)
@@ -97,7 +97,7 @@ def buy(api: FakeApi) -> None:
 def displace(api: FakeApi) -> None:
     """The workers come, and take the placeholders' places."""
     workers(api, "Running")
-    for path in held(api):
+    for path in placeholder_names(api):
         api.remove(path)
 
 
@@ -112,11 +112,11 @@ def reads(api: FakeApi) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_job_begins_with_the_nodes_that_it_holds(api: FakeApi) -> None:
+def test_job_starts_with_the_nodes_that_it_holds(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
     assert (phase(api), api.objects[JOB]["status"]["reason"]) == ("Pending", n.REASON_WAITING_FOR_NODES)
-    assert held(api) == [f"{PODS}/vit-hold-0", f"{PODS}/vit-hold-1"]
+    assert placeholder_names(api) == [f"{PODS}/vit-hold-0", f"{PODS}/vit-hold-1"]
     assert ATTEMPT not in api.objects
     settle(Mortal(api))  # that its placeholders wait is news
     requeue_after = Mortal(api)
@@ -129,10 +129,10 @@ def test_a_job_begins_with_the_nodes_that_it_holds(api: FakeApi) -> None:
     displace(api)
     settle(Mortal(api))
     assert phase(api) == n.PHASE_RUNNING
-    assert held(api) == []
+    assert placeholder_names(api) == []
 
 
-def test_of_two_jobs_that_see_the_same_idle_nodes_one_begins(api: FakeApi) -> None:
+def test_two_jobs_with_the_same_idle_nodes_one_starts(api: FakeApi) -> None:
     pooled(api)
     for name in ("a", "b"):
         idle(api, name)
@@ -140,18 +140,18 @@ def test_of_two_jobs_that_see_the_same_idle_nodes_one_begins(api: FakeApi) -> No
     meta = {key: value for key, value in item["metadata"].items() if key != "uid"}
     api.put(second, {**item, "metadata": {**meta, "name": "other"}})
 
-    def look() -> None:
+    def reconcile_both() -> None:
         objects = Mortal(api)
         reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
         for name in ("other", "vit"):
             reconciler.job("team", name)
 
-    look()
-    assert len(held(api)) == 4
+    reconcile_both()
+    assert len(placeholder_names(api)) == 4
     for path, node in ((f"{PODS}/vit-hold-0", "a"), (f"{PODS}/vit-hold-1", "b")):  # the scheduler's choice
         place(api, path, node)
     for _ in range(3):
-        look()
+        reconcile_both()
     reported = api.objects[second]["status"]
     assert phase(api) == n.PHASE_PROVISIONING
     assert (reported["phase"], reported["reason"]) == ("Pending", n.REASON_WAITING_FOR_NODES)
@@ -161,7 +161,7 @@ def test_of_two_jobs_that_see_the_same_idle_nodes_one_begins(api: FakeApi) -> No
     )
 
 
-def test_a_pool_is_read_for_jobs_that_wait_for_it_alone(api: FakeApi) -> None:
+def test_pool_is_read_only_for_jobs_that_wait(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
     assert {path for path, _ in reads(api)} == READ_OF_A_POOL
@@ -177,7 +177,7 @@ def test_a_pool_is_read_for_jobs_that_wait_for_it_alone(api: FakeApi) -> None:
         assert reads(api) == []
 
 
-def test_reservations_of_a_pool_are_read_with_it(api: FakeApi) -> None:
+def test_pool_is_read_with_its_reservations(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
     read = {path for _, path, _ in api.requests}
@@ -185,31 +185,31 @@ def test_reservations_of_a_pool_are_read_with_it(api: FakeApi) -> None:
     reserve(api)
     settle(Mortal(api))
     assert api.objects[JOB]["status"]["reason"] == n.REASON_CAPACITY_IMPOSSIBLE
-    assert held(api) == []
+    assert placeholder_names(api) == []
     Reconciler(objects := Mortal(api), ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).queue(
         "team", "h100"
     )
     assert api.objects[QUEUE]["status"]["pool"]["reservations"] == 0
 
 
-def test_a_job_that_is_suspended_reads_no_pool(api: FakeApi) -> None:
+def test_suspended_job_reads_no_pool(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
     item = api.objects[JOB]
     api.put(JOB, {**item, "spec": {**item["spec"], "suspend": True}})
     reads(api)
     settle(Mortal(api))
-    assert (phase(api), held(api), reads(api)) == (n.PHASE_SUSPENDED, [], [])
+    assert (phase(api), placeholder_names(api), reads(api)) == (n.PHASE_SUSPENDED, [], [])
 
 
-def test_nothing_of_pools_is_read_for_a_queue_without_one(api: FakeApi) -> None:
+def test_queue_without_pool_reads_none(api: FakeApi) -> None:
     stage(api)
     settle(Mortal(api))
     assert phase(api) == n.PHASE_PROVISIONING
     assert reads(api) == []
 
 
-def test_of_a_pool_that_is_not_there_nothing_else_is_read(api: FakeApi) -> None:
+def test_missing_pool_reads_nothing_else(api: FakeApi) -> None:
     pooled(api)
     api.remove(POOL)
     objects = Mortal(api)
@@ -224,7 +224,7 @@ def test_of_a_pool_that_is_not_there_nothing_else_is_read(api: FakeApi) -> None:
     assert api.objects[JOB]["status"]["reason"] == n.REASON_PRIORITY_CLASS_NOT_FOUND
 
 
-def test_a_placeholder_that_is_not_taken_is_reported_and_tried_again(api: FakeApi) -> None:
+def test_refused_placeholder_is_reported_and_repeated(api: FakeApi) -> None:
     """A quota of the namespace, for instance."""
     pooled(api)
     api.refused = {("POST", PODS)}
@@ -240,7 +240,7 @@ def test_a_placeholder_that_is_not_taken_is_reported_and_tried_again(api: FakeAp
     assert api.objects[JOB]["metadata"]["resourceVersion"] == version
     api.refused = set()
     settle(Mortal(api))
-    assert len(held(api)) == 2
+    assert len(placeholder_names(api)) == 2
     # Anything else that is refused is nothing to wait for.
     api.refused = {("POST", ATTEMPT.rpartition("/")[0])}
     buy(api)
@@ -248,7 +248,7 @@ def test_a_placeholder_that_is_not_taken_is_reported_and_tried_again(api: FakeAp
         settle(Mortal(api))
 
 
-def test_jobs_that_wait_share_what_is_read_and_pace_themselves(api: FakeApi) -> None:
+def test_waiting_jobs_share_reads_and_pace_themselves(api: FakeApi) -> None:
     pooled(api)
     for number in range(20):
         item = api.objects[JOB]
@@ -269,7 +269,7 @@ def test_jobs_that_wait_share_what_is_read_and_pace_themselves(api: FakeApi) -> 
     assert reconciler.job("team", "job-4") == 19 / PollPacer.READS_PER_SECOND
 
 
-def test_only_jobs_that_look_often_slow_each_other_and_never_without_end() -> None:
+def test_pacer_slows_only_frequent_jobs_within_a_limit() -> None:
     pace = PollPacer()
     assert [pace.pace("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
     assert pace.pace("running", 1.0) == 1.0
@@ -283,7 +283,7 @@ def test_only_jobs_that_look_often_slow_each_other_and_never_without_end() -> No
     assert pace.pace("0", 0.2, waits=True) == 30
 
 
-def test_a_list_is_kept_for_its_time_and_not_longer(api: FakeApi) -> None:
+def test_list_is_cached_for_its_time(api: FakeApi) -> None:
     pooled(api)
     clock = [0.0]
     read = PoolReader(Mortal(api), clock=lambda: clock[0])
@@ -300,7 +300,7 @@ def test_a_list_is_kept_for_its_time_and_not_longer(api: FakeApi) -> None:
     assert not read.placeholders()
 
 
-def test_node_claim_names_each_listed_node_that_registers_between_the_lists(api: FakeApi) -> None:
+def test_node_claim_names_each_listed_node(api: FakeApi) -> None:
     pooled(api)
     meta = {"name": "p5-1", "labels": {names.LABEL_NODEPOOL: "p5"}}
     asked: list[str] = []
@@ -319,7 +319,7 @@ def test_node_claim_names_each_listed_node_that_registers_between_the_lists(api:
     assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
 
 
-def test_karpenters_word_on_a_placeholder_is_heard_and_nobody_elses(api: FakeApi) -> None:
+def test_event_of_karpenter_counts_and_no_other(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
     event = {
@@ -336,10 +336,10 @@ def test_karpenters_word_on_a_placeholder_is_heard_and_nobody_elses(api: FakeApi
     api.put(f"{EVENTS}/e", {**event, "source": {"component": "karpenter"}})
     settle(Mortal(api))
     assert api.objects[JOB]["status"]["reason"] == n.REASON_CAPACITY_IMPOSSIBLE
-    assert held(api) == []
+    assert placeholder_names(api) == []
 
 
-def test_machines_that_are_not_waited_for_any_more_go_back(api: FakeApi) -> None:
+def test_unneeded_nodes_are_released(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
     meta = {
@@ -352,7 +352,7 @@ def test_machines_that_are_not_waited_for_any_more_go_back(api: FakeApi) -> None
     later = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 1200)
     later.job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_INSUFFICIENT_CAPACITY
-    assert (api.names(CLAIMS), held(api)) == ([], [])
+    assert (api.names(CLAIMS), placeholder_names(api)) == ([], [])
     assert later.job("team", "vit") is not None
     assert reads(api)  # a pause asks little, and asks seldom
 
@@ -369,7 +369,7 @@ def whole(api: FakeApi, kill: int, *, after: bool) -> int:
         except Killed:
             settle(Mortal(api))
         written += objects.writes
-        assert len(held(api)) <= 2
+        assert len(placeholder_names(api)) <= 2
     return written
 
 

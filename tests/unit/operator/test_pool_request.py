@@ -28,7 +28,7 @@ def placeholder(
     return build_placeholder(made, build_request(made, pool), 1, "1-0")
 
 
-def test_a_placeholder_says_what_it_is_whose_it_is_and_gives_way() -> None:
+def test_placeholder_has_labels_owner_and_low_priority() -> None:
     made = placeholder()
     meta, spec = made["metadata"], made["spec"]
     assert (meta["name"], meta["namespace"]) == ("vit-hold-1", "team")
@@ -68,16 +68,14 @@ def test_a_placeholder_says_what_it_is_whose_it_is_and_gives_way() -> None:
         {"name": "beside", "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}},
     ]}}}),
 ])  # fmt: skip
-def test_a_placeholder_asks_for_what_a_worker_pod_does(
-    of_job: dict[str, Any], of_queue: dict[str, Any]
-) -> None:
+def test_placeholder_requests_what_a_worker_does(of_job: dict[str, Any], of_queue: dict[str, Any]) -> None:
     worker = observe.effective_requests(pod(of_job, {**POOLED, **of_queue})["spec"])
     asked = placeholder(of_job, of_queue)["spec"]["containers"][0]["resources"]
     assert asked["requests"] == asked["limits"]
     assert {name: quantity.parse(text) for name, text in asked["requests"].items()} == worker
 
 
-def test_a_placeholder_may_be_where_a_worker_may_be_each_on_a_node_of_its_own() -> None:
+def test_placeholder_is_placed_as_a_worker_one_per_node() -> None:
     asked: dict[str, Any] = {
         "nodeResources.gpuType": "h100",
         "scheduling.nodeSelector": {"a": "b"},
@@ -99,14 +97,14 @@ def test_a_placeholder_may_be_where_a_worker_may_be_each_on_a_node_of_its_own() 
     assert keys[:2] == ["team", "nvidia.com/gpu"]
 
 
-def test_a_placeholder_gets_its_image_as_a_worker_does() -> None:
+def test_placeholder_has_the_pull_secrets() -> None:
     secrets = [{"name": "registry"}]
     spec = placeholder({}, {"podTemplate.spec": {"imagePullSecrets": secrets}})["spec"]
     assert spec["imagePullSecrets"] == secrets
     assert "imagePullSecrets" not in placeholder()["spec"]
 
 
-def test_the_digest_of_a_placeholder_is_that_of_its_spec() -> None:
+def test_placeholder_digest_is_that_of_its_spec() -> None:
     def made_of(**options: Any) -> str:
         return str(placeholder(**options)["metadata"]["annotations"][n.ANNOTATION_MADE_OF])
 
@@ -116,7 +114,7 @@ def test_the_digest_of_a_placeholder_is_that_of_its_spec() -> None:
     assert made_of() != made_of(of_queue={"podTemplate.spec": {"imagePullSecrets": [{"name": "a"}]}})
 
 
-def test_the_request_is_of_the_jobs_own_numbers() -> None:
+def test_request_has_the_numbers_of_the_job() -> None:
     made = attempt_spec({"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}, POOLED)
     offers = {names.LABEL_INSTANCE_TYPE: ("p5.48xlarge",), names.LABEL_ZONE: ("us-west-2b",)}
     request = build_request(made, observe.NodePool(limits={}, ready=True, problem="", offers=offers))
@@ -135,7 +133,7 @@ def test_the_request_is_of_the_jobs_own_numbers() -> None:
 @pytest.mark.parametrize("resources", [
     {"requests": {"cpu": "lots"}}, {"requests": {"cpu": {}}}, {"limits": {"memory": "-1"}},
 ])  # fmt: skip
-def test_a_template_that_asks_for_no_amount_is_reported(resources: dict[str, Any]) -> None:
+def test_request_of_an_invalid_amount_raises(resources: dict[str, Any]) -> None:
     template = {"spec": {"containers": [{"name": "beside", "resources": resources}]}}
     with pytest.raises(Unreadable, match=r"podTemplate\.spec asks for what is no amount"):
         build_request(attempt_spec({}, {**POOLED, "podTemplate": template}), POOL)
@@ -149,7 +147,9 @@ def test_a_template_that_asks_for_no_amount_is_reported(resources: dict[str, Any
     ([{"key": "team", "value": "b"}, {"key": "old"}], ["team=a:NoSchedule"]),
     ([{"key": "team", "operator": "Exists", "effect": "NoExecute"}, {"key": "old"}], ["team=a:NoSchedule"]),
 ])  # fmt: skip
-def test_the_pools_own_taints(tolerations: list[dict[str, Any]], refused: list[str]) -> None:
+def test_taints_of_the_pool_are_tolerated_or_reported(
+    tolerations: list[dict[str, Any]], refused: list[str]
+) -> None:
     taints = [
         {"key": "team", "value": "a", "effect": "NoSchedule"},
         {"key": "old", "effect": "NoExecute"},

@@ -66,7 +66,7 @@ class Pooled(World):
             return None
         fresh = self.api.observation()
         lagging, self.lagging = self.lagging or fresh, fresh
-        return *given, lagging, fresh, self.api.held_by_placeholders()
+        return *given, lagging, fresh, self.api.nodes_of_placeholders()
 
     def reconcile(self, seen: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
         given = seen or self.seen()
@@ -177,7 +177,7 @@ HAPPENINGS = [
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
-def test_whatever_happens_to_the_pool(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_with_random_faults_ends_every_job(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_world, "HAPPENINGS", HAPPENINGS)
     starts: list[tuple[int, int]] = []
     for seed in range(part * 20, part * 20 + 20):

@@ -1,4 +1,4 @@
-"""The life of a TorchrunQueue, decision by decision, on a small API server."""
+"""The life of a TorchrunQueue, plan by plan, on a small API server: KAI's queue, the dry run, the status."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.api import Crash
-from tests.unit.operator.made import CLUSTER, queue
+from tests.unit.operator.life import Life as JobLife
+from tests.unit.operator.made import CLUSTER, DIGEST, queue
 from tests.unit.operator.queue_life import KAI, NAMED, Life
+from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
-from trainyard.operator.queue import reconcile_queue
+from trainyard.operator.queue import build_trial_pod, reconcile_queue
 
 pytestmark = pytest.mark.unit
 
 
-def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
+def test_kai_queue_follows_the_finalizer_and_the_queue() -> None:
     life = Life(NAMED)
     life.reconcile()
     assert life.kai == ["gpu"]
@@ -36,7 +38,7 @@ def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
     assert life.api.objects == {}
 
 
-def test_what_becomes_of_kais_queue_is_looked_for_where_nothing_is_heard_of_it() -> None:
+def test_kai_queue_without_a_watch_is_polled() -> None:
     """KAI's kinds may have just come, and the watch of them may not stand yet."""
     item = queue(NAMED)
     item["metadata"] |= {"namespace": "team", "uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
@@ -53,7 +55,7 @@ def test_what_becomes_of_kais_queue_is_looked_for_where_nothing_is_heard_of_it()
     assert (len(gone.deletions), gone.requeue_after) == (1, POLL_SECONDS)
 
 
-def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
+def test_kai_queue_after_a_crash_is_not_left_behind() -> None:
     for last in range(12):
         life = Life(NAMED)
         life.api.crash_after(last)
@@ -70,7 +72,7 @@ def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
 
 
 @pytest.mark.parametrize("changes", [NAMED, None], ids=["with a queue of KAI", "without"])
-def test_a_finalizer_that_came_with_the_queue_is_taken_away_and_anothers_stays(
+def test_finalizer_set_by_the_user_is_removed_others_stay(
     changes: dict[str, Any] | None,
 ) -> None:
     life = Life(changes)
@@ -83,14 +85,14 @@ def test_a_finalizer_that_came_with_the_queue_is_taken_away_and_anothers_stays(
     assert (life.kai, life.finalizers) == ([], ["a/theirs"])
 
 
-def test_anothers_finalizer_stays_beside_its_own() -> None:
+def test_finalizer_is_added_after_others() -> None:
     life = Life(NAMED)
     life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = ["a/theirs"]
     life.reconcile()
     assert life.finalizers == ["a/theirs", n.QUEUE_FINALIZER]
 
 
-def test_without_a_kai_queue_there_is_no_finalizer() -> None:
+def test_queue_without_kai_queue_has_no_finalizer() -> None:
     life = Life()
     life.reconcile()
     assert (life.kai, life.finalizers) == ([], [])
@@ -100,7 +102,7 @@ def test_without_a_kai_queue_there_is_no_finalizer() -> None:
     assert life.api.objects == {}
 
 
-def test_kai_that_is_not_installed_is_reported() -> None:
+def test_queue_without_kai_reports_it() -> None:
     life = Life(NAMED)
     life.cluster = CLUSTER
     life.reconcile()
@@ -116,7 +118,7 @@ def test_kai_that_is_not_installed_is_reported() -> None:
     assert (n.QUEUE_KIND, "research") not in life.api.objects
 
 
-def test_a_queue_of_kai_that_is_somebody_elses_is_used_and_never_removed() -> None:
+def test_kai_queue_of_others_is_used_and_kept() -> None:
     life = Life(NAMED)
     theirs = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "gpu"}, "spec": {}}
     life.api.create(theirs)
@@ -129,7 +131,7 @@ def test_a_queue_of_kai_that_is_somebody_elses_is_used_and_never_removed() -> No
     assert life.kai == ["gpu"]
 
 
-def test_another_name_moves_it_and_another_parent_changes_it() -> None:
+def test_kai_queue_renamed_moves_and_parent_is_patched() -> None:
     life = Life(NAMED)
     life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", parentKaiQueue="org")
@@ -145,16 +147,14 @@ def test_another_name_moves_it_and_another_parent_changes_it() -> None:
     assert (life.kai, life.finalizers) == ([], [])
 
 
-def test_a_parent_that_is_not_there_is_reported_and_looked_for_again() -> None:
+def test_missing_parent_is_reported_and_polled() -> None:
     life = Life({**NAMED, "parentKaiQueue": "other"})
     life.reconcile()
     assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "other"
     assert life.condition(n.KAI_QUEUE_READY) == ("False", "ParentQueueNotFound")
     assert life.condition(n.READY) == ("False", "ParentQueueNotFound")
     assert life.requeue_after == POLL_SECONDS
-    conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
-    message = next(each["message"] for each in conditions if each["type"] == n.READY)
-    assert message.startswith("gpu is below other, and KAI Scheduler has no queue of that name")
+    assert life.message().startswith("gpu is below other, and KAI Scheduler has no queue of that name")
     # One further up is as needed.
     life.cluster = replace(KAI, kai_queues={"other": KaiQueue(parent="top")})
     life.reconcile()
@@ -164,7 +164,7 @@ def test_a_parent_that_is_not_there_is_reported_and_looked_for_again() -> None:
     assert (life.condition(n.READY), life.requeue_after) == (("True", "Ready"), None)
 
 
-def test_a_queue_of_kai_stays_for_the_gangs_in_it() -> None:
+def test_kai_queue_with_gangs_stays() -> None:
     life = Life(NAMED)
     life.reconcile()
     gang = {"kind": "PodGroup", "metadata": {"name": "vit-0", "namespace": "team"}, "spec": {"queue": "gpu"}}
@@ -183,7 +183,7 @@ def test_a_queue_of_kai_stays_for_the_gangs_in_it() -> None:
     assert (n.QUEUE_KIND, "research") not in life.api.objects
 
 
-def test_a_queue_of_kai_stays_for_the_queues_below_it_whoevers_they_are() -> None:
+def test_kai_queue_with_queues_below_stays() -> None:
     life = Life(NAMED)
     life.reconcile()
     below = [
@@ -197,16 +197,14 @@ def test_a_queue_of_kai_stays_for_the_queues_below_it_whoevers_they_are() -> Non
     life.api.delete(n.QUEUE_KIND, "research")
     life.reconcile()
     assert life.kai == ["gpu", "other"]
-    conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
-    message = next(each["message"] for each in conditions if each["type"] == n.READY)
     left = "Queue team-a, Queue team-b, Queue team-c and 1 more"
-    assert message == f"is deleted when nothing is left in KAI's queue gpu: {left}"
+    assert life.message() == f"is deleted when nothing is left in KAI's queue gpu: {left}"
     life.others = life.others[4:]
     life.reconcile()
     assert life.api.objects == {}
 
 
-def test_of_its_own_queues_of_kai_the_lower_one_goes_first() -> None:
+def test_kai_queues_of_one_owner_are_deleted_bottom_up() -> None:
     life = Life(NAMED)
     life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="low", parentKaiQueue="gpu")
@@ -225,7 +223,7 @@ def test_of_its_own_queues_of_kai_the_lower_one_goes_first() -> None:
     ]
 
 
-def test_what_the_api_server_refuses_is_tried_again() -> None:
+def test_refused_dry_run_is_repeated() -> None:
     life = Life(tried="no PriorityClass with name train was found")
     life.reconcile()
     assert life.requeue_after == POLL_SECONDS
@@ -234,7 +232,7 @@ def test_what_the_api_server_refuses_is_tried_again() -> None:
     assert (life.condition(n.READY)[0], life.requeue_after) == ("True", None)
 
 
-def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
+def test_invalid_spec_deletes_nothing() -> None:
     life = Life(NAMED)
     life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", image=5)
@@ -244,7 +242,7 @@ def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
     assert life.condition(n.READY)[0] == "False"
 
 
-def test_jobs_are_counted_and_nothing_is_written_twice() -> None:
+def test_queue_status_counts_jobs_and_is_written_once() -> None:
     life = Life()
     life.phases = ["Running", "Provisioning", "Pending", "", "Restarting", "Suspended", "Succeeded", "Failed"]
     life.reconcile()
@@ -254,3 +252,158 @@ def test_jobs_are_counted_and_nothing_is_written_twice() -> None:
     decision = reconcile_queue(item, [], "", life.phases, KAI, life.api.now + 60)
     assert decision == type(decision)()
     assert life.api.events == ["Ready"]
+
+
+FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
+
+
+@pytest.mark.parametrize(
+    ("tried", "shown"),
+    [
+        ("", ("True", "Valid")),
+        ("spec.containers[0].x: unknown", ("False", "Refused")),
+        (FULL, ("True", "Valid")),
+        (FULL.replace("exceeded", "failed"), ("False", "Refused")),
+        (None, ("Unknown", "NotTried")),
+    ],
+)
+def test_dry_run_sets_the_condition_of_the_template(tried: str | None, shown: tuple[str, str]) -> None:
+    life = Life(tried=tried)
+    life.reconcile()
+    assert life.condition(n.POD_TEMPLATE_VALID) == shown
+    assert life.condition(n.READY)[0] == shown[0]
+
+
+def test_trial_pod_is_a_worker_of_the_queue() -> None:
+    item = queue(
+        {"podTemplate.spec": {"hostIPC": True}, "storage.datasets": {"enabled": True, "size": "1Gi"}}
+    )
+    item["metadata"]["namespace"] = "team"
+    pod = build_trial_pod(item, CLUSTER)
+    assert pod is not None
+    assert (pod["kind"], pod["metadata"]["namespace"], pod["spec"]["hostIPC"]) == ("Pod", "team", True)
+    assert pod["spec"]["containers"][0]["image"] == "example.com/pytorch:2.9"
+    # A pod outside of a Job has no index.
+    assert "job-completion-index" not in str(pod)
+    assert build_trial_pod(queue({"image": None}), CLUSTER) is None
+
+
+def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
+    own = {
+        "initContainers": [{"name": "prepare", "image": "busybox"}],
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+    }
+    pod = build_trial_pod(
+        queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}}), CLUSTER
+    )
+    assert pod is not None
+    # The template's own come first: in spec.initContainers[0] the API server's answer means what its author means.
+    inits, volumes = pod["spec"]["initContainers"], pod["spec"]["volumes"]
+    assert [each["name"] for each in inits] == ["prepare", "workspace", "workspace-sync"]
+    assert [each["name"] for each in volumes] == ["mine", "workspace", n.ARCHIVE_VOLUME]
+    assert (inits[1]["image"], inits[2]["restartPolicy"]) == (CLUSTER.tools_image, "Always")
+    labels = pod["metadata"]["labels"]
+    assert labels["batch.kubernetes.io/job-name"] == labels["job-name"] == "template-trial-0"
+    assert labels["batch.kubernetes.io/controller-uid"] == labels["controller-uid"]
+    assert (labels["mine"], labels[n.LABEL_JOB]) == ("too", "template-trial")
+
+
+RESERVED_LABELS = (
+    n.LABEL_ATTEMPT, n.LABEL_JOB_UID, n.LABEL_NODE, n.LABEL_KAI_QUEUE, n.LABEL_JOB,
+    names.LABEL_ROLE, "sub.trainyard.dev/x",
+)  # fmt: skip
+RESERVED_ANNOTATIONS = (names.DO_NOT_DISRUPT, n.ANNOTATION_POD_GROUP)
+
+
+@pytest.mark.parametrize(
+    ("template", "error"),
+    [
+        (
+            {"spec": {"initContainers": [{"name": "a"}, {"name": "workspace"}]}},
+            'spec.initContainers[1].name is "workspace", the name of a container',
+        ),
+        (
+            {"spec": {"containers": [{"name": "torchrun"}, {"name": "logs"}]}},
+            'spec.containers[1].name is "logs": a container beside torchrun continues',
+        ),
+        (
+            {"spec": {"schedulerName": "kai-scheduler"}},
+            'spec.schedulerName is "kai-scheduler"; it must be {}.scheduling.scheduler',
+        ),
+        (
+            {"spec": {"priorityClassName": "high"}},
+            'spec.priorityClassName is "high"; it must be {}.scheduling.priorityClassName',
+        ),
+        ({"spec": {"priority": 7}}, "spec.priority is 7; it must be {}.scheduling.priorityClassName"),
+        (
+            {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},
+            "metadata.labels.batch.kubernetes.io/job-name: Kubernetes sets this label",
+        ),
+        *(
+            ({"metadata": {kind: {key: "x"}}}, f"metadata.{kind}.{key}: reserved")
+            for kind, keys in (("labels", RESERVED_LABELS), ("annotations", RESERVED_ANNOTATIONS))
+            for key in keys
+        ),
+    ],
+)
+def test_reserved_field_is_reported_with_its_path(template: dict[str, Any], error: str) -> None:
+    life = Life({**NAMED, "podTemplate": template})
+    life.reconcile()
+    assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
+    assert life.message(n.POD_TEMPLATE_VALID).startswith(f"spec.podTemplate.{error.format('spec')}")
+    # The error does not stop the queue of KAI or jobs.
+    assert life.kai == ["gpu"]
+    JobLife(None, {"podTemplate": template}).run()
+    # The template of a job is refused for the same error, but not for those of its queue.
+    own = {"overrides": {"podTemplate": template}}
+    job = JobLife({**own, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
+    job.reconcile()
+    assert (job.status["phase"], job.status["reason"]) == ("Failed", "InvalidSpec")
+    assert job.status["message"].startswith(f"spec.overrides.podTemplate.{error.format('spec.overrides')}")
+    JobLife({"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}, {"podTemplate": template}).run()
+    if '"workspace"' in error:
+        JobLife(own).run()
+
+
+def test_started_job_keeps_its_limits_with_a_refused_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {"overrides": {"podTemplate": {"spec": {"schedulerName": "another"}}}}
+    limits = {"jobDefaults": {"activeDeadlineSeconds": 1000, "maxRestarts": 1}}
+    with monkeypatch.context() as before:
+        before.setattr("trainyard.operator.api.resolve.check_pod_template", lambda *_, **__: [])
+        life = JobLife(own, limits).run()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    for _ in range(3):
+        life.reconcile()
+        life.api.now += 20
+    life.run()
+    assert (life.status["phase"], life.status["restarts"]) == ("Running", 1)
+    life.api.now += 1000
+    life.reconcile()
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_template_may_have_sidecars_and_the_worker() -> None:
+    spec = {
+        "containers": [{"name": "torchrun", "env": []}],
+        "initContainers": [{"name": "logs", "image": "logs", "restartPolicy": "Always"}],
+        "schedulerName": None,
+        "priorityClassName": "",
+    }
+    life = Life(
+        {"podTemplate": {"spec": spec}, "scheduling": {"scheduler": "other", "priorityClassName": "high"}}
+    )
+    life.reconcile()
+    assert life.condition(n.READY) == ("True", "Ready")
+
+
+def test_template_may_have_other_labels() -> None:
+    labels = {
+        n.LABEL_MANAGED_BY: "helm",
+        "app.kubernetes.io/name": "training",
+        "nottrainyard.dev/role": "warm",
+    }
+    life = Life({"podTemplate": {"metadata": {"labels": labels}}})
+    life.reconcile()
+    assert life.condition(n.READY) == ("True", "Ready")

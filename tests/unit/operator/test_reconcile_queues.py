@@ -1,6 +1,8 @@
-"""Looks at a queue through a real client and a small API server: KAI's queue of it, and what is reported."""
+"""Queues, and jobs in queues of KAI Scheduler, through a real client and a small API server."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -29,7 +31,7 @@ from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.reconciler import Reconciler
 
 
-def test_a_queue_is_ready_when_a_pod_of_it_would_be_taken_and_none_is_made(api: FakeApi) -> None:
+def test_queue_is_ready_after_a_dry_run(api: FakeApi) -> None:
     stage(api)
     assert settle_queue(api)[n.READY][0] == "True"
     assert api.names(PODS) == []
@@ -40,7 +42,7 @@ def test_a_queue_is_ready_when_a_pod_of_it_would_be_taken_and_none_is_made(api: 
     assert "Forbidden" in reported[n.POD_TEMPLATE_VALID][1]
 
 
-def test_a_queue_has_its_own_in_kai_as_long_as_it_is_there_and_takes_nobody_elses(api: FakeApi) -> None:
+def test_kai_queue_lives_with_its_queue_and_leaves_others(api: FakeApi) -> None:
     stage(api)
     item = api.objects[QUEUE]
     api.put(QUEUE, {**item, "spec": {**item["spec"], "kaiQueue": "gpu"}})
@@ -66,7 +68,7 @@ def test_a_queue_has_its_own_in_kai_as_long_as_it_is_there_and_takes_nobody_else
     assert QUEUE not in api.objects
 
 
-def test_kai_that_is_half_installed_is_none(api: FakeApi) -> None:
+def test_kai_half_installed_is_none(api: FakeApi) -> None:
     stage(api)
     api.objects[QUEUE]["spec"]["scheduling"] = {"scheduler": n.KAI_SCHEDULER}
     install_kai(api, whole=False)
@@ -77,7 +79,7 @@ def test_kai_that_is_half_installed_is_none(api: FakeApi) -> None:
     assert phase(api) == n.PHASE_PROVISIONING
 
 
-def test_a_gang_waits_for_the_queue_that_the_job_names_instead(api: FakeApi) -> None:
+def test_gang_waits_for_the_queue_of_its_override(api: FakeApi) -> None:
     stage(api)
     install_kai(api)
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
@@ -101,7 +103,7 @@ def settle_of_all(api: FakeApi) -> None:
         reconciler.job("team", "vit")
 
 
-def test_a_queue_of_kai_goes_after_the_gangs_in_it_wherever_they_are(api: FakeApi) -> None:
+def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
     stage(api)
     install_kai(api)
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
@@ -131,7 +133,7 @@ def test_a_queue_of_kai_goes_after_the_gangs_in_it_wherever_they_are(api: FakeAp
     assert QUEUE not in api.objects
 
 
-def test_a_right_to_read_that_is_missing_is_reported_by_the_queue(api: FakeApi) -> None:
+def test_missing_permission_is_reported_by_the_queue(api: FakeApi) -> None:
     stage(api)
     api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
     objects = Mortal(api)
@@ -149,3 +151,63 @@ def test_queue_with_an_index_counts_its_jobs_without_a_list(api: FakeApi) -> Non
     reconciler.queue("team", "h100")
     assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
     assert not [path for _, path, _ in api.requests if path.endswith("/torchrunjobs")]
+
+
+def reconciler(api: FakeApi) -> Reconciler:
+    """Its clock stands still: it never reads the facts again because they are old."""
+    objects = Mortal(api)
+    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
+
+
+def put_queue(api: FakeApi, name: str, spec: dict[str, Any]) -> None:
+    version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
+    api.put(
+        f"{KAI}/queues/{name}",
+        {"apiVersion": version, "kind": "Queue", "metadata": {"name": name}, "spec": spec},
+    )
+
+
+def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"kaiQueue": "gpu", "parentKaiQueue": "org"}
+    controller = reconciler(api)
+
+    def ready() -> str:
+        for _ in range(5):
+            controller.queue("team", "h100")
+        conditions = api.objects[QUEUE]["status"]["conditions"]
+        return str(next(each["reason"] for each in conditions if each["type"] == n.KAI_QUEUE_READY))
+
+    assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
+    put_queue(api, "org", {})
+    assert ready() == "Made"
+
+
+def test_job_starts_after_its_kai_queue_is_created(api: FakeApi) -> None:
+    """Its status says so already, and the facts of the cluster are not old."""
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    controller = reconciler(api)
+    for _ in range(2):
+        controller.job("team", "vit")
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
+    put_queue(api, "gpu", {})
+    for _ in range(5):
+        controller.job("team", "vit")
+    assert api.objects[JOB]["status"]["phase"] == n.PHASE_PROVISIONING
+
+
+def test_limit_changed_since_the_read_is_reported(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    put_queue(api, "gpu", {"resources": {"gpu": {"limit": 16}}})
+    controller = reconciler(api)
+    controller.queue("team", "h100")  # what it knows is of now
+    put_queue(api, "gpu", {"resources": {"gpu": {"limit": 8}}})
+    api.objects[JOB]["spec"]["numGPUs"] = 32
+    controller.job("team", "vit")
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_LIMIT
+    assert "queue gpu may have 8 GPUs (" in api.objects[JOB]["status"]["message"]

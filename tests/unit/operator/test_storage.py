@@ -52,7 +52,7 @@ def retained(**storage: Any) -> Api:
     return life.api
 
 
-def test_a_retained_claim_of_one_node_is_not_mounted_by_several() -> None:
+def test_retained_claim_of_one_node_refuses_several() -> None:
     api = retained()
     life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx", accessMode="ReadWriteMany"), api=api)
     life.reconcile()
@@ -62,7 +62,7 @@ def test_a_retained_claim_of_one_node_is_not_mounted_by_several() -> None:
     assert modes(api) == {"vit-checkpoints": ["ReadWriteOnce"]}
 
 
-def test_a_retained_claim_is_used_by_as_many_nodes_as_may_mount_it() -> None:
+def test_retained_claim_of_many_nodes_is_mounted() -> None:
     one = Life(SMALL, checkpoints(storageClass="fsx"), api=retained())
     one.run()
     # One that is shared stays so, whatever the class of the queue is by now.
@@ -71,7 +71,7 @@ def test_a_retained_claim_is_used_by_as_many_nodes_as_may_mount_it() -> None:
     assert modes(many.api) == {"vit-checkpoints": ["ReadWriteMany"]}
 
 
-def test_a_retained_claim_that_is_being_deleted_is_waited_for() -> None:
+def test_retained_claim_being_deleted_delays_the_job() -> None:
     api = retained()
     meta = api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]
     meta["finalizers"] = ["kubernetes.io/pvc-protection"]
@@ -85,7 +85,7 @@ def test_a_retained_claim_that_is_being_deleted_is_waited_for() -> None:
     assert modes(api) == {"vit-checkpoints": ["ReadWriteMany"]}
 
 
-def test_a_job_keeps_its_claims_when_the_class_of_its_queue_changes() -> None:
+def test_class_changed_in_queue_keeps_the_claims() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
     edit_storage(life, workspace={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
     life.api.run_pods("Failed", exit_code=1)
@@ -98,7 +98,7 @@ def test_a_job_keeps_its_claims_when_the_class_of_its_queue_changes() -> None:
     assert set(map(tuple, modes(life.api).values())) == {("ReadWriteOnce",)}
 
 
-def test_a_size_for_which_the_claim_cannot_be_mounted_leaves_what_runs() -> None:
+def test_resize_beyond_the_claim_keeps_the_workers() -> None:
     life = Life(SMALL, checkpoints()).run()
     edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
@@ -107,7 +107,7 @@ def test_a_size_for_which_the_claim_cannot_be_mounted_leaves_what_runs() -> None
     assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
 
 
-def test_a_queue_that_is_edited_makes_no_claims_for_workers_that_cannot_mount_them() -> None:
+def test_queue_edited_creates_no_claims_for_running_workers() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
     life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 4, "cpus": 96, "memory": "512Gi"})
     life.reconcile()
@@ -127,7 +127,7 @@ def test_a_queue_that_is_edited_makes_no_claims_for_workers_that_cannot_mount_th
     assert len(life.names("PersistentVolumeClaim")) == 4 + 1
 
 
-def test_a_running_attempt_becomes_no_gang() -> None:
+def test_queue_edited_to_kai_makes_no_gang_of_an_attempt() -> None:
     life = Life({}, cluster=KAI).run()
     life.api.edit(n.QUEUE_KIND, "research", scheduling={"scheduler": "kai-scheduler"})
     life.reconcile()
@@ -138,7 +138,7 @@ def test_a_running_attempt_becomes_no_gang() -> None:
     assert gang.names("PodGroup") == ["vit-0"]
 
 
-def test_a_claim_that_was_made_before_it_was_to_be_retained_is_reported_with_what_keeps_it() -> None:
+def test_claim_retained_later_is_reported_with_its_patch() -> None:
     life = Life(SMALL, checkpoints()).run()
 
     def accepted() -> tuple[str, str]:
@@ -165,7 +165,7 @@ def test_a_claim_that_was_made_before_it_was_to_be_retained_is_reported_with_wha
 
 
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
-def test_a_class_that_is_named_and_not_there_is_waited_for(volume: str) -> None:
+def test_missing_class_delays_the_job(volume: str) -> None:
     """Queue, job and class may come in one `kubectl apply`: that it is for one node alone is not known yet."""
     asked = {f"storage.{volume}": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
     life = Life({"numGPUs": 16}, asked)
@@ -180,20 +180,20 @@ def test_a_class_that_is_named_and_not_there_is_waited_for(volume: str) -> None:
     assert modes(life.api) == {f"vit-{volume}": ["ReadWriteMany"]}
 
 
-def test_so_is_one_that_a_job_names() -> None:
+def test_missing_class_of_an_override_delays_the_job() -> None:
     late = {"storage": {"workspace": {"storageClass": "late"}}}
     life = Life({**SMALL, "overrides": late}, OWN)
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
 
 
-def test_volumes_that_somebody_made_are_of_a_class_that_need_not_be_there() -> None:
+def test_class_of_manual_volumes_need_not_exist() -> None:
     """https://kubernetes.io/docs/tasks/configure-pod-container/configure-persistent-volume-storage/ has such ones."""
     life = Life({"numGPUs": 16}, checkpoints(storageClass="manual", accessMode="ReadWriteMany")).run()
     assert modes(life.api) == {"vit-checkpoints": ["ReadWriteMany"]}
 
 
-def test_claims_that_are_there_need_no_class_any_more() -> None:
+def test_class_deleted_later_is_not_needed_by_claims() -> None:
     late = {**CLUSTER.provisioners, "late": "ebs.csi.aws.com"}
     asked = {"storage.workspace": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
     life = Life({"numGPUs": 16}, asked, cluster=replace(CLUSTER, provisioners=late)).run()
@@ -203,6 +203,6 @@ def test_claims_that_are_there_need_no_class_any_more() -> None:
     assert (life.status["restarts"], life.names("Job")) == (1, ["vit-1", "vit-1-n1"])
 
 
-def test_a_cluster_without_a_default_class_is_reported_by_its_claims() -> None:
+def test_cluster_without_a_default_class_creates_the_claim() -> None:
     life = Life(SMALL, checkpoints(), cluster=replace(CLUSTER, default_class="")).run()
     assert modes(life.api) == {"vit-checkpoints": ["ReadWriteOnce"]}

@@ -8,9 +8,8 @@ import pytest
 
 from launcher.observe import PATIENCE_SECONDS
 from tests.unit.operator.api import Crash, sync_pod_status
-from tests.unit.operator.life import Life
+from tests.unit.operator.life import Life, Pooled
 from tests.unit.operator.made import DIGEST, job
-from tests.unit.operator.pooled import Pooled
 from trainyard.operator import names as n
 from trainyard.operator.diagnostics import nearby_sync_pods
 
