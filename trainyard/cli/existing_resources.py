@@ -2,7 +2,7 @@
 
 These are a VPC with its subnets and routes, a cluster (`existing_cluster.py`), its administrators
 (`administrators.py`), capacity reservations, snapshots, and a file system. The id in the stack file is in the tag
-`GIVEN_TAG` of each, so that the next `up` finds it. They last as long as the local cloud, not just as long as the stack.
+`GIVEN_TAG` of each, so that the next `up` finds it. They last as long as the local cloud, beyond the stack.
 """
 
 from __future__ import annotations
