@@ -30,7 +30,7 @@ SUBMIT = ("submit", "--queue", "q", "--gpus", "8")
         "tj/a",
     ],
 )
-def test_a_job_may_have_its_kind_before_it(word: str) -> None:
+def test_job_name_with_a_kind_is_accepted(word: str) -> None:
     assert job_name(word) == "a"
 
 
@@ -38,7 +38,7 @@ def test_a_job_may_have_its_kind_before_it(word: str) -> None:
     "word",
     ["", ".", "..", "a/b", "pod/a", "/a", "torchrunjob/", "A", "-a", "a-", "a..b", "a?b", "a" * 254, "ü"],
 )
-def test_what_is_no_name(word: str) -> None:
+def test_job_name_invalid_is_refused(word: str) -> None:
     for check in (job_name, object_name):
         with pytest.raises(ValueError, match="must be a name: a-z"):
             check(word)
@@ -61,18 +61,18 @@ def test_names_of_namespaces_have_no_dots() -> None:
         (("--", "python", "t.py", "--nodes", "1"), ["python", "t.py", "--nodes", "1"]),
     ],
 )
-def test_what_a_command_is(words: tuple[str, ...], command: list[str]) -> None:
+def test_parser_splits_flags_from_the_command(words: tuple[str, ...], command: list[str]) -> None:
     assert parser().parse_args([*SUBMIT, *words]).command == command
 
 
-def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["--version"])
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (ended.value.code, capsys.readouterr().out) == (0, f"kubectl torchrun {version}\n")
 
 
-def test_the_page_has_every_verb_with_its_flags_and_no_other() -> None:
+def test_docs_page_has_each_verb_with_its_flags() -> None:
     page = (ROOT / "docs" / "kubectl-torchrun.md").read_text()
     rows = re.findall(r"^\| `([a-z]+)` \|.*?\| (.*) \|$", page, re.MULTILINE)
     short = {"-o": "--output"}
@@ -91,7 +91,7 @@ FLAGS = ("-n", "--namespace", "--context", "--kubeconfig")
 
 @pytest.mark.parametrize("form", ["two words", "one word"])
 @pytest.mark.parametrize("flag", FLAGS)
-def test_an_empty_one_is_as_none(
+def test_empty_flag_of_kubectl_counts_as_absent(
     api: TorchrunApi,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -105,12 +105,12 @@ def test_an_empty_one_is_as_none(
     assert capfd.readouterr() == ("", "No jobs in namespace team.\n")
 
 
-def test_the_last_one_holds_as_with_kubectl(api: TorchrunApi, run: Run) -> None:
+def test_repeated_flag_uses_the_last_value(api: TorchrunApi, run: Run) -> None:
     assert run("list", "-n", "other", "-n", "")[2] == "No jobs in namespace team.\n"
     assert run("list", "--context", "none", "--context", "") == (0, "", "No jobs in namespace team.\n")
 
 
-def test_completion_takes_them_so_too(
+def test_completion_ignores_empty_flags(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     api.job("mine")
@@ -119,7 +119,7 @@ def test_completion_takes_them_so_too(
     assert capfd.readouterr().out == "mine\n:4\n"
 
 
-def test_completion() -> None:
+def test_completion_suggests_words_and_names() -> None:
     asked: list[str] = []
 
     def names(kind: str, words: object) -> list[str]:
@@ -151,7 +151,7 @@ def test_completion() -> None:
 
 @pytest.mark.parametrize("form", ["{} {}", "{}={}"])
 @pytest.mark.parametrize("flag", ["-n", "--namespace"])
-def test_completion_looks_where_the_flags_say(
+def test_completion_uses_the_flags_of_the_cluster(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], flag: str, form: str
 ) -> None:
     file = str(api.kubeconfig(tmp_path / "k"))

@@ -67,7 +67,7 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert (pods.root / "to" / "empty" / "a").read_bytes() == (here / "a").read_bytes()
 
 
-def test_what_is_in_the_pod_stays_until_all_has_come(
+def test_incomplete_upload_leaves_the_old_files(
     cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new, tree = tmp_path / "new", tmp_path / "tree"
@@ -157,7 +157,7 @@ def test_cp_of_read_only_directories_without_root(cluster: Cluster, pods: Pods, 
     assert sorted(each.name for each in pods.root.iterdir()) == ["new", "there"]
 
 
-def test_what_is_no_file_in_the_pod_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+def test_upload_does_not_replace_a_pipe_in_the_pod(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "new").write_text("new")
     os.mkfifo(pods.root / "pipe")
     (pods.root / "link").symlink_to("/dev/null")
@@ -199,7 +199,7 @@ def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_pat
         cp(cluster, "job:ring", tmp_path / "x")
 
 
-def test_what_is_no_file_of_a_directory_is_left_out_and_named(
+def test_download_names_the_members_it_skips(
     cluster: Cluster, pods: Pods, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (pods.root / "in" / "deep").mkdir(parents=True)
@@ -221,7 +221,7 @@ def test_what_is_no_file_of_a_directory_is_left_out_and_named(
         cp(cluster, "job:in/deep/pipe", tmp_path / "x")
 
 
-def test_a_pod_whose_tar_is_not_its_own_writes_nothing_elsewhere(
+def test_malicious_tar_writes_nothing_elsewhere(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = "#!/bin/sh\nmkdir -p in && touch ../victim && exec /bin/tar cPf - in ../victim\n"
@@ -236,7 +236,7 @@ def test_a_pod_whose_tar_is_not_its_own_writes_nothing_elsewhere(
     assert not list((tmp_path / "to").iterdir())
 
 
-def test_a_link_to_beside_the_directory_is_left_out(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+def test_link_out_of_the_directory_is_skipped(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (pods.root / "in").mkdir()
     (pods.root / "in" / "a").symlink_to("../secret")
     (tmp_path / "secret").write_text("mine")
@@ -244,7 +244,7 @@ def test_a_link_to_beside_the_directory_is_left_out(cluster: Cluster, pods: Pods
     assert not list((tmp_path / "got").iterdir())
 
 
-def test_the_place_here_is_looked_at_first(
+def test_download_checks_the_local_target_first(
     cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pods.root / "in").mkdir()
@@ -304,7 +304,7 @@ def test_a_full_disk_and_a_broken_tar_are_reported(
         assert reported.value.code == code
 
 
-def test_what_is_no_file_here_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+def test_download_does_not_replace_a_local_pipe(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (pods.root / "a").write_text("a")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
@@ -316,7 +316,7 @@ def test_what_is_no_file_here_keeps_its_place(cluster: Cluster, pods: Pods, tmp_
     assert (tmp_path / "link").is_symlink()
 
 
-def test_a_worker_that_has_ended_has_nothing_to_copy_from(
+def test_cp_from_an_ended_worker_is_refused(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
@@ -330,7 +330,7 @@ def test_a_worker_that_has_ended_has_nothing_to_copy_from(
         assert reported.value.code == 66
 
 
-def test_what_cant_be_copied_is_reported(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+def test_cp_reports_what_cannot_be_copied(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (pods.root / "file").touch()
     (tmp_path / "ring").symlink_to("ring")
     for source, target, more, code, said in (
@@ -420,7 +420,7 @@ def taken(data: bytes, into: Path, base: str = "d") -> list[str]:
         (("d/" + "d/" * 500 + "x", FILE, "x"), "500 nested directories or more"),
     ],
 )
-def test_a_member_that_no_tar_of_it_has_ends_the_copy(tmp_path: Path, sent: Sent, said: str) -> None:
+def test_tree_refuses_an_unrequested_member(tmp_path: Path, sent: Sent, said: str) -> None:
     (tmp_path / "into").mkdir()
     data = tar(("d", DIRECTORY, ""), ("d/a", FILE, "1"), ("d/l", LINK, "e"), sent)
     with pytest.raises(tarfile.ReadError, match=said):
@@ -444,7 +444,7 @@ def test_a_member_that_no_tar_of_it_has_ends_the_copy(tmp_path: Path, sent: Sent
         (("d/x", DEVICE, ""), "neither a file, a directory nor a link"),
     ],
 )
-def test_what_is_no_file_or_leads_elsewhere_is_left_out(tmp_path: Path, sent: Sent, said: str) -> None:
+def test_tree_skips_devices_and_links_out(tmp_path: Path, sent: Sent, said: str) -> None:
     into = tmp_path / "into"
     into.mkdir()
     (tmp_path / "mine").write_text("mine")
@@ -454,7 +454,7 @@ def test_what_is_no_file_or_leads_elsewhere_is_left_out(tmp_path: Path, sent: Se
     assert (into / "d" / "l").read_text() == "1"
 
 
-def test_what_a_directory_has_comes_as_it_is(tmp_path: Path) -> None:
+def test_tree_keeps_links_modes_and_times(tmp_path: Path) -> None:
     data = tar(
         ("d/deep/a", FILE, "1"),
         ("d/deep/hard", HARD, "d/deep/a"),
@@ -486,7 +486,7 @@ def test_cp_of_a_workspace_leaves_out_the_control_directory(tmp_path: Path) -> N
     assert (tmp_path / "of" / ".torchrun-workspace" / "log").exists()
 
 
-def test_a_tree_of_links_that_tarfiles_own_filter_follows_out(tmp_path: Path) -> None:
+def test_tree_stops_links_that_deceive_tarfile(tmp_path: Path) -> None:
     """CVE-2025-4517: node_rank_problem the longest path that can be resolved, a link's end is not known."""
     into, long = tmp_path / "into", "d" * 247
     into.mkdir()
@@ -517,14 +517,14 @@ def test_a_tree_of_links_that_tarfiles_own_filter_follows_out(tmp_path: Path) ->
         (tarfile.XGLTYPE, 0, "a header for all members"),
     ],
 )
-def test_a_head_that_fills_the_memory_is_not_read(tmp_path: Path, kind: bytes, size: int, said: str) -> None:
+def test_member_with_a_huge_header_is_not_read(tmp_path: Path, kind: bytes, size: int, said: str) -> None:
     head = tarfile.TarInfo("d")
     head.type, head.size = kind, size
     with pytest.raises(tarfile.ReadError, match=said):
         taken(head.tobuf(tarfile.GNU_FORMAT) + bytes(4096), tmp_path)
 
 
-def test_holes_are_not_filled(tmp_path: Path) -> None:
+def test_tree_skips_sparse_files(tmp_path: Path) -> None:
     member = tarfile.TarInfo("d")
     member.pax_headers = {"GNU.sparse.map": f"0,0,{2**50},0", "GNU.sparse.size": str(2**50)}
     assert taken(member.tobuf(tarfile.PAX_FORMAT) + bytes(1024), tmp_path) == ["d is a file with holes"]
@@ -538,7 +538,7 @@ KINDS = (FILE, LINK, HARD, DIRECTORY, PIPE)
 @settings(max_examples=120)
 @given(st.lists(st.tuples(PATHS | PATHS.map("d/".__add__), st.sampled_from(KINDS), PATHS), max_size=6))
 @pytest.mark.long
-def test_whatever_comes_nothing_is_outside(sent: list[Sent]) -> None:
+def test_tree_writes_nothing_outside(sent: list[Sent]) -> None:
     with memory_directory() as base:
         into = base / "deep" / "into"
         into.mkdir(parents=True)

@@ -162,7 +162,7 @@ def test_a_missing_kubeconfig_is_reported(
 
 
 @pytest.mark.parametrize("server", ["", "ftp://x", "https://x:99999999", "x:6443", "https://"])
-def test_a_server_that_is_none_is_reported(
+def test_kubeconfig_with_an_invalid_server_is_reported(
     api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, server: str
 ) -> None:
     file = api.kubeconfig(tmp_path / "kubeconfig")
@@ -181,7 +181,9 @@ def test_a_workspace_that_is_a_link_to_itself_is_reported(run: Run, code: Path) 
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", ">&- 2>&- <&-"])
-def test_without_an_output_nothing_is_done(api: TorchrunApi, tmp_path: Path, code: Path, closed: str) -> None:
+def test_closed_standard_output_ends_before_any_request(
+    api: TorchrunApi, tmp_path: Path, code: Path, closed: str
+) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KUBECONFIG": str(api.kubeconfig(tmp_path / "k"))}
     command = f"{sys.executable} -m trainyard.kubectl submit --queue q --gpus 8 --no-workspace x {closed}"
     ended = subprocess.run(
@@ -232,7 +234,7 @@ def test_job_refused_by_the_api_server_is_not_sent(
     assert api.objects.keys() == {f"{JOBS.rsplit('/', 1)[0]}/{n.QUEUE_PLURAL}/q"}
 
 
-def test_gpus_that_no_node_of_the_queue_has_make_no_job(api: TorchrunApi, run: Run) -> None:
+def test_submit_of_more_gpus_than_a_node_has_is_refused(api: TorchrunApi, run: Run) -> None:
     node = {"cpus": 8, "memory": "64Gi"}
     api.queue("q", image="i", nodeResources={**node, "gpus": 8})
     for gpus, more, said in (
@@ -247,7 +249,7 @@ def test_gpus_that_no_node_of_the_queue_has_make_no_job(api: TorchrunApi, run: R
     assert "nodeResources.gpus of queue q is 0" in only_line(run(*SUBMIT, "--no-workspace", "x")[2])
 
 
-def test_a_job_that_ends_before_its_workspace_is_sent_tells_why(
+def test_submit_of_a_job_that_ends_early_says_why(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q")
@@ -267,7 +269,7 @@ def test_a_job_that_ends_before_its_workspace_is_sent_tells_why(
     assert f"{JOBS}/one" not in api.objects
 
 
-def test_a_namespace_that_is_not_there(api: TorchrunApi, run: Run) -> None:
+def test_submit_to_a_missing_namespace_is_refused(api: TorchrunApi, run: Run) -> None:
     missing = status(404, "NotFound", 'namespaces "team" not found')
     api.intercept = lambda method, _: missing if method == "POST" else None
     result, out, err = run(*SUBMIT, "x")
@@ -275,7 +277,7 @@ def test_a_namespace_that_is_not_there(api: TorchrunApi, run: Run) -> None:
     assert "kubectl torchrun: -n: namespace team does not exist; `kubectl get namespaces" in only_line(err)
 
 
-def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:
+def test_submit_with_a_taken_name_is_refused(api: TorchrunApi, run: Run) -> None:
     api.queue("q")
     api.job("one")
     api.pod("one-sync-0", n.SYNC_CONTAINER)

@@ -37,7 +37,7 @@ def test_a_node_that_the_job_does_not_have_is_refused(
     )
 
 
-def test_one_of_an_earlier_and_larger_attempt_is_shown(api: TorchrunApi, run: Run) -> None:
+def test_logs_of_a_larger_earlier_attempt_are_shown(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Running", numNodes=1)["status"]["nodes"] = 1
     api.worker("one-0-2", "terminated", **{LABEL_INDEX: "2"})
     api.logs["one-0-2"] = [b"of node 2\n"]
@@ -57,7 +57,7 @@ def test_one_of_an_earlier_and_larger_attempt_is_shown(api: TorchrunApi, run: Ru
         ({"elastic": {"minNodes": 1, "maxNodes": 1}}, {}, 1, "at most 1 node, number 0"),
     ],
 )
-def test_how_many_nodes_a_job_has(
+def test_node_rank_problem_names_the_size(
     spec: dict[str, Any], status: dict[str, Any], least: int | None, said: str
 ) -> None:
     job = {"metadata": {"name": "one"}, "spec": spec, "status": status}
@@ -164,7 +164,7 @@ def ends(api: TorchrunApi) -> Callable[..., None]:
     ("last", "code"),
     [({"phase": "Succeeded"}, 0), ({"phase": "Failed", "exitCode": 7}, 7), ({"phase": "Failed"}, 1)],
 )
-def test_a_job_that_is_removed_at_its_end_ends_with_its_own_code(
+def test_follow_of_a_removed_ended_job_has_its_exit_code(
     run: Run, ends: Callable[..., None], last: dict[str, Any], code: int
 ) -> None:
     ends(last)
@@ -173,12 +173,12 @@ def test_a_job_that_is_removed_at_its_end_ends_with_its_own_code(
     assert err == f"one: Running\none: {last['phase']}\n"
 
 
-def test_a_job_that_is_cancelled_is_said_to_be_removed(run: Run, ends: Callable[..., None]) -> None:
+def test_follow_of_a_cancelled_job_reports_its_removal(run: Run, ends: Callable[..., None]) -> None:
     ends(None)
     assert run("logs", "-f", "one") == (75, "trained\n", f"one: Running\n{UNKNOWN}")
 
 
-def test_another_job_that_takes_its_name_is_not_followed(
+def test_follow_does_not_follow_another_job_of_the_name(
     api: TorchrunApi, run: Run, ends: Callable[..., None]
 ) -> None:
     ends({"phase": "Succeeded"})
@@ -192,7 +192,7 @@ def test_another_job_that_takes_its_name_is_not_followed(
     assert run("logs", "-f", "one")[:2] == (0, "trained\n")
 
 
-def test_who_may_not_watch_it_does_not_ask_without_end(
+def test_follow_without_permission_to_watch_stops_watching(
     api: TorchrunApi, run: Run, ends: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "_WATCH_DELAY_SECONDS", 0.1)

@@ -63,7 +63,7 @@ def test_submit_says_what_starts_the_processes(dry: Dry, typed: str, said: str, 
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "none"])
-def test_launcher_that_a_person_says_is_sent(dry: Dry, launcher: str) -> None:
+def test_launcher_flag_is_sent(dry: Dry, launcher: str) -> None:
     code, spec, err = dry("--gpus", "8", "--launcher", launcher, "tune run x")
     assert (code, spec["launcher"]) == (0, launcher)
     assert f"(--launcher {launcher})" in err
@@ -95,7 +95,7 @@ def test_launcher_that_contradicts_the_job_is_refused(dry: Dry, words: tuple[str
     assert said in err
 
 
-def test_the_size_is_what_the_queue_makes_of_it(api: TorchrunApi, run: Run) -> None:
+def test_launcher_check_uses_the_size_of_the_queue(api: TorchrunApi, run: Run) -> None:
     queue = manifest("TorchrunQueue", "q", {"nodeResources.gpus": 4})
     api.queue("q", **queue["spec"])
     words = ("submit", "--queue", "q", "--name", "one", "--no-workspace", "torchrun --nnodes=1 train.py")

@@ -137,7 +137,7 @@ def test_logs_of_a_job_without_node_0_show_the_first_failure(api: TorchrunApi, r
 
 
 @pytest.mark.parametrize("words", [("--node-rank", "0"), ("--attempt", "1")])
-def test_another_worker_is_not_shown_in_its_place(api: TorchrunApi, run: Run, words: tuple[str, ...]) -> None:
+def test_logs_of_a_missing_worker_show_no_other(api: TorchrunApi, run: Run, words: tuple[str, ...]) -> None:
     failed(api)
     result, out, err = run("logs", "one", *words)
     assert (result, out) == (66, "")
@@ -210,7 +210,7 @@ def test_logs_shows_what_the_init_container_printed(api: TorchrunApi, run: Run, 
     assert api.log_queries == [{"container": "workspace", "tailLines": "5"}]
 
 
-def test_follow_shows_it_once_and_ends_with_the_job(api: TorchrunApi, run: Run) -> None:
+def test_follow_shows_the_failed_start_once(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Failed")["status"]["message"] = "worker 0 failed"
     worker(api, "Failed", state=ENDED)
     line = b"2026-01-01T00:00:00.1Z no such archive\n"
@@ -220,7 +220,7 @@ def test_follow_shows_it_once_and_ends_with_the_job(api: TorchrunApi, run: Run) 
     assert err.splitlines() == ["one: Failed: worker 0 failed", SAID]
 
 
-def test_follow_goes_on_with_a_worker_that_begins_after_all(api: TorchrunApi, run: Run) -> None:
+def test_follow_continues_with_a_worker_that_starts_later(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Provisioning")
     worker(api, "Pending", **AGAIN)
     first = b"2026-01-01T00:00:00.1Z not yet\n"
@@ -245,7 +245,7 @@ def test_follow_goes_on_with_a_worker_that_begins_after_all(api: TorchrunApi, ru
     assert [query["container"] for query in api.log_queries] == ["workspace", "workspace", "torchrun"]
 
 
-def test_a_pod_that_is_over_is_not_said_to_begin_yet(api: TorchrunApi, run: Run) -> None:
+def test_logs_of_an_ended_pod_without_a_log_say_so(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Failed")
     worker(api, "Failed", state={"waiting": {}})["status"]["message"] = "The node was low on memory."
     waits = status(400, "BadRequest", "waits")
@@ -268,7 +268,7 @@ def test_a_pod_that_is_over_is_not_said_to_begin_yet(api: TorchrunApi, run: Run)
         ({"state": {"waiting": {}}}, "waiting", None),
     ],
 )
-def test_what_kept_a_worker_from_beginning(
+def test_failed_start_finds_the_init_container(
     init: dict[str, Any], state: str, found: FailedStart | None
 ) -> None:
     pod = {

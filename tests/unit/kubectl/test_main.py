@@ -206,7 +206,7 @@ def long_log(api: TorchrunApi) -> list[str]:
         ),
     ],
 )
-def test_logs_that_nobody_reads_any_more_end(
+def test_logs_to_a_closed_pipe_end(
     api: TorchrunApi,
     code: Path,
     long_log: list[str],
@@ -285,7 +285,7 @@ def kubeconfig(api: TorchrunApi, directory: Path, command: Path, **more: str) ->
         (EMPTY, "it gave neither a token nor a certificate with its key; log in again"),
     ],
 )
-def test_a_login_that_fails_is_one_line_and_nothing_is_asked(
+def test_failed_login_is_one_line_without_a_request(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], script: str, why: str
 ) -> None:
     command = program(tmp_path, script)
@@ -295,7 +295,7 @@ def test_a_login_that_fails_is_one_line_and_nothing_is_asked(
     assert api.requests == []
 
 
-def test_a_missing_program_is_reported_with_how_to_get_it(
+def test_missing_login_program_shows_the_install_hint(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = kubeconfig(api, tmp_path, tmp_path / "none", installHint="install\n the AWS CLI")
@@ -304,7 +304,7 @@ def test_a_missing_program_is_reported_with_how_to_get_it(
     assert said.endswith("none eks get-token failed: No such file or directory; install the AWS CLI")
 
 
-def test_its_token_is_used_and_a_new_one_when_it_has_run_out(
+def test_expired_login_token_is_renewed(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], code: Path
 ) -> None:
     given = {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}

@@ -21,7 +21,7 @@ from trainyard.operator.api.job import JOB
 pytestmark = pytest.mark.unit
 
 
-def test_they_are_those_that_the_api_server_takes() -> None:
+def test_limits_of_variables_are_those_of_the_api_server() -> None:
     variable = JOB.fields["env"].item
     assert variable is not None
     name = variable.fields["name"]
@@ -31,7 +31,7 @@ def test_they_are_those_that_the_api_server_takes() -> None:
         assert text.checks["maxLength"] == TEXT_MAX_LENGTH
 
 
-def test_one_that_not_every_shell_passes_on_is_sent_and_said(api: TorchrunApi, run: Run) -> None:
+def test_submit_warns_of_variables_that_shells_drop(api: TorchrunApi, run: Run) -> None:
     api.queue("q")
     words = (*SUBMIT, "--no-workspace", "--env", "my.var=1", "--env", "A=2", "x")
     result, out, err = run(*words)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.long]
 ROOT = Path(__file__).parents[3]
 
 
-def test_one_file_is_all_that_is_needed(tmp_path: Path) -> None:
+def test_one_file_runs_without_other_packages(tmp_path: Path) -> None:
     plugin, completion = build(tmp_path / "dist")
     assert os.access(plugin, os.X_OK)
     code = tmp_path / "code"

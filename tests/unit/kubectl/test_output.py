@@ -27,14 +27,14 @@ pytestmark = pytest.mark.unit
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_they_are_those_of_the_definition() -> None:
+def test_list_columns_are_those_of_the_definition() -> None:
     (version,) = torchrun_job()["spec"]["versions"]
     columns = [each["name"] for each in version["additionalPrinterColumns"]]
     header = output.jobs([], NOW, wide=True).split()
     assert [each.upper() for each in header] == ["NAME", *(each.upper() for each in columns)]
 
 
-def test_the_last_checkpoint_is_between_throughput_and_reason() -> None:
+def test_list_wide_shows_the_last_checkpoint() -> None:
     item = {
         "metadata": {"name": "vit"},
         "spec": {"jobQueue": "h100", "numGPUs": 8, "command": "true"},
@@ -64,7 +64,7 @@ def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
     assert run("queues", "-o", "name")[1] == "torchrunqueue.torchrun.ai/q\n"
 
 
-def test_the_table_and_the_status_of_a_job() -> None:
+def test_table_and_status_of_a_job() -> None:
     now = datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
     item = {
         "metadata": {"name": "vit", "namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -141,7 +141,7 @@ def test_logs_of_an_attempt_and_of_a_missing_one(api: TorchrunApi, run: Run) -> 
 
 
 @pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
-def test_a_pod_of_an_earlier_job_of_the_name_is_not_the_jobs(
+def test_logs_skip_pods_of_an_earlier_job_of_the_name(
     api: TorchrunApi, run: Run, words: tuple[str, ...]
 ) -> None:
     api.job("one", phase="Running")
@@ -157,7 +157,7 @@ def test_a_pod_of_an_earlier_job_of_the_name_is_not_the_jobs(
     assert run(*words)[1].endswith("of this one\n")
 
 
-def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
+def test_control_characters_do_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
     bad = "\x1b[2Jgone\r\x9b31m\nnext"
     item = api.job("one", phase="Failed")
     item["status"] |= {"message": bad, "conditions": [{"type": "T", "status": "False", "message": bad}]}
@@ -201,7 +201,7 @@ def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(api: TorchrunApi
     assert "one: Failed: worker 0 ended with 7" in err
 
 
-def test_lines_are_whole_however_they_come() -> None:
+def test_split_joins_lines_over_chunks() -> None:
     pieces = [b"a\nb", b"", b"b\n\nc", b"\n", b"d"]
     assert list(logs.split(iter(pieces))) == [b"a", b"bb", b"", b"c", b"d"]
     assert list(logs.split(iter([b"a\n"]))) == [b"a"]
@@ -211,7 +211,7 @@ def test_lines_are_whole_however_they_come() -> None:
     assert time.process_time() - began < 5
 
 
-def test_what_the_kubelet_says_itself_does_not_end_the_log(api: TorchrunApi, run: Run) -> None:
+def test_follow_prints_the_kubelets_own_messages(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
     said = b"failed to create fsnotify watcher: too many open files"
@@ -258,7 +258,7 @@ def test_follow_of_a_broken_log_continues_without_repeats(api: TorchrunApi, run:
         ({"phase": "Failed", "exitCode": 256}, 1),
     ],
 )
-def test_the_exit_code_is_the_jobs(status: dict[str, object], code: int) -> None:
+def test_exit_code_is_that_of_the_job(status: dict[str, object], code: int) -> None:
     assert follow.exit_code(status) == code
 
 
@@ -327,7 +327,7 @@ def test_an_upload_is_drawn_to_its_end_on_a_terminal(
     assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
 
 
-def test_so_is_one_to_a_bucket(
+def test_upload_to_a_bucket_is_drawn_to_its_end(
     deployer: object,
     cloud,
     api: TorchrunApi,
@@ -381,7 +381,7 @@ def test_bar_is_drawn_at_intervals_and_at_the_end(
 
 
 @pytest.mark.parametrize("columns", [1, 2, 5, 10, 20, 28, 40, 60, 80, 200])
-def test_it_is_never_wider_than_the_terminal(terminal: Terminal, columns: int) -> None:
+def test_bar_is_never_wider_than_the_terminal(terminal: Terminal, columns: int) -> None:
     terminal.columns(columns)
     with Bar("sending", terminal.stream) as bar:
         bar(3 * 2**20, 2**30)
@@ -392,7 +392,7 @@ def test_it_is_never_wider_than_the_terminal(terminal: Terminal, columns: int) -
     assert all(line.isprintable() for line in lines)
 
 
-def test_how_wide_it_is_is_asked_each_time(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_reads_the_width_each_time(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
     widths = []
     with Bar("sending", terminal.stream) as bar:
@@ -416,13 +416,11 @@ def test_how_wide_it_is_is_asked_each_time(terminal: Terminal, monkeypatch: pyte
         (4, ""),
     ],
 )
-def test_what_there_is_room_for(columns: int, line: str) -> None:
+def test_render_bar_fits_into_the_columns(columns: int, line: str) -> None:
     assert render_bar("sending", 2**29, 2**30, columns) == line
 
 
-def test_nothing_is_drawn_on_a_terminal_that_takes_nothing_back(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bar_on_a_dumb_terminal_is_not_drawn(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with Bar("sending", terminal.stream) as bar:
         bar(1, 1)

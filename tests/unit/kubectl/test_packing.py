@@ -25,7 +25,7 @@ def options(workspace: Path, **more: object) -> argparse.Namespace:
     return argparse.Namespace(workspace=str(workspace), max_size=512, **more)
 
 
-def test_it_is_the_archive_of_the_directory_and_gone_afterwards(tmp_path: Path) -> None:
+def test_packing_yields_the_archive_and_removes_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print()\n")
     expected = pack(tmp_path)
     expected.file.unlink()
@@ -46,7 +46,7 @@ def test_invalid_directory_raises_when_the_archive_is_requested(tmp_path: Path) 
     assert reported.value.code == WORKSPACE
 
 
-def test_nothing_is_packed_where_nothing_is_sent(tmp_path: Path) -> None:
+def test_packing_without_a_workspace_starts_no_process(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     with packing(options(tmp_path / "none", no_workspace=True)) as packed:
         assert set(multiprocessing.active_children()) == before
@@ -65,7 +65,7 @@ def test_a_packing_process_that_is_killed_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_interrupts_both_is_for_the_one_that_waits(tmp_path: Path, number: int) -> None:
+def test_packing_process_ignores_interrupts(tmp_path: Path, number: int) -> None:
     for each in range(200):
         (tmp_path / f"{each}").write_bytes(os.urandom(1000))
     before = set(multiprocessing.active_children())
@@ -76,9 +76,7 @@ def test_what_interrupts_both_is_for_the_one_that_waits(tmp_path: Path, number: 
         assert isinstance(packed(), Archive)
 
 
-def test_a_verb_that_fails_leaves_neither_process_nor_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_of_a_failed_verb_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, scratch = tmp_path / "code", tmp_path / "scratch"
     code.mkdir()
     scratch.mkdir()
@@ -100,7 +98,7 @@ def test_a_verb_that_fails_leaves_neither_process_nor_file(
 @pytest.mark.parametrize(
     ("home", "what"), [("", "is your home directory"), ("in/it", "is above your home directory")]
 )
-def test_a_home_directory_is_not_sent_by_mistake(
+def test_submit_from_the_home_directory_is_refused(
     code: Path, home: str, what: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(code / home))
@@ -112,13 +110,13 @@ def test_a_home_directory_is_not_sent_by_mistake(
     assert main(["sync", "one"], {}) == 65
 
 
-def test_a_root_directory_is_not_sent_by_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_of_the_root_directory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     with pytest.raises(PluginError, match="workspace: / is the root directory"), packing(options(Path())):
         pass
 
 
-def test_a_long_search_says_how_far_it_is(
+def test_long_search_reports_its_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(selection, "_REPORT_EVERY", 2)

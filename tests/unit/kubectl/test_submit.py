@@ -159,7 +159,7 @@ TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
         ("9", {}, {**HAS, "limits": {}}, ""),
     ],
 )
-def test_submit_refuses_what_the_queues_pool_can_never_give(
+def test_submit_beyond_the_limit_of_the_pool_is_refused(
     api: TorchrunApi, run: Run, gpus: str, changes: dict[str, str], pool: dict[str, Any], said: str
 ) -> None:
     spec = {**POOLED, "nodeResources": {**POOLED["nodeResources"], **changes}}
@@ -189,7 +189,7 @@ LIMITED = {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
         (("--gpus", "12"), {}, ""),
     ],
 )
-def test_submit_refuses_what_kais_queue_never_admits(
+def test_submit_beyond_the_limit_of_kais_queue_is_refused(
     api: TorchrunApi, run: Run, words: tuple[str, ...], kai: dict[str, Any], said: str
 ) -> None:
     api.put(f"{QUEUES}/q", {**api.queue("q", **GANG), "status": {"kai": kai}})
@@ -248,7 +248,9 @@ def test_suspend_resume_and_cancel(api: TorchrunApi, run: Run) -> None:
     assert api.objects == {}
 
 
-def test_sync_sends_the_change_and_tells_the_job(api: TorchrunApi, run: Run, pod: Store, code: Path) -> None:
+def test_sync_sends_the_change_and_patches_the_job(
+    api: TorchrunApi, run: Run, pod: Store, code: Path
+) -> None:
     api.job("one", phase="Running", workspace={"digest": "sha256:" + "0" * 64, "sizeBytes": 1})
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     result, out, _ = run("sync", "one", "--restart")
@@ -358,7 +360,7 @@ def test_context_flag_selects_another_context(api: TorchrunApi, run: Run, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "name"])
-def test_the_job_that_was_made_is_shown_as_asked(api: TorchrunApi, run: Run, form: str) -> None:
+def test_submit_prints_the_job_in_the_requested_format(api: TorchrunApi, run: Run, form: str) -> None:
     api.queue("q")
     result, out, err = run(*SUBMIT, "--no-workspace", "-o", form, "x")
     assert (result, err) == (0, "")
@@ -401,7 +403,7 @@ def lose(
     monkeypatch.setattr(api, "answer", answer)
 
 
-def test_a_creation_whose_answer_is_lost_is_gone_on_with(
+def test_submit_with_a_lost_answer_continues(
     api: TorchrunApi, run: Run, pod: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q")
@@ -413,7 +415,7 @@ def test_a_creation_whose_answer_is_lost_is_gone_on_with(
     assert pod.archive(api.objects[f"{JOBS}/one"]["spec"]["workspace"]["digest"]).exists()
 
 
-def test_a_job_that_nobody_said_was_made_is_not_left(
+def test_submit_without_confirmation_deletes_the_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q")
@@ -458,7 +460,7 @@ def test_an_interrupt_before_the_answer_leaves_no_job(
 
 
 @pytest.mark.parametrize("lost", [0, 1, 10_000])
-def test_a_job_of_somebody_else_is_neither_taken_nor_deleted(
+def test_submit_leaves_another_users_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     api.queue("q")
@@ -524,7 +526,7 @@ def says(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> Any:
         (n.REASON_NAME_TAKEN, "the name is free"),
     ],
 )
-def test_what_somebody_else_heals_keeps_the_job(
+def test_submit_to_a_waiting_queue_keeps_the_job(
     api: TorchrunApi, run: Run, says: Any, reason: str, until: str
 ) -> None:
     api.queue("q")
@@ -542,7 +544,7 @@ def test_what_somebody_else_heals_keeps_the_job(
     assert sent(api, "DELETE") == []
 
 
-def test_so_does_a_queue_that_goes_meanwhile(api: TorchrunApi, run: Run, says: Any) -> None:
+def test_submit_to_a_queue_deleted_meanwhile_keeps_the_job(api: TorchrunApi, run: Run, says: Any) -> None:
     api.queue("q")
     absent = {"type": n.QUEUE_FOUND, "status": "False", "reason": n.REASON_QUEUE_NOT_FOUND}
     says(reason=n.REASON_QUEUE_NOT_FOUND, conditions=[absent])
@@ -561,7 +563,7 @@ def test_so_does_a_queue_that_goes_meanwhile(api: TorchrunApi, run: Run, says: A
     assert f"{JOBS}/one" in api.objects
 
 
-def test_a_job_that_waits_is_followed(api: TorchrunApi, run: Run, says: Any) -> None:
+def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, says: Any) -> None:
     api.queue("q")
     says(reason=n.REASON_STORAGE_CLASS_NOT_FOUND, message="class fast is not there")
 
@@ -593,7 +595,7 @@ def test_a_job_that_is_refused_is_not_left(
     assert f"{JOBS}/one" not in api.objects
 
 
-def test_a_name_that_an_earlier_job_has_just_left_is_waited_for(
+def test_submit_waits_for_a_name_that_becomes_free(
     api: TorchrunApi, run: Run, says: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "_NAME_SECONDS", 60.0)

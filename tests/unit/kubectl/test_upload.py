@@ -37,7 +37,7 @@ def _no_wait(clock: Clock) -> None:
     ("phase", "status"),
     [("Pending", UNKNOWN_TO_ALL), ("", {}), ("Running", {"reason": "Running", "conditions": ABSENT})],
 )
-def test_a_queue_that_is_not_there_is_named_with_those_that_are(
+def test_sync_to_a_missing_queue_names_the_others(
     api: TorchrunApi, run: Run, phase: str, status: dict[str, Any]
 ) -> None:
     api.job("one", phase=phase, workspace=WORKSPACE)["status"] |= status
@@ -53,13 +53,13 @@ def test_a_queue_that_is_not_there_is_named_with_those_that_are(
     assert reported.endswith(" one, and submit another job")
 
 
-def test_so_is_one_that_is_being_deleted(api: TorchrunApi, run: Run) -> None:
+def test_sync_names_a_queue_that_is_being_deleted(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= UNKNOWN_TO_ALL
     api.queue("q")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert "queue q: is being deleted in namespace team; run sync" in only_line(run("sync", "one")[2])
 
 
-def test_who_may_not_see_queues_is_reported_what_the_job_says(api: TorchrunApi, run: Run) -> None:
+def test_sync_without_permission_on_queues_uses_the_status(api: TorchrunApi, run: Run) -> None:
     job = api.job("one", phase="Pending", workspace=WORKSPACE)
     job["status"] |= UNKNOWN_TO_ALL
     for path in (f"{QUEUES}/q", QUEUES, QUEUES.replace("/namespaces/team", "")):
@@ -67,7 +67,7 @@ def test_who_may_not_see_queues_is_reported_what_the_job_says(api: TorchrunApi, 
     assert "queue q: is not in namespace team; run sync again when the" in only_line(run("sync", "one")[2])
 
 
-def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run, pod: Store) -> None:
+def test_sync_waits_for_a_new_queue(api: TorchrunApi, run: Run, pod: Store) -> None:
     """The controller may hear of it later than we."""
     api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= UNKNOWN_TO_ALL
     api.queue("q")
@@ -126,7 +126,7 @@ def test_other_reasons_are_waited_for_and_then_reported(
     assert err.splitlines()[-1] == f"kubectl torchrun: {said}"
 
 
-def test_a_pod_that_is_there_is_used_whatever_the_job_says(api: TorchrunApi, run: Run, pod: Store) -> None:
+def test_sync_uses_an_existing_pod(api: TorchrunApi, run: Run, pod: Store) -> None:
     api.queue("q")
     job = api.job("one", phase="Pending", workspace=WORKSPACE)
     job["status"] |= {"reason": n.REASON_QUEUE_INVALID, "message": "its pool"}
@@ -134,7 +134,7 @@ def test_a_pod_that_is_there_is_used_whatever_the_job_says(api: TorchrunApi, run
     assert run("sync", "one")[0] == 0
 
 
-def test_what_comes_up_while_it_is_waited_for_ends_the_wait(api: TorchrunApi, run: Run) -> None:
+def test_sync_ends_the_wait_at_a_new_problem(api: TorchrunApi, run: Run) -> None:
     api.queue("q")
     api.job("one", phase="Pending", workspace=WORKSPACE)["status"]["reason"] = n.REASON_STOPPING
 
@@ -150,7 +150,7 @@ def test_what_comes_up_while_it_is_waited_for_ends_the_wait(api: TorchrunApi, ru
 
 
 @pytest.mark.parametrize("url", ["s3://code/mine.tar.zst", "s3://code/workspaces/", "s3://workspaces/a"])
-def test_an_address_that_somebody_wrote_is_refused(api: TorchrunApi, run: Run, url: str) -> None:
+def test_sync_to_a_foreign_url_is_refused(api: TorchrunApi, run: Run, url: str) -> None:
     api.job("one", phase="Running", workspace={**WORKSPACE, "url": url})
     result, out, err = run("sync", "one")
     assert (result, out) == (64, "")
@@ -241,7 +241,7 @@ def test_sync_without_permission_to_patch_changes_nothing(api: TorchrunApi, run:
     assert api.objects[f"{JOBS}/one"]["spec"]["workspace"] == OLD
 
 
-def test_what_another_job_s_pod_has_is_not_sent_again(
+def test_submit_copies_the_archive_from_another_jobs_pod(
     api: TorchrunApi, run: Run, pod: Store, stores: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.queue("q")

@@ -87,7 +87,7 @@ CHANGES: dict[str, Callable[[Place], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_whatever_changes_is_packed_again(place: Place, change: Callable[[Place], object]) -> None:
+def test_pack_cached_after_a_change_packs_again(place: Place, change: Callable[[Place], object]) -> None:
     before = place.packed()
     change(place)
     after = place.packed()
@@ -97,7 +97,7 @@ def test_whatever_changes_is_packed_again(place: Place, change: Callable[[Place]
     assert isinstance(place.packed(), CachedArchive)
 
 
-def test_what_changed_a_moment_ago_is_not_believed(tmp_path: Path) -> None:
+def test_pack_cached_of_a_recent_change_packs_again(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.packed()
     assert not isinstance(place.packed(), CachedArchive)
@@ -124,7 +124,7 @@ def test_a_broken_record_is_none(place: Place, record: str) -> None:
     assert isinstance(place.packed(), CachedArchive)
 
 
-def test_where_nothing_can_be_written_nothing_is_remembered(place: Place) -> None:
+def test_pack_cached_without_a_writable_cache_packs_again(place: Place) -> None:
     place.memory.write_text("in the way")
     assert place.packed().digest == place.packed().digest
     assert place.memory.read_text() == "in the way"

@@ -93,7 +93,7 @@ def test_a_workers_full_disk_is_reported_at_once(tmp_path: Path, monkeypatch: py
             signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_what_was_the_jobs_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_follow_reports_files_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     into = tmp_path / "app"
     into.mkdir()
     (into / "a").write_text("the job's")
@@ -112,7 +112,7 @@ def test_fetch_restores_removed_files(tmp_path: Path) -> None:
     assert source.asked == 2
 
 
-def test_what_a_running_job_removes_stays_removed(tmp_path: Path) -> None:
+def test_follow_does_not_restore_removed_files(tmp_path: Path) -> None:
     into, source, stopping = tmp_path / "app", Counting(packed(tmp_path / "in", a="1")), threading.Event()
     fetch(source, into)
     (into / "a").unlink()

@@ -119,7 +119,7 @@ def test_stars_after_the_letters_that_a_pattern_begins_with(tmp_path: Path) -> N
     assert ours(tmp_path) == theirs(tmp_path) == {".gitignore", "foo/f", "x/foo/bar/f"}
 
 
-def test_what_a_repository_itself_excludes_is_left_out(tmp_path: Path) -> None:
+def test_select_applies_info_exclude(tmp_path: Path) -> None:
     root = tmp_path / "root"
     for name in ("a", "secret", "d/b", "d/secret", "d/mine", ".gitignore"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def commit(root: Path, *paths: str) -> None:
     git(root, "add", "--force", "--", *paths)
 
 
-def test_what_git_tracks_is_taken_although_it_is_left_out(tmp_path: Path) -> None:
+def test_select_keeps_ignored_files_that_git_tracks(tmp_path: Path) -> None:
     root = tmp_path / "root"
     names = (
         "a",
@@ -219,7 +219,7 @@ def test_what_git_tracks_is_taken_although_it_is_left_out(tmp_path: Path) -> Non
     assert ours(root) == {".gitignore", ".torchrunignore", "a"}
 
 
-def test_what_a_repository_within_another_one_tracks_is_taken(
+def test_select_keeps_tracked_files_of_nested_repositories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = tmp_path / "inner"

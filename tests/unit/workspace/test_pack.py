@@ -72,7 +72,7 @@ def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
     assert pack(first).digest != one.digest
 
 
-def test_what_was_packed_is_what_tar_and_unpack_find(tmp_path: Path) -> None:
+def test_pack_is_read_by_tar_and_unpack(tmp_path: Path) -> None:
     files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
     files |= {"trailing ": b"5", f"a{' ' * 97}": b"6", f"b{' ' * 60}c": b"7"}
     files |= {".env": b"8", "b/.config/.x": b"9"}
@@ -102,7 +102,7 @@ def test_what_was_packed_is_what_tar_and_unpack_find(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("size", [0, 1, 8**11 - 1])
 @pytest.mark.parametrize("mode", [0o644, 0o755])
-def test_the_quick_head_is_tarfiles(name: str, size: int, mode: int) -> None:
+def test_plain_header_equals_that_of_tarfile(name: str, size: int, mode: int) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, mode
     assert header(name, size, mode) == member.tobuf(tarfile.PAX_FORMAT)
@@ -134,7 +134,7 @@ def test_a_workspace_that_cant_be_read_is_named(mode: int) -> None:
 
 @pytest.mark.parametrize("is_directory", [False, True])
 @pytest.mark.usefixtures("ordinary")
-def test_what_cant_be_read_is_named(is_directory: bool) -> None:
+def test_pack_names_an_unreadable_entry(is_directory: bool) -> None:
     root = Path(shutil.os.path.realpath(__import__("tempfile").mkdtemp()))
     fill(root, {"a": b"1", "in/secret": b"2"})
     ((root / "in") if is_directory else (root / "in" / "secret")).chmod(0)
@@ -160,7 +160,7 @@ def test_an_empty_workspace_is_refused(tmp_path: Path, files: dict[str, bytes], 
         pack(tmp_path)
 
 
-def test_a_directory_that_is_none(tmp_path: Path) -> None:
+def test_pack_of_no_directory_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, {"file": b""})
     with pytest.raises(WorkspaceError, match="none does not exist"):
         pack(tmp_path / "none")
@@ -208,7 +208,7 @@ def test_an_ignore_file_of_our_own_may_be_a_link(tmp_path: Path) -> None:
         ({".gitignore": b"secret\n", ".torchrunignore": b"other\n"}, ".torchrunignore"),
     ],
 )
-def test_what_is_reported_to_be_left_out_lets_in_nothing_else(
+def test_pack_follows_its_advice_about_ignore_files(
     tmp_path: Path, files: dict[str, bytes], named: str
 ) -> None:
     """A new .torchrunignore stands in place of every .gitignore, and of what that keeps secret."""

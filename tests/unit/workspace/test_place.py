@@ -77,7 +77,7 @@ def sync(base: Path, into: Path, files: dict[str, str], killed_after: int) -> No
 @settings(max_examples=60)
 @given(STEPS)
 @pytest.mark.long
-def test_nothing_that_the_job_wrote_is_lost(steps: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_apply_loses_no_file_of_the_job(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     with memory_directory() as base:
         into = base / "into"
         into.mkdir()
@@ -91,7 +91,7 @@ def test_nothing_that_the_job_wrote_is_lost(steps: list[tuple]) -> None:  # type
         assert set(written.values()) <= found
 
 
-def test_what_is_own(tmp_path: Path) -> None:
+def test_is_own_compares_contents(tmp_path: Path) -> None:
     one = "file 664 6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
     file, link = tmp_path / "a", tmp_path / "l"
     file.write_text("1")

@@ -166,12 +166,12 @@ def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"digest": "x", "size": 1, "url": ""}', b'{"digest": 1']
 )
-def test_a_broken_pointer(data: bytes) -> None:
+def test_pointer_that_is_broken_is_refused(data: bytes) -> None:
     with pytest.raises(WorkspaceError):
         Pointer.from_json(data)
 
 
-def test_a_worker_gets_what_was_sent(tmp_path: Path) -> None:
+def test_fetch_gets_the_sent_archive(tmp_path: Path) -> None:
     archive, store, into = packed(tmp_path / "in", a="1"), Store(tmp_path / "store"), tmp_path / "app"
     named = pointing(tmp_path / "archive", archive)
     with serving(store) as address:
@@ -342,7 +342,7 @@ def bucket(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
     return s3
 
 
-def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) -> None:
+def test_send_of_an_existing_object_sends_nothing(bucket: Any, tmp_path: Path) -> None:
     archive, into = packed(tmp_path / "in", a="1"), tmp_path / "app"
     url, reported = archive_url("s3://code/team/", "research", archive.digest), []
     assert url == f"s3://code/team/workspaces/research/{archive.digest[7:]}.tar.zst"
@@ -357,7 +357,7 @@ def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) ->
     assert archive_prefix(url) == "s3://code/team"
 
 
-def test_what_others_write_to_the_bucket_does_not_run(
+def test_fetch_refuses_objects_of_others(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither an object at the archive's own place nor one that says which archive is the job's; nor at a restart."""
@@ -420,7 +420,7 @@ def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> 
     assert fetch(source, tmp_path / "app").put == 1
 
 
-def test_what_s3_refuses_is_one_clear_line(
+def test_refusal_of_s3_is_one_clear_line(
     bucket: Any, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = packed(tmp_path / "in", a="1")

@@ -105,7 +105,7 @@ def _is_ring(path: Path) -> bool:
 @settings(max_examples=120)
 @given(st.lists(st.tuples(PATHS, st.sampled_from(sorted(KINDS)), PATHS), max_size=6))
 @pytest.mark.long
-def test_whatever_is_in_it_nothing_is_outside(members: list[tuple[str, str, str]]) -> None:
+def test_unpack_writes_nothing_outside(members: list[tuple[str, str, str]]) -> None:
     with memory_directory() as base:
         archive, digest = made(
             base / "archive", *((path, KINDS[kind], target) for path, kind, target in members)
@@ -150,7 +150,7 @@ def test_a_damaged_archive_is_found_before_it_is_read(tmp_path: Path, damage: st
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive", zstandard.ZstdCompressor().compress(b"no tar" * 200)])
-def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_unpack_of_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
     archive = tmp_path / "archive"
     archive.write_bytes(data)
     with pytest.raises(WorkspaceError, match="archive: broken"):
@@ -225,7 +225,7 @@ def shown(into: Path) -> dict[str, str]:
     }
 
 
-def test_a_second_archive_changes_what_it_must_and_no_more(tmp_path: Path) -> None:
+def test_apply_changes_only_what_differs(tmp_path: Path) -> None:
     into = tmp_path / "into"
     one = workspace(
         tmp_path / "1", {"same": "1", "other": "1", "gone/deep/x": "1", "flat": "1", "tree/x": "1"}
@@ -321,7 +321,7 @@ def test_file_overwritten_by_the_job_is_moved_aside(tmp_path: Path) -> None:
     assert {file.read_text() for file in kept.values()} == {f"the job's {name}" for name in kept}
 
 
-def test_of_two_that_are_moved_aside_from_one_path_none_is_lost(tmp_path: Path) -> None:
+def test_apply_keeps_both_files_moved_from_one_path(tmp_path: Path) -> None:
     into = tmp_path / "into"
     apply(*workspace(tmp_path / "1", {"tree/x": "1"}), into)
     (into / "tree" / "x").write_text("the job's")
@@ -362,7 +362,7 @@ def test_apply_of_the_first_archive_after_a_killed_update(
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_killed_at_any_step_the_next_one_ends_the_work(
+def test_apply_after_a_kill_at_any_step_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
     one = workspace(tmp_path / "1", {"a": "1", "b": "1", "c/d": "1", "gone": "1"})
