@@ -128,7 +128,7 @@ def _changed(
         result["rules"] = _needed(result.get("rules") or [], kinds)
     if kind == "CustomResourceDefinition" and name.startswith(MPI):
         # Its descriptions are three quarters of its size, and each definition stands in the stack's state twice.
-        result["spec"] = _without_descriptions(result.get("spec", {}))
+        result["spec"] = without_descriptions(result.get("spec", {}))
     return result
 
 
@@ -178,16 +178,16 @@ def _serves(rule: Mapping[str, Any], resource: str, kinds: Sequence[str]) -> boo
     return MPI in kinds or resource not in FOR_MPI
 
 
-def _without_descriptions(schema: Any) -> Any:
+def without_descriptions(schema: Any) -> Any:
     """The same without texts named `description`; a property of that name is no text and stays."""
     if isinstance(schema, dict):
         return {
-            key: _without_descriptions(value)
+            key: without_descriptions(value)
             for key, value in schema.items()
             if not (key == "description" and isinstance(value, str))
         }
     if isinstance(schema, list):
-        return [_without_descriptions(value) for value in schema]
+        return [without_descriptions(value) for value in schema]
     return schema
 
 

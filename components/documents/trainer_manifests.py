@@ -1,0 +1,130 @@
+"""The published manifests of Kubeflow Trainer and of JobSet, which it needs, and our changes to them. Pure: no Pulumi.
+
+Both managers run in the training operator's namespace, which holds nothing else. Each keeps its webhooks' certificate
+in a Secret and writes the authority into its webhook configurations (github.com/open-policy-agent/cert-controller).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from components.documents import pods
+from components.documents.operator_manifests import FIRST, SECOND, without_descriptions
+from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER
+
+JsonObject = dict[str, Any]
+
+TRAINER: Final = "kubeflow-trainer-controller-manager"
+JOBSET: Final = "jobset-controller-manager"
+# Parts of Trainer's kustomization (manifests/base). Its overlay also downloads JobSet's manifests.
+PARTS: Final = ("crds", "manager", "rbac", "webhook")
+DEFINITIONS: Final = (
+    "jobsets.jobset.x-k8s.io",
+    "clustertrainingruntimes.trainer.kubeflow.org",
+    "trainingruntimes.trainer.kubeflow.org",
+    "trainjobs.trainer.kubeflow.org",
+)
+# The Secret of Trainer's certificate, which its overlay generates; Trainer fills it.
+CERTIFICATE: Final = "kubeflow-trainer-webhook-cert"
+# The version for Trainer's SDK, which everybody may read.
+_PUBLIC: Final = "kubeflow-trainer-public"
+# JobSet's metrics behind kube-rbac-proxy, which its Deployment does not have.
+_UNUSED: Final = ("jobset-metrics-reader", "jobset-proxy")
+_WEBHOOK_PORT: Final = 9443
+_NAMESPACED: Final = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "Service", "Deployment")
+# They keep the Jobs and pods of the cluster in memory.
+RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+
+
+def waves(objects: Iterable[JsonObject], images: Mapping[str, str]) -> list[list[JsonObject]]:
+    """Return the objects of both; those of one wave need only what is in the waves before it.
+
+    Args:
+        objects: JobSet's kustomization `config/default`, and `PARTS` of Trainer's.
+        images: The image of each Deployment.
+
+    Raises:
+        ValueError: a Deployment or a definition is missing.
+    """
+    chosen = [_changed(each, images) for each in objects if _is_needed(each)]
+    found = {(each["kind"], each["metadata"]["name"]) for each in chosen}
+    for kind, names in (("Deployment", images), ("CustomResourceDefinition", DEFINITIONS)):
+        for name in names:
+            if (kind, name) not in found:
+                raise ValueError(f"the manifests of Kubeflow Trainer and JobSet hold no {kind} {name}")
+    chosen += [
+        _namespace(),
+        _secret(),
+        pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()),
+        *(
+            pods.policy(f"webhook-{each['metadata']['name']}", OPERATOR_NAMESPACE, _webhook_open(each))
+            for each in chosen
+            if each["kind"] == "Deployment"
+        ),
+    ]
+    last = [each for each in chosen if each["kind"] not in (*FIRST, *SECOND, *_RIGHTS)]
+    groups = (FIRST, (*SECOND, *_RIGHTS))
+    return [*([each for each in chosen if each["kind"] in group] for group in groups), last]
+
+
+_RIGHTS: Final = ("Role", "RoleBinding")
+
+
+def _is_needed(manifest: JsonObject) -> bool:
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    if kind == "CustomResourceDefinition":
+        return name in DEFINITIONS
+    return kind != "Namespace" and name != _PUBLIC and not name.startswith(_UNUSED)
+
+
+def _changed(manifest: JsonObject, images: Mapping[str, str]) -> JsonObject:
+    result = copy.deepcopy(manifest)
+    # A status belongs to the API server.
+    result.pop("status", None)
+    kind, name = result["kind"], result["metadata"]["name"]
+    if kind in _NAMESPACED:
+        result["metadata"]["namespace"] = OPERATOR_NAMESPACE
+    for subject in result.get("subjects") or ():
+        subject["namespace"] = OPERATOR_NAMESPACE
+    for webhook in result.get("webhooks") or ():
+        webhook["clientConfig"]["service"]["namespace"] = OPERATOR_NAMESPACE
+    if kind == "CustomResourceDefinition":
+        # The descriptions are most of 1.3 MB, and each definition stands in the stack's state twice.
+        result["spec"] = without_descriptions(result["spec"])
+    if kind == "Deployment":
+        _change_manager(result["spec"]["template"]["spec"], images[name])
+    return result
+
+
+def _change_manager(spec: JsonObject, image: str) -> None:
+    (container,) = spec["containers"]
+    container["image"] = image
+    container["resources"] = RESOURCES
+    spec["securityContext"] = {
+        "runAsNonRoot": True,
+        "runAsUser": POD_USER,
+        "runAsGroup": POD_USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _namespace() -> JsonObject:
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": OPERATOR_NAMESPACE,
+            "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
+        },
+    }
+
+
+def _secret() -> JsonObject:
+    metadata = {"name": CERTIFICATE, "namespace": OPERATOR_NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
+
+
+def _webhook_open(deployment: JsonObject) -> JsonObject:
+    return pods.port_open(deployment["spec"]["selector"]["matchLabels"], _WEBHOOK_PORT)

@@ -1,0 +1,92 @@
+"""The objects of Kubeflow Trainer and JobSet as a stack installs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.documents import trainer_manifests
+from components.documents.trainer_manifests import DEFINITIONS, JOBSET, TRAINER, waves
+from trainyard.k8s.names import OPERATOR_NAMESPACE
+
+pytestmark = pytest.mark.unit
+
+IMAGES = {TRAINER: "registry.example/trainer:v2.3.0", JOBSET: "registry.example/jobset:v0.12.0"}
+
+
+def thing(kind: str, name: str, namespace: str = "", **more: Any) -> dict[str, Any]:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **more}
+
+
+def manager(name: str, namespace: str = "") -> dict[str, Any]:
+    labels = {"app": name}
+    container = {"name": "manager", "image": "published"}
+    spec = {"selector": {"matchLabels": labels}, "template": {"spec": {"containers": [container]}}}
+    return thing("Deployment", name, namespace, spec=spec)
+
+
+def published() -> list[dict[str, Any]]:
+    """The objects that matter, in the forms of the two kustomizations: JobSet's have a namespace, Trainer's none."""
+    schema = {"description": "long", "properties": {"x": {"description": "long"}}}
+    service = {"name": "w", "namespace": "system"}
+    return [
+        thing("Namespace", "jobset-system"),
+        *(thing("CustomResourceDefinition", name, spec={"versions": [schema]}) for name in DEFINITIONS),
+        thing("CustomResourceDefinition", "optimizationjobs.trainer.kubeflow.org", spec={}),
+        manager(JOBSET, "jobset-system"),
+        manager(TRAINER),
+        thing("RoleBinding", "jobset-leader", "jobset-system", subjects=[{"namespace": "jobset-system"}]),
+        thing("ClusterRoleBinding", TRAINER, subjects=[{"kind": "ServiceAccount", "name": TRAINER}]),
+        thing("RoleBinding", "kubeflow-trainer-public", subjects=[{"kind": "Group"}]),
+        thing("ClusterRole", "jobset-proxy-role"),
+        thing("ValidatingWebhookConfiguration", "v", webhooks=[{"clientConfig": {"service": service}}]),
+    ]
+
+
+def made() -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (each["kind"], each["metadata"]["name"]): each for wave in waves(published(), IMAGES) for each in wave
+    }
+
+
+def test_waves_put_both_managers_into_one_namespace() -> None:
+    objects = made()
+    assert {name for kind, name in objects if kind == "Namespace"} == {OPERATOR_NAMESPACE}
+    for name, image in IMAGES.items():
+        deployment = objects["Deployment", name]
+        assert deployment["metadata"]["namespace"] == OPERATOR_NAMESPACE
+        assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == image
+        opened = objects["NetworkPolicy", f"webhook-{name}"]["spec"]["podSelector"]["matchLabels"]
+        assert opened == {"app": name}
+    for binding in (objects["RoleBinding", "jobset-leader"], objects["ClusterRoleBinding", TRAINER]):
+        assert binding["subjects"][0]["namespace"] == OPERATOR_NAMESPACE
+    (webhook,) = objects["ValidatingWebhookConfiguration", "v"]["webhooks"]
+    assert webhook["clientConfig"]["service"]["namespace"] == OPERATOR_NAMESPACE
+    assert ("Secret", trainer_manifests.CERTIFICATE) in objects
+
+
+def test_waves_leave_out_rights_and_kinds_without_use() -> None:
+    names = {name for _, name in made()}
+    assert not {name for name in names if name.startswith(("kubeflow-trainer-public", "jobset-proxy"))}
+    assert "optimizationjobs.trainer.kubeflow.org" not in names
+    assert all(
+        "description" not in str(each["spec"])
+        for (kind, _), each in made().items()
+        if kind == "CustomResourceDefinition"
+    )
+
+
+def test_waves_register_definitions_and_rights_before_managers() -> None:
+    first, second, last = ({each["kind"] for each in wave} for wave in waves(published(), IMAGES))
+    assert first == {"Namespace"}
+    assert {"CustomResourceDefinition", "ClusterRoleBinding", "RoleBinding", "Secret"} <= second
+    assert {"Deployment", "ValidatingWebhookConfiguration", "NetworkPolicy"} == last
+
+
+@pytest.mark.parametrize("name", [JOBSET, "trainjobs.trainer.kubeflow.org"])
+def test_manifests_without_a_needed_object_are_refused(name: str) -> None:
+    lacking = [each for each in published() if each["metadata"]["name"] != name]
+    with pytest.raises(ValueError, match=name):
+        waves(lacking, IMAGES)
