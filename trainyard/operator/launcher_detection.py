@@ -56,14 +56,8 @@ _FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 # torchrun's flags that must fit the job.
 _CHECKED: Final = (
-    "nnodes",
-    "nproc_per_node",
-    "node_rank",
-    "rdzv_endpoint",
-    "rdzv_backend",
-    "master_addr",
-    "standalone",
-)
+    "standalone", "nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "master_addr", "rdzv_backend",
+)  # fmt: skip
 # Its flags without a value.
 _SWITCHES: Final = ("standalone", "module", "no_python", "run_path", "use_env", "virtual_local_rank", "help")
 _SHORT_SWITCHES: Final = ("-m", "-h")
@@ -102,28 +96,6 @@ class Detection:
         return NONE if self.own_launcher or self.unknown else TORCHRUN
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobShape:
-    """The size of a job.
-
-    Attributes:
-        nodes: The number of nodes, the maximum for an elastic job.
-        minimum: The minimum number of nodes.
-        processes: The processes on each node; None if any number is valid.
-        backend: The rendezvous backend.
-    """
-
-    nodes: int
-    minimum: int
-    processes: int | None
-    backend: str
-
-    @property
-    def all_nodes(self) -> str:
-        """Return the nodes in the notation of torchrun's --nnodes."""
-        return str(self.nodes) if self.minimum == self.nodes else f"{self.minimum}:{self.nodes}"
-
-
 def detect(commands: Iterable[Program]) -> Detection:
     """Return what a command with these programs starts."""
     programs = tuple(commands)
@@ -150,114 +122,90 @@ def find_conflict(job: JobSpec, found: Detection, size: Size, backend: str) -> t
 
     The place is a field of the spec, or a file in the workspace. `backend` is that of the rendezvous.
     """
-    shape = JobShape(
-        nodes=size.nodes,
-        minimum=size.least,
-        # On CPUs the command sets the number of processes.
-        processes=size.gpus if job.num_gpus else None,
-        backend=backend,
-    )
-    if wrong := _check_torchrun_flags(_variable_flags(job.literal_variables), shape):
+    if wrong := _check_torchrun_flags(_variable_flags(job.literal_variables), size, backend):
         return "spec.env", f"has {wrong}"
-    place, wrong = find_flag_conflict(found, shape, job.launcher)
+    place, wrong = find_flag_conflict(found, size, backend, job.launcher)
     return (place or "spec.command", wrong) if wrong else ("", "")
 
 
-def find_flag_conflict(found: Detection, shape: JobShape, launcher: str = "") -> tuple[str, str]:
+def find_flag_conflict(found: Detection, size: Size, backend: str, launcher: str = "") -> tuple[str, str]:
     """Return the file in the workspace whose launcher does not fit the job, and why; ("", "") if all fit.
 
     The file is "" for the command itself. `launcher` is that of the job's spec.
     """
-    alone = shape.nodes > 1 and not launcher and found.own_launcher not in ("", TORCHRUN)
+    alone = size.nodes > 1 and not launcher and found.own_launcher not in ("", TORCHRUN)
     for each in found.programs:
         if not (name := _launcher(each)):
             continue
         if name == TORCHRUN:
-            flags = _torchrun_flags(each.arguments)
             # A flag overrides its variable.
-            variables = {
-                key: value
-                for key, value in _variable_flags(each.variables).items()
-                if key.removeprefix(_VARIABLE) not in flags
-            }
-            wrong = _check_torchrun_flags({**variables, **flags}, shape)
+            flags = {**_variable_flags(each.variables), **_torchrun_flags(each.arguments)}
+            wrong = _check_torchrun_flags(flags, size, backend)
         else:
-            wrong = _check_launcher_flags(name, each.arguments, shape)
+            wrong = _check_launcher_flags(name, each.arguments, size)
         if wrong:
             return each.place, f"{name} has {wrong}" + (f". {_ADVICE}" if alone else "")
     if alone:
         return found.place, (
-            f"starts {found.own_launcher}, which does not know the job's {shape.all_nodes} nodes: each would train "
-            f"alone. {_ADVICE}"
+            f"starts {found.own_launcher}, which does not know the job's {size.nnodes} nodes: each would train alone. "
+            f"{_ADVICE}"
         )
     return "", ""
 
 
-def _check_torchrun_flags(flags: Mapping[str, str], shape: JobShape) -> str:
-    """Return which of torchrun's flags does not fit the job, and why; "" if all fit."""
-    several = shape.nodes > 1
-    if "standalone" in flags and several:
-        return (
-            f"{_notation('standalone', flags)}, but the job has {shape.all_nodes} nodes: each would train alone. "
-            "Remove it: the job configures the rendezvous"
-        )
-    value = flags.get("nnodes", "")
-    if value and "$" not in value and not _is_range(value, shape):
-        return _mismatch("nnodes", flags, f"{shape.all_nodes} node{'s' * several}", shape.all_nodes)
-    value = flags.get("nproc_per_node", "")
-    count = shape.processes
-    if value.isdecimal() and count is not None and int(value) != count:
-        return _mismatch("nproc_per_node", flags, f"{count} GPU{'s' * (count > 1)} on each node", str(count))
-    if not several:
-        return ""
-    value = flags.get("node_rank", "")
-    if value.isdecimal():
-        return (
-            f"{_notation('node_rank', flags)} on each of the job's {shape.all_nodes} nodes. It must be "
-            "$TORCHRUN_NODE_RANK, or be omitted"
-        )
-    for name in ("rdzv_endpoint", "master_addr"):
-        if _LOCAL.fullmatch(flags.get(name, "")):
-            return (
-                f"{_notation(name, flags)}, but the job has {shape.all_nodes} nodes, which could not connect. "
-                "Remove it: the job sets it"
-            )
-    value = flags.get("rdzv_backend", "")
-    if value and "$" not in value and value != shape.backend and "rdzv_endpoint" not in flags:
-        return _mismatch("rdzv_backend", flags, f"distributed.rdzvBackend {shape.backend}", shape.backend)
+def _check_torchrun_flags(flags: Mapping[str, tuple[str, str]], size: Size, backend: str) -> str:
+    """Return which of torchrun's flags does not fit the job, and why; "" if all fit.
+
+    Args:
+        flags: The value of each flag, and its notation for the message.
+    """
+    for name in _CHECKED:
+        value, notation = flags.get(name, ("", ""))
+        if notation and "$" not in value and (why := _check_torchrun_flag(name, value, size)):
+            return f"{notation}{why}"
+    value, notation = flags.get("rdzv_backend", ("", ""))
+    # A torchrun with its own endpoint has its own backend.
+    if size.nodes > 1 and "rdzv_endpoint" not in flags and "$" not in value and value not in ("", backend):
+        return f"{notation}, but the job has distributed.rdzvBackend {backend}. It must be {backend}, or be omitted"
     return ""
 
 
-def _is_range(value: str, shape: JobShape) -> bool:
+def _check_torchrun_flag(name: str, value: str, size: Size) -> str:
+    nodes, several = f"the job has {size.nnodes} node{'s' * (size.nodes > 1)}", size.nodes > 1
+    match name:
+        case "standalone" if several:
+            return f", but {nodes}: each would train alone. Remove it: the job configures the rendezvous"
+        case "nnodes" if value and not _is_range(value, size):
+            return f", but {nodes}. It must be {size.nnodes}, or be omitted"
+        # On CPUs the command sets the number of processes.
+        case "nproc_per_node" if value.isdecimal() and int(value) != size.gpus > 0:
+            gpus = f"{size.gpus} GPU{'s' * (size.gpus > 1)}"
+            return f", but the job has {gpus} on each node. It must be {size.gpus}, or be omitted"
+        case "node_rank" if several and value.isdecimal():
+            return f" on each of the job's {size.nnodes} nodes. It must be $TORCHRUN_NODE_RANK, or be omitted"
+        case "rdzv_endpoint" | "master_addr" if several and _LOCAL.fullmatch(value):
+            return f", but {nodes}, which could not connect. Remove it: the job sets it"
+    return ""
+
+
+def _is_range(value: str, size: Size) -> bool:
     """Return whether a value of --nnodes equals the job's nodes: `2` and `2:2` are the same."""
     minimum, _, maximum = value.partition(":")
-    return (minimum, maximum or minimum) == (str(shape.minimum), str(shape.nodes))
+    return (minimum, maximum or minimum) == (str(size.least), str(size.nodes))
 
 
-def _mismatch(name: str, flags: Mapping[str, str], actual: str, expected: str) -> str:
-    return f"{_notation(name, flags)}, but the job has {actual}. It must be {expected}, or be omitted"
-
-
-def _notation(name: str, flags: Mapping[str, str]) -> str:
-    """Return a flag or variable in the notation of the command, for a message."""
-    if f"{_VARIABLE}{name}" in flags:
-        return f"{_VARIABLE}{name.upper()}={flags[name]}"
-    value = flags[name]
-    return f"--{name.replace('_', '-')}" + (f"={value}" if value else "")
-
-
-def _variable_flags(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the flags that these variables set, each also with the prefix of a variable for `_notation`."""
-    found: dict[str, str] = {}
+def _variable_flags(variables: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the flags that these variables set, each with its value and its notation."""
+    found: dict[str, tuple[str, str]] = {}
     for name, value in variables.items():
         flag = name.removeprefix(_VARIABLE).lower()
         if name.startswith(_VARIABLE) and not (flag in _SWITCHES and value in ("", "0")):
-            found |= {flag: value, f"{_VARIABLE}{flag}": ""}
+            found[flag] = value, f"{_VARIABLE}{flag.upper()}={value}"
     return found
 
 
-def _torchrun_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """Return torchrun's own flags with their values, "" for switches. As argparse does, accept unique prefixes."""
+def _torchrun_flags(arguments: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return torchrun's own flags, each with its value and its notation. As argparse does, accept unique prefixes."""
     found: dict[str, str] = {}
     waiting = ""
     for word in arguments:
@@ -272,15 +220,17 @@ def _torchrun_flags(arguments: Sequence[str]) -> dict[str, str]:
             found[waiting], waiting = word, ""
         else:
             break
-    return found
+    return {
+        flag: (value, f"--{flag.replace('_', '-')}" + (f"={value}" if value else ""))
+        for flag, value in found.items()
+    }
 
 
-def _check_launcher_flags(launcher: str, arguments: Sequence[str], shape: JobShape) -> str:
+def _check_launcher_flags(launcher: str, arguments: Sequence[str], size: Size) -> str:
     """Return which flag of another launcher does not fit the job, and why; "" if all fit."""
     named = launcher.removeprefix(PYTHON_MODULE)
     flags = next((flags for name, flags in _FLAGS.items() if named.startswith(name)), {})
-    count = shape.processes
-    expected = {_NODES: shape.nodes, _EACH: count, _ALL: count and count * shape.nodes}
+    expected = {_NODES: size.nodes, _EACH: size.gpus or None, _ALL: size.total_gpus or None}
     rest = iter(arguments)
     for word in rest:
         if word.endswith(".py") or PYTHON.fullmatch(word.rpartition("/")[2]):

@@ -71,6 +71,11 @@ class Size:
         return self.gpus or 1
 
     @property
+    def nnodes(self) -> str:
+        """Return the nodes in the notation of torchrun's --nnodes."""
+        return f"{self.least}:{self.nodes}" if self.elastic else str(self.nodes)
+
+    @property
     def total_gpus(self) -> int:
         """Return the number of GPUs of all nodes."""
         return self.nodes * self.gpus

@@ -10,7 +10,8 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import container
 from tests.unit.operator.test_command import ALONE
 from trainyard.operator.command import build_command, check_command, detect_launcher
-from trainyard.operator.launcher_detection import JobShape, find_flag_conflict
+from trainyard.operator.launcher_detection import find_flag_conflict
+from trainyard.operator.resources import Size
 
 pytestmark = pytest.mark.unit
 
@@ -263,10 +264,10 @@ def test_detect_launcher_many_scripts_stops_reading() -> None:
     assert len(read_names) < 100
 
 
-TWO = JobShape(nodes=2, minimum=2, processes=8, backend="c10d")
-ONE = JobShape(nodes=1, minimum=1, processes=8, backend="c10d")
-RANGE = JobShape(nodes=4, minimum=2, processes=8, backend="c10d")
-ON_CPUS = JobShape(nodes=2, minimum=2, processes=None, backend="c10d")
+TWO = Size(nodes=2, least=2, gpus=8)
+ONE = Size(nodes=1, least=1, gpus=8)
+RANGE = Size(nodes=4, least=2, gpus=8)
+ON_CPUS = Size(nodes=2, least=2, gpus=0)
 
 
 @pytest.mark.parametrize(
@@ -315,13 +316,13 @@ ON_CPUS = JobShape(nodes=2, minimum=2, processes=None, backend="c10d")
     ],
 )
 def test_find_flag_conflict_wrong_flag_is_named(command: str, expected: str) -> None:
-    place, wrong = find_flag_conflict(detect_launcher(command, (), SCRIPTS.get), TWO)
+    place, wrong = find_flag_conflict(detect_launcher(command, (), SCRIPTS.get), TWO, "c10d")
     assert expected in wrong
     assert place == (command.removeprefix("bash ") if command.endswith(".sh") else "")
 
 
 @pytest.mark.parametrize(
-    ("command", "shape"),
+    ("command", "size"),
     [
         ("torchrun train.py", TWO),
         ("torchrun --nnodes=2 --nproc-per-node=8 train.py", TWO),
@@ -346,15 +347,17 @@ def test_find_flag_conflict_wrong_flag_is_named(command: str, expected: str) -> 
         ("export PET_NNODES=1; torchrun --nnodes=2 train.py", TWO),
     ],
 )
-def test_find_flag_conflict_matching_flags_is_empty(command: str, shape: JobShape) -> None:
-    assert find_flag_conflict(detect_launcher(command), shape) == ("", "")
+def test_find_flag_conflict_matching_flags_is_empty(command: str, size: Size) -> None:
+    assert find_flag_conflict(detect_launcher(command), size, "c10d") == ("", "")
 
 
 def test_find_flag_conflict_launcher_none_accepts_own_nodes() -> None:
     own = "accelerate launch --num_machines 2 --machine_rank $TORCHRUN_NODE_RANK train.py"
-    assert find_flag_conflict(detect_launcher(own), TWO, "none") == ("", "")
+    assert find_flag_conflict(detect_launcher(own), TWO, "c10d", "none") == ("", "")
     wrong = "accelerate launch --num_machines 1 train.py"
-    assert "the number of nodes must be 2" in find_flag_conflict(detect_launcher(wrong), TWO, "none")[1]
+    assert (
+        "the number of nodes must be 2" in find_flag_conflict(detect_launcher(wrong), TWO, "c10d", "none")[1]
+    )
 
 
 @pytest.mark.parametrize(
