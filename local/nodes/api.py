@@ -52,7 +52,7 @@ class Api:
         A cancelled caller still waits for the end of the request. Otherwise a node could be created after its deletion.
         """
         running = asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self.client.request(method, path, body=body, content=content)
+            self._threads, lambda: self.client.request(method, path, body=body, content_type=content)
         )
         try:
             return await asyncio.shield(running)

@@ -31,8 +31,8 @@ _CHUNK_BYTES = 262144
 _CONNECTIONS = 16
 # In an SSLError of a certificate that is not trusted (OpenSSL's reason).
 CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
-TOO_MANY = 429
-RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
+TOO_MANY_REQUESTS = 429
+RETRIED_STATUS = frozenset({TOO_MANY_REQUESTS, 500, 502, 503, 504})
 # An API server that just started also answers with these, until it has read the roles.
 UNAUTHORIZED = 401
 REFUSED_STATUS = frozenset({UNAUTHORIZED, 403})
@@ -122,7 +122,7 @@ class Client:
         body: JsonObject | None = None,
         *,
         repeatable: bool = True,
-        content: str = JSON,
+        content_type: str = JSON,
     ) -> JsonObject:
         """Return the response, a JSON object.
 
@@ -134,7 +134,7 @@ class Client:
             ApiError: The API server refused.
             ApiUnavailable: It did not answer, or could not.
         """
-        return self._send_with_retries(method, path, query, body, _object, repeatable, content)
+        return self._send_with_retries(method, path, query, body, _object, repeatable, content_type)
 
     def is_ready(self) -> bool:
         """Return whether the API server is ready. It has read the roles by then.
@@ -144,13 +144,13 @@ class Client:
         (--authorization-always-allow-paths of kube-apiserver). A server without this endpoint counts as ready.
         """
         try:
-            answer = self._send("GET", "/readyz", None, None)
+            response = self._send("GET", "/readyz", None, None)
         except (urllib3.exceptions.HTTPError, OSError, ApiError):
             return False
         try:
-            return answer.status < 500
+            return response.status < 500
         finally:
-            answer.close()
+            response.close()
 
     def list_items(
         self, path: str, query: Mapping[str, str], convert: Callable[[JsonObject], T | None]
@@ -160,7 +160,7 @@ class Client:
         Raises as `request` does.
         """
 
-        def read(answer: Response) -> list[T]:
+        def read(response: Response) -> list[T]:
             items: list[T] = []
 
             def keep(item: JsonObject) -> None:
@@ -168,7 +168,7 @@ class Client:
                 if converted is not None:
                     items.append(converted)
 
-            read_list(answer.chunks(), keep)
+            read_list(response.chunks(), keep)
             return items
 
         return self._send_with_retries("GET", path, query, None, read)
@@ -178,34 +178,34 @@ class Client:
         return self.list_items(path, query or {}, lambda item: item)
 
     def read_text(self, path: str, query: Mapping[str, str] | None = None) -> str:
-        """Return an answer that is no JSON, such as a pod's log. Raises as `request` does."""
+        """Return a response that is no JSON, such as a pod's log. Raises as `request` does."""
         return self._send_with_retries(
-            "GET", path, query, None, lambda answer: answer.whole().decode(errors="replace")
+            "GET", path, query, None, lambda response: response.read_body().decode(errors="replace")
         )
 
     @contextmanager
     def open(
-        self, path: str, query: Mapping[str, str], *, silence: float = READ_SECONDS
+        self, path: str, query: Mapping[str, str], *, read_timeout: float = READ_SECONDS
     ) -> Iterator[Response]:
         """Make one attempt at a GET whose response is read in chunks. It is closed at the end of the block.
 
-        `silence` is how many seconds may pass between two chunks. Raises ApiError for any status but success, and
+        `read_timeout` is how many seconds may pass between two chunks. Raises ApiError for any status but success, and
         ApiUnavailable if the API server does not answer, also in the middle of the response. Other OSErrors of the
         block pass unchanged.
         """
         try:
-            answer = _Opened(self._send("GET", path, query, None), path)
-            if answer.status >= 300:
-                raise answer.refusal("GET", path)
+            response = _Opened(self._send("GET", path, query, None), path)
+            if response.status >= 300:
+                raise response.to_error("GET", path)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
-        answer.allow_silence(silence)
+        response.set_read_timeout(read_timeout)
         try:
-            yield answer
+            yield response
         except MalformedResponse as error:
             raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
         finally:
-            answer.close()
+            response.close()
 
     def _send_with_retries(
         self,
@@ -215,40 +215,40 @@ class Client:
         body: JsonObject | None,
         read: Callable[[Response], T],
         repeatable: bool = True,
-        content: str = JSON,
+        content_type: str = JSON,
     ) -> T:
         began, wait = self._clock(), self._retry.initial_delay
         ready = False  # whether the API server said so before the attempt
         while True:
             failure: str
-            refusal: ApiError | None = None
-            asked, status = 0.0, 0
+            refused: ApiError | None = None
+            retry_after, status = 0.0, 0
             try:
-                answer = self._send(method, path, query, body, content)
+                response = self._send(method, path, query, body, content_type)
                 try:
-                    status = answer.status
+                    status = response.status
                     if status < 300:
-                        return read(answer)
-                    refusal = answer.refusal(method, path)
+                        return read(response)
+                    refused = response.to_error(method, path)
                 finally:
-                    answer.close()
+                    response.close()
             except (urllib3.exceptions.HTTPError, OSError, MalformedResponse) as error:
                 failure = f"{method} {path}: {type(error).__name__}: {error}"
             else:
                 starting = status in REFUSED_STATUS and not ready
                 if status not in RETRIED_STATUS and not starting:
-                    raise refusal
-                failure, asked = str(refusal), refusal.retry_after
+                    raise refused
+                failure, retry_after = str(refused), refused.retry_after
                 if status == UNAUTHORIZED:
                     self._renew_credentials()
                 ready = starting and self.is_ready()
-            if not repeatable and status != TOO_MANY and status not in REFUSED_STATUS:
-                raise ApiUnavailable(failure, asked)
-            pause = max(asked, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+            if not repeatable and status != TOO_MANY_REQUESTS and status not in REFUSED_STATUS:
+                raise ApiUnavailable(failure, retry_after)
+            pause = max(retry_after, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
             if self._clock() + pause - began > self._retry.timeout:
-                if ready and refusal is not None:
-                    raise refusal
-                raise ApiUnavailable(failure, asked)
+                if ready and refused is not None:
+                    raise refused
+                raise ApiUnavailable(failure, retry_after)
             self._sleep(pause)
             wait = min(2 * wait, self._retry.max_delay)
 
@@ -258,10 +258,10 @@ class Client:
         path: str,
         query: Mapping[str, str] | None,
         body: JsonObject | None,
-        content: str = JSON,
+        content_type: str = JSON,
     ) -> Response:
         url, headers = self.address(path, list((query or {}).items()))
-        headers["Content-Type"] = content
+        headers["Content-Type"] = content_type
         timeout = (CONNECT_SECONDS, READ_SECONDS)
         try:
             response = self._api.request(method, url, headers, body, _request_timeout=timeout)
@@ -294,7 +294,7 @@ class Response:
         self.response = response
         self.status = int(response.status)
 
-    def whole(self) -> bytes:
+    def read_body(self) -> bytes:
         """Return the whole body."""
         data: bytes = self.response.data
         return data
@@ -304,19 +304,19 @@ class Response:
         pieces: Iterator[bytes] = self.response.stream(_CHUNK_BYTES)
         return pieces
 
-    def refusal(self, method: str, path: str) -> ApiError:
+    def to_error(self, method: str, path: str) -> ApiError:
         """Return this response, which is no success, as an error."""
-        reason, message = _explain(self.whole())
+        reason, message = _explain(self.read_body())
         return ApiError(method, path, self.status, reason, message, _retry_after(self.response.headers))
 
-    def allow_silence(self, seconds: float) -> None:
+    def set_read_timeout(self, seconds: float) -> None:
         """Set how many seconds the body may pause. The default is the read timeout."""
         # A connection that ends with its response is already detached and keeps its timeout.
         socket = getattr(self.response.connection, "sock", None)
         if socket is not None:
             socket.settimeout(seconds)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End the body for the thread that reads it. Another thread calls this."""
         with suppress(
             ValueError, RuntimeError, OSError
@@ -331,8 +331,8 @@ class Response:
 class _Opened(Response):
     """The response of a single attempt: a connection that breaks while it is read is ApiUnavailable."""
 
-    def __init__(self, answer: Response, path: str) -> None:
-        super().__init__(answer.response)
+    def __init__(self, response: Response, path: str) -> None:
+        super().__init__(response.response)
         self._path = path
 
     def chunks(self) -> Iterator[bytes]:
@@ -343,9 +343,9 @@ class _Opened(Response):
             raise ApiUnavailable(f"GET {self._path}: {type(error).__name__}: {error}") from None
 
 
-def _object(answer: Response) -> JsonObject:
+def _object(response: Response) -> JsonObject:
     try:
-        value = json.loads(answer.whole())
+        value = json.loads(response.read_body())
     except (ValueError, RecursionError) as error:
         raise MalformedResponse(f"no JSON: {error}") from None
     return _checked(value)

@@ -20,7 +20,7 @@ from trainyard.k8s.client import (
     READ_SECONDS,
     REFUSED_STATUS,
     RETRIED_STATUS,
-    TOO_MANY,
+    TOO_MANY_REQUESTS,
     ApiError,
     ApiUnavailable,
     Client,
@@ -99,7 +99,7 @@ class Informer(Generic[T]):
         self._settled = threading.Event()
         self._stopping = threading.Event()
         self._listed = False
-        self._answer: Response | None = None
+        self._response: Response | None = None
         self._connected = False
         self._heard = time.monotonic()
         self._problem = "no answer yet"
@@ -114,8 +114,8 @@ class Informer(Generic[T]):
         """End the thread soon, at once if it waits for events."""
         with self._lock:
             self._stopping.set()
-            if self._answer is not None:
-                self._answer.cut()
+            if self._response is not None:
+                self._response.abort()
 
     def join(self, timeout: float) -> None:
         """Wait at most this many seconds for the end of the thread."""
@@ -177,7 +177,7 @@ class Informer(Generic[T]):
                 passing = error.status == _GONE or error.status in RETRIED_STATUS
                 passing = passing or (refused and not was_ready)
                 self._lost(str(error), None if passing else error)
-                if error.status != TOO_MANY:
+                if error.status != TOO_MANY_REQUESTS:
                     self._version = ""  # a new list helps against any refusal of this watch
                 ready = refused and (was_ready or self._client.is_ready())
             except Exception as error:  # such as an event without a version
@@ -215,8 +215,8 @@ class Informer(Generic[T]):
             if converted is not None:
                 items[key] = converted
 
-        with self._open(query) as answer:
-            version = read_list(answer.chunks(), keep)
+        with self._open(query) as response:
+            version = read_list(response.chunks(), keep)
         with self._lock:
             before, self._items = self._items, items
             failed, self._unreadable = unreadable.keys() - self._unreadable.keys(), unreadable
@@ -242,11 +242,11 @@ class Informer(Generic[T]):
             "resourceVersion": self._version,
             "timeoutSeconds": str(max(1, round(seconds))),
         }
-        with self._open(query, seconds + self._grace_seconds) as answer:
+        with self._open(query, seconds + self._grace_seconds) as response:
             with self._lock:
                 self._connected = True
             try:
-                for event in lines(answer.chunks()):
+                for event in lines(response.chunks()):
                     self._take(event["type"], event["object"])
             except MalformedResponse as error:  # a watch from the same version may bring the same line
                 raise _Outdated(str(error)) from None
@@ -288,18 +288,18 @@ class Informer(Generic[T]):
             return None
 
     @contextmanager
-    def _open(self, query: dict[str, str], silence: float = READ_SECONDS) -> Iterator[Response]:
+    def _open(self, query: dict[str, str], read_timeout: float = READ_SECONDS) -> Iterator[Response]:
         """Open a response that `stop` can end."""
-        with self._client.open(self._source.path, query, silence=silence) as answer:
+        with self._client.open(self._source.path, query, read_timeout=read_timeout) as response:
             with self._lock:
-                self._answer = answer
+                self._response = response
                 if self._stopping.is_set():
-                    answer.cut()
+                    response.abort()
             try:
-                yield answer
+                yield response
             finally:
                 with self._lock:
-                    self._answer = None
+                    self._response = None
 
     def _lost(self, problem: str, failure: Exception | None = None) -> None:
         """Note that the connection is lost, and why."""

@@ -67,7 +67,7 @@ class Objects:
     def apply(self, manifest: JsonObject) -> JsonObject:
         """Create the object, or set these fields and leave those of other field managers."""
         query = {"fieldManager": self._manager, "force": "true"}
-        return self._client.request("PATCH", path_of(manifest), query, manifest, content=_APPLY)
+        return self._client.request("PATCH", path_of(manifest), query, manifest, content_type=_APPLY)
 
     def change(self, manifest: JsonObject) -> bool:
         """Apply to the object with the manifest's uid. Return False if it is gone, or another one has its name."""
@@ -114,7 +114,7 @@ class Objects:
         meta = {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": [*finalizers]}
         try:
             query = {"fieldManager": self._manager}
-            self._client.request("PATCH", path_of(item), query, {"metadata": meta}, content=_MERGE)
+            self._client.request("PATCH", path_of(item), query, {"metadata": meta}, content_type=_MERGE)
         except ApiError as error:
             if error.status in (_NOT_FOUND, _CONFLICT):
                 return False

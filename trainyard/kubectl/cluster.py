@@ -112,7 +112,7 @@ class Cluster:
         body = {"metadata": {"uid": uid}, "spec": spec}
         with explained(f"patch {n.JOB_PLURAL}", self.namespace):
             path = f"{self.path(n.JOB_PLURAL)}/{name}"
-            return self.client.request("PATCH", path, None, body, content=MERGE_PATCH)
+            return self.client.request("PATCH", path, None, body, content_type=MERGE_PATCH)
 
     def delete(self, name: str, uid: str) -> None:
         """Delete exactly this job, if it still exists."""

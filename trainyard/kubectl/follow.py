@@ -395,7 +395,7 @@ class Stream(threading.Thread):
         path = f"/api/v1/namespaces/{cluster.namespace}/pods/{self._name}/log"
         is_new = self.position.resume()
         try:
-            with cluster.client.open(path, query, silence=_SILENCE_SECONDS) as answer:
+            with cluster.client.open(path, query, read_timeout=_SILENCE_SECONDS) as answer:
                 self._last, self._is_open = time.monotonic(), True
                 for line in split(answer.chunks()):
                     stamp, _, text = line.partition(b" ")

@@ -114,7 +114,9 @@ class Controller:
                 return HEARTBEAT_SECONDS
             if key == _RESYNC:
                 return await self._resync()
-            reconcile = self._reconciler.job if key.kind == n.JOB_KIND else self._reconciler.queue
+            reconcile = (
+                self._reconciler.reconcile_job if key.kind == n.JOB_KIND else self._reconciler.reconcile_queue
+            )
             with self._metrics.reconcile(key.kind):
                 return await self._in_thread(lambda: reconcile(key.namespace, key.name))
         except (ApiError, ApiUnavailable) as error:

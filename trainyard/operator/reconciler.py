@@ -92,8 +92,9 @@ def reconcile(ctx: ReconcileContext) -> ReconcilePlan:
     plan = next(plan for step in STEPS if (plan := step(ctx)) is not None)
     if ctx.status.final or ctx.deadline is None:
         return plan
-    left = ctx.deadline - ctx.now
-    return replace(plan, requeue_after=left if plan.requeue_after is None else min(plan.requeue_after, left))
+    remaining = ctx.deadline - ctx.now
+    after = remaining if plan.requeue_after is None else min(plan.requeue_after, remaining)
+    return replace(plan, requeue_after=after)
 
 
 def plan_job(job: JsonObject, queue: JsonObject | None, *inputs: Any, **more: Any) -> ReconcilePlan:
@@ -104,7 +105,7 @@ def plan_job(job: JsonObject, queue: JsonObject | None, *inputs: Any, **more: An
 class Reconciler:
     """Reconcile jobs and queues. Several threads may call it, each for another object.
 
-    The methods `job` and `queue` may raise ApiError and ApiUnavailable.
+    The methods `reconcile_job` and `reconcile_queue` may raise ApiError and ApiUnavailable.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Reconciler:
         # For each job or queue, the paths of foreign objects that have a name it needs.
         self._conflicts: dict[str, set[str]] = defaultdict(set)
 
-    def job(self, namespace: str, name: str) -> float | None:
+    def reconcile_job(self, namespace: str, name: str) -> float | None:
         """Reconcile a job. Return the seconds until the next reconcile is due, None for never."""
         path = f"{collection(n.API_VERSION, n.JOB_KIND, namespace)}/{quote(name)}"
         job = self._objects.get(path)
@@ -206,7 +207,7 @@ class Reconciler:
             return self._plan(path, job, queue, pool, cluster, refused=refused, fresh=True)
         return plan
 
-    def queue(self, namespace: str, name: str) -> float | None:
+    def reconcile_queue(self, namespace: str, name: str) -> float | None:
         """Reconcile a queue. Return the seconds until the next reconcile is due, None for never."""
         path = f"{collection(n.API_VERSION, n.QUEUE_KIND, namespace)}/{quote(name)}"
         queue = self._objects.get(path)
@@ -397,15 +398,15 @@ def reject_request(item: JsonObject, message: str, now: float) -> ReconcilePlan:
     """
     generation, old = item["metadata"].get("generation", 0), item.get("status") or {}
     if item["kind"] == n.JOB_KIND:
-        noted = read_status(old)
-        if noted.final:
+        before = read_status(old)
+        if before.final:
             return ReconcilePlan()
-        refusal = Condition(n.ACCEPTED, False, n.REASON_REFUSED, message)
-        phase = noted.phase or n.PHASE_PENDING
-        new = build_status(noted, generation, now, phase, n.REASON_REFUSED, message, [refusal])
+        rejection = Condition(n.ACCEPTED, False, n.REASON_REFUSED, message)
+        phase = before.phase or n.PHASE_PENDING
+        new = build_status(before, generation, now, phase, n.REASON_REFUSED, message, [rejection])
     else:
-        refusal = Condition(n.READY, False, n.REASON_REFUSED, message)
-        conditions = merge_conditions(old.get("conditions"), [refusal], generation, now)
+        rejection = Condition(n.READY, False, n.REASON_REFUSED, message)
+        conditions = merge_conditions(old.get("conditions"), [rejection], generation, now)
         new = {**old, "observedGeneration": generation, "conditions": conditions}
     if new == old:
         return ReconcilePlan()

@@ -86,7 +86,7 @@ def settle(objects: Objects, index: ObjectIndex | None = None) -> None:
     reader = ClusterReader(objects, "tools@sha256:1")
     reconciler = Reconciler(objects, reader, now=lambda: NOW, index=index)
     for _ in range(30):
-        requeue_after = reconciler.job("team", "vit")
+        requeue_after = reconciler.reconcile_job("team", "vit")
         if requeue_after is None or requeue_after > 1:
             return
     raise AssertionError("it comes to no end")
@@ -150,7 +150,7 @@ def settle_queue(api: FakeApi) -> dict[str, Any]:
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     before = ""
     for _ in range(10):
-        reconciler.queue("team", "h100")
+        reconciler.reconcile_queue("team", "h100")
         now = json.dumps(api.objects, sort_keys=True)
         if now == before:
             conditions = api.objects.get(QUEUE, {}).get("status", {}).get("conditions", ())

@@ -31,7 +31,7 @@ def reconciler(api: FakeApi) -> Reconciler:
     """Its clock stands still: it never reads the facts again because they are old. It has just read them."""
     objects = Mortal(api)
     looks = Reconciler(objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
-    looks.queue("team", "h100")
+    looks.reconcile_queue("team", "h100")
     return looks
 
 
@@ -43,7 +43,7 @@ def put_class(api: FakeApi, name: str, *, default: bool = False) -> None:
 
 def begin(looks: Reconciler) -> None:
     for _ in range(5):
-        looks.job("team", "vit")
+        looks.reconcile_job("team", "vit")
 
 
 def reads(api: FakeApi) -> int:

@@ -21,11 +21,10 @@ from tests.unit.operator.test_lease import PATH as LEASE_PATH
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
-from trainyard.operator.__main__ import run_until
+from trainyard.operator.__main__ import LeaseHolder, run_until
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.controller import STUCK_SECONDS, Controller, Watches
 from trainyard.operator.index import Key, converter
-from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
 
@@ -48,10 +47,10 @@ class FakeReconciler:
     def __init__(self) -> None:
         self.jobs = 0
 
-    def job(self, _namespace: str, _name: str) -> None:
+    def reconcile_job(self, _namespace: str, _name: str) -> None:
         self.jobs += 1
 
-    def queue(self, _namespace: str, _name: str) -> None:
+    def reconcile_queue(self, _namespace: str, _name: str) -> None:
         raise ApiUnavailable("no answer")
 
     def close(self) -> None:
@@ -235,7 +234,7 @@ def test_watches_whose_thread_dies_name_its_kind(monkeypatch: pytest.MonkeyPatch
 
 def test_shutdown_releases_the_lease_once_no_reconcile_runs() -> None:
     class Slow(FakeReconciler):
-        def job(self, _namespace: str, _name: str) -> None:
+        def reconcile_job(self, _namespace: str, _name: str) -> None:
             self.jobs += 1
             go_on.wait(5)
 

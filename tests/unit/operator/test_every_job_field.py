@@ -83,7 +83,7 @@ def queue_that_is_read(of_job: dict[str, Any], _: dict[str, Any]) -> Any:
         made = manifest(n.JOB_KIND, "vit", of_job)
         api.put(f"{place}/torchrunjobs/vit", {**made, "metadata": {**meta, "name": "vit"}})
         objects = Objects(api.client(), n.FIELD_MANAGER)
-        Reconciler(objects, ClusterReader(objects, "tools@sha256:1")).job("team", "vit")
+        Reconciler(objects, ClusterReader(objects, "tools@sha256:1")).reconcile_job("team", "vit")
         job = api.objects["/apis/batch/v1/namespaces/team/jobs/vit-0"]
     return [each["image"] for each in job["spec"]["template"]["spec"]["containers"]]
 

@@ -8,7 +8,7 @@ from tests.unit.launcher.api_server import FakeApi
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
-from trainyard.operator.lease import LeaseHolder
+from trainyard.operator.__main__ import LeaseHolder
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{n.CONTROLLER_NAMESPACE}/leases/{n.CONTROLLER}"
 

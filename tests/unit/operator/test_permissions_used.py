@@ -32,9 +32,9 @@ from tests.unit.operator.test_pool_reader import CLAIMS, pooled, reserve
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
+from trainyard.operator.__main__ import LeaseHolder
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.index import RESOURCES
-from trainyard.operator.lease import LeaseHolder
 from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
@@ -105,8 +105,8 @@ def gang_in_a_queue_of_kai(api: FakeApi) -> None:
 
     def reconcile(times: int = 6) -> None:
         for _ in range(times):
-            reconciles.queue("team", "h100")
-            reconciles.job("team", "vit")
+            reconciles.reconcile_queue("team", "h100")
+            reconciles.reconcile_job("team", "vit")
 
     reconcile()
     api.remove(f"{KAI}/queues/gpu")
@@ -151,7 +151,7 @@ def job_that_waits_for_nodes(api: FakeApi) -> None:
     clock = Clock()
     reconciles = reconciler(api, clock)
     for _ in range(6):
-        reconciles.job("team", "vit")
+        reconciles.reconcile_job("team", "vit")
     meta = {
         "name": "p5-1",
         "labels": {names.LABEL_NODEPOOL: "p5"},
@@ -159,10 +159,10 @@ def job_that_waits_for_nodes(api: FakeApi) -> None:
     }
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     clock.now += 1200
-    reconciler(api, clock).job("team", "vit")
+    reconciler(api, clock).reconcile_job("team", "vit")
     assert api.names(CLAIMS) == []
     reserve(api)
-    reconciler(api, clock).job("team", "vit")
+    reconciler(api, clock).reconcile_job("team", "vit")
 
 
 def watch_permissions() -> set[Needed]:

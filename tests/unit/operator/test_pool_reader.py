@@ -144,7 +144,7 @@ def test_two_jobs_with_the_same_idle_nodes_one_starts(api: FakeApi) -> None:
         objects = Mortal(api)
         reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
         for name in ("other", "vit"):
-            reconciler.job("team", name)
+            reconciler.reconcile_job("team", name)
 
     reconcile_both()
     assert len(placeholder_names(api)) == 4
@@ -186,9 +186,9 @@ def test_pool_is_read_with_its_reservations(api: FakeApi) -> None:
     settle(Mortal(api))
     assert api.objects[JOB]["status"]["reason"] == n.REASON_CAPACITY_IMPOSSIBLE
     assert placeholder_names(api) == []
-    Reconciler(objects := Mortal(api), ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).queue(
-        "team", "h100"
-    )
+    Reconciler(
+        objects := Mortal(api), ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW
+    ).reconcile_queue("team", "h100")
     assert api.objects[QUEUE]["status"]["pool"]["reservations"] == 0
 
 
@@ -213,9 +213,9 @@ def test_missing_pool_reads_nothing_else(api: FakeApi) -> None:
     pooled(api)
     api.remove(POOL)
     objects = Mortal(api)
-    requeue_after = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job(
-        "team", "vit"
-    )
+    requeue_after = Reconciler(
+        objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW
+    ).reconcile_job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_POOL_NOT_FOUND
     assert {path for path, _ in reads(api)} == {POOL}
     assert requeue_after == 30
@@ -230,13 +230,13 @@ def test_refused_placeholder_is_reported_and_repeated(api: FakeApi) -> None:
     api.refused = {("POST", PODS)}
     objects = Mortal(api)
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
-    assert reconciler.job("team", "vit") == 30
+    assert reconciler.reconcile_job("team", "vit") == 30
     reported = api.objects[JOB]["status"]
     assert (reported["phase"], reported["reason"]) == ("Pending", n.REASON_PLACEHOLDER_REFUSED)
     assert "a pod that would hold a node is refused: Forbidden" in reported["message"]
     assert reported["capacity"]["tries"] == 1
     version = api.objects[JOB]["metadata"]["resourceVersion"]
-    assert reconciler.job("team", "vit") == 30
+    assert reconciler.reconcile_job("team", "vit") == 30
     assert api.objects[JOB]["metadata"]["resourceVersion"] == version
     api.refused = set()
     settle(Mortal(api))
@@ -260,13 +260,13 @@ def test_waiting_jobs_share_reads_and_pace_themselves(api: FakeApi) -> None:
     reconciler._pools = PoolReader(
         objects, clock=lambda: 0.0
     )  # all of them within a second, however slow this is
-    pauses = [reconciler.job("team", f"job-{number}") for number in range(20)]
+    pauses = [reconciler.reconcile_job("team", f"job-{number}") for number in range(20)]
     assert pauses[0] == 2
     assert pauses[-1] == 20 / PollPacer.READS_PER_SECOND
     assert sum(path == NODES for path, _ in reads(api)) == 1
     api.remove(JOB.replace("/vit", "/job-3"))
-    reconciler.job("team", "job-3")
-    assert reconciler.job("team", "job-4") == 19 / PollPacer.READS_PER_SECOND
+    reconciler.reconcile_job("team", "job-3")
+    assert reconciler.reconcile_job("team", "job-4") == 19 / PollPacer.READS_PER_SECOND
 
 
 def test_pacer_slows_only_frequent_jobs_within_a_limit() -> None:
@@ -350,10 +350,10 @@ def test_unneeded_nodes_are_released(api: FakeApi) -> None:
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     objects = Mortal(api)
     later = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 1200)
-    later.job("team", "vit")
+    later.reconcile_job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_INSUFFICIENT_CAPACITY
     assert (api.names(CLAIMS), placeholder_names(api)) == ([], [])
-    assert later.job("team", "vit") is not None
+    assert later.reconcile_job("team", "vit") is not None
     assert reads(api)  # a pause asks little, and asks seldom
 
 

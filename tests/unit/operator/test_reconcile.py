@@ -86,10 +86,10 @@ def test_reconcile_job_at_rest_reads_only_the_job(
     change_spec(api, QUEUE, **of_queue)
     objects = Mortal(api)
     reconciler = Reconciler(objects, ClusterReader(objects, "t"), now=lambda: NOW, index=index_of(api))
-    reconciler.queue("team", "h100")  # reads the cluster, too
+    reconciler.reconcile_queue("team", "h100")  # reads the cluster, too
     api.requests.clear()
     for _ in range(2):
-        reconciler.job("team", "vit")
+        reconciler.reconcile_job("team", "vit")
     assert phase(api) == reported
     reads = [path for method, path, _ in api.requests if method == "GET"]
     assert reads == [JOB, JOB]
@@ -178,9 +178,9 @@ def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi)
             api.put(JOB, {**item, "status": {**item["status"], "message": "all workers are ready"}})
             return []
 
-    Reconciler(objects := Overtaken(api), ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job(
-        "team", "vit"
-    )
+    Reconciler(
+        objects := Overtaken(api), ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW
+    ).reconcile_job("team", "vit")
     assert phase(api) == n.PHASE_RUNNING
     assert api.objects[JOB]["status"]["restarts"] == 0
 
@@ -204,7 +204,9 @@ def test_workers_that_their_job_removes_as_it_has_succeeded_are_not_lost(api: Fa
             return super().list(version, kind, *arguments)
 
     objects = Meanwhile(api)
-    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).reconcile_job(
+        "team", "vit"
+    )
     assert (phase(api), api.objects[JOB]["status"]["restarts"]) == (n.PHASE_RUNNING, 0)
 
 
@@ -228,7 +230,7 @@ def test_nothing_is_refused_by_what_was_known_before(api: FakeApi) -> None:
     facts.cluster("team", claims=False)
     shared = {**thing("storage.k8s.io/v1", "StorageClass", "fsx", {}), "provisioner": "fsx.csi.aws.com"}
     api.put("/apis/storage.k8s.io/v1/storageclasses/fsx", shared)
-    Reconciler(objects, facts, now=lambda: NOW).job("team", "vit")
+    Reconciler(objects, facts, now=lambda: NOW).reconcile_job("team", "vit")
     assert phase(api) != n.PHASE_FAILED, api.objects[JOB]["status"]["message"]
 
 
@@ -255,13 +257,13 @@ def test_a_name_that_another_has_is_left_alone_and_reported_until_it_is_free(api
     objects = Mortal(api)
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(6):
-        reconciler.job("team", "vit")
+        reconciler.reconcile_job("team", "vit")
     assert api.objects[SERVICE]["spec"] == {"clusterIP": "10.0.0.1"}
     assert api.objects[JOB]["status"]["reason"] == n.REASON_NAME_TAKEN
     assert ATTEMPT not in api.objects
     api.remove(SERVICE)
     for _ in range(8):
-        reconciler.job("team", "vit")
+        reconciler.reconcile_job("team", "vit")
     assert phase(api) == n.PHASE_PROVISIONING
     assert api.objects[SERVICE]["spec"]["clusterIP"] == "None"
 
@@ -293,7 +295,9 @@ def test_who_writes_annotations_all_the_time_holds_up_no_status(api: FakeApi) ->
 
     api.on_request = annotate
     objects = Mortal(api)
-    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).reconcile_job(
+        "team", "vit"
+    )
     assert (written, phase(api)) == (3, n.PHASE_PROVISIONING)
     assert api.objects[JOB]["metadata"]["annotations"] == {"count": "3"}
 
@@ -316,7 +320,7 @@ def test_a_right_to_read_that_is_missing_is_reported_by_the_job_until_it_is_give
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(2):
         with pytest.raises(ApiError, match="403"):
-            reconciler.job("team", "vit")
+            reconciler.reconcile_job("team", "vit")
     status = api.objects[JOB]["status"]
     assert (status["phase"], status["reason"]) == (n.PHASE_PENDING, n.REASON_REFUSED)
     assert f"GET {path}" in status["message"]
@@ -342,7 +346,9 @@ def test_how_a_job_ended_stays_reported_when_a_right_is_missing_later(api: FakeA
     api.refused = {("GET", f"/api/v1{TEAM}/services")}
     objects = Mortal(api)
     with pytest.raises(ApiError, match="403"):
-        Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+        Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).reconcile_job(
+            "team", "vit"
+        )
     assert (api.objects[JOB]["status"], objects.writes) == (ended, 0)
 
 
@@ -408,7 +414,7 @@ def test_worker_stops_no_reconcile_whatever_it_says(
     api.objects[JOB]["spec"] |= edit
     objects = Mortal(api)
     later = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 60, ask=raises)
-    later.job("team", "vit")
+    later.reconcile_job("team", "vit")
     assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)
 
 
@@ -444,6 +450,6 @@ def test_object_of_any_depth_stops_no_reconcile(api: FakeApi, of: str) -> None:
     api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
     objects = Mortal(api)
     later = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW + 60)
-    later.job("team", "vit")
-    later.queue("team", api.objects[QUEUE]["metadata"]["name"])
+    later.reconcile_job("team", "vit")
+    later.reconcile_queue("team", api.objects[QUEUE]["metadata"]["name"])
     assert phase(api) == n.PHASE_FAILED

@@ -100,7 +100,7 @@ def settle_of_all(api: FakeApi) -> None:
     objects = Mortal(api)
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     for _ in range(6):
-        reconciler.job("team", "vit")
+        reconciler.reconcile_job("team", "vit")
 
 
 def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
@@ -138,7 +138,9 @@ def test_missing_permission_is_reported_by_the_queue(api: FakeApi) -> None:
     api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
     objects = Mortal(api)
     with pytest.raises(ApiError, match="403"):
-        Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).queue("team", "h100")
+        Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).reconcile_queue(
+            "team", "h100"
+        )
     (condition,) = api.objects[QUEUE]["status"]["conditions"]
     assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)
 
@@ -148,7 +150,7 @@ def test_queue_with_an_index_counts_its_jobs_without_a_list(api: FakeApi) -> Non
     objects = Objects(api.client(), n.FIELD_MANAGER)
     reader = ClusterReader(objects, "tools@sha256:1")
     reconciler = Reconciler(objects, reader, now=lambda: NOW, index=index_of(api))
-    reconciler.queue("team", "h100")
+    reconciler.reconcile_queue("team", "h100")
     assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
     assert not [path for _, path, _ in api.requests if path.endswith("/torchrunjobs")]
 
@@ -175,7 +177,7 @@ def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
 
     def ready() -> str:
         for _ in range(5):
-            controller.queue("team", "h100")
+            controller.reconcile_queue("team", "h100")
         conditions = api.objects[QUEUE]["status"]["conditions"]
         return str(next(each["reason"] for each in conditions if each["type"] == n.KAI_QUEUE_READY))
 
@@ -191,11 +193,11 @@ def test_job_starts_after_its_kai_queue_is_created(api: FakeApi) -> None:
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
     controller = reconciler(api)
     for _ in range(2):
-        controller.job("team", "vit")
+        controller.reconcile_job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
     put_queue(api, "gpu", {})
     for _ in range(5):
-        controller.job("team", "vit")
+        controller.reconcile_job("team", "vit")
     assert api.objects[JOB]["status"]["phase"] == n.PHASE_PROVISIONING
 
 
@@ -205,9 +207,9 @@ def test_limit_changed_since_the_read_is_reported(api: FakeApi) -> None:
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
     put_queue(api, "gpu", {"resources": {"gpu": {"limit": 16}}})
     controller = reconciler(api)
-    controller.queue("team", "h100")  # what it knows is of now
+    controller.reconcile_queue("team", "h100")  # what it knows is of now
     put_queue(api, "gpu", {"resources": {"gpu": {"limit": 8}}})
     api.objects[JOB]["spec"]["numGPUs"] = 32
-    controller.job("team", "vit")
+    controller.reconcile_job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_LIMIT
     assert "queue gpu may have 8 GPUs (" in api.objects[JOB]["status"]["message"]
