@@ -102,10 +102,21 @@ def runtime(request: Request, nodes: int, restart: int, owner: Owner) -> JsonObj
 
 
 def parse(item: Mapping[str, Any], run_id: str) -> Training:
-    """Convert a TrainJob."""
-    spec = item.get("spec", {})
+    """Convert a TrainJob.
+
+    Trainer copies the conditions of the JobSet of this name, which may still be that of the last TrainJob: Build waits
+    for its deletion, Status does not (pkg/runtime/framework/plugins/jobset/jobset.go). Such a condition is older than
+    the TrainJob.
+    """
+    spec, status = item.get("spec", {}), item.get("status", {})
+    created = observe.seconds(item["metadata"].get("creationTimestamp"))
+    own = [
+        each
+        for each in status.get("conditions") or ()
+        if not each.get("lastTransitionTime") or observe.seconds(each["lastTransitionTime"]) >= created
+    ]
     return observe.training(
-        item,
+        {**item, "status": {**status, "conditions": own}},
         run_id,
         nodes=int((spec.get("trainer") or {}).get("numNodes") or 0),
         outcomes={"Complete": "Succeeded", "Failed": "Failed"},

@@ -171,6 +171,15 @@ def test_condition_of_a_trainjob_is_its_outcome(condition: str, outcome: str) ->
     assert (read.outcome, read.suspended) == (outcome, condition == "Suspended")
 
 
+@pytest.mark.parametrize(("seconds", "outcome"), [(-5, ""), (0, "Failed"), (5, "Failed")])
+def test_condition_of_the_last_jobset_is_ignored(seconds: int, outcome: str) -> None:
+    item = trainjob.build(asked(backend="trainjob"), 2, "")
+    item["metadata"]["creationTimestamp"] = stamp(NOW)
+    condition = {"type": "Failed", "status": "True", "lastTransitionTime": stamp(NOW + seconds)}
+    item["status"] = {"conditions": [condition]}
+    assert trainjob.parse(item, "r1").outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
