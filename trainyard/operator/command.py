@@ -16,11 +16,14 @@ from trainyard.operator import names as n
 from trainyard.operator.api.job import C10D, ETCD_V2, STATIC, TORCHRUN
 from trainyard.operator.command_parser import Read, parse, takes_words
 from trainyard.operator.launcher_detection import NONE, Detection, detect
+from trainyard.operator.resources import Size
 
 # New nodes start minutes apart, and on a full cluster days apart. c10d waits 60 s for the first worker and 600 s for
 # the others, and a waiting job would use up its restarts. A long timeout is safe, because the controller ends an
 # attempt with a failed worker. In milliseconds it must be below 2^31.
 RENDEZVOUS_SECONDS: Final = 7 * 86400
+# The settings of a backend for it. A backend ignores unknown settings, and then uses the default timeout.
+_TIMEOUTS: Final = {C10D: ("join_timeout", "read_timeout"), ETCD_V2: ("join_timeout",)}
 # Set whether a worker serves the store. torch compares names and addresses, which is wrong until the DNS has the first
 # worker's name: then no worker serves it (_matches_machine_hostname in
 # torch/distributed/elastic/rendezvous/utils.py).
@@ -45,41 +48,26 @@ _PLAIN: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """How the processes of an attempt find each other. With `least` below `nodes`, the job is elastic."""
+    """How the processes of an attempt find each other."""
 
     backend: str
     endpoint: str
     id: str
-    nodes: int
-    least: int
-    processes: int
-    given: bool  # whether the user set the endpoint
-
-    @property
-    def _nodes(self) -> str:
-        return str(self.nodes) if self.least == self.nodes else f"{self.least}:{self.nodes}"
+    size: Size
+    is_external: bool  # whether the user set the endpoint
 
     @property
     def hosted(self) -> bool:
         """Return whether one of several workers serves the store."""
-        return self.backend == C10D and not self.given and self.nodes > 1
-
-    @property
-    def _configuration(self) -> str:
-        # A backend ignores unknown settings, and then uses the default timeout.
-        if self.backend == C10D:
-            return f"join_timeout={RENDEZVOUS_SECONDS},read_timeout={RENDEZVOUS_SECONDS}"
-        if self.backend == ETCD_V2:
-            return f"join_timeout={RENDEZVOUS_SECONDS}"
-        return f"timeout={RENDEZVOUS_SECONDS}"
+        return self.backend == C10D and not self.is_external and self.size.nodes > 1
 
     @property
     def flags(self) -> tuple[tuple[str, str], ...]:
         """Return torchrun's flags with their values."""
         static = (("node-rank", f"$({n.ENV_NODE_RANK})"),) if self.backend == STATIC else ()
         return (
-            ("nnodes", self._nodes),
-            ("nproc-per-node", str(self.processes)),
+            ("nnodes", self.size.nnodes),
+            ("nproc-per-node", str(self.size.processes)),
             ("rdzv-backend", self.backend),
             ("rdzv-endpoint", self.endpoint),
             ("rdzv-id", self.id),
@@ -92,8 +80,10 @@ class Rendezvous:
     @property
     def environment(self) -> dict[str, str]:
         """Return the flags for a torchrun that the user starts, and the settings without a flag."""
+        timeouts = _TIMEOUTS.get(self.backend, ("timeout",))
+        configuration = ",".join(f"{name}={RENDEZVOUS_SECONDS}" for name in timeouts)
         flags = {f"PET_{name.upper().replace('-', '_')}": value for name, value in self.flags}
-        return {"PET_RDZV_CONF": self._configuration, **flags}
+        return {"PET_RDZV_CONF": configuration, **flags}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -321,8 +321,6 @@ class AttemptSpec:
             backend=self.settings.rendezvous,
             endpoint=self.spec.distributed.rdzv_endpoint or place,
             id=f"{self.uid}-{self.number}",
-            nodes=self.size.nodes,
-            least=self.size.least,
-            processes=self.size.processes,
-            given=bool(self.spec.distributed.rdzv_endpoint),
+            size=self.size,
+            is_external=bool(self.spec.distributed.rdzv_endpoint),
         )

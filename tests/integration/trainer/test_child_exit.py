@@ -13,6 +13,7 @@ from tests.integration.trainer.forks import ForkedProgram
 from trainyard.operator.api.job import C10D
 from trainyard.operator.command import Rendezvous, build_command
 from trainyard.operator.observe import command_exit_code
+from trainyard.operator.resources import Size
 
 pytestmark = pytest.mark.trainer
 
@@ -45,7 +46,7 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
     script.write_text("#!/bin/sh\n")
     script.chmod(stat.S_IRUSR)
     meeting = Rendezvous(
-        backend=C10D, endpoint="localhost:0", id="one", nodes=1, least=1, processes=2, given=False
+        backend=C10D, endpoint="localhost:0", id="one", size=Size(nodes=1, least=1, gpus=2), is_external=False
     )
     built = build_command(typed, args, meeting, "torchrun")
     program, *words = [each.replace("$$", "$") for each in built.words]  # as the kubelet does

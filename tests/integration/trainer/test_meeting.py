@@ -23,6 +23,7 @@ from trainyard.operator import command
 from trainyard.operator import names as n
 from trainyard.operator.api.job import ETCD, STATIC
 from trainyard.operator.command import Rendezvous, build_command
+from trainyard.operator.resources import Size
 from trainyard.operator.signal_forwarder import wrap_command
 
 pytestmark = pytest.mark.trainer
@@ -132,7 +133,11 @@ def kubelets(word: str, rank: int) -> str:
 
 def meeting(backend: str, endpoint: str) -> Rendezvous:
     return Rendezvous(
-        backend=backend, endpoint=endpoint, id=f"{backend}-0", nodes=2, least=2, processes=1, given=True
+        backend=backend,
+        endpoint=endpoint,
+        id=f"{backend}-0",
+        size=Size(nodes=2, least=2, gpus=1),
+        is_external=True,
     )
 
 

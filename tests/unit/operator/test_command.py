@@ -19,13 +19,18 @@ from trainyard.operator.command import (
     detect_launcher,
     needs_shell,
 )
+from trainyard.operator.resources import Size
 
 pytestmark = pytest.mark.unit
 
 ALONE = Rendezvous(
-    backend="c10d", endpoint="localhost:29500", id="u1-0", nodes=1, least=1, processes=2, given=False
+    backend="c10d",
+    endpoint="localhost:29500",
+    id="u1-0",
+    size=Size(nodes=1, least=1, gpus=2),
+    is_external=False,
 )
-SEVERAL = replace(ALONE, nodes=3, least=3, endpoint="vit-0-0.vit.team.svc:29500")
+SEVERAL = replace(ALONE, size=Size(nodes=3, least=3, gpus=2), endpoint="vit-0-0.vit.team.svc:29500")
 
 
 def executed(built: Command) -> list[str]:
@@ -324,7 +329,7 @@ def test_build_command_several_nodes_first_serves_store(rank: str, host: str) ->
 
 
 def test_build_command_no_own_store_has_no_shell() -> None:
-    for other in (ALONE, replace(SEVERAL, given=True), replace(SEVERAL, backend="etcd-v2")):
+    for other in (ALONE, replace(SEVERAL, is_external=True), replace(SEVERAL, backend="etcd-v2")):
         assert build_command("python train.py", (), other).words[0] == "torchrun"
 
 
@@ -332,12 +337,13 @@ def test_build_command_no_own_store_has_no_shell() -> None:
     ("backend", "word"), [("etcd", "timeout"), ("etcd-v2", "join_timeout"), ("static", "timeout")]
 )
 def test_rendezvous_backend_sets_its_timeout(backend: str, word: str) -> None:
-    built = build_command("python train.py", (), replace(SEVERAL, backend=backend, given=True))
+    built = build_command("python train.py", (), replace(SEVERAL, backend=backend, is_external=True))
     assert built.environment == {"PET_RDZV_CONF": f"{word}={RENDEZVOUS_SECONDS}"}
 
 
 def test_rendezvous_elastic_or_static_sets_flags() -> None:
-    assert "--nnodes=2:3" in build_command("python x.py", (), replace(SEVERAL, least=2)).words
+    elastic = replace(SEVERAL, size=Size(nodes=3, least=2, gpus=2))
+    assert "--nnodes=2:3" in build_command("python x.py", (), elastic).words
     static = build_command("torchrun x", (), replace(SEVERAL, backend="static"))
     assert static.environment["PET_NODE_RANK"] == "$(TORCHRUN_NODE_RANK)"
 
