@@ -118,6 +118,21 @@ entry()
     assert done.stderr == "kubectl torchrun: interrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("jobs", "trainyard.k8s.exec trainyard.operator.command_parser"),
+        ("submit", "trainyard.k8s.exec trainyard.operator.nodes botocore"),
+    ],
+)
+def test_verb_imports_only_what_it_always_needs(module: str, heavy: str) -> None:
+    script = f"import sys, trainyard.kubectl.{module}; print(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert not set(heavy.split()) & set(done.stdout.split()), done.stderr
+    assert f"trainyard.kubectl.{module}" in done.stdout.split()
+
+
 def test_job_that_can_not_be_deleted_again_is_named(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
