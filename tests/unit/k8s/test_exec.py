@@ -55,15 +55,15 @@ def test_what_is_sent_arrives_whole(pods: Pods) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "expected"),
     [
         ("Handshake status 403 Forbidden", ("", "Handshake status 403 Forbidden")),
         ("line -+-+- {} -+-+- b'no json'", ("", "line")),
         ('line -+-+- {} -+-+- {"reason": "Forbidden", "message": "no exec"}', ("Forbidden", "no exec")),
     ],
 )
-def test_a_refusal_is_read_whatever_stands_in_it(said: str, told: tuple[str, str]) -> None:
-    assert k8s_exec._refusal(said) == told
+def test_refusal_of_any_form_is_read(said: str, expected: tuple[str, str]) -> None:
+    assert k8s_exec._refusal(said) == expected
 
 
 def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:

@@ -53,7 +53,7 @@ def value(item: dict[str, Any]) -> Value:
 
 
 class Watched:
-    """An informer of the nodes of pool a, and what it told."""
+    """An informer of the nodes of pool a, and what it reported."""
 
     def __init__(self, api: FakeApi, retry: RetryPolicy = FAST, **options: float) -> None:
         self.news: list[News] = []
@@ -103,7 +103,7 @@ def paused(api: FakeApi, retry: RetryPolicy) -> Iterator[list[float]]:
 
 
 @contextmanager
-def watched(api: FakeApi, retry: RetryPolicy = FAST, **options: float) -> Iterator[Watched]:
+def running(api: FakeApi, retry: RetryPolicy = FAST, **options: float) -> Iterator[Watched]:
     made = Watched(api, retry, **options)
     made.informer.start()
     try:
@@ -122,7 +122,7 @@ def truth(api: FakeApi) -> list[Value]:
 
 
 def as_news(change: Change) -> News | None:
-    """What a watch of pool a has to tell of this change; None if nothing."""
+    """What a watch of pool a reports of this change; None for nothing."""
     both = [
         value(item) if item and item["metadata"]["labels"]["pool"] == "a" else None
         for item in (change.before, change.after)
@@ -158,7 +158,7 @@ def disturb(api: FakeApi, chance: random.Random) -> bool:
     "part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))]
 )
 @pytest.mark.long
-def test_informer_under_seeded_faults_tells_each_event_once(api: FakeApi, part: int) -> None:
+def test_informer_under_faults_reports_each_event_once(api: FakeApi, part: int) -> None:
     exact = 0
     for seed in range(part, PARTS * SEQUENCES, PARTS):
         chance = random.Random(seed)  # noqa: S311
@@ -166,7 +166,7 @@ def test_informer_under_seeded_faults_tells_each_event_once(api: FakeApi, part: 
         api.bookmark_seconds = chance.choice([0.002, 60.0])
         for index in range(chance.randint(0, 3)):
             put(api, f"old-{index}", 0)
-        with watched(api) as seen:
+        with running(api) as seen:
             until(lambda: seen.rings)
             seen.news.clear()
             first = len(api.changes)
@@ -190,18 +190,18 @@ def test_informer_under_seeded_faults_tells_each_event_once(api: FakeApi, part: 
             put(api, "last", CHANGES)
             until(lambda: ("last", CHANGES) in seen.state)
             assert seen.state == truth(api), seed
-        told = seen.news
+        reported = seen.news
         known = {each[0]: each for each in truth_at(api, first)}
-        for before, after in told:  # each piece of news begins where the one before has ended
+        for before, after in reported:  # each change starts from the state before
             name = (before or after or ("", 0))[0]
-            assert known.get(name) == before, (seed, told)
+            assert known.get(name) == before, (seed, reported)
             assert before is None or after is None or before[1] < after[1], (seed, before, after)
             known.pop(name, None)
             if after is not None:
                 known[name] = after
         if not blurred:
             exact += 1
-            assert told == [news for change in api.changes[first:] if (news := as_news(change))], seed
+            assert reported == [news for change in api.changes[first:] if (news := as_news(change))], seed
         api.cached_version, api.gone_status = None, False
         for path in list(api.objects):
             api.remove(path)
@@ -213,8 +213,8 @@ def truth_at(api: FakeApi, first: int) -> list[Value]:
     return [value(item) for item in api.listed(NODES, {"labelSelector": "pool=a"}, version)]
 
 
-def test_only_the_first_list_may_come_from_a_cache(api: FakeApi) -> None:
-    with watched(api) as seen:
+def test_informer_lists_from_the_cache_only_at_first(api: FakeApi) -> None:
+    with running(api) as seen:
         until(lambda: seen.rings and api.watching)
         put(api, "a", 1)
         until(lambda: seen.state == [("a", 1)])
@@ -228,8 +228,8 @@ def test_only_the_first_list_may_come_from_a_cache(api: FakeApi) -> None:
     assert all(240 <= int(query["timeoutSeconds"]) <= 300 for query in watches)
 
 
-def test_what_only_a_new_list_shows_is_news(api: FakeApi) -> None:
-    with watched(api) as seen:
+def test_informer_reports_changes_of_a_new_list(api: FakeApi) -> None:
+    with running(api) as seen:
         until(lambda: seen.rings and api.watching)
         with api.news:
             api.drop()
@@ -241,9 +241,9 @@ def test_what_only_a_new_list_shows_is_news(api: FakeApi) -> None:
         assert len(api.asked("list")) == 2
 
 
-def test_a_watch_goes_on_from_the_last_bookmark(api: FakeApi) -> None:
+def test_informer_resumes_from_the_last_bookmark(api: FakeApi) -> None:
     api.bookmark_seconds = 0.01
-    with watched(api):
+    with running(api):
         until(lambda: api.watching)
         put(api, "b", 1, pool="b")  # not ours: only bookmarks tell how far the watch is
         time.sleep(0.05)
@@ -254,8 +254,8 @@ def test_a_watch_goes_on_from_the_last_bookmark(api: FakeApi) -> None:
         assert len(api.asked("list")) == 1
 
 
-def test_a_silent_watch_is_broken_off_and_begun_again(api: FakeApi) -> None:
-    with watched(api, watch_seconds=0.1, grace_seconds=0.05) as seen:
+def test_informer_silent_watch_is_replaced(api: FakeApi) -> None:
+    with running(api, watch_seconds=0.1, grace_seconds=0.05) as seen:
         until(lambda: seen.rings and api.watching)
         api.mute = True
         put(api, "a", 1)
@@ -267,9 +267,9 @@ def test_a_silent_watch_is_broken_off_and_begun_again(api: FakeApi) -> None:
         assert len(api.asked("list")) == 1
 
 
-def test_a_refusal_is_raised_as_it_is_and_forgotten_when_it_is_lifted(api: FakeApi) -> None:
+def test_informer_refusal_is_raised_until_it_is_lifted(api: FakeApi) -> None:
     api.refused = {("GET", NODES)}
-    with watched(api) as seen:
+    with running(api) as seen:
         with pytest.raises(ApiError, match=r"GET /api/v1/nodes: 403 Forbidden"):
             seen.informer.items()
         api.refused = set()
@@ -289,10 +289,10 @@ def test_a_refusal_is_raised_as_it_is_and_forgotten_when_it_is_lifted(api: FakeA
         until(lambda: not back())
 
 
-def test_a_server_that_starts_and_knows_of_no_right_is_waited_for(api: FakeApi) -> None:
+def test_informer_waits_for_a_server_that_starts(api: FakeApi) -> None:
     put(api, "a", 1)
     api.unready = 3
-    with watched(api) as seen:
+    with running(api) as seen:
         assert seen.state == [("a", 1)]
         until(lambda: api.watching)
         before = len(api.requests)
@@ -304,28 +304,28 @@ def test_a_server_that_starts_and_knows_of_no_right_is_waited_for(api: FakeApi) 
         assert any(path == "/readyz" for _, path, _ in api.requests[before:])
 
 
-def test_the_first_items_wait_for_a_slow_list(api: FakeApi) -> None:
+def test_items_wait_for_a_slow_list(api: FakeApi) -> None:
     api.list_seconds = 0.03
     put(api, "a", 1)
-    with watched(api) as seen:
+    with running(api) as seen:
         assert seen.state == [("a", 1)]
 
 
-def test_a_list_that_comes_slowly_is_waited_for_beyond_the_retry(api: FakeApi) -> None:
+def test_items_wait_for_a_slow_list_beyond_the_retry(api: FakeApi) -> None:
     for index in range(60):
         put(api, f"n{index}", 1)
         api.objects[f"{NODES}/n{index}"]["status"] = {"images": "x" * 25_000}
     api.piece_seconds = 0.05
-    with watched(
+    with running(
         api, RetryPolicy(timeout=0.2, initial_delay=0.01, max_delay=0.02)
     ) as seen:  # of 0.25 s that the list takes
         assert len(seen.state) == 60
 
 
-def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: FakeApi) -> None:
+def test_items_after_a_long_silence_are_unavailable(api: FakeApi) -> None:
     retry = RetryPolicy(timeout=5.0, initial_delay=0.01, max_delay=0.02)
     put(api, "a", 1)
-    with watched(api, retry) as seen:
+    with running(api, retry) as seen:
         until(lambda: seen.rings and api.watching)
         api.faults = [BUSY] * 10_000
         api.drop()
@@ -340,7 +340,7 @@ def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: Fa
     dead = FakeApi()
     dead.url = "http://127.0.0.1:9"
     began = time.monotonic()  # the watch begins in a moment, on its own
-    with watched(dead, RetryPolicy(timeout=0.05, initial_delay=0.01, max_delay=0.02)) as seen:
+    with running(dead, RetryPolicy(timeout=0.05, initial_delay=0.01, max_delay=0.02)) as seen:
         with pytest.raises(ApiUnavailable, match="refused"):
             seen.informer.items()
         assert 0.05 <= time.monotonic() - began < 1.0
@@ -362,14 +362,14 @@ def test_informer_asked_to_retry_later_pauses_as_long(api: FakeApi) -> None:
     assert pauses[:2] == [0.0, 7.0]
 
 
-def test_informer_whose_watch_ends_at_once_pauses_before_the_next(api: FakeApi) -> None:
+def test_informer_whose_watch_ends_at_once_pauses(api: FakeApi) -> None:
     with paused(api, RetryPolicy(timeout=60.0, initial_delay=1.0, max_delay=4.0)) as pauses:
         until(lambda: api.drop() or len(pauses) > 7)
     assert all(pause >= 0.5 for pause in pauses[1:]), pauses
 
 
-def test_an_object_that_can_not_be_read_reaches_the_caller(api: FakeApi) -> None:
-    with watched(api) as seen:
+def test_items_with_an_unreadable_object_raise(api: FakeApi) -> None:
+    with running(api) as seen:
         until(lambda: seen.rings and api.watching)
         api.put(f"{NODES}/a", {"metadata": {"name": "a", "labels": {"pool": "a"}}})
         until(lambda: seen.rings == 2)
@@ -379,7 +379,7 @@ def test_an_object_that_can_not_be_read_reaches_the_caller(api: FakeApi) -> None
 
 @pytest.mark.parametrize("when", ["list", "watch"])
 def test_informer_unreadable_object_hides_no_other(api: FakeApi, when: str) -> None:
-    with watched(api) as seen:
+    with running(api) as seen:
         if when == "watch":
             until(lambda: seen.rings and api.watching)
         put(api, "a", 1)
@@ -398,7 +398,7 @@ def test_informer_unreadable_object_hides_no_other(api: FakeApi, when: str) -> N
     "line", [b"no JSON\n", b"[]\n", b"{}\n", b'{"type": "MODIFIED", "object": {"metadata": {}}}\n']
 )
 def test_informer_event_of_another_form_lists_again(api: FakeApi, line: bytes) -> None:
-    with watched(api) as seen:
+    with running(api) as seen:
         until(lambda: seen.rings and api.watching)
         api.faults = [(200, {}, line)]
         api.drop()
@@ -409,7 +409,7 @@ def test_informer_event_of_another_form_lists_again(api: FakeApi, line: bytes) -
 
 
 def test_informer_whose_callback_fails_goes_on(api: FakeApi) -> None:
-    with watched(api) as seen:
+    with running(api) as seen:
         until(lambda: seen.rings and api.watching)
         ring, seen.informer._changed = seen.informer._changed, lambda: [][0]
         put(api, "a", 1)
@@ -420,8 +420,8 @@ def test_informer_whose_callback_fails_goes_on(api: FakeApi) -> None:
         assert seen.state == [("a", 1), ("b", 1)]
 
 
-def test_an_update_of_what_is_not_kept_is_no_news(api: FakeApi) -> None:
-    with watched(api) as seen:
+def test_informer_ignores_changes_of_other_fields(api: FakeApi) -> None:
+    with running(api) as seen:
         until(lambda: seen.rings and api.watching)
         put(api, "a", 1)
         until(lambda: seen.rings == 2)
@@ -434,7 +434,7 @@ def test_an_update_of_what_is_not_kept_is_no_news(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("when", ["list", "watch", "pause"])
-def test_its_thread_ends_soon(api: FakeApi, when: str) -> None:
+def test_informer_stop_ends_its_thread(api: FakeApi, when: str) -> None:
     before = set(threading.enumerate())
     api.list_seconds = 0.1 if when == "list" else 0.0
     if when == "pause":

@@ -73,9 +73,7 @@ def test_an_empty_variable_is_as_none(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("key", "value"), [("as", "guest"), ("as-groups", ["readers"])])
-def test_who_acts_as_another_does_not_go_on_with_rights_of_their_own(
-    tmp_path: Path, key: str, value: object
-) -> None:
+def test_kubeconfig_with_impersonation_is_refused(tmp_path: Path, key: str, value: object) -> None:
     write(tmp_path)
     document = json.loads((tmp_path / "prod").read_text())
     document["users"][0]["user"][key] = value
@@ -113,7 +111,7 @@ def test_in_a_pod_without_a_kubeconfig_it_is_the_service_account(
         kubeconfig.namespace_of(None, None)
 
 
-def test_one_without_a_context_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubeconfig_without_a_context_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the local cloud's is while it is down."""
     document = {
         "apiVersion": "v1",
@@ -130,7 +128,7 @@ def test_one_without_a_context_is_told_as_such(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("files", "why"), [("empty", "the file is empty"), (":gone", "no such file")])
-def test_nothing_at_all_is_told(
+def test_connect_without_any_configuration_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str, why: str
 ) -> None:
     write(tmp_path)

@@ -75,7 +75,7 @@ def test_a_status_is_put_on_what_was_read_and_on_nothing_newer(api: FakeApi) -> 
     assert objects.put_status({**there, "status": {"phase": "Failed"}}) is None
 
 
-def test_finalizers_are_put_over_what_was_read_whoever_put_them_there(api: FakeApi) -> None:
+def test_put_finalizers_replaces_those_of_any_manager(api: FakeApi) -> None:
     objects = Objects(api.client(), "manager")
     api.put(path_of(service()), service(clusterIP="None"))
     api.objects[path_of(service())]["metadata"]["finalizers"] = ["a/ours", "a/theirs"]

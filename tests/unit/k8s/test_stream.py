@@ -72,7 +72,7 @@ def test_a_list_is_read_to_the_end_of_its_answer() -> None:
         (b"", "ends in the middle"),
     ],
 )
-def test_what_is_no_list_is_told(data: bytes, problem: str | None) -> None:
+def test_read_list_of_another_form_raises(data: bytes, problem: str | None) -> None:
     if problem is None:  # a missing comma is nothing that could be taken for something else
         assert items_of([data])[0] == [{"a": 1}, {"a": 2}]
         return
@@ -91,7 +91,7 @@ def test_a_line_without_its_end_is_left_out() -> None:
     assert list(lines([b'{"a": 1}\n\n{"a": ', b"2}"])) == [{"a": 1}]
 
 
-def test_a_line_that_is_no_object_is_told() -> None:
+def test_lines_with_another_value_raise() -> None:
     for line in (b"<html>\n", b"[]\n", b"\xff\n"):
         with pytest.raises(MalformedResponse, match="is no JSON object"):
             list(lines([line]))

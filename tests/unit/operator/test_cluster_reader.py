@@ -52,7 +52,7 @@ def reads(api: FakeApi) -> int:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_class_that_was_made_a_moment_ago_says_which_claims_are_made(api: FakeApi, *, named: bool) -> None:
+def test_new_storage_class_decides_on_the_claims(api: FakeApi, *, named: bool) -> None:
     if named:
         api.objects[QUEUE]["spec"]["storage"]["workspace"]["storageClass"] = "shared"
     looks = reconciler(api)
@@ -63,7 +63,7 @@ def test_a_class_that_was_made_a_moment_ago_says_which_claims_are_made(api: Fake
     assert api.names(JOBS) == ["vit-0"]
 
 
-def test_it_is_known_also_where_the_nodes_of_a_pool_are_counted(api: FakeApi) -> None:
+def test_new_storage_class_is_read_with_a_pool(api: FakeApi) -> None:
     pooled(api)
     api.objects[QUEUE]["spec"]["storage"] = {"workspace": {"enabled": True, "size": "1Gi"}}
     objects = Mortal(api)
@@ -76,7 +76,7 @@ def test_it_is_known_also_where_the_nodes_of_a_pool_are_counted(api: FakeApi) ->
     assert api.names(CLAIMS) == ["vit-workspace"]
 
 
-def test_a_class_that_is_not_there_is_looked_for_when_claims_are_made_and_not_ever_after(
+def test_missing_storage_class_is_read_when_claims_are_created(
     api: FakeApi,
 ) -> None:
     looks = reconciler(api)

@@ -77,7 +77,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_no_look_begins_before_the_lease_is_held_or_after_its_end() -> None:
+def test_reconciles_start_only_while_the_lease_is_held() -> None:
     async def then(controller: Controller, looks: FakeReconciler, clock: Clock, _: Metrics) -> None:
         controller.enqueue([(JOB, 0.0)])
         await asyncio.sleep(0.05)
@@ -98,7 +98,7 @@ def test_no_look_begins_before_the_lease_is_held_or_after_its_end() -> None:
     working(then)
 
 
-def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_request() -> None:
+def test_retry_after_beyond_the_request_timeout_is_kept() -> None:
     async def main(api: FakeApi) -> None:
         clock = Clock()
         objects = Objects(api.client(retry=RetryPolicy()), n.FIELD_MANAGER)
@@ -269,7 +269,7 @@ def test_waiting_metric_counts_at_the_scrape() -> None:
     asyncio.run(main())
 
 
-def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
+def test_failed_reconcile_is_counted_and_a_sign_of_life() -> None:
     async def then(controller: Controller, _: FakeReconciler, clock: Clock, metrics: Metrics) -> None:
         controller.allow(clock() + 1000)
         clock.now += 100

@@ -33,7 +33,7 @@ def queue(generation: int = 1, **meta: Any) -> dict[str, Any]:
     return {"kind": n.QUEUE_KIND, "metadata": named, "spec": {}}
 
 
-def known() -> ObjectIndex:
+def new_index() -> ObjectIndex:
     return ObjectIndex(draw=lambda: 0.5)
 
 
@@ -41,8 +41,8 @@ def jobs_of(asked: Any) -> set[str]:
     return {key.name for key, _ in asked if key.kind == n.JOB_KIND}
 
 
-def test_a_job_is_looked_at_and_its_queue_counts_it_when_its_phase_is_another() -> None:
-    it = known()
+def test_job_event_enqueues_it_and_its_queue_on_a_new_phase() -> None:
+    it = new_index()
     assert it.job(job()) == [((n.JOB_KIND, "team", "vit"), 0.0), (QUEUE, COUNT_SECONDS)]
     assert it.job(job()) == [((n.JOB_KIND, "team", "vit"), 0.0)]
     assert (QUEUE, COUNT_SECONDS) in it.job(job(phase=n.PHASE_RUNNING))
@@ -52,8 +52,8 @@ def test_a_job_is_looked_at_and_its_queue_counts_it_when_its_phase_is_another() 
 
 
 @pytest.mark.parametrize("named", [None, 7, "", ["h100"]])
-def test_a_job_without_a_name_of_a_queue_is_looked_at_all_the_same(named: object) -> None:
-    assert [key.name for key, _ in known().job(job(queue=named))] == ["vit"]
+def test_job_event_without_a_queue_enqueues_the_job(named: object) -> None:
+    assert [key.name for key, _ in new_index().job(job(queue=named))] == ["vit"]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_job_without_a_name_of_a_queue_is_looked_at_all_the_same(named: object
         (job(phase=n.PHASE_SUCCEEDED, deletionTimestamp="2026-11-23T00:00:00Z"), 0.0),
     ],
 )
-def test_in_a_list_what_is_over_comes_later(item: dict[str, Any], after: float) -> None:
-    assert dict(known().job(item, first=True))[(n.JOB_KIND, "team", "vit")] == after  # type: ignore[index]
-    assert dict(known().job(item))[(n.JOB_KIND, "team", "vit")] == 0.0  # type: ignore[index]
+def test_listed_job_at_rest_is_delayed(item: dict[str, Any], after: float) -> None:
+    assert dict(new_index().job(item, first=True))[(n.JOB_KIND, "team", "vit")] == after  # type: ignore[index]
+    assert dict(new_index().job(item))[(n.JOB_KIND, "team", "vit")] == 0.0  # type: ignore[index]
 
 
-def test_jobs_hear_of_their_queue_when_it_comes_changes_and_goes_but_not_of_its_status() -> None:
-    it = known()
+def test_queue_event_enqueues_its_jobs_except_for_status() -> None:
+    it = new_index()
     it.job(job("waits"))
     it.job(job("over", n.PHASE_SUCCEEDED))
     it.job(job("other", queue="a100"))
@@ -87,7 +87,7 @@ def test_jobs_hear_of_their_queue_when_it_comes_changes_and_goes_but_not_of_its_
     assert jobs_of(it.queue(queue(2), gone=True)) == {"waits"}
 
 
-def test_jobs_that_are_over_hear_of_another_time_to_live_a_few_at_a_time() -> None:
+def test_new_time_to_live_enqueues_finished_jobs_slowly() -> None:
     def lives(seconds: int | None, generation: int) -> dict[str, Any]:
         defaults = {} if seconds is None else {"jobDefaults": {"ttlSecondsAfterFinished": seconds}}
         return {**queue(generation), "spec": defaults}
@@ -95,7 +95,7 @@ def test_jobs_that_are_over_hear_of_another_time_to_live_a_few_at_a_time() -> No
     def over(asked: Any) -> list[float]:
         return [after for key, after in asked if key.name.startswith("over")]
 
-    it = known()
+    it = new_index()
     it.queue(lives(None, 1))
     it.job(job("runs", n.PHASE_RUNNING))
     for number in range(1000):
@@ -109,18 +109,18 @@ def test_jobs_that_are_over_hear_of_another_time_to_live_a_few_at_a_time() -> No
     assert len(over(it.queue(lives(None, 2)))) == 1000
 
 
-def test_a_child_is_its_jobs() -> None:
+def test_child_event_enqueues_its_job() -> None:
     pod = {"metadata": {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}}}
-    assert known().child(pod) == [((n.JOB_KIND, "team", "vit"), 0.0)]
-    assert known().child({"metadata": {"name": "x", "namespace": "team"}}) == []
+    assert new_index().child(pod) == [((n.JOB_KIND, "team", "vit"), 0.0)]
+    assert new_index().child({"metadata": {"name": "x", "namespace": "team"}}) == []
 
 
-def test_of_what_a_new_controller_finds_only_a_pod_that_runs_asks_for_a_look_at_once() -> None:
+def test_listed_child_enqueues_only_for_a_running_pod() -> None:
     """Its job may be over, and its clean-up have been another controller's."""
 
     def asked(kind: str, phase: str) -> bool:
         meta = {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}}
-        found = known().child({"kind": kind, "metadata": meta, "status": {"phase": phase}}, first=True)
+        found = new_index().child({"kind": kind, "metadata": meta, "status": {"phase": phase}}, first=True)
         assert found in ([], [((n.JOB_KIND, "team", "vit"), 0.0)])
         return bool(found)
 
@@ -129,14 +129,14 @@ def test_of_what_a_new_controller_finds_only_a_pod_that_runs_asks_for_a_look_at_
     assert not asked("PersistentVolumeClaim", "Bound")
 
 
-def test_a_queue_of_kai_is_its_torchrun_queues() -> None:
+def test_kai_queue_event_enqueues_its_owner() -> None:
     labels = {n.LABEL_QUEUE_NAMESPACE: "team", n.LABEL_QUEUE_NAME: "h100"}
-    assert known().kai_queue({"metadata": {"name": "q", "labels": labels}}) == [(QUEUE, 0.0)]
-    assert known().kai_queue({"metadata": {"name": "default-queue"}}) == []
+    assert new_index().kai_queue({"metadata": {"name": "q", "labels": labels}}) == [(QUEUE, 0.0)]
+    assert new_index().kai_queue({"metadata": {"name": "default-queue"}}) == []
 
 
-def test_the_end_of_a_gang_concerns_the_queues_that_name_its_queue() -> None:
-    it = known()
+def test_gang_deletion_enqueues_queues_that_name_its_queue() -> None:
+    it = new_index()
     it.queue({**queue(), "spec": {"kaiQueue": "gpu"}})
     gang = {
         "metadata": {"name": "vit-0", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}},
@@ -148,8 +148,8 @@ def test_the_end_of_a_gang_concerns_the_queues_that_name_its_queue() -> None:
     assert it.gang(other, gone=True) == [((n.JOB_KIND, "team", "vit"), 0.0)]
 
 
-def test_the_end_of_a_queue_of_kai_concerns_those_that_name_the_one_above_it() -> None:
-    it = known()
+def test_kai_queue_deletion_enqueues_queues_of_its_parent() -> None:
+    it = new_index()
     it.queue({**queue(), "spec": {"kaiQueue": "gpu"}})
     below = {"metadata": {"name": "below"}, "spec": {"parentQueue": "gpu"}}
     assert it.kai_queue(below) == []
@@ -157,11 +157,11 @@ def test_the_end_of_a_queue_of_kai_concerns_those_that_name_the_one_above_it() -
     assert it.kai_queue({"metadata": {"name": "top"}}, gone=True) == []
 
 
-def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> None:
+def test_kai_queue_event_enqueues_all_that_name_it() -> None:
     def kai(generation: int = 1, **meta: Any) -> dict[str, Any]:
         return {"metadata": {"name": "gpu", "uid": "1", "generation": generation, **meta}}
 
-    it = known()
+    it = new_index()
     it.queue({**queue(), "spec": {"kaiQueue": "gpu"}})
     it.job(job("waits"))
     it.job(job("over", n.PHASE_SUCCEEDED))
@@ -179,9 +179,9 @@ def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> Non
     assert it.kai_queue(kai(3)) == []
 
 
-def test_the_parent_of_a_queue_of_kai_concerns_those_below_it() -> None:
+def test_kai_parent_event_enqueues_the_queues_below() -> None:
     parent = {"metadata": {"name": "org"}}
-    it = known()
+    it = new_index()
     it.queue({**queue(), "spec": {"parentKaiQueue": "org"}})
     assert it.kai_queue(parent) == [], "it is below nothing without a kaiQueue"
     it.queue({**queue(2), "spec": {"kaiQueue": "gpu", "parentKaiQueue": "org"}})
@@ -190,8 +190,8 @@ def test_the_parent_of_a_queue_of_kai_concerns_those_below_it() -> None:
     assert it.kai_queue(parent) == []
 
 
-def test_what_is_not_in_a_list_any_more_is_forgotten() -> None:
-    it = known()
+def test_remove_forgets_what_a_list_lacks() -> None:
+    it = new_index()
     it.queue(queue())
     it.job(job("gone"))
     it.job(job("there"))
@@ -203,8 +203,8 @@ def test_what_is_not_in_a_list_any_more_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("spec", [None, "x", 5, [], {"jobDefaults": "x", "kaiQueue": 5}])
-def test_things_of_nonsense_are_looked_at_all_the_same(spec: object) -> None:
-    everything = known()
+def test_events_of_wrong_types_enqueue_their_object(spec: object) -> None:
+    everything = new_index()
     assert (QUEUE, 0.0) in everything.queue({**queue(), "spec": spec})
     assert (QUEUE, 0.0) in everything.queue({**queue(2), "spec": spec}, gone=True)
     assert everything.job({**job(), "spec": spec})
@@ -215,7 +215,7 @@ def test_things_of_nonsense_are_looked_at_all_the_same(spec: object) -> None:
 
 
 def test_phases_of_a_queue_follow_its_jobs() -> None:
-    it = known()
+    it = new_index()
     it.job(job("a", n.PHASE_RUNNING))
     it.job(job("b"))
     it.job(job("c", n.PHASE_RUNNING, queue="a100"))
@@ -238,7 +238,7 @@ def test_jobs_at_rest_are_reconciled_at_a_rate_after_a_start() -> None:
 )
 def test_child_that_appears_late_enqueues_an_idle_job(synced: bool, phase: str, enqueued: int) -> None:
     """Its reconcile may have read that the job has no objects."""
-    it = known()
+    it = new_index()
     it.job(job(phase=phase))
     if synced:
         it.mark_synced("Service")
@@ -247,7 +247,7 @@ def test_child_that_appears_late_enqueues_an_idle_job(synced: bool, phase: str, 
 
 
 def test_has_children_until_the_last_one_is_gone() -> None:
-    it = known()
+    it = new_index()
     labels = {n.LABEL_JOB: "vit"}
     items = [
         {"kind": kind, "metadata": {"name": "vit", "namespace": "team", "labels": labels}, "spec": {}}
@@ -263,7 +263,7 @@ def test_has_children_until_the_last_one_is_gone() -> None:
 
 
 def test_jobs_with_workspace_are_those_of_the_digest_and_namespace() -> None:
-    it = known()
+    it = new_index()
     sent = {**job("sent"), "spec": {"workspace": {"digest": "a"}}}
     it.job(sent)
     it.job({**job("other"), "spec": {"workspace": {"digest": "b"}}})

@@ -27,7 +27,7 @@ def hold(api: FakeApi, holder: str, clock: Clock) -> LeaseHolder:
     )
 
 
-def test_the_first_holds_it_and_keeps_when_it_was_acquired(api: FakeApi) -> None:
+def test_lease_keeps_its_acquire_time(api: FakeApi) -> None:
     clock = Clock()
     first = hold(api, "a", clock)
     assert first.keep() > clock()
@@ -39,7 +39,7 @@ def test_the_first_holds_it_and_keeps_when_it_was_acquired(api: FakeApi) -> None
     assert spec["renewTime"] > acquired
 
 
-def test_another_waits_as_long_as_it_is_renewed_and_takes_it_when_it_is_not(api: FakeApi) -> None:
+def test_lease_is_taken_only_when_not_renewed(api: FakeApi) -> None:
     clock = Clock()
     first, second = hold(api, "a", clock), hold(api, "b", clock)
     assert first.keep() > clock()
@@ -55,7 +55,7 @@ def test_another_waits_as_long_as_it_is_renewed_and_takes_it_when_it_is_not(api:
     assert api.objects[PATH]["spec"]["leaseTransitions"] == 1
 
 
-def test_released_it_is_the_next_ones_at_once(api: FakeApi) -> None:
+def test_released_lease_is_taken_at_once(api: FakeApi) -> None:
     clock = Clock()
     first, second = hold(api, "a", clock), hold(api, "b", clock)
     assert first.keep() > clock()
@@ -70,18 +70,18 @@ def test_release_during_a_renewal_frees_the_lease(api: FakeApi) -> None:
     clock = Clock()
     first, second = hold(api, "a", clock), hold(api, "b", clock)
     assert first.keep() > clock()
-    begun, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
 
     def wait(method: str, _path: str) -> None:
-        if method == "PUT" and not begun.is_set():
-            begun.set()
+        if method == "PUT" and not started.is_set():
+            started.set()
             go_on.wait(5)
 
     api.on_request = wait
     renewal = threading.Thread(target=first.keep)
     release = threading.Thread(target=first.release)
     renewal.start()
-    assert begun.wait(5)
+    assert started.wait(5)
     release.start()
     release.join(0.1)
     go_on.set()
@@ -91,7 +91,7 @@ def test_release_during_a_renewal_frees_the_lease(api: FakeApi) -> None:
     assert second.keep() > clock()
 
 
-def test_it_is_kept_again_when_the_api_wants_to_be_asked(api: FakeApi) -> None:
+def test_lease_is_renewed_after_retry_after(api: FakeApi) -> None:
     first = hold(api, "a", clock := Clock())
     api.faults = [(429, {"Retry-After": "30"}, b"{}")]
     assert first.keep() <= clock()
@@ -100,7 +100,7 @@ def test_it_is_kept_again_when_the_api_wants_to_be_asked(api: FakeApi) -> None:
     assert first.pause == names.LEASE_RENEW_SECONDS
 
 
-def test_an_api_that_does_not_answer_costs_it_only_after_its_time(api: FakeApi) -> None:
+def test_lease_without_an_api_is_held_until_it_expires(api: FakeApi) -> None:
     clock = Clock()
     first = hold(api, "a", clock)
     assert first.keep() > clock()

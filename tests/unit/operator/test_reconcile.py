@@ -37,7 +37,7 @@ from trainyard.operator.progress import read_progress
 from trainyard.operator.reconciler import Reconciler
 
 
-def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_again(api: FakeApi) -> None:
+def test_reconcile_creates_runs_and_finishes_a_job_once(api: FakeApi) -> None:
     stage(api)
     settle(Mortal(api))
     assert phase(api) == n.PHASE_PROVISIONING
@@ -56,7 +56,7 @@ def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_again(api: FakeApi
     assert (ATTEMPT in api.objects, calm.writes, phase(api)) == (False, 0, n.PHASE_SUCCEEDED)
 
 
-def test_at_rest_nothing_is_written(api: FakeApi) -> None:
+def test_reconcile_at_rest_writes_nothing(api: FakeApi) -> None:
     stage(api)
     settle(Mortal(api))
     requeue_after = Mortal(api)
@@ -140,7 +140,7 @@ def test_reconcile_finished_job_with_known_objects_deletes_them(api: FakeApi) ->
     assert ATTEMPT not in api.objects
 
 
-def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_again(api: FakeApi) -> None:
+def test_reconcile_of_a_job_deleted_meanwhile_creates_nothing(api: FakeApi) -> None:
     """Kubernetes removes what was made for it, and a reconcile must not take that for missing."""
     stage(api)
     settle(Mortal(api))
@@ -165,7 +165,7 @@ def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_again(api: FakeApi) 
     assert (late.made, SERVICE in api.objects, ATTEMPT in api.objects) == (0, False, False)
 
 
-def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi) -> None:
+def test_reconcile_overtaken_by_another_writes_no_status(api: FakeApi) -> None:
     """It has seen no Job because the other one had not made it yet."""
     stage(api)
     settle(Mortal(api))
@@ -185,7 +185,7 @@ def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi)
     assert api.objects[JOB]["status"]["restarts"] == 0
 
 
-def test_workers_that_their_job_removes_as_it_has_succeeded_are_not_lost(api: FakeApi) -> None:
+def test_workers_removed_by_a_succeeded_job_are_not_lost(api: FakeApi) -> None:
     """It succeeds with the first of an elastic gang, between the list of Jobs and that of pods."""
     stage(api)
     api.objects[JOB]["spec"]["elastic"] = {"minNodes": 1, "maxNodes": 2}
@@ -210,7 +210,7 @@ def test_workers_that_their_job_removes_as_it_has_succeeded_are_not_lost(api: Fa
     assert (phase(api), api.objects[JOB]["status"]["restarts"]) == (n.PHASE_RUNNING, 0)
 
 
-def test_a_job_waits_for_its_queue_and_begins_when_it_is_there(api: FakeApi) -> None:
+def test_job_waits_for_its_queue(api: FakeApi) -> None:
     stage(api, queue=False)
     settle(Mortal(api))
     assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_PENDING, n.REASON_QUEUE_NOT_FOUND)
@@ -250,7 +250,7 @@ def test_what_cannot_be_is_refused_for_ever(api: FakeApi) -> None:
     assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_FAILED, n.REASON_INVALID_SPEC)
 
 
-def test_a_name_that_another_has_is_left_alone_and_reported_until_it_is_free(api: FakeApi) -> None:
+def test_foreign_object_with_a_needed_name_is_reported(api: FakeApi) -> None:
     stage(api)
     theirs = thing("v1", "Service", "vit", {"clusterIP": "10.0.0.1"})
     api.put(SERVICE, theirs)
@@ -282,7 +282,7 @@ def test_job_that_changed_since_it_was_read_is_reconciled_again(api: FakeApi) ->
     assert ATTEMPT not in api.objects
 
 
-def test_who_writes_annotations_all_the_time_holds_up_no_status(api: FakeApi) -> None:
+def test_writer_of_annotations_delays_no_status(api: FakeApi) -> None:
     stage(api)
     written = 0
 
@@ -311,9 +311,7 @@ READ = [
 
 
 @pytest.mark.parametrize("path", READ)
-def test_a_right_to_read_that_is_missing_is_reported_by_the_job_until_it_is_given(
-    api: FakeApi, path: str
-) -> None:
+def test_missing_permission_is_reported_until_it_is_given(api: FakeApi, path: str) -> None:
     stage(api)
     api.refused = {("GET", path)}
     objects = Mortal(api)
@@ -334,7 +332,7 @@ def test_a_right_to_read_that_is_missing_is_reported_by_the_job_until_it_is_give
     assert phase(api) == n.PHASE_PROVISIONING
 
 
-def test_how_a_job_ended_stays_reported_when_a_right_is_missing_later(api: FakeApi) -> None:
+def test_missing_permission_keeps_a_finished_status(api: FakeApi) -> None:
     stage(api)
     api.objects[JOB]["spec"]["maxRestarts"] = 0
     settle(Mortal(api))
@@ -367,7 +365,7 @@ def whole(api: FakeApi, kill: int, *, after: bool) -> int:
     return written
 
 
-def test_a_kill_at_any_write_ends_as_if_nothing_had_been() -> None:
+def test_kill_at_any_write_ends_the_same() -> None:
     with serving(FakeApi()) as api:
         writes = whole(api, 0, after=False)
         undisturbed = outcome(api)

@@ -20,7 +20,7 @@ SMALL = {"numGPUs": 8}
 SENT = {"digest": DIGEST, "sizeBytes": 3}
 
 
-def test_children_that_are_deleted_or_changed_by_hand_are_put_back() -> None:
+def test_children_deleted_or_changed_by_hand_are_restored() -> None:
     life = Life({"workspace": SENT}).run()
     life.api.delete("Service", "vit")
     life.api.delete("Pod", "vit-sync-0")
@@ -92,7 +92,7 @@ def test_a_queue_that_is_wrong_is_waited_for() -> None:
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueInvalid")
 
 
-def test_a_queue_that_was_changed_does_not_end_what_was_started() -> None:
+def test_changed_queue_keeps_a_running_attempt() -> None:
     life = Life().run()
     life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 0, "cpus": 1, "memory": "1Gi"})
     life.reconcile()
@@ -104,7 +104,7 @@ def test_a_queue_that_was_changed_does_not_end_what_was_started() -> None:
     life.run()
 
 
-def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+def test_plan_of_a_deleting_job_is_empty() -> None:
     item = job()
     item["metadata"] |= {"namespace": "team", "uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
     decision = plan_job(item, queue(), [], CLUSTER, 0.0)
@@ -150,7 +150,7 @@ def test_a_lost_worker_is_noticed_before_its_job_is_failed() -> None:
     assert decision.deletions == ()
 
 
-def test_old_answers_do_not_remove_what_has_been_let_go_since() -> None:
+def test_stale_plan_keeps_jobs_resumed_since() -> None:
     life = Life({"numNodes": 2})
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
@@ -185,7 +185,7 @@ def test_time_to_live_goes_by_what_was_read() -> None:
     assert life.status["phase"] == "Succeeded"
 
 
-def test_a_job_that_is_being_deleted_is_over_while_its_pods_still_end() -> None:
+def test_deleting_batch_job_ends_its_attempt() -> None:
     life = Life().run()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
@@ -196,7 +196,7 @@ def test_a_job_that_is_being_deleted_is_over_while_its_pods_still_end() -> None:
     assert decision.status["message"] == "Job vit-0 was deleted; restart 1 of 3"
 
 
-def test_a_job_whose_worker_failed_is_kept_for_its_logs_before_it_is_failed() -> None:
+def test_batch_job_with_a_failed_worker_is_kept_for_logs() -> None:
     life = Life({"maxRestarts": 0}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
     item, children = life.api.get(n.JOB_KIND, "vit"), life.api.list("Job", "Pod")
     assert item is not None
@@ -246,7 +246,7 @@ def test_one_that_is_on_record_is_what_it_was() -> None:
     assert life.status["phase"] == "Running"
 
 
-def test_a_job_that_is_let_go_is_not_removed_by_a_look_that_began_before() -> None:
+def test_stale_plan_deletes_no_resumed_batch_job() -> None:
     life = Life()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
@@ -260,7 +260,7 @@ def test_a_job_that_is_let_go_is_not_removed_by_a_look_that_began_before() -> No
     assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
 
 
-def test_a_gang_that_was_made_for_another_queue_of_kai_is_made_again() -> None:
+def test_gang_of_another_kai_queue_is_created_again() -> None:
     queues = {each: KaiQueue() for each in ("a", "b")}
     gang = {"scheduling.scheduler": "kai-scheduler", "kaiQueue": "a"}
     life = Life({}, gang, cluster=replace(CLUSTER, kai=True, kai_queues=queues))
@@ -272,7 +272,7 @@ def test_a_gang_that_was_made_for_another_queue_of_kai_is_made_again() -> None:
     assert group["spec"]["queue"] == "b"
     assert job["spec"]["template"]["metadata"]["labels"][n.LABEL_KAI_QUEUE] == "b"
     assert [name for _, name in life.api.ran] == ["vit-0"]
-    # While it runs it is left as it is.
+    # While it runs, it stays.
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="a")
     life.reconcile()
     assert life.api.list("PodGroup") == [group]

@@ -12,14 +12,14 @@ import pytest
 from trainyard.operator import workqueue as module
 from trainyard.operator.workqueue import RetryLater, WorkQueue
 
-Look = Callable[[str], Awaitable[float | None]]
+Process = Callable[[str], Awaitable[float | None]]
 
 
-def running(look: Look, then: Callable[[WorkQueue[str]], Awaitable[None]], workers: int = 3) -> None:
+def running(process: Process, then: Callable[[WorkQueue[str]], Awaitable[None]], workers: int = 3) -> None:
     """Let `then` use a queue that works."""
 
     async def main() -> None:
-        work = WorkQueue(look, workers)
+        work = WorkQueue(process, workers)
         task = asyncio.create_task(work.run())
         try:
             async with asyncio.timeout(20):
@@ -36,12 +36,12 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_what_comes_while_it_is_looked_at_is_seen_by_another_look_and_never_by_two_at_once() -> None:
+def test_queue_key_added_during_a_call_is_called_again() -> None:
     chance = random.Random(4)  # noqa: S311 - not for secrets
     state, seen = dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 0)
     active: set[str] = set()
 
-    async def look(key: str) -> None:
+    async def process(key: str) -> None:
         assert key not in active
         active.add(key)
         found = state[key]
@@ -60,13 +60,13 @@ def test_what_comes_while_it_is_looked_at_is_seen_by_another_look_and_never_by_t
         assert seen == state
         assert not work._entries, "a thing that is done is still known"
 
-    running(look, change)
+    running(process, change)
 
 
-def test_a_thing_is_looked_at_when_it_asked_for_or_earlier_if_something_comes() -> None:
+def test_queue_key_is_called_when_due_or_sooner() -> None:
     looks: list[float] = []
 
-    async def look(_key: str) -> float:
+    async def process(_key: str) -> float:
         looks.append(asyncio.get_running_loop().time())
         return 0.2
 
@@ -81,10 +81,10 @@ def test_a_thing_is_looked_at_when_it_asked_for_or_earlier_if_something_comes() 
         await until(lambda: len(looks) == 4)
         assert looks[3] - looks[2] < 0.15
 
-    running(look, ask)
+    running(process, ask)
 
 
-def test_a_failure_is_followed_by_longer_and_longer_pauses_whatever_comes_meanwhile(
+def test_queue_failed_key_pauses_longer_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.04)
@@ -92,7 +92,7 @@ def test_a_failure_is_followed_by_longer_and_longer_pauses_whatever_comes_meanwh
     looks: list[float] = []
     others: list[str] = []
 
-    async def look(key: str) -> None:
+    async def process(key: str) -> None:
         if key != "poison":
             others.append(key)
             return
@@ -112,14 +112,14 @@ def test_a_failure_is_followed_by_longer_and_longer_pauses_whatever_comes_meanwh
         work.add("poison")
         await until(lambda: len(looks) >= 6)
 
-    running(look, disturb, workers=1)
+    running(process, disturb, workers=1)
 
 
-def test_what_is_asked_for_later_and_sooner_again_and_again_takes_no_room() -> None:
+def test_queue_requests_of_one_key_use_no_memory() -> None:
     """A job with a deadline in a year is looked at every few seconds."""
     looks = 0
 
-    async def look(_key: str) -> float:
+    async def process(_key: str) -> float:
         nonlocal looks
         looks += 1
         return 1e7
@@ -130,14 +130,14 @@ def test_what_is_asked_for_later_and_sooner_again_and_again_takes_no_room() -> N
             await until(lambda: looks > count)  # noqa: B023 - it is over before the next
         assert len(work._heap) < 100
 
-    running(look, disturb)
+    running(process, disturb)
 
 
-def test_the_time_that_the_api_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_retry_waits_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
     looks: list[float] = []
 
-    async def look(_key: str) -> None:
+    async def process(_key: str) -> None:
         looks.append(asyncio.get_running_loop().time())
         if len(looks) == 1:
             raise RetryLater("429 TooManyRequests", 0.3)
@@ -148,16 +148,16 @@ def test_the_time_that_the_api_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch)
             await asyncio.sleep(0.005)
         assert looks[1] - looks[0] >= 0.3
 
-    running(look, disturb)
+    running(process, disturb)
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_it_ends_when_it_is_cancelled_together_with_the_news_of_something_to_look_at(turns: int) -> None:
+def test_queue_cancelled_with_a_new_key_ends(turns: int) -> None:
     async def main() -> None:
-        async def look(_: str) -> None:
+        async def process(_: str) -> None:
             """Nothing to do."""
 
-        work = WorkQueue(look, 3)
+        work = WorkQueue(process, 3)
         task = asyncio.create_task(work.run())
         work.add("later", 60)
         await asyncio.sleep(0.01)  # by now all its workers wait
