@@ -20,23 +20,16 @@ from trainyard.operator.plan import NORMAL, WARNING, Event, ReconcilePlan
 from trainyard.operator.resources import Size, Storage
 from trainyard.operator.status import Condition, JobStatus, build_status, read_status
 
-# Reasons of a job that may wait for ever. Their Events are warnings.
-_WARNING_REASONS = (
-    n.REASON_QUEUE_NOT_FOUND,
-    n.REASON_QUEUE_INVALID,
-    n.REASON_SCHEDULER_NOT_INSTALLED,
-    n.REASON_CLAIM_NOT_FOUND,
-    n.REASON_STORAGE_CLASS_NOT_FOUND,
-    n.REASON_NAME_TAKEN,
-    n.REASON_KAI_QUEUE_NOT_FOUND,
-    n.REASON_KAI_QUEUE_LIMIT,
-    n.REASON_INVALID_SPEC,
-    n.REASON_INSUFFICIENT_CAPACITY,
-    n.REASON_CAPACITY_IMPOSSIBLE,
-    n.REASON_POOL_NOT_FOUND,
-    n.REASON_PRIORITY_CLASS_NOT_FOUND,
-    n.REASON_PLACEHOLDER_REFUSED,
-    n.REASON_POLICY_MISSING,
+# Reasons of a job that makes progress. Events with other reasons are warnings.
+_NORMAL_REASONS = (
+    n.REASON_WAITING_FOR_WORKSPACE,
+    n.REASON_WAITING_FOR_NODES,
+    n.REASON_HOLDING_FOR_MORE,
+    n.REASON_STOPPING,
+    n.REASON_STARTING,
+    n.REASON_RUNNING,
+    n.REASON_SUSPENDED,
+    n.REASON_SUCCEEDED,
 )
 
 
@@ -166,9 +159,9 @@ class ReconcileContext:
         status = build_status(self.status, generation, self.now, phase, reason, message, conditions, **fields)
         if status == old:
             return ReconcilePlan(requeue_after=requeue_after)
-        bad = phase in (n.PHASE_FAILED, n.PHASE_RESTARTING) or reason in _WARNING_REASONS
+        well = phase not in (n.PHASE_FAILED, n.PHASE_RESTARTING) and reason in _NORMAL_REASONS
         message = message or f"the job is {phase}"
-        event = Event(type=WARNING if bad else NORMAL, reason=reason, message=message)
+        event = Event(type=NORMAL if well else WARNING, reason=reason, message=message)
         before = old.get("phase"), old.get("reason"), old.get("attempt", 0)
         events = (event,) if before != (phase, reason, status["attempt"]) else ()
         return ReconcilePlan(status=status, events=events, requeue_after=requeue_after)
@@ -216,15 +209,10 @@ def build_context(
     """Return the context of a reconcile, from objects as the API server returns them.
 
     Args:
-        job: The TorchrunJob.
-        queue: The TorchrunQueue that it names.
+        job: As in ReconcileContext, and so are the others.
+        queue: The TorchrunQueue that the job names.
         objects: All objects with the job's label, or with the name of a child.
-        cluster: What was read of the cluster.
-        now: As in ReconcileContext, and so are the others.
-        progress: See `now`.
         pool: The Karpenter pool that `nodes.pool_to_count` names.
-        refused: See `now`.
-        nearby: See `now`.
     """
     problems: list[str] = []
     meta = parse_metadata(job, problems)

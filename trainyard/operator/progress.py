@@ -35,7 +35,6 @@ _MAX_LINES: Final = 100
 _LONGEST_LINE: Final = 1000
 # Whole numbers of a status have 64 bits, and times end with the year 9999. No job comes near either.
 _MAX_VALUE: Final = 1e11
-_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _PATH: Final = re.compile(r"/[!-~]{0,1000}", re.ASCII)
 # The field of `progress` with the reason why the metrics can't be read.
@@ -62,7 +61,7 @@ def find_first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonO
         if (
             each.get("kind") == "Pod"
             and job in owners
-            and annotations.get(_INDEX, "0") == "0"
+            and annotations.get(n.LABEL_INDEX, "0") == "0"
             and annotations.get(n.ANNOTATION_SCRAPE) == "true"
             and (each.get("status") or {}).get("phase") == "Running"
         ):

@@ -40,7 +40,7 @@ def free(life: Life) -> None:
     life.api.settle()
 
 
-def test_it_is_reported_once_no_worker_is_left() -> None:
+def test_success_is_reported_when_no_worker_is_left() -> None:
     life = ending()
     life.reconcile()
     assert life.status["phase"] == "Running"
@@ -51,7 +51,7 @@ def test_it_is_reported_once_no_worker_is_left() -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_nothing_ends_it_before_that(how: str) -> None:
+def test_succeeded_attempt_is_not_ended_by_an_edit(how: str) -> None:
     life = ending()
     life.api.edit(n.JOB_KIND, "vit", **ENDS[how])
     life.api.now += 60
@@ -66,7 +66,7 @@ def test_nothing_ends_it_before_that(how: str) -> None:
 
 
 @pytest.mark.parametrize("of_queue", [{}, OF_EACH_NODE])
-def test_workers_that_all_ended_well_are_enough_where_the_job_controller_is_away(
+def test_success_needs_no_report_of_the_job_controller(
     of_queue: dict[str, Any],
 ) -> None:
     life = Life({"numGPUs": 16}, of_queue).run()
@@ -84,7 +84,7 @@ def test_workers_that_all_ended_well_are_enough_where_the_job_controller_is_away
     assert len(life.names("Job")) == len(life.api.ran)  # kept for their pods' logs
 
 
-def test_a_worker_that_ends_well_while_it_is_removed_has_not_trained() -> None:
+def test_success_of_a_suspended_worker_does_not_count() -> None:
     life = Life({"numGPUs": 8}).run()
     worker = life.api.workers()[0]
     worker["metadata"]["stuck"] = True
@@ -98,14 +98,14 @@ def test_a_worker_that_ends_well_while_it_is_removed_has_not_trained() -> None:
     assert life.condition(n.SUSPENDED)[0] == "True"
 
 
-def test_one_that_somebody_deletes_as_it_succeeds_has_succeeded() -> None:
+def test_succeeded_job_that_is_deleted_has_succeeded() -> None:
     life = ending()
     life.api.delete("Job", "vit-0", foreground=True)
     life.reconcile()
     assert life.status["phase"] == "Succeeded"
 
 
-def test_a_job_that_was_to_be_stopped_and_succeeds_first_is_not_removed() -> None:
+def test_job_that_succeeds_before_its_deletion_is_kept() -> None:
     """It succeeds between the list of Jobs and its removal."""
     life = Life({"numGPUs": 8}).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
@@ -124,7 +124,7 @@ def test_a_job_that_was_to_be_stopped_and_succeeds_first_is_not_removed() -> Non
 
 
 @pytest.mark.parametrize("least", [1, 2, 4])
-def test_elastic_with_claims_of_each_node_succeeds_with_its_fewest(least: int) -> None:
+def test_elastic_job_per_node_succeeds_with_its_minimum(least: int) -> None:
     life = Life({"numGPUs": 32, "elastic": {"minNodes": least, "maxNodes": 4}}, OF_EACH_NODE)
     life.api.machines = least
     life.run()
@@ -140,7 +140,7 @@ def test_elastic_with_claims_of_each_node_succeeds_with_its_fewest(least: int) -
     assert not life.api.run_pods("Running")
 
 
-def test_elastic_with_claims_of_each_node_waits_for_those_that_run() -> None:
+def test_elastic_job_per_node_waits_for_running_workers() -> None:
     """One of them may be writing the last checkpoint."""
     life = Life({"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}, OF_EACH_NODE).run()
     life.api.run_pods("Succeeded", exit_code=0, only=1)
@@ -154,7 +154,7 @@ def test_elastic_with_claims_of_each_node_waits_for_those_that_run() -> None:
 
 
 @pytest.mark.parametrize("seen", ["alive", "over", "gone"])
-def test_a_worker_that_somebody_deletes_and_that_ends_well_in_its_time_has_not_trained(seen: str) -> None:
+def test_success_of_a_deleted_worker_does_not_count(seen: str) -> None:
     """As scripts do that save when they are deleted. The Job controller counts it, and its Job is complete."""
     life = Life({"numGPUs": 8}).run()
     (worker,) = life.api.workers()
@@ -180,7 +180,7 @@ def test_a_worker_that_somebody_deletes_and_that_ends_well_in_its_time_has_not_t
     )
 
 
-def test_elastic_with_claims_of_each_node_lets_none_of_its_jobs_go_once_it_has_succeeded() -> None:
+def test_elastic_job_per_node_resumes_no_job_after_success() -> None:
     """Killed between the words to go; the first of its workers ends well meanwhile."""
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
     life.api.prompt = False
@@ -204,7 +204,7 @@ def _writes() -> list[str]:
     return life.api.written
 
 
-def test_a_success_policy_is_the_attempts_and_never_that_of_one_nodes_job() -> None:
+def test_success_policy_is_set_on_a_job_for_all_nodes_only() -> None:
     elastic = {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}
     (one,) = build_jobs(attempt_spec(elastic))
     assert one["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
@@ -214,7 +214,7 @@ def test_a_success_policy_is_the_attempts_and_never_that_of_one_nodes_job() -> N
 
 
 @pytest.mark.parametrize("of_queue", [OF_EACH_NODE, {}])
-def test_one_that_fails_ends_the_attempt_also_where_enough_ended_well(of_queue: dict[str, Any]) -> None:
+def test_failed_worker_ends_an_attempt_with_enough_successes(of_queue: dict[str, Any]) -> None:
     life = Life({"numGPUs": 24, "elastic": {"minNodes": 2, "maxNodes": 3}}, of_queue).run()
     for name, phase in zip(life.names("Pod"), ("Failed", "Succeeded", "Succeeded"), strict=True):
         life.api.objects["Pod", name]["status"]["phase"] = phase

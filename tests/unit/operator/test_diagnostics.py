@@ -9,9 +9,10 @@ import pytest
 from launcher.manifests import stamp
 from tests.unit.operator.life import Life
 from trainyard.operator import names as n
-from trainyard.operator.diagnostics import PATIENCE_SECONDS
+from trainyard.operator.diagnostics import PATIENCE_SECONDS, SIDECAR_GRACE_SECONDS
 
 pytestmark = pytest.mark.unit
+
 NO_ROOM = (
     "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). preemption: 0/2 nodes"
 )
@@ -74,7 +75,7 @@ def message(life: Life) -> str:
         (waiting("CrashLoopBackOff"), "can't start: CrashLoopBackOff"),
     ],
 )
-def test_a_worker_that_does_not_start_is_named_with_the_reason(status: dict[str, Any], reported: str) -> None:
+def test_worker_that_does_not_start_is_shown_with_the_reason(status: dict[str, Any], reported: str) -> None:
     life = held(status)
     assert message(life) == "0 of 2 workers are ready"
     assert life.requeue_after is not None
@@ -86,7 +87,7 @@ def test_a_worker_that_does_not_start_is_named_with_the_reason(status: dict[str,
     assert life.condition(n.WORKERS_READY) == ("False", "Starting")
 
 
-def test_a_worker_that_no_scheduler_has_seen_is_reported() -> None:
+def test_worker_of_a_missing_scheduler_is_reported() -> None:
     """The queue names one that does not run: nobody else says anything of such a pod."""
     life = held({"conditions": []})
     first = life.names("Pod")[0]
@@ -98,7 +99,7 @@ def test_a_worker_that_no_scheduler_has_seen_is_reported() -> None:
     )
 
 
-def test_of_several_the_first_is_named_and_the_others_are_counted() -> None:
+def test_several_blocked_workers_show_the_first_and_a_count() -> None:
     life = held(UNSCHEDULABLE, waiting("ErrImagePull"))
     life.api.now += PATIENCE_SECONDS
     life.reconcile()
@@ -107,7 +108,7 @@ def test_of_several_the_first_is_named_and_the_others_are_counted() -> None:
     assert message(life).endswith(" (1 more is held up)")
 
 
-def test_nothing_is_reported_of_workers_that_are_on_their_way_or_run() -> None:
+def test_workers_that_start_or_run_are_not_reported() -> None:
     life = held(waiting("ContainerCreating"), waiting("PodInitializing"))
     life.api.now += PATIENCE_SECONDS
     life.reconcile()
@@ -116,7 +117,7 @@ def test_nothing_is_reported_of_workers_that_are_on_their_way_or_run() -> None:
     assert message(life) == "2 of 2 workers are ready"
 
 
-def test_a_pull_that_is_tried_again_is_no_news() -> None:
+def test_repeated_image_pull_writes_no_status() -> None:
     """The kubelet's two words for it take turns for ever; each change of the status is a line for those who follow."""
     life = held(waiting("ErrImagePull", "first"))
     life.api.now += PATIENCE_SECONDS
@@ -125,7 +126,7 @@ def test_a_pull_that_is_tried_again_is_no_news() -> None:
     assert life.reconcile() == 0
 
 
-def test_workers_that_get_no_pod_are_reported_with_where_it_is_said_why() -> None:
+def test_workers_without_a_pod_show_where_the_events_are() -> None:
     """A quota on pods: the Job controller tries again and again, and tells it to the batch/v1 Job alone."""
     life = Life()
     life.reconcile()
@@ -171,7 +172,7 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
     return message(life).removeprefix("0 of 2 workers are ready, ")
 
 
-def test_workers_that_get_no_pod_are_reported_with_what_a_dry_run_of_their_queues_pod_said() -> None:
+def test_workers_without_a_pod_show_the_dry_run_of_the_queue() -> None:
     """A PriorityClass that is not there, for instance: admission refuses each of their pods."""
     said = f"2 have no pod; TorchrunQueue research rejects its pods: {NO_CLASS}; Events: {EVENTS}"
     assert without_pods() == said
@@ -191,10 +192,85 @@ def test_workers_that_get_no_pod_are_reported_with_what_a_dry_run_of_their_queue
         {"message": None},
     ],
 )
-def test_a_dry_run_that_says_nothing_of_the_queue_as_it_is_is_not_reported(condition: dict[str, Any]) -> None:
+def test_dry_run_of_an_older_queue_is_not_reported(condition: dict[str, Any]) -> None:
     assert without_pods(**condition) == f"2 have no pod; why, Events say: {EVENTS}"
 
 
-def test_a_dry_run_is_not_of_the_pods_of_a_job_that_overrides_its_queue() -> None:
+def test_dry_run_is_not_reported_for_a_job_with_overrides() -> None:
     reported = without_pods({"overrides": {"scheduling": {"priorityClassName": "low"}}})
     assert reported == f"2 have no pod; why, Events say: {EVENTS}"
+
+
+RUNS = {"running": {}}
+
+
+def ended_beside(others: dict[str, Any], workers: int = 1) -> Life:
+    """The first workers of a job that runs end well, and these containers of their pods are in these states."""
+    life = Life().run()
+    for name in life.names("Pod")[:workers]:
+        state = {"terminated": {"exitCode": 0, "finishedAt": stamp(life.api.now), "message": ""}}
+        beside = [{"name": name, "state": state} for name, state in others.items()]
+        pod = life.api.objects["Pod", name]
+        pod["status"] = {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [*beside[:1], {"name": "torchrun", "state": state}, *beside[1:]],
+        }
+    life.reconcile()
+    assert life.status["message"] == f"{2 - workers} of 2 workers are ready"
+    assert life.requeue_after is not None
+    assert 0 < life.requeue_after <= SIDECAR_GRACE_SECONDS
+    return life
+
+
+def later(life: Life) -> str:
+    life.api.now += SIDECAR_GRACE_SECONDS
+    life.reconcile()
+    assert life.reconcile() == 0
+    return str(life.status["message"]).replace(life.names("Pod")[0], "FIRST")
+
+
+def test_lingering_sidecar_is_shown_with_the_exit_code() -> None:
+    life = ended_beside({"istio-proxy": RUNS})
+    assert later(life) == (
+        "1 of 2 workers are ready, FIRST does not end: its container torchrun ended with exit code 0, and its "
+        "container istio-proxy still runs. Make it one of initContainers with restartPolicy: Always, so that it "
+        "ends with the worker"
+    )
+    assert life.status["phase"] == "Running"
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.reconcile()
+    assert life.status["phase"] == "Succeeded"
+
+
+def test_lingering_sidecars_of_several_workers_are_counted() -> None:
+    reported = later(
+        ended_beside({"istio-proxy": RUNS, "gone": {"terminated": {}}, "vault": {"waiting": {}}}, 2)
+    )
+    assert (
+        "ended with exit code 0, and its containers istio-proxy and vault still run, and so do those of 1 more"
+        in reported
+    )
+
+
+def test_sidecar_that_ends_with_the_worker_is_not_reported() -> None:
+    """The pod is over in a moment."""
+    life = Life().run()
+    pod = life.api.objects["Pod", life.names("Pod")[0]]
+    ended = {"terminated": {"exitCode": 0, "finishedAt": stamp(life.api.now)}}
+    pod["status"]["containerStatuses"] = [{"name": each, "state": ended} for each in ("torchrun", "logs")]
+    life.api.now += SIDECAR_GRACE_SECONDS
+    life.reconcile()
+    assert life.status["message"] == "2 of 2 workers are ready"
+
+
+def test_sidecar_of_a_running_worker_is_not_reported() -> None:
+    life = Life().run()
+    pod = life.api.objects["Pod", life.names("Pod")[0]]
+    pod["status"]["containerStatuses"] = [
+        {"name": "torchrun", "state": RUNS},
+        {"name": "logs", "state": RUNS},
+    ]
+    life.api.now += SIDECAR_GRACE_SECONDS
+    life.reconcile()
+    assert life.status["message"] == "2 of 2 workers are ready"

@@ -37,7 +37,7 @@ def once(life: Life) -> None:
     {"activeDeadlineSeconds": 2_000_000_000},
     {"workspace": {"digest": DIGEST, "sizeBytes": 20_000_000_000}},
 ])  # fmt: skip
-def test_large_numbers_change_nothing_for_workers_that_run(edit: dict[str, Any]) -> None:
+def test_large_numbers_do_not_stop_running_workers(edit: dict[str, Any]) -> None:
     life = Life().run()
     life.api.edit(n.JOB_KIND, "vit", **edit)
     life.reconcile()
@@ -46,7 +46,7 @@ def test_large_numbers_change_nothing_for_workers_that_run(edit: dict[str, Any])
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_read_ends_no_job_that_has_started(wrong: dict[str, Any]) -> None:
+def test_invalid_edit_does_not_end_a_started_job(wrong: dict[str, Any]) -> None:
     life = Life().run()
     sound = life.api.objects[n.JOB_KIND, "vit"]["spec"]
     life.api.edit(n.JOB_KIND, "vit", **wrong)
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_ends_no_job_that_has_started(wrong: dict[str, Any])
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_read_keeps_no_job_from_succeeding_or_being_suspended(wrong: dict[str, Any]) -> None:
+def test_invalid_edit_allows_success_and_suspension(wrong: dict[str, Any]) -> None:
     well, suspended = Life().run(), Life().run()
     for life in (well, suspended):
         life.api.edit(n.JOB_KIND, "vit", **wrong)
@@ -85,7 +85,7 @@ def test_what_cannot_be_read_keeps_no_job_from_succeeding_or_being_suspended(wro
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_read_is_refused_before_the_first_start(wrong: dict[str, Any]) -> None:
+def test_invalid_edit_before_the_first_start_fails(wrong: dict[str, Any]) -> None:
     life = Life({"suspend": True})
     life.reconcile()
     life.api.edit(n.JOB_KIND, "vit", **wrong)
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_refused_before_the_first_start(wrong: dict[str, 
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
 
 
-def test_an_attempt_on_record_has_started_before_its_first_worker_is_seen() -> None:
+def test_attempt_in_the_status_counts_as_started() -> None:
     life = Life()
     once(life)
     life.api.edit(n.JOB_KIND, "vit", **WRONG[0])
@@ -102,7 +102,7 @@ def test_an_attempt_on_record_has_started_before_its_first_worker_is_seen() -> N
     assert len(life.api.workers()) == 2
 
 
-def test_a_deadline_is_from_when_the_workers_began_however_long_nobody_looked() -> None:
+def test_deadline_counts_from_the_start_of_the_workers() -> None:
     life = Life({"activeDeadlineSeconds": 100})
     once(life)
     once(life)
@@ -117,7 +117,7 @@ def test_a_deadline_is_from_when_the_workers_began_however_long_nobody_looked() 
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 2)])
-def test_a_job_that_ends_while_nobody_looks_tells_when_it_began(phase: str, code: int) -> None:
+def test_job_that_ends_unseen_has_its_start_time(phase: str, code: int) -> None:
     life = Life()
     once(life)
     once(life)
@@ -129,7 +129,7 @@ def test_a_job_that_ends_while_nobody_looks_tells_when_it_began(phase: str, code
     assert parse_time(life.status["startTime"]) == began
 
 
-def test_a_job_that_is_over_tells_that_an_edit_was_seen() -> None:
+def test_finished_job_observes_an_edit() -> None:
     life = Life({"numGPUs": 8}).run()
     life.api.run_pods("Succeeded", exit_code=0)
     life.reconcile()
@@ -141,7 +141,7 @@ def test_a_job_that_is_over_tells_that_an_edit_was_seen() -> None:
     assert (life.requeue_after, life.reconcile()) == (1000, 0)
 
 
-def test_one_that_is_late_while_it_is_suspended_is_not_suspended_any_more() -> None:
+def test_deadline_of_a_suspended_job_ends_the_suspension() -> None:
     life = Life({"numGPUs": 8, "activeDeadlineSeconds": 100}).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.reconcile()
@@ -151,7 +151,7 @@ def test_one_that_is_late_while_it_is_suspended_is_not_suspended_any_more() -> N
 
 
 @pytest.mark.parametrize("of_queue", [{}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}])
-def test_the_size_that_runs_said_in_other_words_starts_nothing_again(of_queue: dict[str, Any]) -> None:
+def test_same_size_in_another_field_does_not_restart(of_queue: dict[str, Any]) -> None:
     life = Life({"numGPUs": 16}, of_queue).run()
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
     life.reconcile()
@@ -169,7 +169,7 @@ def test_the_size_that_runs_said_in_other_words_starts_nothing_again(of_queue: d
     assert (life.status["attempt"], life.status["nodes"]) == (2, 8)
 
 
-def test_a_wrong_edit_of_a_suspended_job_that_is_put_right_is_not_called_wrong_any_more() -> None:
+def test_corrected_edit_of_a_suspended_job_is_unknown() -> None:
     life = Life().run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.reconcile()
@@ -185,7 +185,7 @@ def test_a_wrong_edit_of_a_suspended_job_that_is_put_right_is_not_called_wrong_a
     assert life.condition(n.ACCEPTED) == ("True", "Valid")
 
 
-def test_what_the_api_server_refused_is_not_reported_of_a_suspended_job() -> None:
+def test_refusal_is_not_reported_of_a_suspended_job() -> None:
     life = Life().run()
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
@@ -196,7 +196,7 @@ def test_what_the_api_server_refused_is_not_reported_of_a_suspended_job() -> Non
     assert life.condition(n.ACCEPTED) == ("Unknown", n.REASON_SUSPENDED)
 
 
-def test_a_budget_that_cannot_be_read_ends_nothing() -> None:
+def test_unreadable_limit_of_restarts_ends_nothing() -> None:
     life = Life({"maxRestarts": None}, {"jobDefaults.maxRestarts": 10}).run()
     for restart in range(1, 6):
         if restart == 5:
@@ -214,7 +214,7 @@ def found(life: Life) -> str:
     return next(each["message"] for each in life.status["conditions"] if each["type"] == n.QUEUE_FOUND)
 
 
-def test_what_a_queue_that_is_gone_means_for_a_job_depends_on_how_far_it_is() -> None:
+def test_message_of_a_missing_queue_depends_on_the_phase() -> None:
     gone = "TorchrunQueue research is not in namespace team; "
     life = Life(queued=False)
     life.reconcile()

@@ -13,6 +13,7 @@ from launcher.errors import describe, error_line
 from launcher.manifests import stamp
 from tests.unit.operator.api import Api
 from tests.unit.operator.life import Life, Pooled
+from tests.unit.operator.made import DIGEST, pod
 from trainyard.kubectl import output
 from trainyard.operator import names as n
 from trainyard.operator.failures import FOLLOWING_SETTLE_SECONDS, SETTLE_SECONDS, TAIL_BYTES
@@ -71,9 +72,9 @@ class Gang:
     def __init__(self, **asked: Any) -> None:
         self.life = Life(asked).run()
         self.began = self.life.api.now
-        for index, pod in enumerate(self.life.api.workers()):
-            pod["metadata"]["labels"][n.LABEL_INDEX] = str(index)
-            pod["metadata"]["stuck"] = True  # the Job controller's removal takes its time
+        for index, worker in enumerate(self.life.api.workers()):
+            worker["metadata"]["labels"][n.LABEL_INDEX] = str(index)
+            worker["metadata"]["stuck"] = True  # the Job controller's removal takes its time
 
     def ends(self, node: int, code: int, message: str, *, after: float = 0.0, **more: Any) -> None:
         """The container of this node's worker ended so long after the beginning; its pod goes on."""
@@ -99,7 +100,7 @@ class Gang:
 
 @pytest.mark.parametrize("secondary", FOLLOWING)
 @pytest.mark.parametrize("reported_first", [0, 1])
-def test_a_failure_that_follows_never_hides_the_first(secondary: str, reported_first: int) -> None:
+def test_failure_that_follows_does_not_hide_the_first(secondary: str, reported_first: int) -> None:
     gang = Gang()
     ends = {0: said(secondary, at=-1), 1: CAUSE + summary(rank=1, local=1)}
     gang.ends(reported_first, 1, ends[reported_first])
@@ -119,7 +120,7 @@ def test_a_failure_that_follows_never_hides_the_first(secondary: str, reported_f
 
 
 @pytest.mark.parametrize("zone", [0, -8, 2])
-def test_of_two_causes_the_earlier_one_is_the_first(zone: int) -> None:
+def test_first_failure_of_two_causes_is_the_earlier_one(zone: int) -> None:
     """Containers finish when their last process does; torchrun says when the first failed, in its own zone."""
     gang = Gang()
     gang.ends(0, 1, said("ValueError: late", at=3, zone=zone), after=3)
@@ -146,7 +147,7 @@ def test_job_without_restarts_fails_soon_after_one_worker() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
-def test_a_clock_that_is_far_off_costs_no_time(ahead: float) -> None:
+def test_failure_by_a_wrong_clock_restarts_at_once(ahead: float) -> None:
     gang = Gang()
     gang.ends(1, 1, said(ERROR), after=ahead)
     assert gang.at(0)["attempt"] == 1
@@ -161,7 +162,7 @@ def test_a_clock_that_is_far_off_costs_no_time(ahead: float) -> None:
         (127, "Error", "command not found"),
     ],
 )
-def test_an_exit_code_is_reported_with_its_meaning(code: int, reason: str, shown: str) -> None:
+def test_exit_code_is_reported_with_its_meaning(code: int, reason: str, shown: str) -> None:
     gang = Gang(maxRestarts=0)
     gang.ends(1, code, "", reason=reason)
     status = gang.at(SETTLE_SECONDS)
@@ -169,7 +170,7 @@ def test_an_exit_code_is_reported_with_its_meaning(code: int, reason: str, shown
     assert (status["firstFailure"]["exitCode"], status["firstFailure"]["meaning"]) == (code, shown)
 
 
-def test_an_end_after_a_removal_follows_from_it() -> None:
+def test_end_after_a_deletion_is_a_consequence() -> None:
     """The Job controller removes the other pods; where the first one said nothing, theirs are no cause."""
     gang = Gang()
     gang.ends(1, 1, "")
@@ -183,20 +184,20 @@ def test_an_end_after_a_removal_follows_from_it() -> None:
     assert gang.at(4)["firstFailure"]["nodeRank"] == 1
 
 
-def test_time_that_is_none_hides_no_failure() -> None:
+def test_summary_with_an_invalid_time_keeps_the_failure() -> None:
     gang = Gang(maxRestarts=0)
     gang.ends(1, 1, SUMMARY.format(rank=9, local=1, code=1, time="2024-99-99_99:99:99"))
     assert gang.at(60.0)["firstFailure"]["rank"] == 9
 
 
-def test_the_agents_own_log_is_no_error() -> None:
+def test_log_of_the_agent_is_no_error() -> None:
     gang = Gang()
     warned = "W1126 16:59:04.774000 26634 torch/distributed/run.py:982] Setting OMP_NUM_THREADS, or it failed"
     gang.ends(1, 1, f"{warned}\n{summary(rank=1)}")
     assert "error" not in gang.at(FOLLOWING_SETTLE_SECONDS)["firstFailure"]
 
 
-def test_a_worker_that_was_taken_away_comes_before_those_that_missed_it() -> None:
+def test_disrupted_worker_sorts_before_its_peers() -> None:
     gang = Gang()
     lost = gang.life.api.workers()[1]
     lost["status"]["conditions"] = [
@@ -209,7 +210,7 @@ def test_a_worker_that_was_taken_away_comes_before_those_that_missed_it() -> Non
     assert "firstFailure" not in status
 
 
-def test_the_last_attempts_and_their_causes_are_kept() -> None:
+def test_status_keeps_the_last_attempts_and_their_causes() -> None:
     life = Life({"maxRestarts": 20})
     for _ in range(10):
         life.run()
@@ -219,7 +220,7 @@ def test_the_last_attempts_and_their_causes_are_kept() -> None:
     assert all("exit code 7" in each["message"] for each in life.status["attempts"])
 
 
-def test_a_long_log_keeps_its_last_whole_lines() -> None:
+def test_log_tail_of_a_long_log_has_its_last_whole_lines() -> None:
     gang = Gang()
     gang.ends(1, 3, "".join(f"line {number} é\n" for number in range(2000)))
     tail = gang.at(SETTLE_SECONDS)["firstFailure"]["logTail"]
@@ -266,7 +267,7 @@ SyntaxError: invalid syntax"""
         ("", ""),
     ],
 )
-def test_the_error_line_of_an_output(output: str, error: str) -> None:
+def test_error_line_of_an_output(output: str, error: str) -> None:
     assert error_line(output.splitlines()) == error
 
 
@@ -282,7 +283,7 @@ def test_the_error_line_of_an_output(output: str, error: str) -> None:
         "a ",
     ],
 )
-def test_output_of_any_form_is_searched_in_little_time(text: str) -> None:
+def test_output_of_any_form_is_searched_in_time(text: str) -> None:
     """The controller decides about all jobs meanwhile."""
     started = time.process_time()
     line = text * (4096 // len(text))
@@ -293,7 +294,7 @@ def test_output_of_any_form_is_searched_in_little_time(text: str) -> None:
     assert time.process_time() - started < 0.5
 
 
-def test_output_without_an_error_is_described_by_its_last_line() -> None:
+def test_output_without_an_error_shows_its_last_line() -> None:
     assert describe(["step 1", "did nothing", ""]) == "the last line of its log is 'did nothing'"
     assert describe(["RuntimeError: x", "bye"]) == "RuntimeError: x"
     assert describe([]) == ""
@@ -340,10 +341,134 @@ def _failed(**asked: Any) -> Life:
     ],
     ids=["missing queue", "missing nodes", "running", "restarting", "failed", "suspended", "refused"],
 )
-def test_each_message_of_a_status_is_shown_once(life: Callable[[], Life], once: list[str]) -> None:
+def test_describe_shows_each_message_of_a_status_once(life: Callable[[], Life], once: list[str]) -> None:
     a = life()
     a.reconcile()
     item = a.api.get(n.JOB_KIND, "vit")
     assert item is not None
     shown = output.status(item, datetime.fromtimestamp(a.api.now, UTC))
     assert [shown.count(each) for each in once] == [1] * len(once), shown
+
+
+LOG = f"INFO waiting for the workspace: nothing there\nworkspace: {DIGEST} did not come within 1800 s: nothing there\n"
+
+
+def ended(name: str, code: int, message: str = "") -> dict[str, Any]:
+    said = {"message": message} if message else {}
+    return {"name": name, "state": {"terminated": {"exitCode": code, "reason": "Error", **said}}}
+
+
+def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes: Any) -> Life:
+    """The first worker of a job fails with these containers before its own."""
+    life = Life(changes)
+    life.reconcile()
+    first = life.api.objects["Pod", life.names("Pod")[0]]
+    first["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}]
+    waiting = {"name": n.WORKER_CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
+    first["status"] = {
+        "phase": "Failed",
+        "initContainerStatuses": list(before),
+        "containerStatuses": [own or waiting],
+    }
+    life.api.settle()
+    life.reconcile()
+    return life
+
+
+def test_failed_fetch_is_reported_with_its_last_line() -> None:
+    life = failed(ended(n.FETCH_CONTAINER, 1, LOG), restartPolicy="Never")
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", n.REASON_WORKER_FAILED)
+    message = life.status["message"]
+    assert message.startswith("worker vit-0-0-")
+    assert message.endswith(
+        " on node n0 did not start: its init container workspace ended with exit code 1 "
+        f"(workspace: {DIGEST} did not come within 1800 s: nothing there)"
+    )
+    assert life.status["exitCode"] == 1
+
+
+def test_init_container_without_a_message_shows_its_reason() -> None:
+    life = failed(ended("mine", 3), restartPolicy="Never")
+    assert life.status["message"].endswith("its init container mine ended with exit code 3 (Error)")
+
+
+def test_exit_code_of_an_init_container_is_not_final() -> None:
+    """2 is final where the command ends with it: it was refused as wrong."""
+    assert failed(ended("mine", 2)).status["restarts"] == 1
+    final = failed(ended("sidecar", 2), own=ended(n.WORKER_CONTAINER, 2))
+    assert (final.status["phase"], final.status["reason"]) == ("Failed", n.REASON_NOT_RESTARTABLE)
+
+
+@pytest.mark.parametrize(
+    ("reported", "shown"),
+    [
+        ("3", 3),
+        ("255", 255),
+        ("256", 1),
+        ("999", 1),
+        ("0", 1),
+        ("-9", 137),
+        ("-64", 192),
+        ("-65", 1),
+        ("-200", 1),
+    ],
+)
+def test_exit_code_that_no_process_has_is_ignored(reported: str, shown: int) -> None:
+    """The words may be the script's own, and the status takes 0 to 255: the job could not come to its end."""
+    said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {reported} (pid: 7) \n"
+    life = failed(own=ended(n.WORKER_CONTAINER, 1, said), restartPolicy="Never")
+    assert (life.status["phase"], life.status["exitCode"]) == ("Failed", shown)
+
+
+def test_sidecar_that_ends_with_the_pod_is_no_failure() -> None:
+    life = failed(ended("sidecar", 143), ended("mine", 1, "no disk"), restartPolicy="Never")
+    assert life.status["message"].endswith("its init container mine ended with exit code 1 (no disk)")
+    own = failed(ended("sidecar", 143), own=ended(n.WORKER_CONTAINER, 9), restartPolicy="Never")
+    assert own.status["message"].endswith(" on node n0 ended with exit code 9 (Error)")
+
+
+NO_SHELL = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+    "unable to start container process: error during container init: "
+    'exec: "sh": executable file not found in $PATH: unknown'
+)
+
+
+def unstarted(reason: str, message: str, code: int = 128) -> str:
+    """What a job reports a worker whose container could not be started."""
+    end = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
+    own = {"name": n.WORKER_CONTAINER, "state": {"terminated": end}}
+    life = failed(own=own, restartPolicy="Never")
+    assert (life.status["reason"], life.status["exitCode"]) == (n.REASON_WORKER_FAILED, code)
+    return str(life.status["message"]).partition(" on node n0 ")[2]
+
+
+@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "CreateContainerError"])
+def test_container_that_cannot_start_shows_the_runtime_error(reason: str) -> None:
+    """128 alone says nothing, and no log has more. https://github.com/containerd/containerd, internal/cri"""
+    assert unstarted(reason, f"first\n{NO_SHELL}\n") == f"did not start: {NO_SHELL} ({reason}, exit code 128)"
+    assert unstarted(reason, "") == f"ended with exit code 128 ({reason})"
+
+
+def test_long_runtime_error_is_reported_by_its_end() -> None:
+    """It is where they say what is wrong; before it are the names of who asked whom."""
+    reported = unstarted("StartError", f"{'failed: ' * 1000}not a directory")
+    assert reported.endswith("failed: not a directory (StartError, exit code 128)")
+    assert len(reported) < 400
+
+
+def test_command_that_exits_with_128_has_started() -> None:
+    said = "fatal: not a git repository"
+    assert unstarted("Error", said) == f"ended with exit code 128 (Error): {said}"
+
+
+def test_init_container_that_cannot_start_shows_the_error() -> None:
+    end = {"exitCode": 128, "reason": "StartError", "message": f"{'failed: ' * 1000}not a directory"}
+    life = failed({"name": "mine", "state": {"terminated": end}}, restartPolicy="Never")
+    assert "did not start: its init container mine ended with exit code 128 (" in life.status["message"]
+    assert life.status["message"].endswith("failed: not a directory)")
+
+
+def test_tools_containers_fall_back_to_logs_on_error() -> None:
+    tools = pod({"workspace": {"digest": DIGEST, "sizeBytes": 3}})["spec"]["initContainers"]
+    assert {each["terminationMessagePolicy"] for each in tools} == {"FallbackToLogsOnError"}

@@ -30,7 +30,7 @@ OF_TYPE: dict[type, list[Any]] = {
     int: [-(2**31), 2**31 - 1],
     list: [[], None],
 }
-# What the nodes of a pool are counted by; test_decide_with_wrong_values_in_a_queue_returns has the other fields.
+# What the nodes of a pool are counted by; test_plan_with_wrong_values_in_a_queue_returns has the other fields.
 READ_FOR_A_POOL = ("name", "nodeResources", "scheduling")
 KAI = replace(CLUSTER, kai=True, kai_queues={FULL_QUEUE["spec"]["kaiQueue"]: KaiQueue()})
 
@@ -55,7 +55,7 @@ def life() -> Life:
 
 
 @pytest.mark.long
-def test_decide_with_wrong_values_in_a_job_returns(life: Life) -> None:
+def test_plan_with_wrong_values_in_a_job_returns(life: Life) -> None:
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
     children = life.api.list("Service", "Job", "Pod", "PersistentVolumeClaim")
@@ -64,7 +64,7 @@ def test_decide_with_wrong_values_in_a_job_returns(life: Life) -> None:
 
 
 @pytest.mark.long
-def test_decide_with_wrong_values_while_waiting_for_nodes() -> None:
+def test_plan_with_wrong_values_while_waiting_for_nodes() -> None:
     life = Life({}, {**FULL_QUEUE["spec"], "scheduling.pool": POOL}, cluster=KAI, api=PoolApi())
     api = life.api
     assert isinstance(api, PoolApi)
@@ -89,7 +89,7 @@ def test_decide_with_wrong_values_while_waiting_for_nodes() -> None:
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Running", "Suspended", "Failed"])
-def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
+def test_plan_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
     item = deepcopy(FULL_JOB)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
     item["status"] = {"phase": phase, "completionTime": "1970-01-01T00:00:00Z"}
@@ -102,7 +102,7 @@ def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
 
 
 @pytest.mark.long
-def test_decide_with_wrong_values_in_a_queue_returns() -> None:
+def test_plan_with_wrong_values_in_a_queue_returns() -> None:
     item: dict[str, Any] = deepcopy(FULL_QUEUE)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
     ready = decide_queue(item, [], "", [], KAI, 5.0)
@@ -125,7 +125,7 @@ def value_at(item: Any, path: tuple[Any, ...]) -> Any:
 
 
 @pytest.mark.parametrize("phase", ["Running", "Failed"])
-def test_decide_with_any_values_in_a_pod_keeps_the_deadline(life: Life, phase: str) -> None:
+def test_plan_with_any_values_in_a_pod_keeps_the_deadline(life: Life, phase: str) -> None:
     item = deepcopy(life.api.get(n.JOB_KIND, "vit"))
     assert item is not None
     item["spec"]["activeDeadlineSeconds"] = 60

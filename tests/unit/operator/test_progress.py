@@ -13,10 +13,18 @@ from wsgiref.simple_server import make_server
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
+from tests.unit.launcher.api_server import until
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator import progress
-from trainyard.operator.progress import UNREADABLE, find_first_worker, parse_metrics, read_progress
+from trainyard.operator.plan import PROGRESS_SECONDS
+from trainyard.operator.progress import (
+    UNREADABLE,
+    ProgressPoller,
+    find_first_worker,
+    parse_metrics,
+    read_progress,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +70,7 @@ def test_ask_of_a_metrics_server_returns_the_progress() -> None:
         thread.join()
 
 
-def test_of_a_checkpoint_step_and_time_are_reported() -> None:
+def test_checkpoint_is_reported_with_step_and_time() -> None:
     reported = parse_metrics(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
     assert reported == {
         "step": 9,
@@ -74,19 +82,19 @@ def test_of_a_checkpoint_step_and_time_are_reported() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1e30])
-def test_a_value_that_a_status_can_t_have_is_left_out(value: float) -> None:
+def test_value_that_a_status_cannot_have_is_left_out(value: float) -> None:
     assert parse_metrics(text(step=value, loss=1.0)) is None
     reported = parse_metrics(text(step=1, checkpointStep=value, checkpointTime=value, samplesPerSecond=value))
     assert reported == {"step": 1}
 
 
-def test_a_loss_may_be_below_zero() -> None:
+def test_negative_loss_is_reported_with_six_digits() -> None:
     assert parse_metrics(text(step=1, loss=-3.5)) == {"step": 1, "loss": -3.5}
     # kubectl's columns show all digits that there are.
     assert parse_metrics(text(step=1, loss=2.156486675143242)) == {"step": 1, "loss": 2.15649}
 
 
-def test_the_first_worker_of_the_attempt_is_asked_and_only_while_it_runs() -> None:
+def test_first_worker_is_the_running_one_of_the_attempt() -> None:
     first = pod()
     others = [pod(name="vit-0"), pod(index="1"), {"kind": "Service", "metadata": {"name": "vit"}}]
     assert find_first_worker(job(), [*others, first]) is first
@@ -167,7 +175,7 @@ def test_ask_of_an_answer_that_breaks_off_returns_none() -> None:
         assert unreadable(read_progress(pod(port)))
 
 
-def test_nobody_listens() -> None:
+def test_progress_of_a_closed_port_is_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert read_progress(pod(port)) is None
@@ -180,23 +188,23 @@ def unreadable(reported: dict[str, Any] | None) -> str:
 
 
 @pytest.mark.parametrize("port", ["9" * 5000, "0", "70000", "x", "-1", "²", " 9465", "9465\r\n"])
-def test_port_that_is_none_is_unreadable(port: str) -> None:
+def test_invalid_port_is_unreadable(port: str) -> None:
     assert "prometheus.io/port" in unreadable(read_progress(pod(port)))
 
 
 @pytest.mark.parametrize("path", ["metrics", "/a b", "/a\r\nX: y", "/" + "a" * 5000, "/é"])
-def test_path_that_is_none_is_unreadable(path: str) -> None:
+def test_invalid_path_is_unreadable(path: str) -> None:
     assert "prometheus.io/path" in unreadable(read_progress(pod(**{"prometheus.io/path": path})))
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "224.0.0.1", "a.example.com"])
-def test_address_that_is_no_pods_is_not_asked(address: str) -> None:
+def test_address_of_no_pod_is_unreadable(address: str) -> None:
     asked = pod()
     asked["status"]["podIP"] = address
     assert unreadable(read_progress(asked))
 
 
-def test_on_the_nodes_network_only_the_trainers_port_is_asked() -> None:
+def test_host_network_allows_the_port_of_the_trainer_only() -> None:
     host = {"spec": {"hostNetwork": True}}
     assert "node's network" in unreadable(read_progress({**pod(10255), **host}))
     assert "node's network" in unreadable(
@@ -234,3 +242,72 @@ def test_malformed_answer_of_a_worker_is_data_or_unreadable(answer: str) -> None
         reported = read_progress(pod(port))
         assert time.monotonic() - began < 3
     assert reported is None or list(reported) == [UNREADABLE] or reported == {"step": 1}
+
+
+class Workers:
+    """What is asked waits for `free` where it is named so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked: list[str] = []
+        self.free = threading.Event()
+        self.asking = ProgressPoller(lambda: self.now, self.answer)
+
+    def answer(self, worker: dict[str, Any]) -> dict[str, Any]:
+        uid = worker["metadata"]["uid"]
+        self.asked.append(uid)
+        if uid.startswith("slow"):
+            self.free.wait(20)
+        return {"step": len(self.asked), "of": uid}
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    made = Workers()
+    yield made
+    made.free.set()
+    made.asking.close()
+
+
+def worker(uid: str) -> dict[str, Any]:
+    return {"metadata": {"name": "vit-0-0-abcde", "uid": uid}}
+
+
+def test_poll_returns_each_answer_once(workers: Workers) -> None:
+    assert workers.asking.poll("vit", worker("a")) == {"step": 1, "of": "a"}
+    assert workers.asking.poll("vit", worker("a")) is None
+    workers.now += PROGRESS_SECONDS
+    assert workers.asking.poll("vit", worker("a")) == {"step": 2, "of": "a"}
+    workers.asking.forget("vit")
+    assert workers.asking.poll("vit", worker("b")) == {"step": 3, "of": "b"}
+
+
+def test_poll_of_a_slow_worker_returns_its_answer_later(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 0.01)
+    assert [workers.asking.poll(f"job {number}", worker(f"slow {number}")) for number in range(3)] == [
+        None
+    ] * 3
+    assert time.monotonic() - began < 3
+    until(lambda: len(workers.asked) == 3)
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 10.0)
+    assert workers.asking.poll("vit", worker("quick")) == {"step": 4, "of": "quick"}
+    workers.free.set()
+    found = workers.asking.poll("job 0", worker("slow 0"))
+    assert found is not None
+    assert found["of"] == "slow 0"
+    assert workers.asked.count("slow 0") == 1, "asked again while it had not answered"
+
+
+def test_poll_after_a_restart_drops_the_earlier_answer(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 0.01)
+    assert workers.asking.poll("vit", worker("slow")) is None
+    until(lambda: workers.asked == ["slow"])
+    monkeypatch.setattr(progress, "_WAIT_SECONDS", 10.0)
+    workers.free.set()
+    workers.now += PROGRESS_SECONDS
+    assert workers.asking.poll("vit", worker("next")) == {"step": 2, "of": "next"}

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from launcher.manifests import stamp
-from tests.unit.operator.life import Life
+from tests.unit.operator.life import Life, Pooled
 from tests.unit.operator.made import job as made_job
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 
 
-def test_a_failed_worker_ends_the_gang_and_the_next_meets_under_another_id() -> None:
+def test_failed_worker_restarts_the_gang_with_another_id() -> None:
     life = Life().run()
     life.api.run_pods("Failed", exit_code=1, only=0)
     life.reconcile()
@@ -27,7 +27,7 @@ def test_a_failed_worker_ends_the_gang_and_the_next_meets_under_another_id() -> 
     assert life.status["restarts"] == 1
 
 
-def test_one_budget_for_all_restarts() -> None:
+def test_all_restarts_count_against_one_limit() -> None:
     life = Life({"maxRestarts": 2})
     for _ in range(3):
         life.run()
@@ -44,14 +44,14 @@ def test_one_budget_for_all_restarts() -> None:
     ({"restartPolicy": "Never"}, 1, "WorkerFailed"),
     ({}, 127, "NotRestartable"),
 ])  # fmt: skip
-def test_what_is_not_restarted(asked: dict[str, Any], code: int, reason: str) -> None:
+def test_failure_that_is_not_restartable_fails_the_job(asked: dict[str, Any], code: int, reason: str) -> None:
     life = Life(asked).run()
     life.api.run_pods("Failed", exit_code=code, only=0)
     life.reconcile()
     assert (life.status["phase"], life.status["reason"], life.status["exitCode"]) == ("Failed", reason, code)
 
 
-def test_the_exit_code_is_the_commands_and_not_torchruns() -> None:
+def test_exit_code_is_that_of_the_command() -> None:
     said = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 2 (pid: 7) \n"
     life = Life({}).run()
     life.api.run_pods("Failed", exit_code=1, message=said, only=0)
@@ -60,7 +60,7 @@ def test_the_exit_code_is_the_commands_and_not_torchruns() -> None:
     assert "ended with exit code 2" in life.status["message"]
 
 
-def test_a_lost_worker_is_a_failed_one() -> None:
+def test_lost_worker_counts_a_restart() -> None:
     life = Life().run()
     life.api.delete("Pod", life.names("Pod")[0])
     life.api.settle()
@@ -70,7 +70,7 @@ def test_a_lost_worker_is_a_failed_one() -> None:
 
 @pytest.mark.parametrize("reason", ["PreemptionByScheduler", "EvictionByEvictionAPI"])
 @pytest.mark.parametrize("phase", ["Running", "Failed"])
-def test_who_took_a_worker_away_is_reported_and_stays_reported(phase: str, reason: str) -> None:
+def test_disruption_of_a_worker_stays_reported(phase: str, reason: str) -> None:
     life = Life().run()
     lost = life.names("Pod")[0]
     pod = life.api.objects["Pod", lost]
@@ -98,7 +98,7 @@ def test_who_took_a_worker_away_is_reported_and_stays_reported(phase: str, reaso
     assert life.status["lastRestart"]["attempt"] == 0
 
 
-def test_what_the_kubelet_says_of_a_pod_that_it_did_not_take_is_reported() -> None:
+def test_pod_rejected_by_the_kubelet_shows_its_message() -> None:
     life = Life({"restartPolicy": "Never"}).run()
     pod = life.api.workers()[0]
     said = (
@@ -127,7 +127,7 @@ def made_anew_beside_what_it_left(life: Life) -> None:
     life.reconcile()
 
 
-def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nobodys_way() -> None:
+def test_finished_workers_of_an_earlier_job_do_not_block() -> None:
     life = Life().run()
     life.api.run_pods("Succeeded", exit_code=0)
     life.reconcile()
@@ -143,7 +143,7 @@ def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nob
     assert life.status["message"] == "Job vit-0 belongs to something else; the job begins when it is gone"
 
 
-def test_workers_that_run_and_whose_job_was_deleted_without_them_are_reported_with_what_ends_them() -> None:
+def test_running_workers_of_an_earlier_job_are_reported() -> None:
     life = Life().run()
     made_anew_beside_what_it_left(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
@@ -154,7 +154,7 @@ def test_workers_that_run_and_whose_job_was_deleted_without_them_are_reported_wi
     life.run()
 
 
-def test_a_job_that_is_over_has_no_workers_that_run() -> None:
+def test_finished_job_reports_no_active_workers() -> None:
     life = Life({"restartPolicy": "Never"}).run()
     life.api.run_pods("Failed", exit_code=7, only=1)
     life.reconcile()
@@ -162,7 +162,7 @@ def test_a_job_that_is_over_has_no_workers_that_run() -> None:
     assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 0, "failed": 1}
 
 
-def test_a_pod_on_a_node_that_does_not_answer_keeps_the_next_attempt_away() -> None:
+def test_stuck_pod_delays_the_next_attempt() -> None:
     life = Life().run()
     stuck = life.names("Pod")[0]
     life.api.objects["Pod", stuck]["metadata"]["stuck"] = True
@@ -178,7 +178,7 @@ def test_a_pod_on_a_node_that_does_not_answer_keeps_the_next_attempt_away() -> N
     assert life.names("Job") == ["vit-1"]
 
 
-def test_a_running_attempts_job_that_is_deleted_counts_as_a_restart() -> None:
+def test_deleted_job_of_a_running_attempt_counts_a_restart() -> None:
     life = Life().run()
     life.api.delete("Job", "vit-0")
     life.api.settle()
@@ -187,7 +187,7 @@ def test_a_running_attempts_job_that_is_deleted_counts_as_a_restart() -> None:
     assert life.status["restarts"] == 1
 
 
-def test_workers_that_no_job_owns_any_more_are_named_with_what_ends_them() -> None:
+def test_orphaned_workers_are_reported_with_the_command() -> None:
     """`kubectl delete job vit-0 --cascade=orphan`: they would run on for ever, and the next attempt wait for them."""
     life = Life().run()
     del life.api.objects["Job", "vit-0"]
@@ -209,3 +209,125 @@ def test_workers_that_no_job_owns_any_more_are_named_with_what_ends_them() -> No
         life.api.objects.pop(("Pod", each))
     life.reconcile()
     assert life.names("Job") == ["vit-1"]
+
+
+def fails(life: Life) -> None:
+    life.api.run_pods("Running")
+    life.reconcile()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.reconcile()
+
+
+def test_backoff_doubles_from_the_second_restart() -> None:
+    life = Life({"maxRestarts": 9})
+    life.reconcile()
+    pauses = []
+    for attempt in range(1, 10):
+        fails(life)
+        began = life.api.now
+        while life.names("Job") != [f"vit-{attempt}"]:
+            assert life.status["phase"] == n.PHASE_RESTARTING
+            assert life.status["reason"] == n.REASON_BACKING_OFF
+            assert life.names("Job") == [f"vit-{attempt - 1}"]
+            assert life.requeue_after
+            life.api.now += life.requeue_after
+            life.reconcile()
+        pauses.append(life.api.now - began)
+    assert pauses == [0, 10, 20, 40, 80, 160, 320, 360, 360]
+
+
+def test_backoff_keeps_the_failed_job_for_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life()
+    life.reconcile()
+    fails(life)
+    life.api.run_pods("Running")
+    life.reconcile()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    with monkeypatch.context() as later:  # the Job controller says later that it failed
+        later.setattr(life.api, "settle", lambda: None)
+        life.reconcile()
+    assert life.names("Job") == ["vit-1"]
+    life.api.settle()
+    life.reconcile()
+    assert life.status["reason"] == n.REASON_BACKING_OFF
+    (failed,) = (each for each in life.api.list("Pod") if each["status"]["phase"] == "Failed")
+    assert failed["metadata"]["labels"][n.LABEL_ATTEMPT] == "1"
+    life.api.now += 10
+    life.reconcile()
+    assert life.names("Job") == ["vit-2"]
+
+
+def test_backoff_stops_the_running_workers() -> None:
+    life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}})
+    life.reconcile()
+    fails(life)
+    fails(life)
+    assert life.status["reason"] == n.REASON_BACKING_OFF
+    assert life.names("Job") == ["vit-1"]
+    assert life.api.workers() == []
+
+
+def test_backoff_message_has_the_time_and_is_written_once() -> None:
+    life = Life()
+    life.reconcile()
+    fails(life)
+    fails(life)
+    last = life.status["lastRestart"]
+    assert life.status["message"] == f"{last['message']}, 10 s after {last['time']}"
+    assert last["message"].endswith(" ended with exit code 1; restart 2 of 3")
+    assert (life.requeue_after or 0) <= 10
+    life.api.now += 5
+    assert life.reconcile() == 0
+    assert 4 <= (life.requeue_after or 0) <= 5
+
+
+def test_suspension_during_a_backoff_ends_it() -> None:
+    life = Life()
+    life.reconcile()
+    fails(life)
+    fails(life)
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.reconcile()
+    assert life.status["phase"] == n.PHASE_SUSPENDED
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    life.reconcile()
+    assert life.status["phase"] == n.PHASE_PROVISIONING, "somebody wants it now"
+
+
+def test_backoff_does_not_apply_to_a_resize() -> None:
+    life = Life({"maxRestarts": 5}).run()
+    fails(life)
+    life.run()
+    fails(life)
+    life.run()
+    life.api.edit(n.JOB_KIND, "vit", numNodes=4)
+    life.reconcile()
+    assert (life.status["phase"], life.status["attempt"]) == (n.PHASE_PROVISIONING, 3)
+    assert "; restart 2 of 5" in life.status["lastRestart"]["message"]
+
+
+def test_backoff_after_a_clock_change_is_not_longer() -> None:
+    life = Life()
+    life.reconcile()
+    fails(life)
+    fails(life)
+    life.api.now -= 7200
+    life.reconcile()
+    assert (life.requeue_after or 0) <= 10
+
+
+def test_backoff_keeps_the_placeholders_of_a_pool() -> None:
+    life = Pooled()
+    for _ in range(2):
+        life.turn(2)
+        life.api.turn()
+        fails(life)
+    assert life.status["reason"] == n.REASON_BACKING_OFF
+    machines = sorted(life.api.nodes)
+    assert len(life.api.placeholders()) == 2
+    life.turn()
+    assert 0 < (life.requeue_after or 0) <= 10
+    life.later(10)
+    life.turn()
+    assert life.status["phase"] == n.PHASE_PROVISIONING
+    assert sorted(life.api.nodes) == machines

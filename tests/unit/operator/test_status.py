@@ -32,14 +32,14 @@ def test_conditions_are_in_the_order_of_their_kind(every: tuple[str, ...]) -> No
     assert one_by_one == reported
 
 
-def test_those_of_somebody_else_come_last_as_they_were() -> None:
+def test_conditions_of_other_writers_come_last() -> None:
     """The reference page names none of them; each writer has its own types."""
     others = [{"type": "Zoned", "status": "True"}, {"type": "Audited", "status": "True"}]
     reported = merge_conditions(others, so(n.FAILED, n.ACCEPTED), 1, NOW)
     assert types(reported) == [n.ACCEPTED, n.FAILED, "Zoned", "Audited"]
 
 
-def test_what_has_another_order_and_says_the_same_is_left_as_it_is() -> None:
+def test_conditions_in_another_order_are_no_change() -> None:
     """A thousand jobs at rest are not written again for that."""
     before = list(reversed(merge_conditions(None, so(*n.JOB_CONDITIONS), 1, NOW)))
     assert merge_conditions(before, so(n.ACCEPTED), 1, NOW + 60) == before
@@ -47,7 +47,7 @@ def test_what_has_another_order_and_says_the_same_is_left_as_it_is() -> None:
     assert types(other) == list(n.JOB_CONDITIONS)
 
 
-def test_a_job_that_runs_in_another_order_is_not_written_again() -> None:
+def test_running_job_with_another_order_is_not_written() -> None:
     life = Life().run()
     item = life.api.objects[n.JOB_KIND, "vit"]
     item["status"]["conditions"].reverse()

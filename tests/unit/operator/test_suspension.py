@@ -31,7 +31,7 @@ def suspended(life: Life) -> bool:
     return bool(life.api.objects["Job", "vit-0"]["spec"]["suspend"])
 
 
-def test_it_is_reported_who_did_and_the_job_is_let_go_after_a_while_and_no_restart_is_counted() -> None:
+def test_job_suspended_by_another_is_resumed_after_a_while() -> None:
     life = Life().run()
     life.api.now += 5
     suspend(life)
@@ -55,7 +55,7 @@ def test_it_is_reported_who_did_and_the_job_is_let_go_after_a_while_and_no_resta
     assert (life.names("Job"), life.status["attempt"], life.status["restarts"]) == (["vit-0"], 0, 0)
 
 
-def test_who_does_it_again_and_again_is_answered_once_in_a_while() -> None:
+def test_repeated_suspension_is_answered_once_in_a_while() -> None:
     life = Life().run()
     before = len(life.api.written)
     for _ in range(10):
@@ -67,7 +67,7 @@ def test_who_does_it_again_and_again_is_answered_once_in_a_while() -> None:
     assert life.status["restarts"] == 0
 
 
-def test_workers_on_their_way_out_are_waited_for_and_their_ends_are_not_the_commands() -> None:
+def test_resume_waits_for_leaving_workers() -> None:
     life = Life().run()
     pod = life.api.objects["Pod", life.names("Pod")[0]]
     pod["metadata"]["stuck"] = True
@@ -89,7 +89,7 @@ def test_workers_on_their_way_out_are_waited_for_and_their_ends_are_not_the_comm
     life.run()
 
 
-def test_a_worker_that_failed_before_is_one_that_failed() -> None:
+def test_worker_that_failed_before_a_suspension_restarts() -> None:
     life = Life().run()
     life.api.objects["Pod", life.names("Pod")[0]]["status"]["phase"] = "Failed"
     suspend(life)
@@ -97,7 +97,7 @@ def test_a_worker_that_failed_before_is_one_that_failed() -> None:
     assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
 
 
-def test_its_own_word_is_nobody_elses() -> None:
+def test_suspension_by_the_controller_is_resumed_at_once() -> None:
     """It makes its Jobs suspended, and lets them go at once."""
     life = Life()
     life.reconcile()
@@ -106,7 +106,7 @@ def test_its_own_word_is_nobody_elses() -> None:
     assert not suspended(life)
 
 
-def test_a_worker_that_does_not_go_is_reported_with_what_to_do() -> None:
+def test_stuck_worker_of_a_suspended_job_is_reported() -> None:
     life = Life().run()
     life.api.now += 5
     name = life.names("Pod")[0]
@@ -123,7 +123,7 @@ def test_a_worker_that_does_not_go_is_reported_with_what_to_do() -> None:
     assert life.status["message"].endswith(reported)
 
 
-def test_a_clock_that_is_far_ahead_prolongs_nothing() -> None:
+def test_suspension_from_the_future_is_resumed_at_once() -> None:
     life = Life().run()
     life.api.now += 600
     suspend(life)
