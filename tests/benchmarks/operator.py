@@ -47,6 +47,7 @@ def measure(rows: Collection[str]) -> Iterator[Figure | Note]:
 def main() -> int:
     """Measure, print the figures, and name those over their limits."""
     parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.operator",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"{name:<8} {what}" for name, what in ROWS.items()),

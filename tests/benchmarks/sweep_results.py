@@ -1,7 +1,7 @@
 """Results of `make sweep`, which kills the operator at each of its writes. Entry point: `measure()`.
 
 A sweep takes an hour (docs/faults.md), so its stored results are read. They may be of an earlier commit; a note names
-it, and the files of the operator that have changed since.
+it, and some files of the operator that have changed since.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.integration.sweeps.kills import Result
 from trainyard.cli.engine import ROOT
 
 NAME = "kills at every write"
+NAMED = 3  # of the changed files
 _OPERATOR = ("trainyard/operator", "launcher", "trainyard/k8s")
 
 
@@ -51,7 +52,9 @@ def evaluate(sweep: Result, now: str, changed: set[str]) -> Iterator[Figure | No
     commits = dict.fromkeys(each.commit for each in sweep.outcomes)
     text = f"{len(sweep.outcomes)} kills at commits {', '.join(commits) or 'none'}; this is {now}"
     if changed:
-        text += f"; {len(changed)} files of the operator have changed since: {', '.join(sorted(changed))}"
+        names = ", ".join(sorted(changed)[:NAMED])
+        more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+        text += f"; files of the operator changed since: {names}{more}"
     yield Note(name=NAME, text=text)
     incomplete = 0 if sweep.complete else 1
     yield Figure(name=f"{NAME}: incomplete sweeps", value=incomplete, limit=0, unit="", digits=0)

@@ -189,9 +189,10 @@ def test_incomplete_sweep_is_missed() -> None:
 def test_note_names_commits_and_files_changed_since_the_sweep() -> None:
     (note,) = (row for row in sweep_results.evaluate(sweep(), "def", set()) if isinstance(row, Note))
     assert note.text == "3 kills at commits abc; this is def"
-    changed = {"launcher/b.py", "launcher/a.py"}
-    (note,) = (row for row in sweep_results.evaluate(sweep(), "def", changed) if isinstance(row, Note))
-    assert note.text.endswith("2 files of the operator have changed since: launcher/a.py, launcher/b.py")
+    for names, end in (("ba", "a.py, b.py"), ("edcba", "a.py, b.py, c.py and 2 more")):
+        changed = {f"{name}.py" for name in names}
+        (note,) = (row for row in sweep_results.evaluate(sweep(), "def", changed) if isinstance(row, Note))
+        assert note.text.endswith(f"; files of the operator changed since: {end}")
 
 
 def test_stored_sweep_has_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
