@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from launcher.actions import ReleaseNode
 from launcher.capacity import is_placeholder, is_warm, missing_devices
@@ -149,17 +150,17 @@ def _is_own(claim: Claim, request: Request) -> bool:
 
 
 def _waits_for_pool(pod: Pod, request: Request, taints: Iterable[Taint]) -> bool:
-    """OverdueClaim whether this pod of another workload has no node and may wait for a node of this pool."""
+    """Return whether this pod of another workload has no node and may wait for a node of this pool."""
     own = pod.namespace == request.namespace and pod.labels.get(names.LABEL_RUN) == request.run_id
     if own or pod.node or pod.deleting or pod.phase in _FINISHED:
         return False
     if pod.owner in _PER_NODE_OWNERS or not wants_pool(pod, request):
         return False
-    return all(_tolerates(pod, taint) for taint in taints)
+    return all(taint[2] == "PreferNoSchedule" or tolerates(pod.tolerations, taint) for taint in taints)
 
 
 def wants_pool(pod: Pod, request: Request) -> bool:
-    """OverdueClaim whether the pod's node selector does not exclude the pool.
+    """Return whether the pod's node selector does not exclude the pool.
 
     Its resource requests do not matter: a node may have more resources than this run knows.
     """
@@ -167,19 +168,17 @@ def wants_pool(pod: Pod, request: Request) -> bool:
     return not any(labels.get(key, value) != value for key, value in pod.selector.items())
 
 
-def _tolerates(pod: Pod, taint: Taint) -> bool:
-    """OverdueClaim whether the pod tolerates the taint.
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Taint) -> bool:
+    """Return whether one of the tolerations matches the taint.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """
     key, value, effect = taint
-    if effect == "PreferNoSchedule":
-        return True
     return any(
         (each.get("key") or key) == key
         and (each.get("effect") or effect) == effect
         and (each.get("operator") == "Exists" or (each.get("value") or "") == value)
-        for each in pod.tolerations
+        for each in tolerations
     )
 
 

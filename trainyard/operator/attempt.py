@@ -20,7 +20,13 @@ from trainyard.operator.context import AttemptSpec, ReconcileContext, Wait, earl
 from trainyard.operator.diagnostics import ended_sync_pod, is_abandoned, workspace_wait
 from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.launcher_detection import find_conflict
-from trainyard.operator.nodes import NodesChosen, NodesWait, choose_nodes, delete_placeholders
+from trainyard.operator.nodes import (
+    NodesChosen,
+    NodesWait,
+    choose_nodes,
+    delete_placeholders,
+    wait_without_nodes,
+)
 from trainyard.operator.observe import AttemptJob, Worker
 from trainyard.operator.plan import (
     POLL_SECONDS,
@@ -224,14 +230,7 @@ def _unretained_claims(ctx: ReconcileContext, attempt: AttemptSpec) -> str:
 def _wait_for_workspace(ctx: ReconcileContext, attempt: AttemptSpec) -> NodesWait | None:
     """Return the wait for the workspace, without placeholders; None if the workspace is there."""
     wait = workspace_wait(ctx, attempt)
-    if wait is None:
-        return None
-    return NodesWait(
-        reason=n.REASON_WAITING_FOR_WORKSPACE,
-        message=wait[0],
-        deletions=delete_placeholders(ctx),
-        requeue_after=wait[1],
-    )
+    return wait_without_nodes(ctx, n.REASON_WAITING_FOR_WORKSPACE, *wait) if wait is not None else None
 
 
 def _count_leaving(ctx: ReconcileContext) -> int:

@@ -39,7 +39,6 @@ LABEL_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 LABEL_GPU_NAME: Final = "karpenter.k8s.aws/instance-gpu-name"
 LABEL_GPU_MEMORY: Final = "karpenter.k8s.aws/instance-gpu-memory"
 _GPU_TYPE: Final = re.compile(r"([a-z][a-z0-9]*)(?:-(\d{1,4})gb?)?", re.ASCII)
-COMPLETION_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _TOOL: Final = {"cpu": "100m", "memory": "256Mi"}
 _TOOL_PROGRAM: Final = ["python", "-m", "trainyard.workspace"]
 _UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -307,7 +306,7 @@ def _environment(
         values["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     else:
         values[names.ENV_EXPECTED_NODES] = str(size.nodes)
-    rank = {"value": str(node)} if node is not None else _field(COMPLETION_INDEX)
+    rank = {"value": str(node)} if node is not None else _field(f"metadata.annotations['{n.LABEL_INDEX}']")
     # First, because values of other variables may refer to it.
     fixed: list[JsonObject] = [
         {"name": n.ENV_JOB, "value": attempt.name},

@@ -263,7 +263,7 @@ class _Choice:
 
     def _hold(self, message: str) -> NodesWait:
         """Keep the placeholders, and delete nodes that never became usable."""
-        since, taken = self.wait.since, ""
+        since = self.wait.since
         initialized = {each.uid: self.ctx.now for each in self.seen.claims if each.initialized}
         late = node_release.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
         if late and not self.seen.fresh:
@@ -283,7 +283,8 @@ class _Choice:
             *(self._delete_pod(each) for each in actions if isinstance(each, Remove)),
         )
         reason = n.REASON_WAITING_FOR_NODES if self.wait.quorum_since is None else n.REASON_HOLDING_FOR_MORE
-        taken = next((each["metadata"]["name"] for each in creations if self._is_taken(each)), "")
+        created = (each["metadata"]["name"] for each in creations)
+        taken = next((name for name in created if ("Pod", name) in self.ctx.children.others), "")
         if taken:
             reason, creations = n.REASON_NAME_TAKEN, ()
             message = f"Pod {taken} belongs to something else; the job begins when it is gone"
@@ -295,9 +296,6 @@ class _Choice:
             creations=creations,
             requeue_after=CAPACITY_POLL_SECONDS,
         )
-
-    def _is_taken(self, pod: JsonObject) -> bool:
-        return ("Pod", pod["metadata"]["name"]) in self.ctx.children.others
 
     def _start(self, counted: Count, decision: Submit) -> NodesChosen | NodesWait:
         """Delete the placeholders on nodes that are not chosen. Then the count must be the same without them."""
@@ -557,7 +555,7 @@ def _placeholder_tolerations(given: Iterable[JsonObject], pool: NodePool | None)
     named = [
         {"key": key, "operator": "Exists", "effect": effect}
         for key, value, effect in (pool.taints if pool is not None else ())
-        if key not in keys and _is_tolerated(given, key, value, effect)
+        if key not in keys and node_release.tolerates(given, (key, value, effect))
     ]
     return (*own, *named)
 
@@ -568,26 +566,13 @@ def taint_problem(attempt: AttemptSpec, pool: NodePool) -> str:
     refused = [
         f"{key}={value}:{effect}" if value else f"{key}:{effect}"
         for key, value, effect in pool.taints
-        if effect != "PreferNoSchedule" and not _is_tolerated(given, key, value, effect)
+        if effect != "PreferNoSchedule" and not node_release.tolerates(given, (key, value, effect))
     ]
     if not refused:
         return ""
     return (
         f"NodePool {attempt.settings.queue.scheduling.pool} has taints that the workers do not tolerate: "
         f"{', '.join(refused)}; scheduling.tolerations of the queue must have them"
-    )
-
-
-def _is_tolerated(tolerations: Iterable[JsonObject], key: str, value: str, effect: str) -> bool:
-    """Return whether one of the tolerations matches a taint.
-
-    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
-    """
-    return any(
-        (each.get("key") or key) == key
-        and (each.get("effect") or effect) == effect
-        and (each.get("operator") == "Exists" or (each.get("value") or "") == value)
-        for each in tolerations
     )
 
 

@@ -313,10 +313,7 @@ def _write(
     """Return the plan with these conditions and fields in the status. None removes a field."""
     old = queue.get("status")
     old = old if isinstance(old, dict) else {}
-    conditions = [
-        Condition(type=kind, status=status, reason=reason, message=message)
-        for kind, (status, reason, message) in states.items()
-    ]
+    conditions = [Condition(kind, *state) for kind, state in states.items()]
     status: JsonObject = {
         **old,
         "observedGeneration": meta.generation,
