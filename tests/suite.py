@@ -106,7 +106,7 @@ def main(names: list[str]) -> int:
         code = run(tier, environment)
         seconds = time.monotonic() - started
         if tier.budget is None:
-            times.append(Note(name=tier.name, told=f"{seconds:8.1f} s    no budget"))
+            times.append(Note(name=tier.name, text=f"{seconds:8.1f} s    no budget"))
         else:
             times.append(Figure(name=tier.name, value=seconds, limit=tier.budget, unit="s"))
         if code != 0:

@@ -48,7 +48,7 @@ def test_run_with_workers_records_each_test_once(tmp_path: Path) -> None:
 
 def test_summary_names_slowest_tests_and_missed_budgets() -> None:
     tests = [Duration(test=f"a.py::test_{n}", call=n, setup=20 - n) for n in range(20)]
-    tiers = [Figure(name="check", value=61, limit=60, unit="s"), Note(name="tools", told="900.0 s")]
+    tiers = [Figure(name="check", value=61, limit=60, unit="s"), Note(name="tools", text="900.0 s")]
     lines = durations.summary(tests, tiers)
     begins = [
         lines.index(title) for title in ("slowest tests (without their set-up)", "slowest set-ups", "tiers")
