@@ -54,7 +54,11 @@ class Gateway(Protocol):
         """Create or replace this object, which must exist before the training job."""
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
-        """Create this training job. Return False if one of its name exists."""
+        """Create this training job. Return False if one of its name exists.
+
+        Raises:
+            ApiError: A conflict if its operator has not seen the runtime yet. The same step may succeed later.
+        """
 
     def delete_training(self, request: Request, uid: str) -> None:
         """Delete exactly this training job, if it still exists, and its pods."""
@@ -188,7 +192,13 @@ class KubernetesGateway:
         Objects(self._client, names.MANAGED_BY).apply(manifest)
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
-        return self._create(sources.training_jobs(request), manifest)
+        unseen = backends.of(request).runtime_unseen
+        try:
+            return self._create(sources.training_jobs(request), manifest)
+        except ApiError as error:
+            if unseen is None or unseen not in error.message:
+                raise
+            raise ApiError(error.method, error.path, _CONFLICT, "RuntimeUnseen", error.message) from error
 
     def delete_training(self, request: Request, uid: str) -> None:
         # In the foreground, pods and Services are deleted first (the operator's ownerReferences block the owner's

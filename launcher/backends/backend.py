@@ -36,6 +36,7 @@ class Backend:
         settle: Returns the job with the outcome that its workers show before its status does.
         runtime: Returns the object that must exist before the job of this number of nodes, after this number of earlier
             jobs. The launcher's Job owns it. None if there is no such object.
+        runtime_unseen: A part of the refusal of a job whose runtime the operator has not seen yet.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Backend:
     propagation: str = "Foreground"
     settle: Callable[[Training, tuple[Pod, ...]], Training] = unchanged
     runtime: Callable[[Request, int, int, Owner], JsonObject] | None = None
+    runtime_unseen: str | None = None
 
     def path(self, namespace: str) -> str:
         """Return the path of this namespace's jobs in the Kubernetes API."""

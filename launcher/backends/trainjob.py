@@ -152,4 +152,6 @@ BACKEND: Final = Backend(
     parse=parse,
     settle=settle,
     runtime=runtime,
+    # Its webhook reads runtimes from a cache (ValidateObjects in pkg/runtime/core/trainingruntime.go).
+    runtime_unseen="specified trainingRuntime must be created before",
 )

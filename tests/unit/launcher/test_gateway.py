@@ -64,6 +64,25 @@ def test_create_with_lost_answer_creates_one_object(api: FakeApi, request_: Requ
     assert api.names(JOBS) == ["train-r1"]
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("NotFound: specified trainingRuntime must be created before the TrainJob is created", 409),
+        ("spec.trainer.numNodes: must be positive", 403),
+    ],
+)
+def test_trainjob_before_its_runtime_is_seen_is_a_conflict(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request, message: str, expected: int
+) -> None:
+    request_ = dataclasses.replace(request_, backend="trainjob")
+    refusal = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": message}
+    api.faults = [(403, {}, json.dumps(refusal).encode())]
+    with pytest.raises(ApiError, match=message) as caught:
+        gateway.create_training(request_, pod("train-r1"))
+    assert caught.value.status == expected
+    assert gateway.create_training(request_, pod("train-r1")) is True
+
+
 def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
     gateway = KubernetesGateway(api.client(), time.time)
     api.faults, api.after = [BUSY], True
