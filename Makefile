@@ -114,8 +114,9 @@ locks: environment ## resolve requirements.txt of all parts into their locks, an
 	@$(RUN) -m local.tools.lock tests/modules/kubeflow-trainer \
 	  github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager sigs.k8s.io/jobset
 
-reference: environment ## write docs/settings.md, the page of all settings, and the JSON schema of stack files
+reference: environment ## write docs/settings.md, the page of all settings, the JSON schema of stack files, and docs/components.md
 	@$(RUN) -m infra.settings.reference
+	@$(RUN) -m infra.components_reference
 
 manifests: environment ## write crd/ and config/ (with the controller's IMAGE=NAME@sha256:DIGEST) and docs/torchrun-fields.md
 	@$(RUN) -m trainyard.operator.manifests $(if $(IMAGE),--image '$(IMAGE)')

@@ -9,23 +9,18 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import eks
+from .documents import eks
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddonArgs:
-    """Arguments that all add-ons of one cluster share.
-
-    Attributes:
-        cluster: The cluster's name.
-        kubernetes: The Kubernetes version, an output that resolves after the control plane was updated to it.
-        versions: The pinned versions, by add-on.
-        tags: The tags of each add-on.
-    """
+    """What all add-ons of one cluster share."""
 
     cluster: str
     kubernetes: pulumi.Input[str]
+    """The Kubernetes version, an output that resolves after the control plane was updated to it."""
     versions: Mapping[str, str]
+    """The pinned versions, by add-on. Others have EKS's default for the Kubernetes version."""
     tags: dict[str, str]
 
 

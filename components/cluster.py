@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,14 +11,16 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
-from components import encryption
-from components.addons import AddonArgs, addon
-from components.documents.eks import AGENT, VOLUME_GIB, cni_values
-from components.documents.iam import control_plane_group
-from components.documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
-from components.documents.tags import named
-from components.identity import Identity, IdentityArgs
 from trainyard.k8s import names
+
+from . import encryption
+from .addons import AddonArgs, addon
+from .documents import versions
+from .documents.eks import AGENT, SYSTEM_NODE_TYPE, VOLUME_GIB, cni_values
+from .documents.iam import control_plane_group
+from .documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
+from .documents.tags import named
+from .identity import Identity, IdentityArgs
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
@@ -35,37 +38,49 @@ HTTPS: Final = 443
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterArgs:
-    """`public_access_cidrs` empty: the API is reached from inside the VPC alone, or over networks joined to it.
-
-    `private_access_cidrs` are the ranges in there from which people and the deployment reach it; nodes can without.
-    `administrators` are ARNs of users and roles, among them the one that deploys. `logs_key_arn` is of a key that
-    CloudWatch Logs may use for the control plane's group (`logs_iam.control_plane_group`). `volume_key` is the ARN
-    of the key of the system nodes' disks; None: the account's default key for EBS. `after` are resources that
-    must outlive the cluster's nodes (routes and gateways), `under` those that must outlive the control plane and its
-    log group, too, which therefore wait for them: nothing that takes long.
-    """
+    """An EKS cluster to create."""
 
     name: str
-    version: str
-    partition: str
+    """The cluster's name."""
+    version: str = versions.KUBERNETES
+    """The Kubernetes version, such as 1.35."""
+    partition: str = "aws"
     vpc_id: pulumi.Input[str]
     private_subnet_ids: list[pulumi.Output[str]]
+    """The subnets of the control plane and of the system nodes, in at least two zones."""
     public_subnet_ids: list[pulumi.Output[str]]
-    public_access_cidrs: tuple[str, ...]
+    """Public subnets for load balancers; empty without any."""
+    public_access_cidrs: tuple[str, ...] = ()
+    """The address ranges that reach the API server from the internet. Empty: only the VPC reaches it."""
     private_access_cidrs: tuple[str, ...] = ()
+    """The address ranges in the VPC that reach the API server. Nodes reach it without."""
     administrators: tuple[str, ...]
+    """The ARNs of the users and roles that administer the cluster, among them the one that deploys."""
     secrets_key_arn: pulumi.Input[str]
+    """The key that encrypts Kubernetes secrets."""
     logs_key_arn: pulumi.Input[str] | None = None
+    """The key that encrypts the control plane's logs. CloudWatch Logs must be allowed to use it."""
     system_role: aws.iam.Role
+    """The role of the system nodes."""
     worker_role: aws.iam.Role
-    system_instance_type: str
-    system_count: int
-    addon_versions: dict[str, str]
+    """The role of Karpenter's nodes, which may join the cluster."""
+    system_instance_type: str = SYSTEM_NODE_TYPE
+    """The instance type of the system nodes."""
+    system_count: int = 2
+    """The number of system nodes."""
+    addon_versions: Mapping[str, str] = field(default_factory=dict)
+    """Pinned versions, by add-on."""
     volume_key: str | None = None
-    log_retention_days: int
-    deletion_protection: bool
+    log_retention_days: int = 365
+    """The retention of the control plane's logs."""
+    deletion_protection: bool = True
+    """Whether EKS refuses to delete the cluster."""
     under: list[pulumi.Resource] = field(default_factory=list)
-    after: list[pulumi.Resource]
+    """Resources that must exist until the control plane and its log group are gone. The cluster waits for them, so
+    they should be quick.
+    """
+    after: list[pulumi.Resource] = field(default_factory=list)
+    """Resources that must exist until the last system node is gone, such as routes."""
     profile: str | None = None
     tags: dict[str, str]
 
@@ -108,6 +123,7 @@ class Cluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.under),
         )
         self.eks = self._control_plane(name, logs)
+        """The cluster (`pulumi_eks.Cluster`)."""
         self.kubeconfig = self.eks.kubeconfig_json
         self.oidc_provider_arn = self.eks.oidc_provider_arn
         self.oidc_issuer = self.eks.oidc_issuer
@@ -151,6 +167,7 @@ class Cluster(pulumi.ComponentResource):
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before, *self._grants()]),
         )
+        """The node group of the system nodes."""
         after = self._addons(name, ADDONS_AFTER_NODES, [self.nodes])
         self.ready = [self.nodes, *before, *after]
         self.register_outputs(

@@ -11,9 +11,9 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from components.addons import AddonArgs, addon
-from components.documents import iam
-from components.identity import Identity, IdentityArgs
+from .addons import AddonArgs, addon
+from .documents import iam
+from .identity import Identity, IdentityArgs
 
 EBS_ADDON: Final = "aws-ebs-csi-driver"
 FSX_ADDON: Final = "aws-fsx-csi-driver"
@@ -26,22 +26,21 @@ DEFAULT_CLASS: Final = "gp3"
 
 @dataclass(frozen=True, kw_only=True)
 class CsiArgs:
-    """`key_arn` is the key that encrypts volumes; `lustre` says whether the FSx driver is wanted, too.
-
-    `node_role_arn` is the ARN of any role of the account: partition and account are taken from it. `after` are the
-    cluster, its system nodes and its access entries. `addon_versions` pins versions by add-on. Others follow
-    `kubernetes`, the version of the control plane.
-    """
+    """The drivers of a cluster."""
 
     cluster: str
     kubernetes: pulumi.Input[str]
+    """The Kubernetes version, for the default versions of the add-ons."""
     region: str
     node_role_arn: pulumi.Input[str]
     key_arn: pulumi.Input[str]
+    """The key that encrypts volumes."""
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
     lustre: bool
+    """Whether there is the driver for FSx for Lustre, too."""
     addon_versions: Mapping[str, str]
+    """Pinned versions, by add-on."""
     after: list[pulumi.Resource]
     tags: dict[str, str]
 
@@ -74,6 +73,7 @@ class Csi(pulumi.ComponentResource):
             ),
             self._child,
         )
+        """The role of the EBS driver."""
         disks = self._addon(
             EBS_ADDON,
             [*args.after, *self.identity.granted],
@@ -82,6 +82,7 @@ class Csi(pulumi.ComponentResource):
         )
         storage_class = self._storage_class(disks)
         self.ready: list[pulumi.Resource] = [disks, storage_class]
+        """The resources that must exist as long as there is a pod with a claim."""
         if args.lustre:
             self.ready.append(self._addon(FSX_ADDON, args.after))
         self.register_outputs({})

@@ -8,9 +8,10 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import pods
-from components.documents.pool import off_the_pools
 from trainyard.k8s import names
+
+from .documents import pods
+from .documents.pool import off_the_pools
 
 NAME: Final = "network-debug"
 LABELS: Final = {"app.kubernetes.io/name": NAME}
@@ -18,9 +19,10 @@ LABELS: Final = {"app.kubernetes.io/name": NAME}
 
 @dataclass(frozen=True, kw_only=True)
 class DebugPodArgs:
-    """`image` has a shell and network tools, and is named by its digest. `after` is the training namespace."""
+    """The pod's image."""
 
     image: str
+    """An image with a shell and network tools, with its digest."""
     after: list[pulumi.Resource]
 
 
@@ -54,6 +56,7 @@ class DebugPod(pulumi.ComponentResource):
             },
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
         )
+        """The StatefulSet of the pod."""
         k8s.networking.v1.NetworkPolicy(
             NAME,
             metadata={"name": NAME, "namespace": names.TRAINING_NAMESPACE},

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components import service_accounts
-from components.documents import pods
-from components.documents.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
-from components.documents.pool import NEURON, Pool
 from trainyard.k8s.names import DEVICE_PLUGIN_NAMESPACE
+
+from . import service_accounts
+from .documents import pods, versions
+from .documents.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
+from .documents.pool import GPU, NEURON, Pool
+
+# EKS keeps the image for EFA in a registry of each region.
+IMAGES: Final = {GPU: versions.DEVICE_PLUGIN_IMAGE, NEURON: versions.NEURON_PLUGIN_IMAGE}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevicePluginsArgs:
-    """`images` maps a resource (nvidia.com/gpu, vpc.amazonaws.com/efa, aws.amazon.com/neuron) to its plugin's image."""
+    """The pools with devices, and the images of plugins."""
 
     pools: tuple[Pool, ...]
-    images: Mapping[str, str]
+    images: Mapping[str, str] = field(default_factory=lambda: dict(IMAGES))
+    """The image of each device plugin, by resource: nvidia.com/gpu, vpc.amazonaws.com/efa, aws.amazon.com/neuron."""
     after: list[pulumi.Resource]
 
 
@@ -40,7 +46,11 @@ class DevicePlugins(pulumi.ComponentResource):
     ) -> None:
         super().__init__("trainyard:devices:DevicePlugins", name, None, opts)
         self.objects: list[pulumi.Resource] = []
+        """The resources that must exist as long as there is a node with devices."""
         needed = where(args.pools)
+        missing = sorted(needed.keys() - args.images.keys())
+        if missing:
+            raise ValueError(f"images: no image for {missing[0]}, which a pool has. Add its device plugin.")
         if needed:
             self._namespace(args.after)
         for resource, machines in needed.items():

@@ -45,7 +45,7 @@ class AtDelete(ResourceProvider):
         Raises:
             DrainError: something is left after the time limit; nothing that it needs may be deleted then.
         """
-        from components.draining.entry import at_delete
+        from .draining.entry import at_delete
 
         at_delete(_props)
 
@@ -53,10 +53,19 @@ class AtDelete(ResourceProvider):
 class Drain(DynamicResource, module="drain", name="Drain"):
     """Created last and deleted first: its deletion removes launchers, jobs, placeholders, pools and nodes of a cluster.
 
-    It depends on everything that Karpenter needs to terminate nodes: its pods, role and queue, the routes out, the
-    access entries. `pools` names the stack's pools in an existing cluster, which others use, too: the drain then only
-    touches these pools and the namespace `training`. It is None if the stack created the cluster. `torchrun` says that
-    the torchrun queues and jobs of all namespaces belong to the stack.
+    Let it depend on everything that Karpenter needs to terminate nodes: its pods, role and queue, the routes out, the
+    access entries.
+
+    Args:
+        name: The name of the resource.
+        cluster: The cluster's name.
+        region: The region of the cluster.
+        timeout_seconds: After this time, the deletion fails.
+        opts: The options of the resource.
+        pools: In an existing cluster, which others use, too, the names of the stack's pools: the drain touches only
+            these and the namespace `training`. None if the stack created the cluster.
+        torchrun: Whether the torchrun queues and jobs of all namespaces belong to the stack.
+        profile: A profile of ~/.aws/config for the deletion.
     """
 
     def __init__(
@@ -79,9 +88,17 @@ class Drain(DynamicResource, module="drain", name="Drain"):
 class Remains(DynamicResource, module="drain", name="Remains"):
     """Created between network and cluster, and deleted between them: it removes interfaces and groups that were left.
 
-    The cluster, its node groups and its log group depend on it; it depends on the subnets and security groups. `vpc`
-    is the id of the VPC if the stack created it, so that what GuardDuty created there is removed, too; None for an
-    existing VPC. `late_log_seconds`: for this time, late entries may create the log group again.
+    The cluster, its node groups and its log group depend on it; it depends on the subnets and security groups.
+
+    Args:
+        name: The name of the resource.
+        cluster: The cluster's name.
+        region: The region of the cluster.
+        timeout_seconds: After this time, the deletion fails.
+        opts: The options of the resource.
+        vpc: The id of the VPC if the stack created it, so that what GuardDuty created there is removed, too.
+        late_log_seconds: For this time, late entries may create the log group of the cluster again.
+        profile: A profile of ~/.aws/config for the deletion.
     """
 
     def __init__(

@@ -10,24 +10,23 @@ from typing import Final, cast
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import iam
-from components.documents.tags import named
+from .documents import iam
+from .documents.tags import named
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncryptionArgs:
-    """`principal_arn` is the ARN of any role of the account: the key policies take account and partition from it.
-
-    `deletion_window_days` is the time in which a deleted key can be taken back (7 to 30 days). `log_groups` are the
-    names of the log groups that the stack encrypts; without any there is no key for them.
-    """
+    """The keys of a stack."""
 
     cluster: str
     region: str
     principal_arn: pulumi.Input[str]
-    deletion_window_days: int
-    protect: bool
+    """The ARN of any role of the account. The key policies take account and partition from it."""
+    deletion_window_days: int = 30
+    """The days in which a deleted key can be restored, 7 to 30."""
+    protect: bool = True
     log_groups: tuple[str, ...] = ()
+    """The names of the log groups to encrypt. Without any, there is no key for logs."""
     tags: dict[str, str]
 
 
@@ -42,8 +41,11 @@ class Encryption(pulumi.ComponentResource):
     """
 
     secrets_key_arn: pulumi.Output[str]
+    """The key of Kubernetes secrets."""
     data_key_arn: pulumi.Output[str]
+    """The key of models and images."""
     logs_key_arn: pulumi.Output[str] | None
+    """The key of log groups, if there are any."""
 
     def __init__(self, name: str, args: EncryptionArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:encryption:Encryption", name, None, opts)

@@ -8,25 +8,24 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents.tags import named
-from components.documents.vpc import policy, service_name
+from .documents.tags import named
+from .documents.vpc import policy, service_name
 
 HTTPS = 443
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointsArgs:
-    """`services` are short names such as ecr.api; `cidr` is the VPC's range, whose machines may use the endpoints.
-
-    `subnet_ids` are of at most one subnet per zone, which is the service's rule. `owner` is partition and account of a
-    VPC that only the stack uses: only principals of this account may use the endpoints. None for a shared VPC.
-    """
+    """VPC endpoints to create."""
 
     region: str
     vpc_id: pulumi.Input[str]
     cidr: str
+    """The address range of the VPC, which may use the endpoints."""
     subnet_ids: list[pulumi.Output[str]]
+    """At most one subnet per zone, which is the service's rule."""
     services: tuple[str, ...]
+    """Short names of services, such as ecr.api."""
     owner: tuple[str, str] | None = None
     tags: dict[str, str]
 
@@ -63,6 +62,7 @@ class Endpoints(pulumi.ComponentResource):
             opts=child,
         )
         self.objects: list[pulumi.Resource] = [rule]
+        """The endpoints, their security group and its rules."""
         for service in args.services:
             self.objects.append(
                 aws.ec2.VpcEndpoint(

@@ -7,25 +7,27 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents.eks import kubeconfig
+from .documents.eks import kubeconfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingClusterArgs:
-    """A cluster with the values of DescribeCluster, and its OIDC provider in IAM.
-
-    `certificate_authority` is in base64; `oidc_issuer` may have its https:// in front. `security_group_id` is the group
-    that EKS made for the cluster.
-    """
+    """A cluster with the values of DescribeCluster, and its OIDC provider in IAM."""
 
     name: str
+    """The cluster's name."""
     region: str
     endpoint: str
+    """The address of the API server."""
     certificate_authority: str
+    """The certificate authority of the API server, in base64."""
     oidc_provider_arn: str
     oidc_issuer: str
+    """The issuer, with or without https://."""
     security_group_id: str
+    """The security group that EKS created for the cluster."""
     worker_role_arn: pulumi.Input[str]
+    """The role of Karpenter's nodes, which may join the cluster."""
     profile: str | None = None
     tags: dict[str, str]
 

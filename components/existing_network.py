@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 
 import pulumi
 
-from components.endpoints import Endpoints, EndpointsArgs
-from components.flow_logs import FlowLogs, FlowLogsArgs
-from components.network import FlowLogSettings
-from components.worker_group import WorkerGroup, WorkerGroupArgs
+from .endpoints import Endpoints, EndpointsArgs
+from .flow_logs import FlowLogs, FlowLogsArgs
+from .network import FlowLogSettings
+from .worker_group import WorkerGroup, WorkerGroupArgs
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingNetworkArgs:
-    """Subnets are ids by zone. `worker_group_id` None: a security group is made.
-
-    `interface_endpoints` need the VPC's `cidr`, which is not looked up; they and `flow_logs` are for a VPC that has
-    none yet, and are only made where they are asked for.
-    """
+    """An existing VPC. Endpoints and flow logs are for a VPC that has none."""
 
     region: str
     cluster: str
     vpc_id: str
     private_subnet_ids: Mapping[str, str]
+    """The subnets of nodes, by zone."""
     public_subnet_ids: Mapping[str, str] = field(default_factory=dict)
+    """Public subnets, by zone."""
     worker_group_id: str | None = None
+    """The security group of workers. Without one, the component creates it."""
     cidr: str | None = None
+    """The address range of the VPC, which interface endpoints need."""
     interface_endpoints: tuple[str, ...] = ()
     flow_logs: FlowLogSettings | None = None
     tags: dict[str, str]

@@ -12,10 +12,11 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import pods
-from components.documents.pool import Pool
-from components.node_check import NodeCheckArgs, suspended_cron
 from trainyard.k8s import names
+
+from .documents import pods
+from .documents.pool import Pool
+from .node_check import NodeCheckArgs, suspended_cron
 
 JsonObject = dict[str, Any]
 

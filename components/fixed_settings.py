@@ -23,7 +23,7 @@ class _Record(ResourceProvider):
 
     def check(self, _olds: dict[str, Any], news: dict[str, Any]) -> CheckResult:
         """Refuse changed values, so that the engine does not change resources that depend on this one."""
-        from components.documents.setting_changes import find_changes
+        from .documents.setting_changes import find_changes
 
         found = find_changes(_olds.get("values") or {}, news["values"])
         return CheckResult(news, [CheckFailure("", f"{key}: {message}") for key, message in found.items()])
@@ -59,7 +59,7 @@ class _Run(ResourceProvider):
 
     def check(self, _olds: dict[str, Any], news: dict[str, Any]) -> CheckResult:
         """Compare the settings with those of the same Job. A new Job of the same name has the new settings."""
-        from components.documents.setting_changes import changed_settings_message
+        from .documents.setting_changes import changed_settings_message
 
         inputs = {**news, "late": ""}
         if _olds and _olds.get("job") == news["job"]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import iam
+from .documents import iam
 
 # Seconds over which packets of one flow are counted together: the shorter of the two that EC2 offers.
 AGGREGATION_SECONDS = 60
@@ -16,12 +16,13 @@ AGGREGATION_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class FlowLogsArgs:
-    """`key_arn` is of a key that CloudWatch Logs may use for this group (`iam.logs_key_policy`)."""
+    """The flow logs of a VPC."""
 
     cluster: str
     region: str
     vpc_id: pulumi.Input[str]
     key_arn: pulumi.Input[str]
+    """The key that encrypts the log group. CloudWatch Logs must be allowed to use it (`iam.logs_key_policy`)."""
     retention_days: int
     tags: dict[str, str]
 
@@ -78,4 +79,5 @@ class FlowLogs(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[granted]),
         )
         self.log_group_name: pulumi.Output[str] = group.name
+        """The log group."""
         self.register_outputs({"logGroupName": self.log_group_name})

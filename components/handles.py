@@ -8,40 +8,44 @@ import pulumi
 
 
 class NetworkHandles(Protocol):
-    """A VPC for a cluster: `components.network.Network` or `components.existing_network.ExistingNetwork`.
-
-    `private_by_zone` maps a zone such as us-west-2b to the id of its subnet for machines. `worker_group` are the
-    workers' security group and its rules; empty where the group is given, which `worker_group_id` names all the same.
-    `held` are the stack's subnets and groups, which a network interface that somebody left behind keeps from going.
-    `egress` are the resources without which a machine can't reach AWS or another machine: what runs in the cluster must
-    be gone before them.
-    """
+    """A VPC for a cluster: `Network` or `ExistingNetwork`."""
 
     vpc_id: pulumi.Output[str]
+    """The id of the VPC."""
     private_by_zone: dict[str, pulumi.Output[str]]
+    """The subnets of nodes, by zone."""
     private_subnet_ids: list[pulumi.Output[str]]
+    """The subnets of nodes."""
     public_subnet_ids: list[pulumi.Output[str]]
+    """The public subnets."""
     worker_group_id: pulumi.Output[str]
+    """The security group of workers."""
     worker_group: list[pulumi.Resource]
+    """That security group and its rules; empty for an existing group."""
     held: list[pulumi.Resource]
+    """The subnets and groups of the stack, which a network interface that was left behind keeps from deletion."""
     egress: list[pulumi.Resource]
+    """The resources without which nodes can't reach AWS or each other. What runs in the cluster must be deleted
+    first.
+    """
 
 
 class ClusterHandles(Protocol):
-    """An EKS cluster: `components.cluster.Cluster` or `components.existing_cluster.ExistingCluster`.
-
-    `kubeconfig` is JSON without a secret. `access` must exist for anything to be changed in the cluster, so that it is
-    deleted after everything there; `ready` is what must exist before workloads do. `group_id` is the security group
-    that EKS made for the cluster. `security_group_id` is the same for an existing cluster; None where nodes find the
-    group by the tag that EKS puts on it.
-    `kubernetes` is the version of the control plane; None for an existing cluster.
-    """
+    """An EKS cluster: `Cluster` or `ExistingCluster`."""
 
     kubeconfig: pulumi.Output[str]
+    """The kubeconfig as JSON, without a secret."""
     oidc_provider_arn: pulumi.Output[str]
+    """The OIDC provider of the cluster in IAM, for roles of service accounts."""
     oidc_issuer: pulumi.Output[str]
+    """Its issuer, without https://."""
     access: list[pulumi.Resource]
+    """The resources that give access to the cluster. What is in the cluster must be deleted first."""
     ready: list[pulumi.Resource]
+    """The resources that must exist before workloads do."""
     group_id: pulumi.Output[str]
+    """The security group that EKS created for the cluster."""
     security_group_id: str | None
+    """The same for an existing cluster; None if nodes find the group by its tag."""
     kubernetes: pulumi.Output[str] | None
+    """The version of the control plane; None for an existing cluster."""

@@ -9,19 +9,23 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import iam
+from .documents import iam
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityArgs:
-    """`policies` maps a policy's short name to its document as JSON."""
+    """A service account and the policies of its role."""
 
     namespace: str
+    """The namespace of the service account."""
     service_account: str
+    """The name of the service account."""
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
     policies: Mapping[str, pulumi.Input[str]]
+    """Policy documents as JSON, by short name. Each becomes a managed policy."""
     managed: Mapping[str, str] = field(default_factory=dict)
+    """The ARNs of AWS managed policies, by short name."""
     tags: dict[str, str]
 
 
@@ -35,6 +39,7 @@ class Identity(pulumi.ComponentResource):
     """
 
     role_arn: pulumi.Output[str]
+    """The role."""
 
     def __init__(self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:identity:Identity", name, None, opts)
@@ -60,6 +65,7 @@ class Identity(pulumi.ComponentResource):
             opts=child,
         )
         self.granted: list[pulumi.Resource] = [role]
+        """The resources that must exist before a pod of the service account."""
         for short, policy_document in args.policies.items():
             policy = aws.iam.Policy(f"{name}-{short}", policy=policy_document, tags=args.tags, opts=child)
             attachment = aws.iam.RolePolicyAttachment(

@@ -4,48 +4,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from components import encryption
-from components.documents import iam, karpenter_iam
-from components.identity import Identity, IdentityArgs
 from trainyard.k8s.names import KARPENTER_NAMESPACE
+
+from . import encryption
+from .documents import iam, karpenter_iam, versions
+from .identity import Identity, IdentityArgs
 
 SERVICE_ACCOUNT = "karpenter"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KarpenterArgs:
-    """`chart` and `crd_chart` are registry addresses (then with `version`) or directories (then without).
-
-    `prefix` is the name of the queue, and the prefix of the names of the role and the rules. `after` are resources that
-    Karpenter needs until its last node is gone. `image_repository` is a copy of the controller's repository; the digest
-    stays the chart's. `isolated_vpc`: the network has no internet access, so Karpenter calls no service without an
-    endpoint (IAM, prices). `node_repair`: nodes that the monitoring agent reports as unhealthy are replaced.
-    `volume_key` is the ARN of the KMS key of the nodes' disks, if one is set; `spot`: some nodes are Spot Instances.
-    """
+    """Karpenter's controller and its charts."""
 
     cluster: str
     prefix: str
+    """The name of the queue, and the prefix of the names of the role and the rules."""
     region: str
     node_role_arn: pulumi.Input[str]
+    """The role of nodes, which Karpenter may pass to EC2."""
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
-    chart: str
-    crd_chart: str
-    version: str | None
-    replicas: int
+    chart: str = versions.KARPENTER_CHART
+    """The controller's chart: an address of a registry, or a directory."""
+    crd_chart: str = versions.KARPENTER_CRD_CHART
+    """The chart of the custom resource definitions: an address of a registry, or a directory."""
+    version: str | None = versions.KARPENTER
+    """The version of both charts; None for directories."""
+    replicas: int = 2
+    """The number of controllers; one of them is active."""
     image_repository: str | None = None
+    """A copy of the controller's image repository. The digest stays the chart's."""
     isolated_vpc: bool = False
+    """Whether the network has no internet access, so that Karpenter calls no service without an endpoint."""
     node_repair: bool = True
+    """Whether Karpenter replaces nodes that the node monitoring agent reports as unhealthy."""
     volume_key: str | None = None
     spot: bool = False
-    after: list[pulumi.Resource]
+    """Whether some nodes are Spot Instances, for a grant of `volume_key`."""
+    after: list[pulumi.Resource] = field(default_factory=list)
+    """Resources that Karpenter needs until its last node is gone."""
     tags: dict[str, str]
 
 
@@ -61,6 +66,7 @@ class Karpenter(pulumi.ComponentResource):
     """
 
     queue_name: pulumi.Output[str]
+    """The interruption queue."""
 
     def __init__(self, name: str, args: KarpenterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:karpenter:Karpenter", name, None, opts)
@@ -82,6 +88,7 @@ class Karpenter(pulumi.ComponentResource):
             ),
             self._child,
         )
+        """The role of the controller."""
         grants = self._grants()
         # Definitions need no node: an API server is enough, to which the provider's own dependencies give access.
         self.definitions = k8s.helm.v3.Release(
@@ -94,6 +101,7 @@ class Karpenter(pulumi.ComponentResource):
             atomic=True,
             opts=self._child,
         )
+        """The release of the custom resource definitions. Pools depend on it."""
         self.controller = k8s.helm.v3.Release(
             name,
             name="karpenter",
@@ -110,6 +118,7 @@ class Karpenter(pulumi.ComponentResource):
                 depends_on=[self.definitions, queue, *rules, *grants, *self.identity.granted, *args.after],
             ),
         )
+        """The release of the controller."""
         self.register_outputs({"queueName": self.queue_name, "roleArn": self.identity.role_arn})
 
     def _grants(self) -> list[pulumi.Resource]:

@@ -9,23 +9,24 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents.launch import Resolved, Run, job_spec, labels, manifest
 from trainyard.k8s import names
+
+from .documents.launch import Resolved, Run, job_spec, labels, manifest
 
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherJobArgs:
-    """`after` are the resources that the launcher needs from its first second: rights, pools, operator.
-
-    `checkpoint_uri` is None where runs keep no checkpoints.
-    """
+    """The run and its images."""
 
     run: Run
+    """The run (`documents/launch.py`)."""
     launcher_image: pulumi.Input[str]
     trainer_image: pulumi.Input[str]
     placeholder_image: str
+    """A pause image for the pods that hold nodes."""
     model_uri: pulumi.Input[str]
     checkpoint_uri: pulumi.Input[str | None]
+    """Where the run keeps its checkpoints; None for nowhere."""
     after: list[pulumi.Resource]
 
 
@@ -41,7 +42,9 @@ class LauncherJob(pulumi.ComponentResource):
     """
 
     job_name: str | None
+    """The name of the Job; None without a run name."""
     manifest: pulumi.Output[str]
+    """The Job as JSON."""
 
     def __init__(self, name: str, args: LauncherJobArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:training:LauncherJob", name, None, opts)
@@ -63,6 +66,7 @@ class LauncherJob(pulumi.ComponentResource):
         ).apply(resolve)
         self.job_name = None
         self.jobs: list[k8s.batch.v1.Job] = []
+        """The Job, in a list; empty without a run name."""
         if args.run.run_id is not None:
             self.job_name = f"{names.LAUNCHER_JOB_PREFIX}{args.run.run_id}"
             self.jobs.append(

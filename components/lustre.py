@@ -10,8 +10,10 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from components.documents import iam
-from components.documents.lustre import (
+from trainyard.k8s import names
+
+from .documents import iam
+from .documents.lustre import (
     HDD,
     PERSISTENT_1,
     SCRATCH_2,
@@ -22,8 +24,7 @@ from components.documents.lustre import (
     proof_spec,
     volume_spec,
 )
-from components.documents.tags import named
-from trainyard.k8s import names
+from .documents.tags import named
 
 # What a Lustre client and a Lustre server use between them, in both directions
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html).
@@ -56,63 +57,73 @@ LINK_OPERATIONS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class S3Link:
-    """A part of a bucket that a directory of the file system shows.
-
-    `prefix` is without slashes at its ends ("" for the whole bucket), `path` the directory on the file system, such as
-    /models; PERSISTENT_1 knows its root alone. `key_arn` is the key that encrypts the bucket where it is one of ours:
-    the file system is then allowed to use it. A given bucket's key has to allow that itself.
-    """
+    """A part of a bucket that a directory of the file system shows."""
 
     bucket: pulumi.Input[str]
+    """The bucket's name."""
     prefix: str
+    """The prefix of the objects, without slashes at its ends; empty for the whole bucket."""
     path: str
+    """The directory on the file system, such as /models. PERSISTENT_1 supports its root only."""
     key_arn: pulumi.Input[str] | None
+    """The key of the bucket, if the file system is to be allowed to use it. Other keys must allow it themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingFileSystem:
-    """A file system that is there already; its security group has to let the workers in."""
+    """An existing file system. Its security group must allow the workers."""
 
     file_system_id: str
+    """The id of the file system."""
     dns_name: str
+    """Its DNS name."""
     mount_name: str
+    """Its mount name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewFileSystem:
-    """A file system to be made, in the subnet of one zone.
-
-    `client_groups` maps a short name to each security group whose machines mount it. `throughput` is in MB/s per TiB
-    (unused for SCRATCH_2, which has 200), `backup_days` how long daily backups are kept (0: none). `key_arn` encrypts
-    persistent ones; scratch ones are encrypted with a key of FSx's own, and take no other. `drive_cache` is for HDD;
-    `metadata_iops` 0: as many as FSx gives for the capacity.
-    """
+    """A file system to create, in the subnet of one zone."""
 
     vpc_id: pulumi.Input[str]
     subnet_id: pulumi.Input[str]
+    """The subnet of the file servers."""
     client_groups: Mapping[str, pulumi.Input[str]]
+    """The security groups whose instances mount the file system, by short name."""
     key_arn: pulumi.Input[str]
+    """The key of persistent file systems. FSx encrypts scratch ones with a key of its own."""
     deployment: str
+    """The deployment type: SCRATCH_2, PERSISTENT_1 or PERSISTENT_2."""
     capacity_gib: int
+    """The capacity in GiB."""
     throughput: int
+    """MB/s per TiB; unused for SCRATCH_2, which has 200."""
     compression: str
+    """LZ4 or NONE."""
     backup_days: int
+    """The retention of daily backups; 0 for none."""
     efa: bool
+    """Whether the file system has EFA."""
     link: S3Link | None
+    """The bucket that is linked."""
     storage: str = SSD
+    """SSD or HDD."""
     drive_cache: str = "NONE"
+    """The cache of HDD storage: NONE or READ."""
     metadata_iops: int = 0
+    """The IOPS of metadata; 0 for as many as FSx gives for the capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LustreArgs:
-    """`protect` keeps the file system, its security group with its rules, and its link.
-
-    Without the link, files that only S3 still holds are lost to it.
-    """
+    """The file system, and its protection."""
 
     file_system: NewFileSystem | ExistingFileSystem
+    """The file system to create, or an existing one."""
     protect: bool
+    """Whether the file system, its security group with its rules, and its link are kept. Without the link, files
+    that only S3 still holds are lost to it.
+    """
     tags: dict[str, str]
 
 
@@ -128,8 +139,11 @@ class Lustre(pulumi.ComponentResource):
     """
 
     file_system_id: pulumi.Output[str]
+    """The id of the file system."""
     dns_name: pulumi.Output[str]
+    """Its DNS name."""
     mount_name: pulumi.Output[str]
+    """Its mount name."""
 
     def __init__(self, name: str, args: LustreArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:storage:Lustre", name, None, opts)
@@ -142,6 +156,7 @@ class Lustre(pulumi.ComponentResource):
             parent=self, protect=args.protect, custom_timeouts=RESIZE_TIMEOUTS
         )
         self.ready: list[pulumi.Resource] = []
+        """The resources that must exist before a mount."""
         wanted = args.file_system
         if isinstance(wanted, ExistingFileSystem):
             self.file_system_id = pulumi.Output.from_input(wanted.file_system_id)
@@ -322,11 +337,17 @@ class LustreVolumeArgs:
     """
 
     file_system_id: pulumi.Input[str]
+    """The id of the file system."""
     dns_name: pulumi.Input[str]
+    """Its DNS name."""
     mount_name: pulumi.Input[str]
+    """Its mount name."""
     capacity_gib: int
+    """The size of the volume and of its claim."""
     namespace: str
+    """The namespace of the claim."""
     mount_path: str
+    """The directory in pods."""
     after: list[pulumi.Resource]
 
 
@@ -340,7 +361,9 @@ class LustreVolume(pulumi.ComponentResource):
     """
 
     claim_name: str
+    """The name of the claim."""
     mount_path: str
+    """The directory in pods."""
 
     def __init__(self, name: str, args: LustreVolumeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:storage:LustreVolume", name, None, opts)
@@ -369,6 +392,7 @@ class LustreVolume(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[volume], ignore_changes=["spec.resources"]),
         )
         self.ready: list[pulumi.Resource] = [volume, claim]
+        """The volume and its claim."""
         self.register_outputs({"claimName": CLAIM, "mountPath": args.mount_path})
 
 
@@ -386,11 +410,16 @@ class LustreProofArgs:
     """
 
     image: pulumi.Input[str]
+    """The image of the pod."""
     claim: str
+    """The claim of the file system."""
     mount_path: str
+    """The directory in the pod."""
     placement: dict[str, Any]
+    """Where the pod may run."""
     after: list[pulumi.Resource]
     writes: str | None = None
+    """Whether the pod writes, too."""
 
 
 class LustreProof(pulumi.ComponentResource):

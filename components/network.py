@@ -7,36 +7,36 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import vpc
-from components.documents.tags import named
-from components.endpoints import Endpoints, EndpointsArgs, endpoint_policy
-from components.flow_logs import FlowLogs, FlowLogsArgs
-from components.worker_group import WorkerGroup, WorkerGroupArgs
+from .documents import vpc
+from .documents.tags import named
+from .endpoints import Endpoints, EndpointsArgs, endpoint_policy
+from .flow_logs import FlowLogs, FlowLogsArgs
+from .worker_group import WorkerGroup, WorkerGroupArgs
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowLogSettings:
-    """`key_arn` is of a key for log groups; entries are kept for `retention_days`."""
+    """The retention of a VPC's flow logs."""
 
     key_arn: pulumi.Input[str]
+    """The key that encrypts the log group. CloudWatch Logs must be allowed to use it."""
     retention_days: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkArgs:
-    """`zones` are names such as us-west-2a; `cluster` is the name that subnets and group are tagged for.
-
-    `private`: no way out and none in, so that AWS is reached by endpoints alone. `interface_endpoints` are short names
-    such as ecr.api (`components.documents.vpc`). `flow_logs` None: none are kept. `owner` is
-    partition and account: only principals of this account may use the endpoints of a private network.
-    """
+    """A VPC to create."""
 
     region: str
     cluster: str
     cidr: str
+    """The address range of the VPC."""
     zones: tuple[str, ...]
-    nat_per_zone: bool
+    """The zones, such as us-west-2a. Each has a private and a public subnet."""
+    nat_per_zone: bool = False
+    """Whether each zone has a NAT gateway of its own; else one serves all."""
     private: bool = False
+    """Whether there is no internet access, so that pods reach AWS by endpoints only."""
     interface_endpoints: tuple[str, ...] = ()
     flow_logs: FlowLogSettings | None = None
     owner: tuple[str, str] | None = None
@@ -83,11 +83,14 @@ class Network(pulumi.ComponentResource):
             tags=named(args.tags, name),
             opts=self._child,
         )
+        """The VPC."""
         self.vpc_id = self.vpc.id
         self.private = self._subnets("private", layout.private, {"kubernetes.io/role/internal-elb": "1"})
+        """The private subnets."""
         self.public = (
             [] if args.private else self._subnets("public", layout.public, {"kubernetes.io/role/elb": "1"})
         )
+        """The public subnets."""
         self.private_subnet_ids = [subnet.id for subnet in self.private]
         self.public_subnet_ids = [subnet.id for subnet in self.public]
         self.private_by_zone = dict(zip(args.zones, self.private_subnet_ids, strict=True))

@@ -14,20 +14,19 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import pods
-from components.documents.pool import Pool
 from trainyard.k8s import names
+
+from .documents import pods
+from .documents.pool import Pool
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCheckArgs:
-    """`image` is the trainer's, `mounts` maps the claims that training pods have to their directories.
-
-    `after` are the training namespace and what a pod with those claims needs.
-    """
+    """The pools to check."""
 
     pools: tuple[Pool, ...]
     image: pulumi.Input[str]
+    """The trainer's image."""
     mounts: Mapping[str, str]
     after: list[pulumi.Resource]
 

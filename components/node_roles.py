@@ -8,24 +8,22 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import iam
-from components.documents.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
+from .documents import iam
+from .documents.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRolesArgs:
-    """`prefix` is what the roles' names begin with, `partition` is aws, aws-cn or aws-us-gov.
-
-    `system`: whether the stack makes system nodes, which need a role. `instance_profile`: whether the workers' role
-    gets an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one. `cni`:
-    the nodes have the permissions of the VPC CNI, which has no role of its own.
-    """
+    """The roles of nodes."""
 
     prefix: str
-    partition: str
+    partition: str = "aws"
     system: bool = True
+    """Whether there is a role for system nodes."""
     instance_profile: bool = False
+    """Whether the workers' role gets an instance profile. Karpenter can't create one without access to IAM."""
     cni: bool = False
+    """Whether nodes have the permissions of the VPC CNI, because it has no role of its own."""
     tags: dict[str, str]
 
 
@@ -40,13 +38,16 @@ class NodeRoles(pulumi.ComponentResource):
     """
 
     worker_profile_name: pulumi.Output[str] | None
+    """The instance profile of the workers' role, if requested."""
 
     def __init__(self, name: str, args: NodeRolesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:identity:NodeRoles", name, None, opts)
         self._args = args
         self.attachments: list[pulumi.Resource] = []
+        """What a node needs beside its role."""
         self._system = self._role(f"{args.prefix}-system-node") if args.system else None
         self.worker = self._role(f"{args.prefix}-worker-node")
+        """The role of Karpenter's nodes."""
         self.worker_profile_name = (
             self._profile(f"{args.prefix}-worker-node") if args.instance_profile else None
         )

@@ -17,9 +17,11 @@ from typing import Any
 import pulumi
 import yaml
 
-from components import service_accounts
-from components.documents import operator_manifests
-from components.documents.operator_manifests import (
+from trainyard.k8s.names import OPERATOR_NAMESPACE
+
+from . import service_accounts
+from .documents import operator_manifests
+from .documents.operator_manifests import (
     LOOKUP_DIRECTORY,
     MPI,
     OPERATOR,
@@ -29,21 +31,20 @@ from components.documents.operator_manifests import (
     token,
     waves,
 )
-from trainyard.k8s.names import OPERATOR_NAMESPACE
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorsArgs:
-    """`manifests` is the training operator's kustomization, a directory or an address; `image` replaces its image.
-
-    `lookup_image` is what workers wait in until the master has a name: any image with python3; the trainer's is on the
-    machine anyway. `kubectl_image` is given where MPIJobs are wanted: their launcher gets kubectl out of it.
-    """
+    """The training operator's manifests and images."""
 
     manifests: str
+    """The training operator's kustomization: a directory or an address."""
     image: str | None
+    """An image that replaces the one in the manifests."""
     lookup_image: pulumi.Input[str]
+    """An image with python3, in which workers wait until the master has a name."""
     kubectl_image: str | None = None
+    """An image with kubectl, which enables MPIJobs."""
     after: list[pulumi.Resource]
 
 
@@ -72,6 +73,7 @@ class Operators(pulumi.ComponentResource):
             by_kind |= {each["kind"]: resource for each, resource in zip(wave, made, strict=True)}
         service_accounts.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
         self.training_operator = by_kind["Deployment"]
+        """The operator's Deployment."""
         self.register_outputs({"kinds": list(kinds)})
 
     def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:

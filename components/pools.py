@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from components.documents.pool import Pool, node_class, node_pool, pool_annotations
+from .documents import versions
+from .documents.pool import Pool, node_class, node_pool, pool_annotations
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolsArgs:
-    """`subnet_ids` maps a zone to the subnet of its machines; `ami` is an alias with a version.
-
-    `instance_profile` is given where Karpenter can't make one, in a network without a way to IAM. The two security
-    groups are found by their tags where their ids are not given.
-    `volume_key` is the ARN of the key of their disks; None: the account's default key for EBS. `lustre` says
-    whether pods mount FSx for Lustre,
-    `lustre_efa` whether that file system has EFA.
-    """
+    """The pools of a cluster."""
 
     cluster: str
     pools: tuple[Pool, ...]
     subnet_ids: Mapping[str, pulumi.Input[str]]
+    """The subnet of nodes, by zone."""
     node_role_name: pulumi.Input[str]
-    ami: str
-    after: list[pulumi.Resource]
+    """The role of nodes."""
+    ami: str = versions.AMI
+    """The image of nodes: an alias with a version, such as al2023@v20260724."""
+    after: list[pulumi.Resource] = field(default_factory=list)
     tags: dict[str, str]
     instance_profile: pulumi.Input[str] | None = None
+    """The instance profile of nodes, if Karpenter can't create one."""
     worker_group_id: pulumi.Input[str] | None = None
+    """The security group of workers; by default Karpenter finds it by its tag."""
     cluster_group_id: pulumi.Input[str] | None = None
+    """The security group that EKS created for the cluster; by default Karpenter finds it by its tag."""
     volume_key: str | None = None
     lustre: bool = False
+    """Whether pods mount FSx for Lustre."""
     lustre_efa: bool = False
+    """Whether that file system has EFA."""
 
 
 class Pools(pulumi.ComponentResource):
@@ -47,6 +49,7 @@ class Pools(pulumi.ComponentResource):
     def __init__(self, name: str, args: PoolsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:karpenter:Pools", name, None, opts)
         self.objects: list[pulumi.Resource] = []
+        """The EC2NodeClasses and NodePools."""
         for pool in args.pools:
             # What somebody changed by hand is ours again with the next `up`, not a conflict between two owners.
             force = {"pulumi.com/patchForce": "true"}
@@ -84,7 +87,7 @@ class Pools(pulumi.ComponentResource):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementArgs:
-    """The pools of the stack; `placement_group` is a group's name, ours where `makes_placement_group` is set."""
+    """The pools of a stack."""
 
     pools: tuple[Pool, ...]
     tags: dict[str, str]
@@ -117,4 +120,5 @@ class Placement(pulumi.ComponentResource):
             )
             for group in names
         ]
+        """The placement groups."""
         self.register_outputs({"groups": names})

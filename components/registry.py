@@ -12,34 +12,35 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_docker_build as docker
 
-from components.documents.images import context_digest
+from .documents.images import context_digest
 
 KEPT_IMAGES = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesArgs:
-    """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`, which
-    is the program's directory.
+    """Images to build or to use.
 
-    `arguments` maps an image's name to arguments of its Dockerfile, `targets` to the target that is built where that is
-    not the last one. Arguments stay in an image's history, so that they must hold no credentials.
-
-    `prefix` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
-    for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
-    asks the account for no tokens.
-
-    `protect` keeps repositories and images; without it, a repository is deleted with all the images in it.
+    Builds need a Docker that is logged in to ECR, for example by the ECR credential helper
+    (https://github.com/awslabs/amazon-ecr-credential-helper). The program asks the account for no tokens.
     """
 
     prefix: str
+    """The first part of the repositories' names."""
     root: Path
+    """The directory of the sources: an image is built from `<name>/Dockerfile` in it."""
     names: tuple[str, ...]
+    """The names of the images."""
     given: dict[str, str]
+    """The URIs of images that are not built, by name."""
     arguments: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Arguments of the Dockerfiles, by image. An image's history shows them, so they must hold no credentials."""
     targets: dict[str, str] = field(default_factory=dict)
+    """The target to build, by image; by default the last one."""
     key_arn: pulumi.Input[str]
+    """The key that encrypts the repositories."""
     protect: bool
+    """Whether repositories and images are kept. Without, a repository is deleted with its images."""
     tags: dict[str, str]
 
 
@@ -58,7 +59,9 @@ class Images(pulumi.ComponentResource):
         # The build as well: as a new resource it would push to a tag that is taken, and tags here never move.
         self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
         self.uris: dict[str, pulumi.Output[str]] = {}
+        """The URI of each image, by name."""
         self.repository_urls: dict[str, pulumi.Output[str]] = {}
+        """The repository of each image that is built, by name."""
         for image in args.names:
             given = args.given.get(image)
             if given is not None:

@@ -8,39 +8,42 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents import iam
-from components.identity import Identity, IdentityArgs
+from .documents import iam
+from .identity import Identity, IdentityArgs
 
 
 @dataclass(frozen=True, kw_only=True)
 class BucketAccess:
-    """A service account and what it may do with a bucket: read, with `write` write too, below `prefix` if there is one.
-
-    `key_arn` is the key that encrypts the bucket, None where it is not the stack's. `more` are further policies of its
-    role as JSON, by their short names.
-    """
+    """A service account and its access to one bucket."""
 
     name: str
+    """The name of the service account."""
     namespace: str
+    """The namespace of the service account."""
     bucket_arn: pulumi.Input[str]
-    prefix: str | None
-    key_arn: pulumi.Input[str] | None
-    write: bool
+    """The ARN of the bucket."""
+    prefix: str | None = None
+    """The prefix of the objects; None for all."""
+    key_arn: pulumi.Input[str] | None = None
+    """The key that encrypts the bucket, if the role must be allowed to use it."""
+    write: bool = False
+    """Whether it may write, too."""
     more: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    """Further policies of the role as JSON, by short name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceAccountsArgs:
-    """`prefix` is what the roles' names begin with.
-
-    `after` are what must be there before anything is made in the cluster, the accounts' namespaces among it.
-    """
+    """The service accounts."""
 
     prefix: str
+    """The prefix of the roles' names."""
     accounts: tuple[BucketAccess, ...]
+    """The accounts."""
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
     after: list[pulumi.Resource]
+    """Resources that must exist first, among them the namespaces of the accounts."""
     tags: dict[str, str]
 
 
@@ -57,6 +60,7 @@ class ServiceAccounts(pulumi.ComponentResource):
         super().__init__("trainyard:identity:ServiceAccounts", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         self.objects: list[pulumi.Resource] = []
+        """The service accounts."""
         for account in args.accounts:
             identity = Identity(
                 f"{args.prefix}-{account.name}",

@@ -8,22 +8,19 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents import checkpoints, iam, torchrun_queue
+from .documents import checkpoints, iam, torchrun_queue
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelBucketArgs:
-    """The retention of data, and its protection.
-
-    Attributes:
-        keep_old_versions_days: Days until a replaced object is deleted.
-        keep_job_logs_days: Days after its last line until the log of a torchrun job is deleted.
-        protect: Whether the data is protected from deletion.
-    """
+    """The retention of data, and its protection."""
 
     key_arn: pulumi.Input[str]
+    """The key that encrypts the bucket."""
     keep_old_versions_days: int
+    """Days until a replaced object is deleted."""
     keep_job_logs_days: int
+    """Days after its last line until the log of a torchrun job is deleted."""
     protect: bool
     tags: dict[str, str]
 
@@ -38,7 +35,9 @@ class ModelBucket(pulumi.ComponentResource):
     """
 
     bucket_name: pulumi.Output[str]
+    """The bucket's name."""
     bucket_arn: pulumi.Output[str]
+    """The bucket's ARN."""
 
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:storage:ModelBucket", name, None, opts)

@@ -12,11 +12,12 @@ import pulumi
 import pulumi_kubernetes as k8s
 import yaml
 
-from components import service_accounts
-from components.documents.operator_manifests import token
-from components.documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
-from components.documents.torchrun_queue import Queue, Surroundings, spec, workspaces
 from trainyard.k8s import names
+
+from . import service_accounts
+from .documents.operator_manifests import token
+from .documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
+from .documents.torchrun_queue import Queue, Surroundings, spec, workspaces
 
 # What `make manifests` wrote: the same that people install by kubectl.
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
@@ -24,24 +25,25 @@ CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, kw_only=True)
 class TorchrunArgs:
-    """`launcher_image` is the controller's, with its digest; `trainer_image` that of workers of queues that name none.
-
-    `bucket_name` is the stack's bucket. `mounts` are the claims that training pods have, and their directories,
-    `writes` those that they write to. `after` are what must be there before anything is made in the cluster, the
-    training namespace among it; `before_jobs` what must be there before the first worker, and until the last one is
-    gone: pools, accounts, claims.
-    """
+    """The queues, and what their jobs use."""
 
     queues: tuple[Queue, ...]
+    """The queues (`documents/torchrun_queue.py`). Without any, there is no controller."""
     launcher_image: pulumi.Input[str]
+    """The controller's image, with its digest."""
     trainer_image: pulumi.Input[str]
+    """The image of workers of queues that name none."""
     bucket_name: pulumi.Input[str]
+    """The bucket of the stack."""
     model_uri: pulumi.Input[str]
     region: str
     mounts: Mapping[str, str]
     writes: tuple[str, ...]
+    """The directories there that workers may write to."""
     after: list[pulumi.Resource]
+    """Resources that must exist first, among them the training namespace."""
     before_jobs: list[pulumi.Resource]
+    """Resources that must exist as long as there is a worker, such as pools, accounts and claims."""
 
 
 class Torchrun(pulumi.ComponentResource):

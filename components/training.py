@@ -11,10 +11,11 @@ from typing import Any, Final
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components import service_accounts
-from components.documents import pods
 from trainyard.k8s import names
 from trainyard.k8s.names import CLUSTER_EVENTS_NAMESPACE, TRAINING_NAMESPACE
+
+from . import service_accounts
+from .documents import pods
 
 _SCRAPERS = {names.LABEL_SCRAPER: names.SCRAPER}
 _LAUNCHER_METRICS = pods.scraped({names.LABEL_ROLE: names.ROLE_LAUNCHER}, names.METRICS_PORT, _SCRAPERS)
@@ -23,17 +24,17 @@ _TRAINER_METRICS = pods.scraped({names.LABEL_ROLE: names.ROLE_WORKER}, names.TRA
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpaceArgs:
-    """`trainer_role_arn` is the IAM role of the trainer's service account.
-
-    `mpi` says whether MPIJobs run here, `lustre` whether pods do that open a new file system's root. `backend` is the
-    kind of the launcher's training jobs.
-    """
+    """The training namespace."""
 
     trainer_role_arn: pulumi.Input[str]
+    """The role of the trainer's service account."""
     after: list[pulumi.Resource]
     mpi: bool = False
+    """Whether MPIJobs run here."""
     lustre: bool = False
+    """Whether pods mount FSx for Lustre."""
     backend: str = names.BACKEND_PYTORCHJOB
+    """The kind of the launcher's training jobs."""
 
 
 class TrainingSpace(pulumi.ComponentResource):
@@ -69,8 +70,10 @@ class TrainingSpace(pulumi.ComponentResource):
             },
             opts=after,
         )
+        """The namespace."""
         self._inside = pulumi.ResourceOptions(parent=self, depends_on=[self.namespace])
         self.objects: list[pulumi.Resource] = [self.namespace]
+        """The namespace, its service accounts, permissions and priorities."""
         self._accounts(args.trainer_role_arn)
         rules = launcher_rules(args.backend)
         for scope in sorted({rule.namespace or "" for rule in rules}):

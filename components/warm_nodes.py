@@ -7,17 +7,19 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.documents.pool import Pool
-from components.documents.warm_nodes import deployment, labels, name_of
 from trainyard.k8s import names
+
+from .documents.pool import Pool
+from .documents.warm_nodes import deployment, labels, name_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmNodesArgs:
-    """`image` is a pause image; `after` are the training namespace and what makes the pools."""
+    """The pools that keep nodes without a job."""
 
     pools: tuple[Pool, ...]
     image: str
+    """A pause image."""
     after: list[pulumi.Resource]
 
 
@@ -33,6 +35,7 @@ class WarmNodes(pulumi.ComponentResource):
     def __init__(self, name: str, args: WarmNodesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:karpenter:WarmNodes", name, None, opts)
         self.objects: list[pulumi.Resource] = []
+        """The Deployments."""
         kept = [pool for pool in args.pools if pool.warm_nodes]
         if kept:
             self._priority()

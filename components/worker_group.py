@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.documents.pool import DISCOVERY_TAG
-from components.documents.tags import named
+from .documents.pool import DISCOVERY_TAG
+from .documents.tags import named
 
 HTTPS = 443
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerGroupArgs:
-    """`cluster` is the name in Karpenter's discovery tag."""
+    """The VPC of the group."""
 
     cluster: str
     vpc_id: pulumi.Input[str]
@@ -34,6 +34,7 @@ class WorkerGroup(pulumi.ComponentResource):
     """
 
     group_id: pulumi.Output[str]
+    """The security group."""
 
     def __init__(self, name: str, args: WorkerGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:network:WorkerGroup", name, None, opts)
@@ -78,4 +79,5 @@ class WorkerGroup(pulumi.ComponentResource):
         )
         self.group_id = group.id
         self.objects: list[pulumi.Resource] = [group, inward, outward, out]
+        """The group and its rules."""
         self.register_outputs({"groupId": self.group_id})

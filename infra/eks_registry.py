@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from infra import versions
+from components.documents import versions
 
 ACCOUNT: Final = "602401143452"
 # Regions that were opened later, and other partitions, have an account of their own.

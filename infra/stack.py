@@ -17,7 +17,7 @@ import pulumi_kubernetes as k8s
 
 from components.debug_pod import DebugPod, DebugPodArgs
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
-from components.documents import checkpoints
+from components.documents import checkpoints, versions
 from components.documents.images import mirrored
 from components.documents.launch import Run
 from components.documents.pool import GPU, NEURON, SPOT
@@ -41,7 +41,6 @@ from infra import (
     foundation,
     image_builds,
     revision,
-    versions,
     volumes,
     warnings,
 )

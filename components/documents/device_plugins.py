@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents.pool import GPU, NEURON, Pool
 from trainyard.k8s.names import DEVICE_PLUGIN_NAMESPACE, LABEL_INSTANCE_TYPE, LABEL_NODEPOOL
 from trainyard.k8s.names import EFA_RESOURCE as EFA
+
+from .pool import GPU, NEURON, Pool
 
 JsonObject = dict[str, Any]
 Version = tuple[int, ...]

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from components.documents import efa
+from . import efa
 
 # GiB of the one gp3 disk that each has.
 VOLUME_GIB: Final = 50
+# Eight cores: room for Karpenter (a core per copy), CoreDNS, the operators, the CSI controllers and the launcher on one
+# machine while the other one is replaced.
+SYSTEM_NODE_TYPE: Final = "c5.2xlarge"
 # EKS replaces them by making new ones first, up to so many in each zone
 # (https://docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html, "Scale up phase").
 SPARE_IN_A_ZONE: Final = 2

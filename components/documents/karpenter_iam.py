@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents.iam import document
 from trainyard.k8s import names
+
+from .iam import document
 
 JsonObject = dict[str, Any]
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from components.documents import pods
-from components.documents.pool import Pool, off_the_pools, request
 from trainyard.k8s import names
+
+from . import pods
+from .pool import Pool, off_the_pools, request
 
 JsonObject = dict[str, Any]
 

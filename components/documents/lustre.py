@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from components.documents import pods
-from components.documents.warm_nodes import REQUESTS
 from trainyard.k8s import names
+
+from . import pods
+from .warm_nodes import REQUESTS
 
 SCRATCH_2: Final = "SCRATCH_2"
 PERSISTENT_1: Final = "PERSISTENT_1"

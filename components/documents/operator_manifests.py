@@ -14,8 +14,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from components.documents import pods
 from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER
+
+from . import pods
 
 JsonObject = dict[str, Any]
 

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents import efa as efa_layouts
-from components.documents import eks as subnet_addresses
-from components.documents import user_data
 from trainyard.k8s import names
+
+from . import efa as efa_layouts
+from . import eks as subnet_addresses
+from . import user_data
 
 JsonObject = dict[str, Any]
 

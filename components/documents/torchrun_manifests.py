@@ -6,8 +6,9 @@ import copy
 from collections.abc import Iterable
 from typing import Any, Final
 
-from components.documents.pool import off_the_pools
 from trainyard.k8s import names
+
+from .pool import off_the_pools
 
 JsonObject = dict[str, Any]
 

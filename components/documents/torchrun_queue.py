@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from components.documents import lustre, pods
-from components.documents.pool import GPU, Pool
 from trainyard.k8s import names
+
+from . import lustre, pods
+from .pool import GPU, Pool
 
 JsonObject = dict[str, Any]
 

@@ -10,9 +10,10 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from components.documents import pods
-from components.documents.operator_manifests import FIRST, SECOND, without_descriptions
 from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER
+
+from . import pods
+from .operator_manifests import FIRST, SECOND, without_descriptions
 
 JsonObject = dict[str, Any]
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents.iam import document
+from .iam import document
 
 JsonObject = dict[str, Any]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from components.documents import pods
-from components.documents.pool import Pool
 from trainyard.k8s import names
+
+from . import pods
+from .pool import Pool
 
 JsonObject = dict[str, Any]
 

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from components.documents.iam import control_plane_group
-from components.documents.interfaces import CLUSTER_TAG as INTERFACE_CLUSTER_TAG
-from components.documents.interfaces import INSTANCE_TAG
 from trainyard.k8s.names import LABEL_NODEPOOL
+
+from ..documents.iam import control_plane_group
+from ..documents.interfaces import CLUSTER_TAG as INTERFACE_CLUSTER_TAG
+from ..documents.interfaces import INSTANCE_TAG
 
 # Karpenter's (its documentation, "Cluster tags") and EKS's own on the group that it makes for a cluster
 # (EKS user guide, "Security group requirements").

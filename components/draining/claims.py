@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from components.draining.kinds import (
+from .kinds import (
     CRON_JOBS,
     DAEMON_SETS,
     DEPLOYMENTS,

@@ -8,8 +8,12 @@ from typing import Any, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
-from components.draining.claims import claims_of, top_owner
-from components.draining.kinds import (
+from trainyard.k8s import eks
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
+from trainyard.k8s.names import KARPENTER_NAMESPACE
+
+from .claims import claims_of, top_owner
+from .kinds import (
     ALL_PODS,
     EVERYWHERE,
     NODES,
@@ -20,10 +24,7 @@ from components.draining.kinds import (
     metadata_of,
     name_of,
 )
-from components.draining.steps import DrainError
-from trainyard.k8s import eks
-from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
-from trainyard.k8s.names import KARPENTER_NAMESPACE
+from .steps import DrainError
 
 T = TypeVar("T")
 

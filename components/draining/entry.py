@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import boto3
 
-from components.draining import protection, remains, steps
-from components.draining.account_api import Account
-from components.draining.cluster_api import connect
-from components.draining.kinds import Scope
+from . import protection, remains, steps
+from .account_api import Account
+from .cluster_api import connect
+from .kinds import Scope
 
 DRAIN: Final = "drain"
 REMAINS: Final = "remains"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from components.draining.steps import POLL_SECONDS, Clock, DrainError
+from .steps import POLL_SECONDS, Clock, DrainError
 
 # An update of a cluster takes minutes, and there is one at a time.
 UPDATE_SECONDS: Final = 900.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from components.draining.steps import POLL_SECONDS, REPORT_SECONDS, Clock, DrainError, some
+from .steps import POLL_SECONDS, REPORT_SECONDS, Clock, DrainError, some
 
 
 class RemainsApi(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from components.draining.kinds import (
+from .kinds import (
     GANGS,
     HOLDERS,
     INGRESSES,

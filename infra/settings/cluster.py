@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from infra import versions
+from components.documents import versions
+from components.documents.eks import SYSTEM_NODE_TYPE
 from infra.settings import ranges
 from infra.settings.fields import (
     FIXED,
@@ -46,9 +47,6 @@ from infra.settings.pools import find_type
 from infra.settings.problems import Section, twice
 
 INTERNET, VPC = "internet", "vpc"
-# Eight cores: room for Karpenter (a core per copy), CoreDNS, the operators, the CSI controllers and the launcher on one
-# machine while the other one is replaced.
-SYSTEM_NODE_TYPE: Final = "c5.2xlarge"
 ONLY_NEW: Final = (
     *("name", "accountId", "version", "deployFrom", "administrators", "publicAccessCidrs", "systemNodes"),
     *("logRetentionDays", "lateLogSeconds"),

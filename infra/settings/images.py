@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from components.documents import versions
 from components.documents.device_plugins import known_wrong
 from components.documents.images import mirrored
 from components.documents.pool import GPU, NEURON
-from infra import eks_registry, versions
+from infra import eks_registry
 from infra.settings.fields import IN_PLACE, NEXT_RUN, Model, setting
 from infra.settings.formats import (
     CHART,

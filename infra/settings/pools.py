@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from components.documents import efa as efa_layouts
+from components.documents import instance_types
 from components.documents.pool import (
     CAPACITY_BLOCK,
     ODCR,
@@ -17,7 +18,6 @@ from components.documents.pool import (
     RESERVED,
     Pool,
 )
-from infra import accelerators
 from infra.settings.fields import (
     IN_PLACE,
     NEW_NODES,
@@ -95,9 +95,13 @@ class PoolSection(Model):
     """
     capacity_reservation_ids: ReservationIds = setting((), NEW_NODES, example=["cr-0123456789abcdef0"])
     """Capacity reservations of the pool, for `purchase: reserved`."""
-    root_volume_gib: WholeNumber = setting(200, NEW_NODES, example=500, unit="GiB", ge=20, le=16384)
+    root_volume_gib: WholeNumber = setting(
+        instance_types.ROOT_VOLUME_GIB, NEW_NODES, example=500, unit="GiB", ge=20, le=16384
+    )
     """The root volume of a node. Instance types with local NVMe disks store images and pods there."""
-    idle_seconds: WholeNumber = setting(600, IN_PLACE, example=600, unit="seconds", ge=30)
+    idle_seconds: WholeNumber = setting(
+        instance_types.IDLE_SECONDS, IN_PLACE, example=600, unit="seconds", ge=30
+    )
     """Karpenter deletes an empty node after this time. Nodes have a taint (the accelerator's name, or
     `trainyard.dev/pool`), so only pods that tolerate it keep them.
     """
@@ -169,14 +173,18 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def find_type(section: Section[Any], key: str, name: str) -> accelerators.InstanceType | None:
+def find_type(section: Section[Any], key: str, name: str) -> instance_types.InstanceType | None:
     """Return the facts of an instance type. Report an unknown one with the most similar names."""
     if not section.ok(key):
         return None
-    found = accelerators.TYPES.get(name)
+    found = instance_types.TYPES.get(name)
     if found is None:
-        near = accelerators.nearest(name)
-        help_text = f"; did you mean {' or '.join(near)}?" if near else "; infra/accelerators.py lists them"
+        near = instance_types.nearest(name)
+        help_text = (
+            f"; did you mean {' or '.join(near)}?"
+            if near
+            else "; components/documents/instance_types.py lists them"
+        )
         section.reject(key, f"'{name}' is not a known instance type{help_text}")
     return found
 
@@ -230,35 +238,24 @@ def find_pool(section: Section[Any], pools: list[PoolEntry]) -> PoolEntry | None
 def _pool(section: Section[PoolSection], region: str, zones: tuple[str, ...]) -> Pool:
     values = section.values
     known = find_type(section, "instanceType", values.instance_type)
-    facts = known or accelerators.InstanceType(name=values.instance_type, vcpus=2, memory_gib=4)
+    facts = known or instance_types.InstanceType(name=values.instance_type, vcpus=2, memory_gib=4)
     _check_zone(section, region, zones)
     if section.ok("maxNodes", "warmNodes") and values.warm_nodes > values.max_nodes:
         section.reject(
             "warmNodes", f"{values.warm_nodes} is more than maxNodes; it must be at most {values.max_nodes}"
         )
     policy = _check_efa(section, known)
-    return Pool(
+    return instance_types.make_pool(
+        facts,
         name=values.name,
-        instance_type=values.instance_type,
         zone=values.zone,
         max_nodes=values.max_nodes,
         purchase=values.purchase,
         capacity_reservation_ids=values.capacity_reservation_ids,
         root_volume_gib=values.root_volume_gib,
         idle_seconds=values.idle_seconds,
-        resource=facts.resource,
-        accelerators=facts.accelerators,
-        vcpus=facts.vcpus,
-        memory_gib=facts.memory_gib,
-        nvme_gb=facts.nvme_gb,
-        efa=facts.efa if policy != efa_layouts.NONE else 0,
         efa_policy=policy,
-        cards_per_ip_group=facts.cards_per_ip_group,
-        first_efa_card=facts.first_efa_card,
-        gigabits=facts.gigabits if policy != efa_layouts.NONE else 0,
         warm_nodes=values.warm_nodes,
-        interfaces=facts.interfaces,
-        addresses_per_interface=facts.addresses,
     )
 
 
@@ -274,7 +271,7 @@ def _check_zone(section: Section[PoolSection], region: str, zones: tuple[str, ..
         section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(usable)}")
 
 
-def _check_efa(section: Section[PoolSection], facts: accelerators.InstanceType | None) -> str:
+def _check_efa(section: Section[PoolSection], facts: instance_types.InstanceType | None) -> str:
     policy = section.values.efa
     if not section.has("efa"):
         return efa_layouts.IP if facts and facts.efa else efa_layouts.NONE
@@ -282,7 +279,7 @@ def _check_efa(section: Section[PoolSection], facts: accelerators.InstanceType |
         return efa_layouts.NONE
     if facts and policy != efa_layouts.NONE and not facts.efa:
         family = facts.name.partition(".")[0]
-        others = [t.name for t in accelerators.TYPES.values() if t.efa and t.name.startswith(f"{family}.")]
+        others = [t.name for t in instance_types.TYPES.values() if t.efa and t.name.startswith(f"{family}.")]
         help_text = f", or instanceType one of {', '.join(others)}" if others else ""
         section.reject("efa", f"'{policy}' needs EFA and {facts.name} has none; it must be none{help_text}")
         return efa_layouts.NONE

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from components.documents import checkpoints, efa, eks, vpc
+from components.documents import checkpoints, efa, eks, instance_types, vpc
 from components.documents.pool import CAPACITY_BLOCK
 from components.documents.torchrun_queue import BUCKET_PREFIX, Queue
-from infra import accelerators
 from infra.settings import trainer_options
 from infra.settings.cluster import VPC, Cluster
 from infra.settings.model import Settings
@@ -95,16 +94,16 @@ def _check_kernels(problems: Problems, settings: Settings) -> None:
         return
     old = []
     for candidate in training.candidates:
-        facts = accelerators.TYPES.get(candidate.pool.instance_type)
-        if facts is not None and not accelerators.torch_serves(facts):
+        facts = instance_types.TYPES.get(candidate.pool.instance_type)
+        if facts is not None and not instance_types.torch_serves(facts):
             old.append(f"the {facts.accelerator} of {facts.name} (pool '{candidate.pool.name}')")
     if not old or problems.about("trainyard:images.trainer"):
         return
     problems.add(
         "trainyard:images.trainer",
-        f"is missing; the image that is built has a torch for CUDA {accelerators.TORCH_CUDA}, which has no kernels for"
-        f" {' and '.join(old)}; it must be one that has, such as the target v100 of trainer/Dockerfile (docs/images.md)"
-        ", or training must be left out, or be on other pools",
+        f"is missing; the image that is built has a torch for CUDA {instance_types.TORCH_CUDA}, which has no kernels"
+        f" for {' and '.join(old)}; it must be one that has, such as the target v100 of trainer/Dockerfile"
+        " (docs/images.md), or training must be left out, or be on other pools",
     )
 
 
@@ -114,13 +113,13 @@ def _check_queue_kernels(problems: Problems, settings: Settings, queues: tuple[Q
         return
     for index, queue in enumerate(queues):
         path = f"trainyard:queues[{index}]"
-        facts = accelerators.TYPES.get(queue.pool.instance_type) if queue else None
+        facts = instance_types.TYPES.get(queue.pool.instance_type) if queue else None
         if queue is None or facts is None or problems.about(f"{path}.image"):
             continue
-        if queue.image is None and queue.gpus and not accelerators.torch_serves(facts):
+        if queue.image is None and queue.gpus and not instance_types.torch_serves(facts):
             problems.add(
                 f"{path}.image",
-                f"is missing; the image that is built has a torch for CUDA {accelerators.TORCH_CUDA}, which has no"
+                f"is missing; the image that is built has a torch for CUDA {instance_types.TORCH_CUDA}, which has no"
                 f" kernels for the {facts.accelerator} of {facts.name}; it must be one that has, or images.trainer must"
                 " be given, such as the target v100 of trainer/Dockerfile (docs/images.md)",
             )
@@ -214,7 +213,7 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
 
 def _system(cluster: Cluster, zones: int) -> int:
     """Return the addresses of the system nodes that may be in one zone."""
-    facts = accelerators.TYPES[cluster.system_instance_type]
+    facts = instance_types.TYPES[cluster.system_instance_type]
     nodes = -(-cluster.system_count // zones) + eks.SPARE_IN_A_ZONE
     machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
     return nodes * machine.taken

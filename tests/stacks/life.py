@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from infra.accelerators import TYPES
+from components.documents.instance_types import TYPES
 from local.guard import cloud_environment
 from tests.integration.graph.agreement import contradictions
 from tests.integration.graph.recordings import recorded

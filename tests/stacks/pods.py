@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infra import versions
+from components.documents import versions
 
 JsonObject = dict[str, Any]
 PAUSE: JsonObject = {"image": versions.PLACEHOLDER_IMAGE}

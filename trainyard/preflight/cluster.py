@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from infra import versions
+from components.documents import versions
 from infra.settings import Settings
 from trainyard.preflight.access import is_principal, principal_arn
 from trainyard.preflight.aws import Aws, caller_arn, has, tags_of

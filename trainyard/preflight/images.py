@@ -19,7 +19,7 @@ from trainyard.preflight.aws import Aws, account_id
 from trainyard.preflight.cluster import existing_cluster
 from trainyard.preflight.findings import NOT_ASKED, Finding
 
-# The image's variant by the resource of a pool's nodes. All types of `infra.accelerators` are x86_64.
+# The image's variant by the resource of a pool's nodes. All types of `components.documents.instance_types` are x86_64.
 VARIANTS: Final = {GPU: "nvidia", NEURON: "neuron"}
 PARAMETER: Final = "/aws/service/eks/optimized-ami/{kubernetes}/amazon-linux-2023/x86_64/{variant}/{name}"
 # https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html and, for dual-stack names,

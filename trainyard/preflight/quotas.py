@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.documents import eks
-from infra import accelerators
+from components.documents import eks, instance_types
 from infra.settings import Settings
 from trainyard.preflight.aws import RUNNING, Aws, by_tags, filter_by, has, instances, tags_of
 from trainyard.preflight.findings import Finding, own_tags, pool_key
@@ -132,7 +131,7 @@ def _node_uses(settings: Settings, aws: Aws) -> list[Use]:
     cluster = settings.cluster
     if cluster.existing is None:
         name = cluster.system_instance_type
-        vcpus = accelerators.TYPES[name].vcpus
+        vcpus = instance_types.TYPES[name].vcpus
         add(SYSTEM_KEY, cluster.system_count, name, quota_of(name, "on-demand"), vcpus, eks.VOLUME_GIB)
     sizes = {identity: int(each["VolumeSize"]) for identity, each in snapshots(settings, aws).items()}
     for index, pool in enumerate(settings.pools):
@@ -246,7 +245,7 @@ def check_interfaces(settings: Settings, aws: Aws) -> list[Finding]:
     """
     cluster, by_zone = settings.cluster, defaultdict[str, list[Use]](list)
     if cluster.existing is None:
-        facts = accelerators.TYPES[cluster.system_instance_type]
+        facts = instance_types.TYPES[cluster.system_instance_type]
         machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
         # EKS spreads the system nodes evenly over the zones.
         nodes = -(-cluster.system_count // len(settings.network.zones)) + eks.SPARE_IN_A_ZONE

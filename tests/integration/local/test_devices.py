@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from components.documents import operator_manifests
+from components.documents import operator_manifests, versions
 from components.documents.device_plugins import NAMES, NAMESPACE_LABELS, daemon_set
 from components.documents.operator_manifests import (
     LOOKUP_DIRECTORY,
@@ -26,7 +26,7 @@ from components.documents.operator_manifests import (
     waves,
 )
 from components.operators import render
-from infra import eks_registry, versions
+from infra import eks_registry
 from tests.integration.local.own_cloud import REGION, OwnCloud, own_cloud
 from trainyard.cli.commands import pinned_sources
 

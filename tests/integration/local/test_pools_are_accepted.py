@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from components.documents import efa
+from components.documents import efa, instance_types
 from components.documents.pool import Pool, node_class, node_pool
-from infra import accelerators
 from infra.settings import read
 from local.tools.registry import module_directory
 from tests.integration.local.conftest import Command
@@ -77,7 +76,7 @@ def test_the_pools_of_every_shipped_stack_file_are_accepted(cloud: OwnCloud, tmp
 
 def test_every_type_is_accepted_with_every_policy_of_its_interfaces(cloud: OwnCloud, tmp_path: Path) -> None:
     items: list[dict[str, Any]] = []
-    for facts in accelerators.TYPES.values():
+    for facts in instance_types.TYPES.values():
         for policy in (efa.IP, efa.BANDWIDTH) if facts.efa else (efa.NONE,):
             config = {
                 "aws:region": "us-west-2",

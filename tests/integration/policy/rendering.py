@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from infra.versions import KUBERNETES
+from components.documents.versions import KUBERNETES
 from tests.integration.policy.charts import ChartError, arguments, objects, releases, values
 from trainyard.policies.model import Resource, Stack
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from infra import accelerators
+from components.documents import instance_types
 
 pytestmark = pytest.mark.trainer
 
@@ -17,4 +17,4 @@ def test_the_least_capability_is_what_torch_says_itself() -> None:
         pytest.skip("a torch without CUDA names no architecture")
     # torch.cuda.get_arch_list() tells the same, but only where there is a GPU.
     names = re.findall(r"sm_(\d+)(\d)", torch._C._cuda_getArchFlags())
-    assert min((int(major), int(minor)) for major, minor in names) == accelerators.TORCH_LEAST_CAPABILITY
+    assert min((int(major), int(minor)) for major, minor in names) == instance_types.TORCH_LEAST_CAPABILITY

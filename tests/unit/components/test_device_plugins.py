@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
+from components.documents import versions
 from components.documents.device_plugins import known_wrong, version_of, where
 from components.documents.pool import Pool
-from infra import eks_registry, versions
+from infra import eks_registry
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.recording import Recorded, deploy
 

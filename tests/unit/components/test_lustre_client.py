@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from components.documents import user_data
-from infra import accelerators
+from components.documents import instance_types, user_data
 from tests.unit.components.crd import problems
 from tests.unit.components.test_pool_objects import pool, spec
 
@@ -24,7 +23,9 @@ ROUTES = "default via 10.0.0.1 dev ens5 proto dhcp src 10.0.0.9 metric 512\ndefa
 
 
 def test_every_type_uses_as_many_interfaces_as_fsx_says() -> None:
-    found = {facts.name: user_data.interfaces(facts.name, facts.efa) for facts in accelerators.TYPES.values()}
+    found = {
+        facts.name: user_data.interfaces(facts.name, facts.efa) for facts in instance_types.TYPES.values()
+    }
     assert {name: count for name, count in found.items() if count} == {
         **dict.fromkeys(("g6.8xlarge", "g6.12xlarge", "g6.16xlarge", "g6.24xlarge", "g6.48xlarge"), 1),
         **dict.fromkeys(("g6e.8xlarge", "g6e.12xlarge", "g6e.16xlarge", "p5.4xlarge"), 1),
@@ -32,7 +33,7 @@ def test_every_type_uses_as_many_interfaces_as_fsx_says() -> None:
         **dict.fromkeys(("p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"), 8),
     }
     assert user_data.interfaces("p5.48xlarge", 0) == 0, "without EFA there is nothing to set up"
-    assert set(user_data.INTERFACES) <= set(accelerators.TYPES)
+    assert set(user_data.INTERFACES) <= set(instance_types.TYPES)
 
 
 class Machine:

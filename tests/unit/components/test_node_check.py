@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from components.documents import instance_types
 from components.documents.pool import Pool
 from components.node_check import NodeCheck, NodeCheckArgs, cron_spec, expectation, name_of
-from infra import accelerators
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.recording import deploy
 from tests.unit.infra.changing import settings, with_, with_pool
@@ -61,7 +61,7 @@ def test_node_check_requests_devices_and_gets_expected_counts() -> None:
 
 
 def test_what_must_be_there_is_what_the_table_of_types_says() -> None:
-    for facts in accelerators.TYPES.values():
+    for facts in instance_types.TYPES.values():
         (of,) = settings(with_pool(instanceType=facts.name)).pools
         wanted = expectation(of, {})
         assert (wanted["resource"], wanted["devices"], wanted["efa"]) == (

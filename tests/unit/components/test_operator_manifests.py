@@ -9,10 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from components.documents import operator_manifests
+from components.documents import operator_manifests, versions
 from components.documents.operator_manifests import scheme_arguments, token, waves
 from components.operators import Operators, OperatorsArgs
-from infra import versions
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s.names import POD_USER
 

@@ -12,9 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.documents import efa, eks
+from components.documents import efa, eks, instance_types
 from components.documents.pool import Pool, node_class, node_pool, request
-from infra import accelerators
 from tests.unit.components.crd import problems
 from tests.unit.infra.changing import settings, with_pool
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 EVERY = [
     (facts.name, policy)
-    for facts in accelerators.TYPES.values()
+    for facts in instance_types.TYPES.values()
     for policy in ((efa.IP, efa.BANDWIDTH) if facts.efa else (efa.NONE,))
 ]
 
@@ -97,7 +96,7 @@ def test_cards_with_efa_have_one_each_beside_the_primary() -> None:
     for type_, policy in EVERY:
         if policy == efa.NONE:
             continue
-        facts = accelerators.TYPES[type_]
+        facts = instance_types.TYPES[type_]
         layout = spec(pool(instanceType=type_, efa=policy))["networkInterfaces"]
         cards = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "efa-only"]
         wanted = list(range(facts.first_efa_card, facts.first_efa_card + facts.efa))

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from components.documents import instance_types
 from components.documents.launch import Candidate, WorkerSize
-from infra import accelerators, warnings
+from infra import warnings
 from infra.settings import SettingsError, Training
 from infra.settings.quantities import GIB, amount
 from tests.unit.infra.changing import NOW, POOL, ROOT, mistakes, settings, with_
@@ -355,14 +356,14 @@ def test_what_is_read_can_be_had_and_everything_else_is_told(
     assert names == [pool, *(each if isinstance(each, str) else each["pool"] for each in entries)]
     assert len(set(names)) == len(names)
     for index, each in enumerate(found.candidates):
-        facts = accelerators.TYPES[each.pool.instance_type]
+        facts = instance_types.TYPES[each.pool.instance_type]
         assert index == 0 or each.pool.max_nodes >= least
         assert each.capacity_deadline_seconds >= 1
         assert facts.resource != "aws.amazon.com/neuron"
         assert 0 < amount(each.size.cpu) < facts.vcpus
         assert 0 < amount(each.size.memory) < facts.memory_gib * GIB
         if device == "cuda":
-            assert accelerators.torch_serves(facts)
+            assert instance_types.torch_serves(facts)
             assert 1 <= each.size.processes_per_node <= facts.accelerators
         if not facts.accelerators:
             assert amount(each.size.cpu) == amount(each.pool.worker_cpu), "the launcher counts by it"
@@ -378,8 +379,8 @@ def test_any_pools_that_can_serve_are_taken_in_any_order(
         pool["name"]
         for pool in POOLS
         if pool["maxNodes"] >= least
-        and accelerators.TYPES[pool["instanceType"]].resource in ("nvidia.com/gpu", "cpu")
-        and (device == "cpu" or accelerators.TYPES[pool["instanceType"]].accelerators)
+        and instance_types.TYPES[pool["instanceType"]].resource in ("nvidia.com/gpu", "cpu")
+        and (device == "cpu" or instance_types.TYPES[pool["instanceType"]].accelerators)
     ]
     first, *others = data.draw(st.permutations(serving))
     config = stack(*others, pool=first, minNodes=least, device=device)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra import accelerators
+from components.documents import instance_types
 from infra.settings import read
 from tests.unit.infra.changing import NOW, ROOT, mistakes, settings, stack_file, with_
 
@@ -28,13 +28,13 @@ def test_the_known_torch_is_the_one_that_is_pinned() -> None:
     lock = (ROOT / "trainer" / "requirements.lock").read_text()
     pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", lock, re.MULTILINE))
     assert pinned["torch"] == "2.15.0"
-    assert pinned["cuda-toolkit"].split(".")[0] == str(accelerators.TORCH_CUDA)
+    assert pinned["cuda-toolkit"].split(".")[0] == str(instance_types.TORCH_CUDA)
 
 
 def test_the_capability_of_every_gpu_is_known_and_only_v100_are_too_old() -> None:
-    gpus = {t.accelerator for t in accelerators.TYPES.values() if t.resource == "nvidia.com/gpu"}
-    assert gpus == set(accelerators.COMPUTE_CAPABILITY)
-    refused = {t.name for t in accelerators.TYPES.values() if not accelerators.torch_serves(t)}
+    gpus = {t.accelerator for t in instance_types.TYPES.values() if t.resource == "nvidia.com/gpu"}
+    assert gpus == set(instance_types.COMPUTE_CAPABILITY)
+    refused = {t.name for t in instance_types.TYPES.values() if not instance_types.torch_serves(t)}
     assert refused == {"p3dn.24xlarge"}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from infra import accelerators
+from components.documents import instance_types
 from infra.settings import read
 from tests.unit.infra.changing import NOW, POOL, mistakes, settings, stack_file, with_, with_pool
 
@@ -70,7 +70,7 @@ def test_a_machine_takes_addresses_for_the_stacks_pods_and_whole_interfaces_in_a
 
 
 def test_every_type_has_interfaces_for_its_pods() -> None:
-    for facts in accelerators.TYPES.values():
+    for facts in instance_types.TYPES.values():
         assert facts.interfaces >= (2 if facts.efa else 1), facts.name
         assert facts.addresses >= 10, facts.name
         assert facts.efa % facts.cards_per_ip_group == 0, facts.name

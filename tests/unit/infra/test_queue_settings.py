@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from components.documents import instance_types
 from components.documents.torchrun_queue import JobDefaults, Queue, Surroundings, Volume, spec
-from infra import accelerators
 from infra.settings.quantities import GIB, amount
 from tests.unit.components.torchrun_crd import problems
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
@@ -362,12 +362,12 @@ QUEUES = st.fixed_dictionaries(
 
 
 @hypothesis_settings(max_examples=40, deadline=None)
-@given(st.sampled_from(sorted(accelerators.TYPES)), QUEUES, st.data())
+@given(st.sampled_from(sorted(instance_types.TYPES)), QUEUES, st.data())
 def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
     type_: str, said: dict[str, Any], data: st.DataObject
 ) -> None:
     """On every type of machine, with any part of its GPUs: a spec of the right form that says what was said."""
-    facts = accelerators.TYPES[type_]
+    facts = instance_types.TYPES[type_]
     most = facts.accelerators if facts.resource == "nvidia.com/gpu" else 0
     gpus = data.draw(st.integers(0, most))
     said = {**said, "nodeResources": {**said.get("nodeResources", {}), "gpus": gpus}, "image": DIGEST}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import accelerators, versions
+from components.documents import instance_types, versions
 from infra.settings import SettingsError, read, regions
 from tests.shipped import shipped
 from tests.unit.infra.changing import stack_file
@@ -503,12 +503,12 @@ def test_data_is_protected_unless_the_stack_file_says_otherwise(good: dict[str, 
     ],
 )
 def test_facts_of_types_are_those_that_were_measured(name: str, gpus: int, efa: int, nvme: int) -> None:
-    facts = accelerators.TYPES[name]
+    facts = instance_types.TYPES[name]
     assert (facts.accelerators, facts.efa, facts.nvme_gb) == (gpus, efa, nvme)
 
 
 def test_an_instance_type_has_one_resource_exactly_when_it_has_accelerators() -> None:
-    for facts in accelerators.TYPES.values():
+    for facts in instance_types.TYPES.values():
         assert (facts.resource != "cpu") == (facts.accelerators > 0) == bool(facts.accelerator), facts.name
 
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.documents import efa
-from infra import accelerators
+from components.documents import efa, instance_types
 from infra.settings import SettingsError, read
 from infra.settings.reference import keys
 from tests.shipped import shipped
@@ -149,7 +148,7 @@ def test_what_is_right_stays_right_with_texts_for_values_as_the_engine_passes_th
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(sorted(accelerators.TYPES)),
+    st.sampled_from(sorted(instance_types.TYPES)),
     st.sampled_from(efa.POLICIES),
     st.integers(1, 16),
     st.sampled_from("abc"),
@@ -167,7 +166,7 @@ def test_every_pool_of_a_find_type_is_right_or_its_efa_is_told(
         "placementGroup": group,
     }
     lines = outcome({**BASE, "trainyard:pools": [pool]})
-    if policy != efa.NONE and not accelerators.TYPES[type_].efa:
+    if policy != efa.NONE and not instance_types.TYPES[type_].efa:
         assert [line.split(": ")[0] for line in lines] == ["trainyard:pools[0].efa"]
     else:
         assert lines == []

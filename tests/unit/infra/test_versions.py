@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from infra import versions
+from components.documents import versions
 from local.tools import TOOLS
 
 pytestmark = pytest.mark.unit

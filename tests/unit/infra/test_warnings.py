@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra import versions, warnings
+from components.documents import versions
+from infra import warnings
 from infra.settings import read
 from tests.shipped import shipped
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, settings, stack_file, with_

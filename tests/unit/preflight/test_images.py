@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra import versions
+from components.documents import versions
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import ACCOUNT, EXISTING, Answers, account, checks, findings, only, stack
 from trainyard.preflight.checks import Report, examine

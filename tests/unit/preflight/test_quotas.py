@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra import accelerators
+from components.documents import instance_types
 from infra.settings import Settings
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import (
@@ -65,10 +65,10 @@ def test_type_counts_towards_the_quota_of_its_family(name: str, purchase: str, c
 def test_emulator_has_the_quota_of_every_type(cloud: Cloud) -> None:
     from local.aws.quotas import QUOTAS  # it imports moto
 
-    assert all(quota_of(name, "on-demand") for name in accelerators.TYPES)
+    assert all(quota_of(name, "on-demand") for name in instance_types.TYPES)
     asked = {
         (quota.service, quota.code)
-        for name in accelerators.TYPES
+        for name in instance_types.TYPES
         for purchase in ("on-demand", "spot")
         if (quota := quota_of(name, purchase))
     }

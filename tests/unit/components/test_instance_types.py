@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from components.documents import efa
-from infra.accelerators import TYPES, InstanceType
+from components.documents.instance_types import TYPES, InstanceType
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ Sources: Karpenter 1.14 `website/content/en/v1.14/reference/instance-types.md` (
 disks), its `pkg/providers/instancetype/zz_generated.vpclimits.go` (network interfaces and their addresses; for trn2,
 which that file lacks, the answer of EC2's DescribeInstanceTypes) and
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21. The whole table is held against
-DescribeInstanceTypes, network cards included (tests/unit/infra/test_accelerators.py).
+DescribeInstanceTypes, network cards included (tests/unit/components/test_instance_types.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from components.documents.pool import CPU, GPU, NEURON
+from . import efa as efa_layouts
+from .pool import CPU, GPU, NEURON, ON_DEMAND, Pool
+
+# Defaults of pools.
+ROOT_VOLUME_GIB: Final = 200
+IDLE_SECONDS: Final = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,6 +295,72 @@ COMPUTE_CAPABILITY: Final[dict[str, tuple[int, int]]] = {
 # same first number. torch 2.14 still has builds for CUDA 12.6, which begin with 5.0 (issue 190355 there).
 TORCH_CUDA: Final = 13
 TORCH_LEAST_CAPABILITY: Final = (7, 5)
+
+
+def find(name: str) -> InstanceType:
+    """Return the facts of an instance type.
+
+    Raises:
+        ValueError: The type is not in the table.
+    """
+    if name in TYPES:
+        return TYPES[name]
+    near = nearest(name)
+    help_text = f"such as {', '.join(near)}" if near else "which components/documents/instance_types.py lists"
+    raise ValueError(f"instance type: '{name}' is unknown. It must be a type {help_text}.")
+
+
+def make_pool(
+    facts: InstanceType,
+    *,
+    name: str,
+    zone: str,
+    max_nodes: int,
+    purchase: str = ON_DEMAND,
+    capacity_reservation_ids: tuple[str, ...] = (),
+    root_volume_gib: int = ROOT_VOLUME_GIB,
+    idle_seconds: int = IDLE_SECONDS,
+    efa_policy: str | None = None,
+    warm_nodes: int = 0,
+) -> Pool:
+    """Return a pool of nodes of one instance type in one zone.
+
+    Args:
+        facts: The instance type, from `find`.
+        name: The name of the NodePool.
+        zone: The zone of the nodes, such as us-west-2b.
+        max_nodes: The maximum number of nodes.
+        purchase: on-demand, spot or reserved.
+        capacity_reservation_ids: The reservations of a pool with the purchase `reserved`.
+        root_volume_gib: The size of a node's disk.
+        idle_seconds: After this time an empty node is terminated.
+        efa_policy: The layout of EFA interfaces (`documents/efa.py`); by default `ip` if the type has EFA, else `none`.
+        warm_nodes: The number of nodes that stay without a job.
+    """
+    policy = efa_policy or (efa_layouts.IP if facts.efa else efa_layouts.NONE)
+    return Pool(
+        name=name,
+        instance_type=facts.name,
+        zone=zone,
+        max_nodes=max_nodes,
+        purchase=purchase,
+        capacity_reservation_ids=capacity_reservation_ids,
+        root_volume_gib=root_volume_gib,
+        idle_seconds=idle_seconds,
+        resource=facts.resource,
+        accelerators=facts.accelerators,
+        vcpus=facts.vcpus,
+        memory_gib=facts.memory_gib,
+        nvme_gb=facts.nvme_gb,
+        efa=facts.efa if policy != efa_layouts.NONE else 0,
+        efa_policy=policy,
+        cards_per_ip_group=facts.cards_per_ip_group,
+        first_efa_card=facts.first_efa_card,
+        gigabits=facts.gigabits if policy != efa_layouts.NONE else 0,
+        warm_nodes=warm_nodes,
+        interfaces=facts.interfaces,
+        addresses_per_interface=facts.addresses,
+    )
 
 
 def torch_serves(facts: InstanceType) -> bool:

@@ -1,0 +1,106 @@
+"""An EKS cluster with one Karpenter pool of GPU nodes, and a bucket with a role for pods beside it."""
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_kubernetes as k8s
+from pulumi import ResourceOptions
+
+from trainyard.components.cluster import Cluster, ClusterArgs
+from trainyard.components.device_plugins import DevicePlugins, DevicePluginsArgs
+from trainyard.components.documents import iam
+from trainyard.components.documents.instance_types import find, make_pool
+from trainyard.components.documents.tags import stack_tags
+from trainyard.components.drain import Drain, Remains
+from trainyard.components.encryption import Encryption, EncryptionArgs
+from trainyard.components.karpenter import Karpenter, KarpenterArgs
+from trainyard.components.network import Network, NetworkArgs
+from trainyard.components.node_roles import NodeRoles, NodeRolesArgs
+from trainyard.components.pools import Pools, PoolsArgs
+from trainyard.components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
+
+config = pulumi.Config()
+region = pulumi.Config("aws").require("region")
+name = f"platform-{pulumi.get_stack()}"
+tags = {"team": "ml", **stack_tags(pulumi.get_project(), pulumi.get_stack())}
+pool = make_pool(find("g5.2xlarge"), name="gpu", zone=f"{region}b", max_nodes=4)
+
+roles = NodeRoles("node-roles", NodeRolesArgs(prefix=name, tags=tags))
+group = iam.control_plane_group(name)
+keys = Encryption(
+    name,
+    EncryptionArgs(
+        cluster=name, region=region, principal_arn=roles.worker.arn, log_groups=(group,), tags=tags
+    ),
+)
+zones = (f"{region}a", f"{region}b")
+network = Network(name, NetworkArgs(region=region, cluster=name, cidr="10.64.0.0/16", zones=zones, tags=tags))
+# `destroy` deletes it after the cluster and before the network: it removes network interfaces that nodes left behind.
+remains = Remains("remains", name, region, 900, ResourceOptions(depends_on=network.held), vpc=network.vpc_id)
+before_nodes = [*network.egress, *roles.attachments]
+cluster = Cluster(
+    name,
+    ClusterArgs(
+        name=name,
+        vpc_id=network.vpc_id,
+        private_subnet_ids=network.private_subnet_ids,
+        public_subnet_ids=network.public_subnet_ids,
+        public_access_cidrs=tuple(config.require_object("publicAccessCidrs")),
+        administrators=tuple(config.require_object("administrators")),
+        secrets_key_arn=keys.secrets_key_arn,
+        logs_key_arn=keys.logs_key_arn,
+        system_role=roles.system,
+        worker_role=roles.worker,
+        under=[remains],
+        after=before_nodes,
+        tags=tags,
+    ),
+)
+kubernetes = k8s.Provider(
+    "cluster", kubeconfig=cluster.kubeconfig, opts=ResourceOptions(depends_on=cluster.access)
+)
+in_cluster = ResourceOptions(providers=[kubernetes])
+# What must exist as long as anything runs in the cluster.
+alive = [*before_nodes, *cluster.access, *cluster.ready]
+issuer = {"oidc_provider_arn": cluster.oidc_provider_arn, "oidc_issuer": cluster.oidc_issuer}
+karpenter = Karpenter(
+    "karpenter",
+    KarpenterArgs(
+        cluster=name,
+        prefix=name,
+        region=region,
+        node_role_arn=roles.worker.arn,
+        after=alive,
+        tags=tags,
+        **issuer,
+    ),
+    in_cluster,
+)
+pools = Pools(
+    "pools",
+    PoolsArgs(
+        cluster=name,
+        pools=(pool,),
+        subnet_ids=network.private_by_zone,
+        node_role_name=roles.worker.name,
+        after=[karpenter.definitions, *network.worker_group],
+        tags=tags,
+    ),
+    in_cluster,
+)
+devices = DevicePlugins("devices", DevicePluginsArgs(pools=(pool,), after=alive), in_cluster)
+# `destroy` deletes it first: it deletes the pools and waits for the end of their nodes.
+Drain(
+    "drain", name, region, 1800, ResourceOptions(depends_on=[*alive, karpenter, pools, devices, kubernetes])
+)
+
+# Resources of your own beside the components: a bucket, and a role with which pods of one service account read it.
+datasets = aws.s3.Bucket("datasets", tags=tags)
+reader = BucketAccess(name="dataset-reader", namespace="default", bucket_arn=datasets.arn)
+ServiceAccounts(
+    "accounts",
+    ServiceAccountsArgs(prefix=name, accounts=(reader,), after=alive, tags=tags, **issuer),
+    in_cluster,
+)
+
+pulumi.export("kubeconfig", cluster.kubeconfig)
+pulumi.export("datasets", datasets.bucket)

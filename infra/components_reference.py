@@ -1,0 +1,233 @@
+"""Write docs/components.md, the page of all components: `python -m infra.components_reference`.
+
+Everything on it comes from the sources in `components/`: a component's docstring says what exists afterwards, and the
+string below an argument or an output describes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = ROOT / "docs" / "components.md"
+# In the order in which a program uses them.
+MODULES: Final = (
+    *("network", "existing_network", "endpoints", "flow_logs", "worker_group", "node_roles", "encryption"),
+    *("cluster", "existing_cluster", "identity", "karpenter", "pools", "warm_nodes", "device_plugins", "csi"),
+    *(
+        "lustre",
+        "storage",
+        "registry",
+        "service_accounts",
+        "training",
+        "operators",
+        "launcher_job",
+        "torchrun",
+    ),
+    *("node_check", "fabric_check", "debug_pod", "drain"),
+)
+# Modules for the other components or the program of the checkout.
+INTERNAL: Final = ("addons", "fixed_settings", "handles")
+# Arguments that mean the same everywhere.
+COMMON: Final = {
+    "after": "Resources that must exist first, and as long as these.",
+    "cluster": "The cluster's name.",
+    "flow_logs": "The flow logs of the VPC; None for none.",
+    "image": "The image.",
+    "interface_endpoints": "Short names of the services with an interface endpoint, such as ecr.api.",
+    "launcher_image": "The launcher's image.",
+    "model_uri": "Where models are stored, such as s3://bucket/models.",
+    "mounts": "The directories of volumes in pods, by claim.",
+    "node_role_arn": "The ARN of any role of the account, for account and partition.",
+    "oidc_issuer": "The issuer of the cluster's OIDC provider.",
+    "oidc_provider_arn": "The OIDC provider of the cluster in IAM.",
+    "owner": "Partition and account: only principals of this account may use the endpoints. None for a shared VPC.",
+    "partition": "The partition of the region: aws, aws-cn or aws-us-gov.",
+    "pools": "The pools (`documents.instance_types.make_pool`).",
+    "prefix": "The prefix of names.",
+    "profile": "A profile of ~/.aws/config in the kubeconfig.",
+    "protect": "Whether the data is kept: `destroy` fails.",
+    "region": "The region.",
+    "retention_days": "The retention of the entries.",
+    "tags": "The tags of all AWS resources.",
+    "trainer_image": "The image of workers.",
+    "volume_key": "The ARN of the key of the nodes' disks; None for the account's default key for EBS.",
+    "vpc_id": "The id of the VPC.",
+}
+HEAD: Final = """\
+# Components
+
+<!-- Written by `make reference` from the sources in components/; edits here are lost. -->
+
+The components of a stack, for a Pulumi program of your own. [examples/library](../examples/library/README.md) is such a
+program. Install them from a checkout, with the Pulumi SDKs that they need:
+
+```console
+$ pip install '.[components]'
+```
+
+Import each from its module: `from trainyard.components.network import Network, NetworkArgs`. A component takes a name,
+its arguments as one object, and Pulumi's `ResourceOptions`, where `providers` has the AWS and Kubernetes providers.
+Arguments of the type `Input` accept outputs of other resources.
+
+Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)). Resources
+are destroyed in the reverse order of their creation: see the arguments `after` and `under`, and [Drain](#drain).
+`make_pool` in `documents.instance_types` makes a pool from the facts of its instance type.
+"""
+
+
+def classes(module: str) -> list[ast.ClassDef]:
+    """Return the public classes of a module of the components."""
+    tree = ast.parse((ROOT / "components" / f"{module}.py").read_text())
+    found = [each for each in tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
+    return [each for each in found if each.name not in ("AtDelete", "Rule")]
+
+
+def is_component(node: ast.ClassDef) -> bool:
+    """Return whether the class is a resource, and not its arguments."""
+    return any("Resource" in ast.unparse(base) for base in node.bases)
+
+
+def described(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield each statement with the string below it, else with an empty one."""
+    for position, statement in enumerate(body):
+        following = body[position + 1] if position + 1 < len(body) else None
+        text = ""
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            text = inspect.cleandoc(str(following.value.value))
+        yield statement, " ".join(text.split())
+
+
+def arguments(node: ast.ClassDef) -> list[tuple[str, str, str, str]]:
+    """Return name, type, default and meaning of each field of a class of arguments."""
+    found = []
+    for statement, text in described(node.body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+            found.append(
+                (name, _type(statement.annotation), _default(statement.value), text or COMMON.get(name, ""))
+            )
+    return found
+
+
+def outputs(node: ast.ClassDef) -> dict[str, str]:
+    """Return the meaning of each public attribute of a component, by name."""
+    handles = {
+        each.name.removesuffix("Handles"): {name: text for name, _, _, text in arguments(each)}
+        for each in classes("handles")
+    }
+    of_kind = next((handles[kind] for kind in handles if node.name.endswith(kind)), {})
+    found: dict[str, str] = {}
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef) and _is_property(statement):
+            found[statement.name] = (ast.get_docstring(statement) or "").splitlines()[0]
+    for statement, text in [*described(node.body), *_in_constructor(node)]:
+        target = (
+            statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        )
+        name = str(getattr(target, "attr", None) or getattr(target, "id", "_"))
+        if not name.startswith("_"):
+            found[name] = text or found.get(name) or of_kind.get(name, "")
+    return found
+
+
+def _in_constructor(node: ast.ClassDef) -> Iterator[tuple[ast.stmt, str]]:
+    for function in node.body:
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__":
+            for block in ast.walk(function):
+                for statement, text in described(
+                    getattr(block, "body", []) if isinstance(block, ast.stmt) else []
+                ):
+                    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+                    target = statement.target if isinstance(statement, ast.AnnAssign) else target
+                    if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+                        yield statement, text
+
+
+def _is_property(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(each) == "property" for each in function.decorator_list)
+
+
+def _type(annotation: ast.expr) -> str:
+    return ast.unparse(annotation).replace("pulumi.", "").replace("|", "\\|")
+
+
+def _default(value: ast.expr | None) -> str:
+    if value is None:
+        return "required"
+    text = ast.unparse(value)
+    if text.startswith("field("):
+        return {"list": "[]", "dict": "{}"}.get(
+            text.removeprefix("field(default_factory=").removesuffix(")"), "built-in"
+        )
+    return f"`{text}`"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _parameters(node: ast.ClassDef) -> tuple[str, Sequence[tuple[str, ...]]]:
+    """Return docstring and parameters of a resource with a signature of its own."""
+    text, _, described_ones = (ast.get_docstring(node) or "").partition("Args:\n")
+    meaning: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc(described_ones).splitlines():
+        key, colon, rest = line.strip().partition(": ")
+        if not line.startswith(" ") and colon:
+            name, meaning[key] = key, rest
+        else:
+            meaning[name] += f" {line.strip()}"
+    (init,) = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    parameters = init.args.args[1:]
+    defaults = [None] * (len(parameters) - len(init.args.defaults)) + list(init.args.defaults)
+    rows = [
+        (f"`{each.arg}`", f"`{_type(each.annotation)}`", _default(default), meaning[each.arg])
+        for each, default in zip(parameters, defaults, strict=True)
+        if each.annotation is not None
+    ]
+    return text.strip(), rows
+
+
+COLUMNS: Final = ("Argument", "Type", "Default", "Meaning")
+
+
+def section(module: str) -> str:
+    """Return the part of the page about a module."""
+    parts = []
+    for node in sorted(classes(module), key=lambda each: not is_component(each)):
+        rows: Sequence[tuple[str, ...]] = []
+        if not is_component(node):
+            rows = [
+                (f"`{name}`", f"`{type_}`", default, text) for name, type_, default, text in arguments(node)
+            ]
+            text = ast.get_docstring(node) or ""
+            parts.append(f"### {node.name}\n\n{text}\n\n{_table(COLUMNS, rows)}")
+            continue
+        text = ast.get_docstring(node) or ""
+        if module == "drain":
+            text, rows = _parameters(node)
+        text = text.replace("Raises:\n    ", "Raises ")
+        parts.append(f"## {node.name}\n\n`trainyard.components.{module}`\n\n{text}\n")
+        if rows:
+            parts.append(_table(COLUMNS, rows))
+        found = [(f"`{name}`", text) for name, text in outputs(node).items()]
+        if found:
+            parts.append(_table(("Output", "Meaning"), found))
+    return "\n".join(parts)
+
+
+def render() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *(section(module) for module in MODULES)])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
+    sys.stdout.write(f"wrote {PAGE}\n")

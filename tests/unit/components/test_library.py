@@ -1,0 +1,139 @@
+"""The components as a library: what pip installs, and the example of a program that uses them."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulumi
+import pytest
+
+from components.documents.instance_types import find, make_pool
+from components.documents.tags import stack_tags
+from infra import components_reference
+from tests.unit.components.recording import Recorded, deploy
+from tests.unit.policies.building import made
+from trainyard.policies.evaluate import evaluate
+from trainyard.policies.model import Stack
+from trainyard.policies.tags import tags_complete
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "library"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+# Packages of trainyard that need a checkout.
+NOT_INSTALLED = ("cli", "policies", "preflight")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Recorded]:
+    """The example, with the folder `components` as `trainyard.components`, as pip installs it."""
+    name = "trainyard.components"
+    spec = importlib.util.spec_from_file_location(
+        name, ROOT / "components" / "__init__.py", submodule_search_locations=[str(ROOT / "components")]
+    )
+    assert spec is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    pulumi.runtime.set_all_config(
+        {
+            "aws:region": "us-west-2",
+            "trainyard:administrators": '["arn:aws:iam::123456789012:role/platform"]',
+            "trainyard:publicAccessCidrs": '["203.0.113.0/24"]',
+        }
+    )
+    try:
+        yield deploy(lambda: runpy.run_path(str(EXAMPLE / "__main__.py")) and None)
+    finally:
+        pulumi.runtime.set_all_config({})
+        for module in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+            del sys.modules[module]
+
+
+def test_example_has_the_platform_and_a_bucket_beside_it(recorded: Recorded) -> None:
+    assert recorded.one("eks:index:Cluster").name == "platform-test"
+    (pool,) = recorded.of("kubernetes:karpenter.sh/v1:NodePool")
+    (node_class,) = recorded.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+    assert pool.inputs["spec"]["limits"] == {"nvidia.com/gpu": "4"}
+    assert node_class.inputs["spec"]["tags"] == {"team": "ml", **stack_tags("trainyard", "test")}
+    assert recorded.one("aws:s3/bucket:Bucket").name == "datasets"
+    account = recorded.one("kubernetes:core/v1:ServiceAccount", "default-dataset-reader").inputs["metadata"]
+    assert account["annotations"]["eks.amazonaws.com/role-arn"].endswith("platform-test-dataset-reader")
+
+
+def test_example_is_destroyed_from_the_drain_to_the_network(recorded: Recorded) -> None:
+    drain = recorded.needs("pulumi-python:dynamic/drain:Drain", "drain")
+    assert {"gpu", "karpenter", "platform-test-system"} <= {name.removeprefix("pools-") for _, name in drain}
+    needed = recorded.needs("eks:index:Cluster", "platform-test")
+    assert ("pulumi-python:dynamic/drain:Remains", "remains") in needed
+    assert any(type_ == "aws:ec2/subnet:Subnet" for type_, _ in needed)
+
+
+def test_example_has_its_tags_on_all_resources(recorded: Recorded) -> None:
+    stack = Stack([made(each.type, each.name, **each.inputs) for each in recorded.resources])
+    assert [str(each) for each in evaluate(stack, rules=[tags_complete]).violations] == []
+
+
+def test_all_packages_of_the_library_are_installed() -> None:
+    folders = {"trainyard.config", "trainyard.crd"}
+    for name, root in (
+        ("trainyard.components", "components"),
+        ("launcher", "launcher"),
+        ("trainyard", "trainyard"),
+    ):
+        for file in (ROOT / root).rglob("__init__.py"):
+            parts = file.parent.relative_to(ROOT / root).parts
+            if not (name == "trainyard" and parts[:1] and parts[0] in NOT_INSTALLED):
+                folders.add(".".join((name, *parts)))
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders
+
+
+def test_library_needs_the_versions_that_are_tested() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    wanted = PROJECT["project"]["optional-dependencies"]["components"]
+    lowest = {}
+    for each in wanted:
+        name, _, limits = each.partition("~=")
+        lowest[name] = limits.rpartition(">=")[2]
+    # Settings are read by the program of the checkout alone.
+    assert {name: version for name, version in tested.items() if name != "pydantic"} == {
+        name: version if version.count(".") > 1 else f"{version}.0" for name, version in lowest.items()
+    }
+
+
+def test_pool_of_an_unknown_type_names_similar_ones() -> None:
+    with pytest.raises(ValueError, match=r"'g5.13xlarge' is unknown.*g5\.12xlarge"):
+        find("g5.13xlarge")
+
+
+def test_pool_of_a_type_with_efa_has_its_interfaces() -> None:
+    pool = make_pool(find("p5.48xlarge"), name="big", zone="us-west-2b", max_nodes=2)
+    assert (pool.efa, pool.efa_policy, pool.accelerators, pool.idle_seconds) == (32, "ip", 8, 600)
+    plain = make_pool(find("g5.12xlarge"), name="a", zone="us-west-2b", max_nodes=1, efa_policy="none")
+    assert plain.efa == 0
+
+
+def test_page_of_the_components_is_current() -> None:
+    assert components_reference.PAGE.read_text() == components_reference.render(), "run: make reference"
+
+
+def test_page_has_all_components_and_a_meaning_of_each_argument() -> None:
+    shown, internal = components_reference.MODULES, components_reference.INTERNAL
+    modules = {file.stem for file in (ROOT / "components").glob("*.py")} - {"__init__"}
+    assert {*shown, *internal} == modules
+    for module in shown:
+        for node in components_reference.classes(module):
+            if components_reference.is_component(node):
+                meanings = components_reference.outputs(node)
+            else:
+                meanings = {name: text for name, _, _, text in components_reference.arguments(node)}
+            assert [name for name, text in meanings.items() if not text] == [], node.name
