@@ -76,7 +76,8 @@ def test_trainjob_before_its_runtime_is_seen_is_a_conflict(
 ) -> None:
     request_ = dataclasses.replace(request_, backend="trainjob")
     refusal = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": message}
-    api.faults = [(403, {}, json.dumps(refusal).encode())]
+    # The client asks whether the server is ready, and then once more.
+    api.faults = [(403, {}, json.dumps(refusal).encode())] * 3
     with pytest.raises(ApiError, match=message) as caught:
         gateway.create_training(request_, pod("train-r1"))
     assert caught.value.status == expected
