@@ -28,6 +28,7 @@ pytestmark = pytest.mark.unit
         ("python -m deepspeed.launcher.runner train.py", "python -m deepspeed.launcher.runner"),
         ("python $(which deepspeed) train.py", "deepspeed"),
         ("mpirun -np 8 python train.py", "mpirun"),
+        ("accelerate launch a.py; torchrun b.py", "torchrun"),
         ("mpiexec -n 8 python train.py", "mpiexec"),
         ("horovodrun -np 8 python train.py", "horovodrun"),
         # In the same places as torchrun.
@@ -333,7 +334,8 @@ def test_find_flag_conflict_wrong_flag_is_named(command: str, expected: str) -> 
         ("torchrun -m own.train --nnodes 1", TWO),
         ("torchrun --node-rank $TORCHRUN_NODE_RANK train.py", TWO),
         ("torchrun --rdzv-backend etcd-v2 --rdzv-endpoint etcd:2379 train.py", TWO),
-        ("N=1; N=2; torchrun --nnodes=$N train.py", TWO),
+        ("if true; then N=2; else N=1; fi; torchrun --nnodes=$N train.py", TWO),
+        ("PET_STANDALONE=0 torchrun train.py", TWO),
         ("torchrun --nproc-per-node 32 train.py", ON_CPUS),
         ("torchrun --standalone train.py", ONE),
         ("torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py", ONE),
