@@ -121,10 +121,8 @@ def kai_status(queue: QueueSpec, cluster: Cluster) -> JsonObject | None:
 
 def gang_rejection_reason(status: Any, attempt: AttemptSpec) -> str:
     """Return why KAI would never start the attempt in a queue with this status; "" if it may."""
-    fields = status.get("kai") if isinstance(status, Mapping) else None
-    if not attempt.settings.gang or not isinstance(fields, Mapping):
-        return ""
-    if fields.get("name") != kai_queue_name(attempt.settings.queue):
+    fields = (status or {}).get("kai") or {}
+    if not attempt.settings.gang or fields.get("name") != kai_queue_name(attempt.settings.queue):
         return ""
     excess = _find_excess(attempt, fields.get("limits") or {})
     return f"{excess}; request less, or a higher limit" if excess else ""

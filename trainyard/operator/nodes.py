@@ -337,7 +337,7 @@ class _Choice:
     def _pause(self, retry: float) -> NodesWait:
         reason, message = (self.ctx.status.raw.get(key) for key in ("reason", "message"))
         known = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)
-        if reason not in known or not isinstance(message, str):
+        if reason not in known or message is None:
             reason, message = known[0], f"try {self.wait.tries} begins at {stamp(retry)}"
         return wait_without_nodes(self.ctx, reason, message, retry - self.ctx.now, self.wait)
 
@@ -637,16 +637,18 @@ def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
     fields = _read_pool_status(status, attempt.settings.queue.scheduling.pool)
     if not fields:
         return ""
-    taints = [each for each in fields.get("taints") or () if isinstance(each, Mapping)]
     found = NodePool(
         limits=_parse_amounts(fields.get("limits")),
         ready=True,
         problem="",
         node=_parse_amounts(fields.get("nodeResources")),
-        declared=fields.get("declared") is True,
-        taints=tuple((each.get("key", ""), each.get("value", ""), each.get("effect", "")) for each in taints),
+        declared=fields.get("declared", False),
+        taints=tuple(
+            (each.get("key", ""), each.get("value", ""), each.get("effect", ""))
+            for each in fields.get("taints") or ()
+        ),
     )
-    pool = found if fields.get("found") is True else None
+    pool = found if fields.get("found") else None
     try:
         request = build_request(attempt, pool)
     except Unreadable as error:
@@ -664,16 +666,17 @@ def reservation_warning(status: Any, name: str) -> str:
 
 def _read_pool_status(queue_status: Any, name: str) -> Mapping[str, Any]:
     """Return `pool` of a queue's status if it is that of the pool `name`, else {}."""
-    fields = queue_status.get("pool") if isinstance(queue_status, Mapping) else None
-    return fields if name and isinstance(fields, Mapping) and fields.get("name") == name else {}
+    fields: Mapping[str, Any] = (queue_status or {}).get("pool") or {}
+    return fields if name and fields.get("name") == name else {}
 
 
 def _format_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:
     return {name: format_amount(amount) for name, amount in sorted(amounts.items())}
 
 
-def _parse_amounts(texts: Any) -> dict[str, Amount]:
+def _parse_amounts(texts: Mapping[str, str] | None) -> dict[str, Amount]:
+    """Return amounts of a status; {} if one is no quantity, which the schema does not check."""
     try:
-        return {str(name): quantity.parse(text) for name, text in texts.items()}
-    except (AttributeError, ValueError, TypeError):
+        return {name: quantity.parse(text) for name, text in (texts or {}).items()}
+    except ValueError:
         return {}

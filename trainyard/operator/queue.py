@@ -311,8 +311,7 @@ def _write(
     fields: Mapping[str, Any],
 ) -> ReconcilePlan:
     """Return the plan with these conditions and fields in the status. None removes a field."""
-    old = queue.get("status")
-    old = old if isinstance(old, dict) else {}
+    old: JsonObject = queue.get("status") or {}
     conditions = [Condition(kind, *state) for kind, state in states.items()]
     status: JsonObject = {
         **old,

@@ -32,16 +32,6 @@ CPU = {"nodeResources.gpus": 0, "nodeResources.cpus": "96", "nodeResources.memor
 PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
 
 
-def test_more_workers_than_nodes_are_refused() -> None:
-    life = Pooled({"numGPUs": 9}, PART)
-    life.api.annotations = NODE
-    life.turn(3)
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert "9 nodes are needed" in life.status["message"]
-    assert "32 nvidia.com/gpu, which is 4 nodes" in life.status["message"]
-    assert (life.names("Pod"), life.api.bought) == ([], 0)
-
-
 def test_present_node_gives_the_limit_of_its_pool() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     life.api.add("one")
