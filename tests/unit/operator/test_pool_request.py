@@ -165,3 +165,8 @@ def test_taints_of_the_pool_are_tolerated_or_reported(
     keys = {each.get("key") for each in build_request(made, pool).pool.tolerations}
     assert {"team", "old"} <= keys
     assert not keys & {None, "", "node.kubernetes.io/not-ready", "node.cilium.io/agent-not-ready"}
+
+
+def test_toleration_of_all_taints_gets_no_others() -> None:
+    given = [{"operator": "Exists"}]
+    assert pod({}, {**POOLED, "scheduling.tolerations": given})["spec"]["tolerations"] == given
