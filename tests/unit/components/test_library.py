@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import runpy
 import sys
@@ -137,3 +138,21 @@ def test_page_has_all_components_and_a_meaning_of_each_argument() -> None:
             else:
                 meanings = {name: text for name, _, _, text in components_reference.arguments(node)}
             assert [name for name, text in meanings.items() if not text] == [], node.name
+
+
+def test_components_import_each_other_by_relative_imports() -> None:
+    """Where they are installed, there is no package `components`."""
+    found = {
+        (str(file.relative_to(ROOT)), name)
+        for file in (ROOT / "components").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in _imported(node)
+        if name.partition(".")[0] in ("components", "infra", "launcher", "trainer", "local")
+    }
+    assert found == set()
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        return [node.module or ""]
+    return [each.name for each in node.names] if isinstance(node, ast.Import) else []
