@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.figures import Figure, Note
-from tests.benchmarks.torchrun_stack import NOWHERE, Bench
+from tests.benchmarks.torchrun_stack import NOWHERE, PYTORCH_JOBS, Bench
 from tests.benchmarks.turns import in_turns
 from tests.faults.place import SPACE, until
-from tests.faults.run import PODS, TRAININGS
+from tests.faults.run import PODS
 from tests.kubeflow_trainer import kubeflow_trainer
 from trainyard.k8s.client import JsonObject
 from trainyard.k8s.informer import Informer, ListWatch
@@ -38,7 +38,7 @@ TORCHRUN_JOB, PYTORCH_JOB, TRAIN_JOB = "TorchrunJob", "PyTorchJob", "TrainJob"
 # Where jobs of a kind are created, and the label of their pods that has the job's name.
 PATHS = {
     TORCHRUN_JOB: f"/apis/{n.API_VERSION}/namespaces/{SPACE}/{n.JOB_PLURAL}",
-    PYTORCH_JOB: TRAININGS,
+    PYTORCH_JOB: PYTORCH_JOBS,
     TRAIN_JOB: f"{TRAINER}/trainjobs",
 }
 LABELS = {

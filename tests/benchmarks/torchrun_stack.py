@@ -15,12 +15,13 @@ import yaml
 
 from local.guard import cloud_environment
 from tests.faults.place import SPACE, Place, until
-from tests.faults.run import JOBS, PODS, TRAININGS
+from tests.faults.run import JOBS, PODS
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
 from trainyard.operator import names as n
 
 STACK = "local"
+PYTORCH_JOBS = f"/apis/kubeflow.org/v1/namespaces/{SPACE}/pytorchjobs"
 PARTS = ("crd", "config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
 # No node has this label, and no node pool either: such pods stay pending and cost nothing.
 NOWHERE = {"trainyard.example.com/benchmark": "nowhere"}
@@ -81,7 +82,7 @@ def _is_ready(queue: Any) -> bool:
 
 def _end_own_run(place: Place) -> None:
     """End the run that `make up` started, and give its nodes back."""
-    for path in (JOBS, TRAININGS):
+    for path in (JOBS, PYTORCH_JOBS):
         for each in place.items(path):
             place.delete(f"{path}/{each['metadata']['name']}")
     until(lambda: not place.items(PODS), "the pods of the stack's own run are gone")

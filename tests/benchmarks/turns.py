@@ -1,6 +1,6 @@
-"""Several ways of doing the same, each measured once in every round, in an order drawn anew for each round.
+"""Measure alternatives in rounds, each once in every round, in a random order. Entry point: `in_turns()`.
 
-Whatever drifts over minutes, or is left behind by the one that came before, meets all of them alike.
+So slow changes of the machine, and what a measurement leaves behind, affect all alternatives alike.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-# Of so many values a median is taken at least.
+# The least number of values of a median.
 LEAST = 7
 
 
 def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0) -> dict[str, list[float]]:
-    """What each way returned in each round, by name. The order is the same in all processes with this seed."""
+    """Return the values of each alternative by its name. A seed gives the same order in all processes."""
     order = random.Random(seed)  # noqa: S311 - it is the order of measurements
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -24,7 +24,7 @@ def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median of at least LEAST values. Raises ValueError for fewer."""
+    """Return the median of at least LEAST values. Raises ValueError for fewer."""
     if len(values) < LEAST:
         raise ValueError(f"a median of {len(values)} values; expected at least {LEAST}")
     return median(values)
