@@ -105,7 +105,7 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: int | None = Non
         return unchecked
     leaves = ctx.queue is not None and "deletionTimestamp" in ctx.queue["metadata"]
     # A queue that is being deleted stays for its running jobs, and starts none.
-    if ctx.queue is None or (leaves and not _has_begun(ctx)):
+    if ctx.queue is None or (leaves and not _is_under_way(ctx)):
         lacks = "is being deleted" if leaves else f"is not in namespace {meta.namespace}"
         message = f"TorchrunQueue {spec.job_queue} {lacks}; {_queue_message(ctx)}"
         missing = Condition(n.QUEUE_FOUND, False, n.REASON_QUEUE_NOT_FOUND, message)
@@ -167,7 +167,7 @@ def _refuse(message: str) -> Wait:
     return Wait(reason=reason, message=message, conditions=conditions)
 
 
-def _has_begun(ctx: ReconcileContext) -> bool:
+def _is_under_way(ctx: ReconcileContext) -> bool:
     return ctx.status.phase not in ("", n.PHASE_PENDING, n.PHASE_SUSPENDED)
 
 
@@ -175,7 +175,7 @@ def _queue_message(ctx: ReconcileContext) -> str:
     """Return what a job without a queue does."""
     if ctx.status.running:
         return "the workers go on; what needs the queue, such as a restart, waits until it is there"
-    return f"the {'workers restart' if _has_begun(ctx) else 'job begins'} when it is there"
+    return f"the {'workers restart' if _is_under_way(ctx) else 'job begins'} when it is there"
 
 
 def _policy_wait(ctx: ReconcileContext) -> Wait | None:

@@ -1,4 +1,4 @@
-"""A job of two nodes, its queue and its workers on a small API server, and a controller that may die."""
+"""A job of two nodes, its queue and its workers on a small API server, and a controller that may be killed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ GUARDED_SINCE = "2026-11-22T09:00:00Z"
 
 
 class Killed(Exception):
-    """The controller died here."""
+    """The controller was killed here."""
 
 
 class Mortal(Objects):
-    """Dies at the write of this number, before or after it was carried out; never with 0."""
+    """A client that is killed at this write, before or after it was done; never with 0."""
 
     def __init__(self, api: FakeApi, at: int = 0, *, after: bool = False) -> None:
         super().__init__(api.client(), n.FIELD_MANAGER)
@@ -65,7 +65,7 @@ class Mortal(Objects):
 
 
 def stage(api: FakeApi, *, queue: bool = True) -> None:
-    """A job of two nodes, and its queue, where the API server checks the rights of who writes them."""
+    """Create a job of two nodes and its queue, on an API server with the admission policies."""
     for each in admission.objects():
         made = {**each, "metadata": {**each["metadata"], "creationTimestamp": GUARDED_SINCE}}
         api.put(f"/apis/{each['apiVersion']}/{PLURALS[each['kind']]}/{each['metadata']['name']}", made)
@@ -82,7 +82,7 @@ def thing(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str,
 
 
 def settle(objects: Objects, index: ObjectIndex | None = None) -> None:
-    """Look until nothing is due at once."""
+    """Reconcile until nothing is due at once."""
     reader = ClusterReader(objects, "tools@sha256:1")
     reconciler = Reconciler(objects, reader, now=lambda: NOW, index=index)
     for _ in range(30):
@@ -93,7 +93,7 @@ def settle(objects: Objects, index: ObjectIndex | None = None) -> None:
 
 
 def index_of(api: FakeApi) -> ObjectIndex:
-    """What the watches know of the present objects."""
+    """Return the index of the present objects."""
     index = ObjectIndex()
     for kind, (path, _) in RESOURCES.items():
         root, plural = path.rsplit("/", 1)
@@ -109,7 +109,7 @@ def phase(api: FakeApi) -> str:
 
 
 def workers(api: FakeApi, state: str, *, exit_code: int | None = None) -> None:
-    """What the Job controller and the kubelets would do."""
+    """Create the workers in this state, as the Job controller and the kubelets do."""
     job = api.objects[ATTEMPT]
     template = job["spec"]["template"]
     ended = {} if exit_code is None else {"state": {"terminated": {"exitCode": exit_code}}}
@@ -137,7 +137,7 @@ KAI_GANGS = f"/apis/{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
 
 
 def install_kai(api: FakeApi, *, whole: bool = True) -> None:
-    """Its two kinds are served; one alone is a cluster in which it is just being installed. It makes a queue, too."""
+    """Serve KAI's two kinds and its parent queue; one kind alone is an installation that has just begun."""
     api.put(KAI, {"metadata": {}, "resources": [{"name": "queues"}, {"name": "queues/status"}]})
     api.put(KAI_GANGS, {"metadata": {}, "resources": [{"name": "podgroups"}] if whole else []})
     parent = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", n.KAI_PARENT_QUEUE, {})
@@ -145,7 +145,7 @@ def install_kai(api: FakeApi, *, whole: bool = True) -> None:
 
 
 def settle_queue(api: FakeApi) -> dict[str, Any]:
-    """Look at the queue until nothing changes; returns its conditions, each with its status and message."""
+    """Reconcile the queue until nothing changes. Return the status and message of each condition."""
     objects = Mortal(api)
     reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
     before = ""
@@ -160,7 +160,7 @@ def settle_queue(api: FakeApi) -> dict[str, Any]:
 
 
 def outcome(api: FakeApi) -> dict[str, Any]:
-    """What there is in the end, but for what the clock and the order of writes say."""
+    """Return the objects without what depends on the clock and the order of writes."""
     return {
         path: (item.get("spec"), item.get("status"), item["metadata"].get("labels"))
         for path, item in api.objects.items()

@@ -1,4 +1,4 @@
-"""A training of which enough workers ended well: it has succeeded, whatever comes before its Job is complete."""
+"""A job with enough succeeded workers succeeds, whatever happens before its Job is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDS: dict[str, dict[str, Any]] = {
 
 
 def ending(least: int = 1, of_queue: dict[str, Any] | None = None, *, stuck: bool = True) -> Life:
-    """An elastic job that has succeeded, and whose other workers are on machines that do not answer."""
+    """Return an elastic job that has succeeded, with other workers on nodes that do not answer."""
     life = Life({"numGPUs": 32, "elastic": {"minNodes": least, "maxNodes": 4}}, of_queue).run()
     for each in life.api.workers():
         each["metadata"]["stuck"] = stuck
@@ -106,7 +106,7 @@ def test_succeeded_job_that_is_deleted_has_succeeded() -> None:
 
 
 def test_job_that_succeeds_before_its_deletion_is_kept() -> None:
-    """It succeeds between the list of Jobs and its removal."""
+    """It succeeds between the read and the deletion of its Job."""
     life = Life({"numGPUs": 8}).run()
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.api.crash_after(1)  # the status is put, and the Job is there still
@@ -141,7 +141,7 @@ def test_elastic_job_per_node_succeeds_with_its_minimum(least: int) -> None:
 
 
 def test_elastic_job_per_node_waits_for_running_workers() -> None:
-    """One of them may be writing the last checkpoint."""
+    """One of them may write the last checkpoint."""
     life = Life({"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}, OF_EACH_NODE).run()
     life.api.run_pods("Succeeded", exit_code=0, only=1)
     life.reconcile()
@@ -155,7 +155,7 @@ def test_elastic_job_per_node_waits_for_running_workers() -> None:
 
 @pytest.mark.parametrize("seen", ["alive", "over", "gone"])
 def test_success_of_a_deleted_worker_does_not_count(seen: str) -> None:
-    """As scripts do that save when they are deleted. The Job controller counts it, and its Job is complete."""
+    """Some scripts save and exit with 0 when they are deleted. The Job controller counts that as a success."""
     life = Life({"numGPUs": 8}).run()
     (worker,) = life.api.workers()
     worker["metadata"] |= {"stuck": True, "deletionGracePeriodSeconds": 30}
@@ -181,7 +181,7 @@ def test_success_of_a_deleted_worker_does_not_count(seen: str) -> None:
 
 
 def test_elastic_job_per_node_resumes_no_job_after_success() -> None:
-    """Killed between the words to go; the first of its workers ends well meanwhile."""
+    """The controller is killed between two resumes, and the first worker succeeds meanwhile."""
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
     life.api.prompt = False
     wait = next(index for index, each in enumerate(_writes()) if each.startswith("apply Job"))

@@ -1,4 +1,4 @@
-"""What a job reports workers that do not start: nobody finds it by looking for it only."""
+"""A job reports why workers do not start or end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def waiting(reason: str, message: str = "", of: str = "containerStatuses") -> di
     }
 
 
-def held(*statuses: dict[str, Any]) -> Life:
-    """The pods of a job of two workers have these statuses, as long as nothing else is said to be made."""
+def blocked(*statuses: dict[str, Any]) -> Life:
+    """Return a job of two workers whose pods were created now, and have these statuses."""
     life = Life()
     life.reconcile()
     for name, status in zip(life.names("Pod"), statuses, strict=False):
@@ -76,7 +76,7 @@ def message(life: Life) -> str:
     ],
 )
 def test_worker_that_does_not_start_is_shown_with_the_reason(status: dict[str, Any], reported: str) -> None:
-    life = held(status)
+    life = blocked(status)
     assert message(life) == "0 of 2 workers are ready"
     assert life.requeue_after is not None
     assert 0 < life.requeue_after <= PATIENCE_SECONDS
@@ -88,8 +88,8 @@ def test_worker_that_does_not_start_is_shown_with_the_reason(status: dict[str, A
 
 
 def test_worker_of_a_missing_scheduler_is_reported() -> None:
-    """The queue names one that does not run: nobody else says anything of such a pod."""
-    life = held({"conditions": []})
+    """Nothing else reports such a pod."""
+    life = blocked({"conditions": []})
     first = life.names("Pod")[0]
     life.api.objects["Pod", first]["spec"] |= {"nodeName": "", "schedulerName": "bin-packing"}
     life.api.now += PATIENCE_SECONDS
@@ -100,7 +100,7 @@ def test_worker_of_a_missing_scheduler_is_reported() -> None:
 
 
 def test_several_blocked_workers_show_the_first_and_a_count() -> None:
-    life = held(UNSCHEDULABLE, waiting("ErrImagePull"))
+    life = blocked(UNSCHEDULABLE, waiting("ErrImagePull"))
     life.api.now += PATIENCE_SECONDS
     life.reconcile()
     first = life.names("Pod")[0]
@@ -109,7 +109,7 @@ def test_several_blocked_workers_show_the_first_and_a_count() -> None:
 
 
 def test_workers_that_start_or_run_are_not_reported() -> None:
-    life = held(waiting("ContainerCreating"), waiting("PodInitializing"))
+    life = blocked(waiting("ContainerCreating"), waiting("PodInitializing"))
     life.api.now += PATIENCE_SECONDS
     life.reconcile()
     assert message(life) == "0 of 2 workers are ready"
@@ -118,8 +118,8 @@ def test_workers_that_start_or_run_are_not_reported() -> None:
 
 
 def test_repeated_image_pull_writes_no_status() -> None:
-    """The kubelet's two words for it take turns for ever; each change of the status is a line for those who follow."""
-    life = held(waiting("ErrImagePull", "first"))
+    """The kubelet's two reasons alternate. Each change of the status would be a line for a client that follows."""
+    life = blocked(waiting("ErrImagePull", "first"))
     life.api.now += PATIENCE_SECONDS
     life.reconcile()
     life.api.objects["Pod", life.names("Pod")[0]]["status"].update(waiting("ImagePullBackOff", "second"))
@@ -127,7 +127,7 @@ def test_repeated_image_pull_writes_no_status() -> None:
 
 
 def test_workers_without_a_pod_show_where_the_events_are() -> None:
-    """A quota on pods: the Job controller tries again and again, and tells it to the batch/v1 Job alone."""
+    """With a quota on pods, only the Events of the batch/v1 Job have the reason."""
     life = Life()
     life.reconcile()
     life.api.run_pods("Running")
@@ -152,7 +152,7 @@ EVENTS = "kubectl describe job vit-0"
 
 
 def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
-    """What a job tells none of whose workers gets a pod, in a queue of whose template this is reported."""
+    """Return what a job without pods reports in a queue with this condition."""
     life = Life(of_job, {"scheduling.priorityClassName": "high"})
     reported = {
         "type": n.POD_TEMPLATE_VALID,
@@ -173,7 +173,7 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
 
 
 def test_workers_without_a_pod_show_the_dry_run_of_the_queue() -> None:
-    """A PriorityClass that is not there, for instance: admission refuses each of their pods."""
+    """For example, admission rejects each pod because its PriorityClass is missing."""
     said = f"2 have no pod; TorchrunQueue research rejects its pods: {NO_CLASS}; Events: {EVENTS}"
     assert without_pods() == said
     lines = without_pods(message=f"{NO_CLASS}\n{'x' * 9000}")
@@ -205,7 +205,7 @@ RUNS = {"running": {}}
 
 
 def ended_beside(others: dict[str, Any], workers: int = 1) -> Life:
-    """The first workers of a job that runs end well, and these containers of their pods are in these states."""
+    """Return a running job whose first workers succeeded, beside containers in these states."""
     life = Life().run()
     for name in life.names("Pod")[:workers]:
         state = {"terminated": {"exitCode": 0, "finishedAt": stamp(life.api.now), "message": ""}}
@@ -254,7 +254,7 @@ def test_lingering_sidecars_of_several_workers_are_counted() -> None:
 
 
 def test_sidecar_that_ends_with_the_worker_is_not_reported() -> None:
-    """The pod is over in a moment."""
+    """The pod ends in a moment."""
     life = Life().run()
     pod = life.api.objects["Pod", life.names("Pod")[0]]
     ended = {"terminated": {"exitCode": 0, "finishedAt": stamp(life.api.now)}}

@@ -1,4 +1,4 @@
-"""Edits of a job that has started, and what is reported of one that nobody looked at for a while."""
+"""Edits of a job that has started, and reconciles that come late."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_unreadable_limit_of_restarts_ends_nothing() -> None:
 
 
 def found(life: Life) -> str:
-    """What is reported of the job's queue."""
+    """Return the message of the condition QueueFound."""
     return next(each["message"] for each in life.status["conditions"] if each["type"] == n.QUEUE_FOUND)
 
 

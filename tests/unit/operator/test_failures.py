@@ -1,4 +1,4 @@
-"""The first failure of a gang is named, in whatever order its workers' ends are reported."""
+"""Find the first failure of a gang in any order of reports, and report how a pod ended."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ FOLLOWING = [
 
 
 def summary(*, rank: int = 0, local: int = 0, code: int = 1, at: float = 0.0, zone: int = 0) -> str:
-    """What torchrun prints of a process that failed so long after the beginning; its clock is of any zone."""
+    """Return torchrun's summary of a process that failed `at` seconds after the start, in a time zone."""
     moment = datetime.fromtimestamp(NOW + at + 3600 * zone, UTC).strftime("%Y-%m-%d_%H:%M:%S")
     return SUMMARY.format(rank=rank, local=local, code=code, time=moment)
 
 
 def said(error: str, *, rank: int = 0, local: int = 0, at: float = 0.0, zone: int = 0) -> str:
-    """A termination message of a process that raised this."""
+    """Return the termination message of a process that raised this error."""
     raised = f'Traceback (most recent call last):\n  File "/app/train.py", line 7, in <module>\n{error}\n'
     lines = "".join(f"[default{local}]:{line}\n" for line in raised.splitlines())
     return lines + summary(rank=rank, local=local, at=at, zone=zone)
 
 
 class Gang:
-    """A job of two workers that runs, whose ends are reported one by one."""
+    """A running job of two workers whose ends are reported one by one."""
 
     def __init__(self, **asked: Any) -> None:
         self.life = Life(asked).run()
@@ -77,7 +77,7 @@ class Gang:
             worker["metadata"]["stuck"] = True  # the Job controller's removal takes its time
 
     def ends(self, node: int, code: int, message: str, *, after: float = 0.0, **more: Any) -> None:
-        """The container of this node's worker ended so long after the beginning; its pod goes on."""
+        """End the container of this node's worker `after` seconds after the start. Its pod goes on."""
         end = {
             "exitCode": code,
             "finishedAt": stamp(self.began + after),
@@ -92,7 +92,7 @@ class Gang:
         self.life.api.touch(pod)
 
     def at(self, seconds: float) -> dict[str, Any]:
-        """The status so long after the beginning."""
+        """Return the status this many seconds after the start."""
         self.life.api.now = self.began + seconds
         self.life.reconcile()
         return self.life.status
@@ -121,7 +121,7 @@ def test_failure_that_follows_does_not_hide_the_first(secondary: str, reported_f
 
 @pytest.mark.parametrize("zone", [0, -8, 2])
 def test_first_failure_of_two_causes_is_the_earlier_one(zone: int) -> None:
-    """Containers finish when their last process does; torchrun says when the first failed, in its own zone."""
+    """A container ends with its last process. torchrun's summary has the time of the first failure, in its own zone."""
     gang = Gang()
     gang.ends(0, 1, said("ValueError: late", at=3, zone=zone), after=3)
     gang.ends(1, 1, said("KeyError: 'early'", rank=1, at=1, zone=zone), after=3)
@@ -171,7 +171,7 @@ def test_exit_code_is_reported_with_its_meaning(code: int, reason: str, shown: s
 
 
 def test_end_after_a_deletion_is_a_consequence() -> None:
-    """The Job controller removes the other pods; where the first one said nothing, theirs are no cause."""
+    """The Job controller deletes the other pods. Their ends are no cause, even if the first failure has no message."""
     gang = Gang()
     gang.ends(1, 1, "")
     gang.at(1)
@@ -284,7 +284,7 @@ def test_error_line_of_an_output(output: str, error: str) -> None:
     ],
 )
 def test_output_of_any_form_is_searched_in_time(text: str) -> None:
-    """The controller decides about all jobs meanwhile."""
+    """Meanwhile, the other jobs wait."""
     started = time.process_time()
     line = text * (4096 // len(text))
     gang = Gang()
@@ -359,7 +359,7 @@ def ended(name: str, code: int, message: str = "") -> dict[str, Any]:
 
 
 def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes: Any) -> Life:
-    """The first worker of a job fails with these containers before its own."""
+    """Return a job whose first worker failed with these init containers."""
     life = Life(changes)
     life.reconcile()
     first = life.api.objects["Pod", life.names("Pod")[0]]
@@ -393,7 +393,7 @@ def test_init_container_without_a_message_shows_its_reason() -> None:
 
 
 def test_exit_code_of_an_init_container_is_not_final() -> None:
-    """2 is final where the command ends with it: it was refused as wrong."""
+    """An exit code 2 of the command is final, because it means a usage error."""
     assert failed(ended("mine", 2)).status["restarts"] == 1
     final = failed(ended("sidecar", 2), own=ended(n.WORKER_CONTAINER, 2))
     assert (final.status["phase"], final.status["reason"]) == ("Failed", n.REASON_NOT_RESTARTABLE)
@@ -414,7 +414,7 @@ def test_exit_code_of_an_init_container_is_not_final() -> None:
     ],
 )
 def test_exit_code_that_no_process_has_is_ignored(reported: str, shown: int) -> None:
-    """The words may be the script's own, and the status takes 0 to 255: the job could not come to its end."""
+    """The message may be from the script. The status allows 0 to 255 only, so the job could never finish."""
     said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {reported} (pid: 7) \n"
     life = failed(own=ended(n.WORKER_CONTAINER, 1, said), restartPolicy="Never")
     assert (life.status["phase"], life.status["exitCode"]) == ("Failed", shown)
@@ -434,8 +434,8 @@ NO_SHELL = (
 )
 
 
-def unstarted(reason: str, message: str, code: int = 128) -> str:
-    """What a job reports a worker whose container could not be started."""
+def failed_start(reason: str, message: str, code: int = 128) -> str:
+    """Return what a job reports of a worker whose container cannot start."""
     end = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
     own = {"name": n.WORKER_CONTAINER, "state": {"terminated": end}}
     life = failed(own=own, restartPolicy="Never")
@@ -445,21 +445,23 @@ def unstarted(reason: str, message: str, code: int = 128) -> str:
 
 @pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "CreateContainerError"])
 def test_container_that_cannot_start_shows_the_runtime_error(reason: str) -> None:
-    """128 alone says nothing, and no log has more. https://github.com/containerd/containerd, internal/cri"""
-    assert unstarted(reason, f"first\n{NO_SHELL}\n") == f"did not start: {NO_SHELL} ({reason}, exit code 128)"
-    assert unstarted(reason, "") == f"ended with exit code 128 ({reason})"
+    """The code 128 alone says nothing, and there is no log. https://github.com/containerd/containerd, internal/cri"""
+    assert (
+        failed_start(reason, f"first\n{NO_SHELL}\n") == f"did not start: {NO_SHELL} ({reason}, exit code 128)"
+    )
+    assert failed_start(reason, "") == f"ended with exit code 128 ({reason})"
 
 
 def test_long_runtime_error_is_reported_by_its_end() -> None:
-    """It is where they say what is wrong; before it are the names of who asked whom."""
-    reported = unstarted("StartError", f"{'failed: ' * 1000}not a directory")
+    """The cause is at the end, after the names of the callers."""
+    reported = failed_start("StartError", f"{'failed: ' * 1000}not a directory")
     assert reported.endswith("failed: not a directory (StartError, exit code 128)")
     assert len(reported) < 400
 
 
 def test_command_that_exits_with_128_has_started() -> None:
     said = "fatal: not a git repository"
-    assert unstarted("Error", said) == f"ended with exit code 128 (Error): {said}"
+    assert failed_start("Error", said) == f"ended with exit code 128 (Error): {said}"
 
 
 def test_init_container_that_cannot_start_shows_the_error() -> None:

@@ -1,4 +1,4 @@
-"""Seeded lives of a job whose queue names a pool: machines come, flap and go, and the controller dies at any write.
+"""Random faults of a job in a queue with a pool: nodes come and go, and the controller is killed at any write.
 
 At every start the nodes are those that the job's placeholders hold and that can take a worker: of a fixed size all of
 them, else at least as many as it needs. More placeholders than nodes are never there.
@@ -43,7 +43,7 @@ STARTED = (n.PHASE_PROVISIONING, n.PHASE_RUNNING)
 
 
 class Pooled(World):
-    """`starts` are the attempts that were put on record: how many nodes each began with, and how many were held."""
+    """`starts` has the started attempts: the number of nodes of each, and of those with a placeholder."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -151,7 +151,7 @@ class Pooled(World):
         self.api.now += self.chance.choice([59, 61, DEADLINE_SECONDS])
 
     def succeeded_jobs(self) -> None:
-        """Nothing is wrong with the pool any more."""
+        """End all faults of the pool."""
         self.api.exists, self.api.limit, self.api.left = True, 8, 99
         self.api.others.clear()
         for name in list(self.api.nodes):
@@ -192,7 +192,7 @@ def test_pool_with_random_faults_ends_every_job(part: int, monkeypatch: pytest.M
 
 
 def live(world: Pooled) -> None:
-    """Harm, and then none any more: it ends, with all of its workers at once and nothing left."""
+    """Cause faults, then none. The job ends, its workers start together, and no objects remain."""
     for _ in range(120):
         world.happen()
     world.nodes_are_removed()
@@ -219,7 +219,7 @@ def live(world: Pooled) -> None:
 
 
 class Story(Pooled):
-    """The same life for each write before which the controller is killed, once."""
+    """The same events for each write before which the controller is killed once."""
 
     def __init__(self) -> None:
         super().__init__(3)

@@ -1,4 +1,4 @@
-"""What a training reports itself, from a real server of metrics, and from servers that misbehave."""
+"""Read the progress of a job from a real metrics server, and from servers that misbehave."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_first_worker_is_the_running_one_of_the_attempt() -> None:
 
 @contextmanager
 def serving(*pieces: bytes, pause: float = 0.0, closes: bytes | None = None) -> Iterator[int]:
-    """Answers one connection with these pieces, and closes it only after `closes`."""
+    """Answer one connection with these pieces, and close it only after `closes`."""
     listener = socket.create_server(("127.0.0.1", 0))
     done = threading.Event()
 
@@ -245,7 +245,7 @@ def test_malformed_answer_of_a_worker_is_data_or_unreadable(answer: str) -> None
 
 
 class Workers:
-    """What is asked waits for `free` where it is named so."""
+    """Workers that answer at once, or after `free` if their uid starts with "slow"."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Workers that fail or are lost: all of them begin again, and what is reported of why."""
+"""A failed or lost worker restarts all workers, after a pause from the second restart on."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def test_pod_rejected_by_the_kubelet_shows_its_message() -> None:
     assert life.status["message"] == reported
 
 
-def made_anew_beside_what_it_left(life: Life) -> None:
-    """`kubectl delete torchrunjob vit --cascade=orphan`, and another one of the name."""
+def recreate_beside_orphans(life: Life) -> None:
+    """`kubectl delete torchrunjob vit --cascade=orphan`, then create another job of the name."""
     for key in (("Job", "vit-0"), ("Service", "vit")):
         del life.api.objects[key]["metadata"]["ownerReferences"]
     del life.api.objects[n.JOB_KIND, "vit"]
@@ -131,7 +131,7 @@ def test_finished_workers_of_an_earlier_job_do_not_block() -> None:
     life = Life().run()
     life.api.run_pods("Succeeded", exit_code=0)
     life.reconcile()
-    made_anew_beside_what_it_left(life)
+    recreate_beside_orphans(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
     assert life.status["message"] == (
         "Service vit, Job vit-0 belong to something else; the job begins when they are gone: "
@@ -145,7 +145,7 @@ def test_finished_workers_of_an_earlier_job_do_not_block() -> None:
 
 def test_running_workers_of_an_earlier_job_are_reported() -> None:
     life = Life().run()
-    made_anew_beside_what_it_left(life)
+    recreate_beside_orphans(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
     assert "kubectl delete service/vit job/vit-0" in life.status["message"]
     for key in (("Service", "vit"), ("Job", "vit-0")):
@@ -188,7 +188,7 @@ def test_deleted_job_of_a_running_attempt_counts_a_restart() -> None:
 
 
 def test_orphaned_workers_are_reported_with_the_command() -> None:
-    """`kubectl delete job vit-0 --cascade=orphan`: they would run on for ever, and the next attempt wait for them."""
+    """After `kubectl delete job vit-0 --cascade=orphan` the next attempt waits for these workers."""
     life = Life().run()
     del life.api.objects["Job", "vit-0"]
     pods = life.api.list("Pod")

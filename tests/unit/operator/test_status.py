@@ -1,4 +1,4 @@
-"""Conditions are in one order, that of the reference page, whatever was reported of a job first."""
+"""Conditions have one order, that of the reference page."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_conditions_are_in_the_order_of_their_kind(every: tuple[str, ...]) -> No
 
 
 def test_conditions_of_other_writers_come_last() -> None:
-    """The reference page names none of them; each writer has its own types."""
+    """The reference page does not name them."""
     others = [{"type": "Zoned", "status": "True"}, {"type": "Audited", "status": "True"}]
     reported = merge_conditions(others, so(n.FAILED, n.ACCEPTED), 1, NOW)
     assert types(reported) == [n.ACCEPTED, n.FAILED, "Zoned", "Audited"]
 
 
 def test_conditions_in_another_order_are_no_change() -> None:
-    """A thousand jobs at rest are not written again for that."""
+    """Otherwise an upgrade would write all jobs at rest again."""
     before = list(reversed(merge_conditions(None, so(*n.JOB_CONDITIONS), 1, NOW)))
     assert merge_conditions(before, so(n.ACCEPTED), 1, NOW + 60) == before
     other = merge_conditions(before, [Condition(type=n.ACCEPTED, status=False, reason="No")], 1, NOW + 60)

@@ -1,4 +1,4 @@
-"""Somebody else suspends the Job of an attempt that runs."""
+"""Another controller or a user suspends the Job of a running attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 def suspend(life: Life, name: str = "vit-0", *, by: str = "kueue") -> None:
-    """Writes it, as the API server notes it."""
+    """Suspend a Job as another field manager."""
     job = life.api.objects["Job", name]
     job["spec"]["suspend"] = True
     wrote: list[dict[str, Any]] = [
@@ -98,7 +98,7 @@ def test_worker_that_failed_before_a_suspension_restarts() -> None:
 
 
 def test_suspension_by_the_controller_is_resumed_at_once() -> None:
-    """It makes its Jobs suspended, and lets them go at once."""
+    """The controller creates suspended Jobs, and resumes them at once."""
     life = Life()
     life.reconcile()
     suspend(life, by=n.FIELD_MANAGER)
