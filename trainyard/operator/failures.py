@@ -97,7 +97,8 @@ def read_failure(worker: Worker) -> Failure:
     end = worker.end
     own = not end.before and not end.said
     text = end.text if own else ""
-    summary = _last_summary(text)
+    starts = [each.start() for each in _SUMMARY.finditer(text)]
+    summary = text[starts[-1] :] if starts else ""
     rank = _RANK.search(summary)
     lines = _lines(text, rank[2] if rank else "", bool(summary))
     at = _failed_at(summary, end.at)
@@ -127,11 +128,6 @@ def _rank_cause(failure: Failure) -> int:
     end = failure.worker.end
     knows = failure.error or failure.worker.disruption or end.before or end.said or (end.code or 0) > 1
     return _CAUSE if knows else _SILENT
-
-
-def _last_summary(text: str) -> str:
-    starts = [each.start() for each in _SUMMARY.finditer(text)]
-    return text[starts[-1] :] if starts else ""
 
 
 def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
@@ -207,16 +203,14 @@ def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
     if failure is not None and failure.is_consequence and lost and lost[0].disruption:
         return AttemptEnd(why=_describe_loss(lost[0]), exit_code=lost[0].end.code)
     if failure is not None:
-        worker = failure.worker
-        # The exit code of an init container says nothing about the command.
-        final = not worker.end.before and worker.end.code in names.WORKER_FINAL_EXIT_CODES
-        settles = settle_seconds(failure, kept, ctx.now)
+        end = failure.worker.end
         return AttemptEnd(
             why=_describe_failure(failure),
-            exit_code=worker.end.code,
-            final=final,
+            exit_code=end.code,
+            # The exit code of an init container says nothing about the command.
+            final=not end.before and end.code in names.WORKER_FINAL_EXIT_CODES,
             failure=failure,
-            settle_seconds=settles,
+            settle_seconds=settle_seconds(failure, kept, ctx.now),
         )
     for job in jobs:
         if job.failed:

@@ -34,7 +34,7 @@ from trainyard.operator.completion import (
     finish_succeeded,
     reject_invalid_spec,
 )
-from trainyard.operator.context import ReconcileContext, build_context
+from trainyard.operator.context import ReconcileContext, build_context, earliest
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
 from trainyard.operator.index import IDLE_PHASES, WATCHED, WATCHED_WITHOUT_KAI, ObjectIndex
 from trainyard.operator.nodes import pool_to_count
@@ -92,9 +92,7 @@ def reconcile(ctx: ReconcileContext) -> ReconcilePlan:
     plan = next(plan for step in STEPS if (plan := step(ctx)) is not None)
     if ctx.status.final or ctx.deadline is None:
         return plan
-    remaining = ctx.deadline - ctx.now
-    after = remaining if plan.requeue_after is None else min(plan.requeue_after, remaining)
-    return replace(plan, requeue_after=after)
+    return replace(plan, requeue_after=earliest(plan.requeue_after, ctx.deadline - ctx.now))
 
 
 def plan_job(job: JsonObject, queue: JsonObject | None, *inputs: Any, **more: Any) -> ReconcilePlan:
