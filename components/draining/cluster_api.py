@@ -69,7 +69,7 @@ class Cluster:
         self._request("DELETE", _path(kind, name), {"propagationPolicy": "Foreground"})
 
     def remove_finalizers(self, kind: Kind, name: str) -> None:
-        self._request("PATCH", _path(kind, name), {"metadata": {"finalizers": None}}, content=MERGE)
+        self._request("PATCH", _path(kind, name), {"metadata": {"finalizers": None}}, content_type=MERGE)
 
     def controller_runs(self) -> bool:
         deployment = self._request("GET", CONTROLLER_PATH) or {}
