@@ -354,7 +354,7 @@ def _next_step(
         capacity=None,
         logs={"url": prepared.logs, "image": ctx.cluster.tools_image} if prepared.logs else None,
     )
-    return replace(plan, creations=missing_objects(ctx, wanted))
+    return replace(plan, creations=missing_objects(ctx, wanted), resumes_created=True)
 
 
 def unknown_capacity(ctx: ReconcileContext, reason: str) -> tuple[Condition, ...]:

@@ -7,7 +7,8 @@ Each reconcile reads all objects again. Then `apply_plan` does
 3. each patch: a server-side apply with the uid of the object that was read,
 4. `finalizers`: the complete list, if the object has not changed,
 5. `status`: a PUT with the resourceVersion that was read, or a later one with other labels and annotations only,
-6. each `Event`.
+6. with `resumes_created`, the resume of each Job that it has created,
+7. each `Event`.
 
 It may stop after any of them, because the next plan leads to the same result.
 """
@@ -72,6 +73,8 @@ class ReconcilePlan:
     Attributes:
         finalizers: None for no change.
         status: None for no change.
+        resumes_created: Whether the created Jobs, which are suspended, start now that the status names their attempt.
+            Otherwise the next reconcile would resume them, some 70 ms later.
         requeue_after: Seconds until the next reconcile is due, None for never.
         recount: Read the pool without caches and plan again. Then the plan has nothing else.
     """
@@ -81,6 +84,7 @@ class ReconcilePlan:
     patches: tuple[JsonObject, ...] = ()
     finalizers: tuple[str, ...] | None = None
     status: JsonObject | None = None
+    resumes_created: bool = False
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
     recount: bool = False
@@ -98,6 +102,12 @@ def deletion(item: JsonObject, *, foreground: bool = False, as_read: bool = Fals
         version=meta["resourceVersion"] if as_read else "",
         foreground=foreground,
     )
+
+
+def unsuspended(job: JsonObject) -> JsonObject:
+    """Return the patch that resumes exactly this Job."""
+    named = {key: job["metadata"][key] for key in ("name", "namespace", "uid")}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": {"suspend": False}}
 
 
 def contains(live: object, wanted: object) -> bool:
@@ -140,9 +150,13 @@ def apply_plan(
     for each in plan.deletions:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
         objects.delete(path, each.uid, each.version, foreground=each.foreground)
+    jobs: list[JsonObject] = []
     for manifest in plan.creations:
-        if not objects.create(manifest):
+        created = objects.create(manifest)
+        if created is None:
             return path_of(manifest)
+        if manifest["kind"] == "Job":
+            jobs.append(created)
     for manifest in plan.patches:
         if not objects.change(manifest):
             return path_of(manifest)
@@ -153,6 +167,11 @@ def apply_plan(
         return ""  # only invalid values changed
     if status is not None and not _put_status(objects, item, status):
         return path_of(item)
+    if plan.resumes_created:
+        for job in jobs:
+            objects.change(
+                unsuspended(job)
+            )  # if it is gone or another one has its name, the next plan sees that
     for event in plan.events:
         try:
             objects.create(_event(event, item, now()))

@@ -35,7 +35,7 @@ from trainyard.operator.failures import AttemptEnd, find_end
 from trainyard.operator.gang import relax_gang
 from trainyard.operator.nodes import delete_placeholders, find_unplaced_worker, release_placeholders
 from trainyard.operator.observe import AttemptJob, Worker
-from trainyard.operator.plan import POLL_SECONDS, PROGRESS_SECONDS, ReconcilePlan, deletions_of
+from trainyard.operator.plan import POLL_SECONDS, PROGRESS_SECONDS, ReconcilePlan, deletions_of, unsuspended
 from trainyard.operator.status import Condition, truncate_message
 
 # The status keeps the last attempts, because a client that follows the job may have missed several.
@@ -317,7 +317,7 @@ def resume_jobs(ctx: ReconcileContext) -> tuple[tuple[JsonObject, ...], float | 
         if left > 0:
             pauses.append(left)
         elif not (job.suspended_by and _leaving_workers(ctx, job)):
-            starts.append(_unsuspend(job))
+            starts.append(unsuspended(job.item))
     return tuple(starts), min(pauses, default=None)
 
 
@@ -345,9 +345,3 @@ def _seconds_to_resume(job: AttemptJob, now: float) -> float:
 def _leaving_workers(ctx: ReconcileContext, job: AttemptJob) -> list[Worker]:
     """Return earlier workers that are being deleted. After a resume, they would count as lost workers."""
     return [each for each in ctx.children.workers if each.job == job.uid and each.deleting]
-
-
-def _unsuspend(job: AttemptJob) -> JsonObject:
-    meta = job.item["metadata"]
-    named = {key: meta[key] for key in ("name", "namespace", "uid")}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": {"suspend": False}}

@@ -56,6 +56,18 @@ def test_reconcile_creates_runs_and_finishes_a_job_once(api: FakeApi) -> None:
     assert (ATTEMPT in api.objects, calm.writes, phase(api)) == (False, 0, n.PHASE_SUCCEEDED)
 
 
+def test_reconcile_resumes_created_jobs_after_the_status(api: FakeApi) -> None:
+    """One reconcile takes a job to its workers. A crash before the status must leave a suspended Job."""
+    stage(api)
+    objects = Mortal(api)
+    Reconciler(objects, ClusterReader(objects, "t"), now=lambda: NOW).reconcile_job("team", "vit")
+    writes = [(method, path) for method, path, *_ in api.requests if method != "GET"]
+    batch = ATTEMPT.rpartition("/")[0]
+    steps = [("POST", batch), ("PUT", f"{JOB}/status"), ("PATCH", ATTEMPT)]
+    assert [each for each in writes if each in steps] == steps
+    assert api.objects[ATTEMPT]["spec"]["suspend"] is False
+
+
 def test_reconcile_at_rest_writes_nothing(api: FakeApi) -> None:
     stage(api)
     settle(Mortal(api))
