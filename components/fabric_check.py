@@ -15,7 +15,7 @@ import pulumi_kubernetes as k8s
 from trainyard.k8s import names
 
 from .documents import pods
-from .documents.pool import Pool
+from .documents.pool import GPU, NEURON, Pool
 from .node_check import NodeCheckArgs, suspended_cron
 
 JsonObject = dict[str, Any]
@@ -29,7 +29,8 @@ _LABELS: Final = {names.LABEL_ROLE: names.ROLE_FABRIC_CHECK}
 class FabricCheck(pulumi.ComponentResource):
     """The suspended CronJob `fabric-<pool>` of each pool, and the Service and NetworkPolicy of their pods.
 
-    It never starts by itself, costs nothing while none runs, and launches no node.
+    Pools of Neuron devices have none, because NCCL does not use them. It never starts by itself, costs nothing while
+    none runs, and launches no node.
     """
 
     def __init__(self, name: str, args: NodeCheckArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -43,7 +44,7 @@ class FabricCheck(pulumi.ComponentResource):
             spec=pods.jobs_from({"matchLabels": _LABELS}, {"matchLabels": _LABELS}),
             opts=options,
         )
-        for pool in args.pools:
+        for pool in (each for each in args.pools if each.resource != NEURON):
             k8s.batch.v1.CronJob(
                 name_of(pool),
                 metadata={"name": name_of(pool), "namespace": names.TRAINING_NAMESPACE},
@@ -75,7 +76,13 @@ def _pod(pool: Pool, image: Any, labels: JsonObject) -> JsonObject:
     devices = {pool.resource: str(pool.accelerators)} if pool.accelerators else {}
     if pool.efa:
         devices[names.EFA_RESOURCE] = str(pool.efa)
-    required = {"instanceType": pool.instance_type, "efa": pool.efa, "gigabits": pool.gigabits}
+    gpus = pool.accelerators if pool.resource == GPU else 0
+    required = {
+        "instanceType": pool.instance_type,
+        "gpus": gpus,
+        "efa": pool.efa,
+        "gigabits": pool.gigabits,
+    }
     environment: list[JsonObject] = [
         {"name": names.ENV_FABRIC_CHECK, "value": json.dumps(required, sort_keys=True)},
         {"name": names.ENV_NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -85,7 +92,7 @@ def _pod(pool: Pool, image: Any, labels: JsonObject) -> JsonObject:
         {"name": "PET_NNODES", "value": "1"},
         {"name": "PET_MASTER_ADDR", "value": "localhost"},
         {"name": "PET_MASTER_PORT", "value": str(PORT)},
-        {"name": "PET_NPROC_PER_NODE", "value": str(pool.accelerators or 1)},
+        {"name": "PET_NPROC_PER_NODE", "value": str(gpus or 1)},
     ]
     directories = {"tmp": "/tmp", "shared-memory": "/dev/shm"}  # noqa: S108 - paths in the pod
     container: JsonObject = {
@@ -95,7 +102,7 @@ def _pod(pool: Pool, image: Any, labels: JsonObject) -> JsonObject:
         "env": environment,
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi", **devices},
-            "limits": {"memory": "8Gi", **devices},
+            "limits": {"memory": "32Gi", **devices},
         },
         "securityContext": pods.container(),
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in directories.items()],

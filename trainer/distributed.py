@@ -54,7 +54,7 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     limit = timeout(config.start_timeout_seconds)  # shorter after the first step
-    store = _store(world, limit)
+    store = common_store(world, limit)
     # Before the group exists: processes with different devices would wait for each other in it.
     with shared():
         check_equal(store, world, "settings", common_settings(config, device), Exit.CONFIGURATION)
@@ -78,11 +78,11 @@ def _check_expected(config: Config, world: World) -> None:
         kind = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
         expected = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
         with suppress(RuntimeError):  # the store can't be reached
-            show(_store(world, timedelta(seconds=WAIT_SECONDS)), world, expected, kind)
+            show(common_store(world, timedelta(seconds=WAIT_SECONDS)), world, expected, kind)
         raise
 
 
-def _store(world: World, limit: timedelta) -> Store:
+def common_store(world: World, limit: timedelta) -> Store:
     """Return torchrun's store, with a prefix for each attempt on a single node.
 
     torch 2.15 has one store for all attempts (`_bootstrap_store_info` in elastic/rendezvous/dynamic_rendezvous.py), in

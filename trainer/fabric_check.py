@@ -4,10 +4,11 @@ It measures all-reduce over a range of message sizes, as nccl-tests does, then e
 transport that NCCL chose (EFA, sockets, NVLink) and the bandwidth that the instance type can have. Without torchrun's
 variables, `python -m trainer.fabric_check` starts torchrun's agent itself, as `trainer.entrypoint` does.
 
-The variable TRAINYARD_FABRIC_CHECK has the requirements of the pool as JSON: `instanceType`, `efa` (interfaces of a
-node) and `gigabits` (their bandwidth in Gbit/s, 0 if unknown). Without it nothing is required.
+The variable TRAINYARD_FABRIC_CHECK has the requirements of the pool as JSON: `instanceType`, `gpus` and `efa` (of
+a node) and `gigabits` (the bandwidth of its network in Gbit/s, 0 if unknown). Without it nothing is required.
 
-Exit codes: 0 if EFA was used or is not required, 1 if a node has EFA and NCCL did not use it, 2 for wrong options.
+Exit codes: 0 if nothing is wrong, 1 if the nodes have EFA and it was not used, or lack GPUs, 2 for wrong options. With
+one node, EFA can't be checked.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trainer import contract
-from trainer.contract import CheckExit, TrainerError
+from trainer.contract import CheckExit, Exit, TrainerError
 from trainer.world import World
 
 MIN_BYTES, MAX_BYTES = 8, 1 << 30
@@ -58,9 +59,10 @@ _CHANNEL: Final = re.compile(r"NCCL INFO Channel [^\n]* via (NET|P2P|SHM)\b")
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What the nodes of a pool have: EFA interfaces of a node, and their bandwidth in Gbit/s (0: unknown)."""
+    """What a node of a pool has: GPUs, EFA interfaces, and network bandwidth in Gbit/s (0: unknown)."""
 
     instance_type: str = ""
+    gpus: int = 0
     efa: int = 0
     gigabits: float = 0
 
@@ -72,16 +74,21 @@ class Requirements:
             return cls()
         try:
             document: Any = json.loads(text)
-            values = (document["instanceType"], document["efa"], document["gigabits"])
+            values = tuple(document[key] for key in ("instanceType", "gpus", "efa", "gigabits"))
         except (ValueError, KeyError, TypeError):
-            values = (None, None, None)
-        name, efa, gigabits = values
-        if not isinstance(name, str) or type(efa) is not int or type(gigabits) not in (int, float):
+            values = (None,) * 4
+        name, gpus, efa, gigabits = values
+        if (
+            not isinstance(name, str)
+            or type(gpus) is not int
+            or type(efa) is not int
+            or type(gigabits) not in (int, float)
+        ):
             raise ValueError(
-                f"{contract.FABRIC_CHECK} is {text}; it must be a JSON object with instanceType (a string), efa and "
-                "gigabits (numbers)"
+                f"{contract.FABRIC_CHECK} is {text}; it must be a JSON object with instanceType (a string), gpus, efa "
+                "and gigabits (numbers)"
             )
-        return cls(instance_type=name, efa=efa, gigabits=gigabits)
+        return cls(instance_type=name, gpus=gpus, efa=efa, gigabits=gigabits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +155,7 @@ class Measurement:
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Pair each of `count` members with each other one, in rounds in which nobody is in two pairs (circle method)."""
+    """Pair each of `count` members with each other one, in at most one pair per round (circle method)."""
     members: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     for _ in range(len(members) - 1):
         half = len(members) // 2
@@ -286,7 +293,7 @@ def format_time(seconds: float) -> str:
 def used_transports(
     logs: Sequence[NcclLog], world: World, backend: str
 ) -> tuple[list[Transport], list[Transport]]:
-    """Return the transports between nodes, and within a node, each one once; empty where there is no such way."""
+    """Return the transports between nodes, and within a node, each one once; empty if there are none."""
     if backend != "nccl":
         return (["gloo"] if world.nodes > 1 else []), (["gloo"] if world.local_size > 1 else [])
     between = sorted({log.between_nodes() for log in logs}) if world.nodes > 1 else []
@@ -294,8 +301,16 @@ def used_transports(
     return between, within
 
 
-def verdict(required: Requirements, between: Sequence[Transport], nodes: int) -> tuple[CheckExit, str]:
-    """Return the exit code and the last line about EFA."""
+def check_transport(
+    required: Requirements, between: Sequence[Transport], nodes: int, device: str
+) -> tuple[CheckExit, str]:
+    """Return the exit code and the last line: whether the GPUs and EFA were used."""
+    if required.gpus and device == "cpu":
+        return (
+            CheckExit.UNFIT,
+            f"GPUs: {required.instance_type} has {required.gpus}, but torch finds none, so gloo was measured. "
+            "Check the driver and the device plugin with `make check-nodes`",
+        )
     if not required.efa:
         return CheckExit.FIT, "EFA is not required: the pool has no EFA interfaces"
     if nodes < 2:
@@ -330,18 +345,23 @@ def check(required: Requirements, options: argparse.Namespace, environ: Mapping[
     import torch
     import torch.distributed as dist
 
-    from trainer.distributed import find_device
+    from trainer.consistency import check_equal
+    from trainer.distributed import common_store, find_device
 
     world = World.read(environ)
     device = find_device(environ.get(contract.DEVICE), world.local_rank, world.local_size)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    limit = timedelta(seconds=START_SECONDS)
+    store = common_store(world, limit)
+    # Processes with different backends would wait for each other.
+    check_equal(store, world, "device", {"device": device.type}, Exit.NO_CUDA)
     directory = Path(tempfile.mkdtemp(prefix="fabric-check-"))
     log = directory / "nccl.log"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         # Read when the first communicator is created (github.com/NVIDIA/nccl, src/debug.cc).
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,P2P,SHM", NCCL_DEBUG_FILE=str(log))
-    dist.init_process_group(backend, timeout=timedelta(seconds=START_SECONDS))
+    dist.init_process_group(backend, timeout=limit, store=store, rank=world.rank, world_size=world.size)
     fabric = Fabric(world, device)
     print_line: Callable[[str], None] = _print if world.rank == 0 else _ignore
     try:
@@ -364,7 +384,7 @@ def check(required: Requirements, options: argparse.Namespace, environ: Mapping[
             print_line(line)
         logs = fabric.gather(NcclLog.parse(log.read_text(errors="replace") if log.exists() else ""))
         between, within = used_transports(logs, world, backend)
-        interfaces = max((each.interfaces for each in logs), default=0)
+        interfaces = max((each.interfaces for each in logs if each.between_nodes() == "EFA"), default=0)
         ways = [
             f"{' and '.join(used)} {place}"
             for used, place in ((between, "between nodes"), (within, "within a node"))
@@ -373,7 +393,7 @@ def check(required: Requirements, options: argparse.Namespace, environ: Mapping[
         if interfaces:
             ways.append(f"{interfaces} EFA interfaces")
         print_line(f"transport: {', '.join(ways) or 'none, one process'}")
-        if best is not None:
+        if best is not None and world.size > 1:
             share = (
                 f", {best.bus_bandwidth / expected:.0%} of {expected:g} GB/s ({required.gigabits:g} Gbit/s)"
                 if expected
@@ -382,7 +402,7 @@ def check(required: Requirements, options: argparse.Namespace, environ: Mapping[
             print_line(
                 f"best: {best.bus_bandwidth:.2f} GB/s of bus bandwidth at {format_size(best.size)}{share}"
             )
-        code, line = verdict(required, between, world.nodes)
+        code, line = check_transport(required, between, world.nodes, device.type)
         print_line(line)
         dist.barrier()
     finally:
@@ -425,11 +445,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_options(own)
     try:
         required = Requirements.read(os.environ)
-        if "RANK" in os.environ:
+        # Kubeflow's operators set RANK as well, in each pod.
+        if "LOCAL_RANK" in os.environ:
             return check(required, options, os.environ)
-    except (ValueError, TrainerError) as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return int(CheckExit.CONFIGURATION)
+    except TrainerError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return int(CheckExit.UNFIT)
     from trainer.entrypoint import launch_options, prepare_agent, run_agent
 
     prepare_agent()

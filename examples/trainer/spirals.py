@@ -1,4 +1,4 @@
-"""A model and data of your own under the trainer: tell two interleaved spirals apart."""
+"""Example of a workload of your own: classify points of two interleaved spirals."""
 
 import torch
 import torch.nn.functional as F

@@ -39,7 +39,7 @@ class Workload(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the model, one of MODELS."""
+        """The name of the model: one of MODELS, or that of a user's workload."""
         ...
 
     @property

@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 from trainer.contract import Exit, TrainerError
 from trainer.workloads import Split, Workload
 
-# So many evenly spaced samples of each data set are in the digest.
+# The number of samples of each data set in the digest.
 _DIGEST_SAMPLES = 64
 
 
@@ -81,7 +81,7 @@ class CustomWorkload:
         self.digest = self._hash()
 
     def model(self) -> nn.Module:
-        """Create the model, with its loss, on the CPU. Its weights have names that begin with `network.`."""
+        """Create the model and wrap it with the loss. Its weights have names that begin with `network.`."""
         return _WithLoss(self._model(), self._loss, self._correct)
 
     def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
@@ -91,8 +91,19 @@ class CustomWorkload:
         samples = (
             data.__getitems__(wanted) if hasattr(data, "__getitems__") else [data[each] for each in wanted]
         )
-        inputs, targets = default_collate(samples)
-        return inputs, targets
+        pair = default_collate(samples)
+        if not (
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and all(isinstance(each, Tensor) for each in pair)
+        ):
+            kind = type(samples[0]).__name__
+            raise TrainerError(
+                Exit.DATA,
+                f"workload {self.name}: a sample of {split} is a {kind}; it must be a pair of inputs and target, each "
+                "a tensor, an array or a number",
+            )
+        return pair[0].cpu(), pair[1].cpu()
 
     def describe(self) -> dict[str, Any]:
         """Return digest and sizes of the data."""

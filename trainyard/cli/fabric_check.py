@@ -20,6 +20,10 @@ from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 Object = dict[str, Any]
 
 POLL_SECONDS = 1.0
+# The exit codes of a check that ran to its end (trainer/fabric_check.py).
+_RESULTS = (0, 1)
+_GRACE_SECONDS = 10.0
+_LAST_LINES = 10
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 
 
@@ -52,7 +56,7 @@ def exit_code(pod: Object) -> int | None:
     return None
 
 
-def why_waiting(pods: Sequence[Object], nodes: int, waited: float) -> str:
+def pending_reason(pods: Sequence[Object], nodes: int, waited: float) -> str:
     """Return why the check can't start, "" while it may still start. Pure.
 
     Args:
@@ -71,11 +75,20 @@ def why_waiting(pods: Sequence[Object], nodes: int, waited: float) -> str:
             f"{len(refused)} of {nodes} pods have no free node: {refused[0]}. "
             "Use fewer nodes, or wait until a run has ended"
         )
-    if waited >= PATIENCE_SECONDS:
-        return (
-            f"not all of its {nodes} pods have started after {PATIENCE_SECONDS:.0f} s. See the pods' Events"
-        )
-    return ""
+    if waited < PATIENCE_SECONDS:
+        return ""
+    running = sum(pod["status"].get("phase") == "Running" for pod in pods)
+    if running < nodes:
+        return f"{running} of {nodes} pods run after {waited:.0f} s. Check the Events of the others"
+    return (
+        f"the {nodes} pods are not connected after {waited:.0f} s. Check security groups and NetworkPolicies"
+    )
+
+
+def failed_pod(pods: Sequence[Object]) -> Object | None:
+    """Return a pod other than the first that has failed."""
+    first = first_pod(pods)
+    return next((pod for pod in pods if pod is not first and exit_code(pod) not in (None, 0)), None)
 
 
 class FabricCheck:
@@ -105,7 +118,7 @@ class FabricCheck:
             if nodes > there:
                 raise CheckError(
                     f"NODES={nodes}: pool {pool} has {there} nodes, and the check launches none. "
-                    "warmNodes keeps some, and a run launches some"
+                    "Set warmNodes, or start a run"
                 )
             name = f"{cron['metadata']['name']}-{secrets.token_hex(3)}"
             self._client.request("POST", self._jobs, body=job_for(cron, name, nodes), repeatable=False)
@@ -119,27 +132,35 @@ class FabricCheck:
             raise CheckError(f"pool {pool}: the API server does not respond: {error}") from error
 
     def _follow(self, pool: str, job: str, nodes: int) -> int:
-        began, printed, seen = time.monotonic(), 0, False
+        began, printed, failed_since = time.monotonic(), 0, None
         while True:
             pods = self._client.list_objects(self._pods, {"labelSelector": f"{JOB_LABEL}={job}"})
-            pod = first_pod(pods)
+            pod, failed = first_pod(pods), failed_pod(pods)
+            now = time.monotonic()
             if pod is not None:
-                seen, code = True, exit_code(pod)
+                code = exit_code(pod)
                 text = self._log(pod["metadata"]["name"])
                 # The last line of a running container may be incomplete.
                 lines = text.splitlines() if code is not None else text.split("\n")[:-1]
                 for line in lines[printed:]:
                     self._say(line)
                 printed = max(printed, len(lines))
-                if code is not None:
+                if code in _RESULTS or (code is not None and failed is None):
                     return code
-            elif seen:
-                raise CheckError(
-                    f"pool {pool}: the check ended early, because one of its pods failed or was deleted"
-                )
-            if not printed and (why := why_waiting(pods, nodes, time.monotonic() - began)):
+            # The first pod ends soon after another one that found the same. Otherwise it waits for that one.
+            if failed is not None:
+                failed_since = failed_since or now
+                if pod is None or exit_code(pod) is not None or now - failed_since >= _GRACE_SECONDS:
+                    raise CheckError(self._describe_failure(pool, failed))
+            if not printed and (why := pending_reason(pods, nodes, now - began)):
                 raise CheckError(f"pool {pool}: {why}")
             time.sleep(POLL_SECONDS)
+
+    def _describe_failure(self, pool: str, pod: Object) -> str:
+        for line in self._log(pod["metadata"]["name"]).splitlines()[-_LAST_LINES:]:
+            self._say(line)
+        node = pod["spec"].get("nodeName") or "no node"
+        return f"pool {pool}: pod {pod['metadata']['name']} on {node} failed with exit code {exit_code(pod)}"
 
     def _log(self, pod: str) -> str:
         try:

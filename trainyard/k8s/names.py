@@ -160,7 +160,7 @@ LATEST_FILE: Final = "latest.json"
 
 # Environment of a node check.
 ENV_NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"  # JSON: instanceType, resource, devices, efa, lustre
-ENV_FABRIC_CHECK: Final = "TRAINYARD_FABRIC_CHECK"  # JSON: instanceType, efa, gigabits
+ENV_FABRIC_CHECK: Final = "TRAINYARD_FABRIC_CHECK"  # JSON: instanceType, gpus, efa, gigabits
 ENV_NODE: Final = "TRAINYARD_NODE"  # downward API: spec.nodeName
 
 # Metrics. A PodMonitor names the port by its name; launchers, workers and the controller have the same.

@@ -331,7 +331,7 @@ def _next_step(
         taken = _name_conflict(ctx, wanted)
         reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (choice.reason, choice.message)
         capacity = choice.capacity_wait.to_status() if choice.capacity_wait is not None else None
-        plan = pending(reason, message, conditions, capacity=capacity)
+        plan = pending(reason, message, conditions, POLL_SECONDS if taken else None, capacity=capacity)
         return replace(plan, creations=() if taken else missing_objects(ctx, wanted))
     if taken:
         capacity = ctx.status.raw.get("capacity")
@@ -450,7 +450,7 @@ def _is_left_behind(meta: JsonObject) -> bool:
 def backoff(ctx: ReconcileContext) -> tuple[str, float]:
     """Return the message of the pause after a failed attempt and its remaining seconds; "" and 0 for none.
 
-    The first restart comes at once, and each later one after twice the time.
+    The first restart comes at once, the second after 10 s, and each later one after twice as long, up to 360 s.
     """
     last, restarts = ctx.status.raw.get("lastRestart") or {}, ctx.status.restarts
     at = parse_time(last.get("time"))
@@ -458,7 +458,7 @@ def backoff(ctx: ReconcileContext) -> tuple[str, float]:
         return "", 0.0
     seconds = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(restarts - 2, 10))
     left = min(seconds, at + seconds - ctx.now)
-    return f"{last.get('message')}, {seconds:.0f} s after {last['time']}", left
+    return f"{last.get('message')}; the restart comes {seconds:.0f} s after {last['time']}", left
 
 
 def keep_failed_jobs(ctx: ReconcileContext, jobs: list[AttemptJob]) -> list[AttemptJob]:

@@ -18,7 +18,7 @@ MODULE = ("-m", "trainer.fabric_check")
 def test_two_nodes_are_measured_and_lack_efa(
     start: Start, operator: Callable[[int], list[dict[str, str]]]
 ) -> None:
-    required = json.dumps({"instanceType": "p4d.24xlarge", "efa": 4, "gigabits": 400})
+    required = json.dumps({"instanceType": "p4d.24xlarge", "gpus": 0, "efa": 4, "gigabits": 400})
     nodes = []
     for rank, environ in enumerate(operator(2)):
         own = {"TRAINYARD_FABRIC_CHECK": required, "TRAINYARD_NODE": f"node-{rank}"}

@@ -8,7 +8,7 @@ import pytest
 
 from components.fabric_check import cron_spec, name_of
 from tests.unit.components.pools import pool
-from trainyard.cli.fabric_check import exit_code, first_pod, job_for, why_waiting
+from trainyard.cli.fabric_check import exit_code, failed_pod, first_pod, job_for, pending_reason
 from trainyard.cli.node_checks import BUSY_SECONDS, PATIENCE_SECONDS
 
 pytestmark = pytest.mark.unit
@@ -55,10 +55,17 @@ def test_exit_code_is_none_until_the_container_has_ended() -> None:
         ([pod("0"), pod("1")], BUSY_SECONDS, ""),
         ([pod("0"), pod("1", refused="1 Insufficient nvidia.com/gpu")], BUSY_SECONDS - 1, ""),
         ([pod("0"), pod("1", refused="1 Insufficient nvidia.com/gpu")], BUSY_SECONDS, "1 of 2 pods have no free node"),
-        ([], PATIENCE_SECONDS, "not all of its 2 pods"),
+        ([], PATIENCE_SECONDS, "0 of 2 pods run"),
+        ([pod("0", "Running"), pod("1", "Running")], PATIENCE_SECONDS, "the 2 pods are not connected"),
     ],
 )  # fmt: skip
 def test_waiting_ends_when_nodes_are_busy(pods: list[dict[str, Any]], waited: float, phrase: str) -> None:
-    found = why_waiting(pods, 2, waited)
+    found = pending_reason(pods, 2, waited)
     assert phrase in found
     assert bool(found) == bool(phrase)
+
+
+def test_failed_pod_is_one_beside_the_first() -> None:
+    ended = {"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
+    assert failed_pod([pod("0", **ended), pod("1")]) is None
+    assert failed_pod([pod("0"), pod("1", **ended)]) == pod("1", **ended)

@@ -273,7 +273,7 @@ def test_backoff_message_has_the_time_and_is_written_once() -> None:
     fails(life)
     fails(life)
     last = life.status["lastRestart"]
-    assert life.status["message"] == f"{last['message']}, 10 s after {last['time']}"
+    assert life.status["message"] == f"{last['message']}; the restart comes 10 s after {last['time']}"
     assert last["message"].endswith(" ended with exit code 1; restart 2 of 3")
     assert (life.requeue_after or 0) <= 10
     life.api.now += 5

@@ -87,6 +87,12 @@ def test_custom_workload_without_samples_is_refused() -> None:
     assert caught.value.code == Exit.DATA
 
 
+def test_custom_workload_with_other_samples_is_refused() -> None:
+    with pytest.raises(TrainerError, match="a sample of train is a dict; it must be a pair") as caught:
+        custom([{"x": torch.zeros(1)}])  # type: ignore[list-item]
+    assert caught.value.code == Exit.DATA
+
+
 @pytest.mark.parametrize(
     ("place", "phrase"),
     [

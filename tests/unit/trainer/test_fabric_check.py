@@ -11,19 +11,19 @@ from trainer.fabric_check import (
     Measurement,
     NcclLog,
     Requirements,
+    check_transport,
     describe_pairs,
     main,
     message_sizes,
     rounds,
     slowest,
     used_transports,
-    verdict,
 )
 from trainer.world import World
 
 pytestmark = pytest.mark.unit
 
-P4D = Requirements(instance_type="p4d.24xlarge", efa=4, gigabits=400)
+P4D = Requirements(instance_type="p4d.24xlarge", gpus=8, efa=4, gigabits=400)
 # Lines of NCCL 2.30 and aws-ofi-nccl 1.14, shortened.
 EFA_LOG = """\
 ip-10-0-0-1:81:81 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)
@@ -95,9 +95,15 @@ def test_transports_of_all_processes_are_reported() -> None:
 def test_exit_code_says_whether_efa_was_used(
     required: Requirements, between: list[str], nodes: int, code: CheckExit, phrase: str
 ) -> None:
-    found, line = verdict(required, between, nodes)  # type: ignore[arg-type]
+    found, line = check_transport(required, between, nodes, "cuda")  # type: ignore[arg-type]
     assert found == code
     assert phrase in line
+
+
+def test_gpus_that_torch_does_not_find_are_unfit() -> None:
+    code, line = check_transport(P4D, ["gloo"], 2, "cpu")
+    assert code == CheckExit.UNFIT
+    assert line.startswith("GPUs: p4d.24xlarge has 8, but torch finds none")
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
@@ -133,7 +139,12 @@ def test_slowest_rank_is_slow_with_most_others() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"instanceType": "p5", "efa": 32}', '{"instanceType": "p5", "efa": "32", "gigabits": 1}'],
+    [
+        "{",
+        "[]",
+        '{"instanceType": "p5", "efa": 32}',
+        '{"instanceType": "p5", "gpus": 8, "efa": "32", "gigabits": 1}',
+    ],
 )
 def test_wrong_requirements_are_one_line(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
