@@ -1,5 +1,5 @@
-"""The AWS API of the local cloud: a moto server with what moto lacks.
+"""The AWS API of the local cloud: a moto server, extended with what moto lacks.
 
-`python -m local.aws --home DIR --port P` serves it. One idea per module; what a module changes in moto it changes in
-its `install()`, with the reason beside it. `local.aws.patches.install()` calls them all, once per process.
+`python -m local.aws --home DIR --port P` serves it. Each module has one purpose. Its `install()` makes its changes to
+moto, and comments there give the reasons. `local.aws.patches.install()` calls all of them, once per process.
 """

@@ -10,7 +10,7 @@ from types import FrameType
 
 
 def main() -> None:
-    """Start the server and leave `run/aws.json` for the supervisor; exits 1 with one line on errors."""
+    """Start the server, and write `run/aws.json` for the supervisor. On errors, print one line and exit with 1."""
     parser = argparse.ArgumentParser(
         prog="python -m local.aws", description="The AWS API of the local cloud."
     )

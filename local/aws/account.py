@@ -1,4 +1,4 @@
-"""The one account of the local cloud, and its deployer: an IAM user who may do all."""
+"""The only account of the local cloud, and its deployer: an IAM user with all permissions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEPLOYER = "deployer"
 
 @dataclass(frozen=True)
 class Deployer:
-    """The deployer's access key, as it is written to `run/aws.json`."""
+    """The deployer's access key, as `run/aws.json` contains it."""
 
     access_key_id: str
     secret_access_key: str
@@ -20,7 +20,7 @@ class Deployer:
 
 
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
-    """Set what moto reads from the environment at import. Call before the first import of moto."""
+    """Set the environment variables that moto reads at import. Call it before the first import of moto."""
     environment["MOTO_ACCOUNT_ID"] = ACCOUNT_ID
     # 1299 images that nobody here uses take seconds to load; local.aws.images makes the ones that are asked for.
     environment["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
@@ -32,7 +32,7 @@ def prepare_environment(environment: MutableMapping[str, str]) -> None:
 
 
 def create_deployer() -> Deployer:
-    """Make the user `deployer` with AdministratorAccess and an access key, or return the existing user's first key."""
+    """Create the user `deployer` with AdministratorAccess and an access key, or return its existing key."""
     from moto.iam.models import iam_backends
 
     iam = iam_backends[ACCOUNT_ID][PARTITION]

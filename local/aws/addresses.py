@@ -1,7 +1,7 @@
-"""Private addresses are unique in a subnet, and not given out again as long as others are free.
+"""Private addresses: unique in a subnet, and not reused while others are free.
 
-moto draws the addresses of network interfaces at random, and reuses an instance's address at once: the next node would
-take the name of the one that is still being removed from Kubernetes.
+moto chooses addresses of network interfaces at random, and reuses an instance's address at once. The next node would
+then have the same name as the one that Kubernetes is still removing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from local.aws.errors import ApiError
 
 
 def _take(subnet: Any, instance: Any) -> str:
-    """The next address of a subnet. Raises InsufficientFreeAddressesInSubnet."""
+    """Return the next address of a subnet.
+
+    Raises:
+        InsufficientFreeAddressesInSubnet: All addresses are in use.
+    """
     # AWS keeps the first four addresses and the last one.
     last = int(subnet.cidr.broadcast_address) - 1
     first = int(subnet.cidr.network_address) + 4
@@ -36,7 +40,7 @@ def _take(subnet: Any, instance: Any) -> str:
 
 
 def install() -> None:
-    """Let every private address come from its subnet."""
+    """Allocate every private address from its subnet."""
     Subnet.get_available_subnet_ip = _take
 
     def release(self: Any, ip: str) -> None:

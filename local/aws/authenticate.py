@@ -1,7 +1,7 @@
-"""EKS tokens: Kubernetes' TokenReview answered from IAM and the cluster's access entries.
+"""EKS tokens: the answer to a Kubernetes TokenReview, from IAM and the cluster's access entries.
 
-A token is `k8s-aws-v1.` and a presigned URL of STS GetCallerIdentity that signs the cluster's name as `x-k8s-aws-id`
-(https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster).
+A token is `k8s-aws-v1.` and a presigned URL of STS GetCallerIdentity. The URL signs the cluster's name as
+`x-k8s-aws-id` (https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TOKEN_SECONDS = 900
 
 
 class BadToken(Exception):
-    """Why a token is refused."""
+    """A token is refused; the message is the reason."""
 
 
 def review(cluster_name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a TokenReview (authentication.k8s.io/v1) for a cluster; a refused token is told with its error."""
+    """Answer a TokenReview (authentication.k8s.io/v1) for a cluster. For a refused token, the answer has the error."""
     token = (request.get("spec") or {}).get("token", "")
     try:
         status = {"authenticated": True, "user": _user(cluster_name, token)}
@@ -56,7 +56,11 @@ def _user(cluster_name: str, token: str) -> dict[str, Any]:
 
 
 def caller(cluster_name: str, token: str) -> identity.Identity:
-    """The identity that signed a token for this cluster. Raises BadToken."""
+    """Return the identity that signed a token for this cluster.
+
+    Raises:
+        BadToken: The token is refused.
+    """
     if not token.startswith(PREFIX):
         raise BadToken(f"not an EKS token: it does not begin with {PREFIX}")
     text = token.removeprefix(PREFIX)
@@ -88,7 +92,7 @@ def caller(cluster_name: str, token: str) -> identity.Identity:
 
 
 def _signature(url: str, query: dict[str, str], who: identity.Identity, cluster_name: str) -> str:
-    """The signature that the URL must have, by botocore's own canonical form."""
+    """Return the signature that the URL must have, by botocore's canonical form."""
     _, _, region, service, _ = query["X-Amz-Credential"].split("/")
     bare = url.replace(f"&X-Amz-Signature={query.get('X-Amz-Signature', '')}", "")
     request = AWSRequest("GET", bare, headers={"host": urlsplit(url).netloc, CLUSTER_HEADER: cluster_name})

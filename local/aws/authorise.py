@@ -1,7 +1,7 @@
-"""Role sessions and users are denied what their policies do not grant; unknown keys are refused.
+"""Authorization: sessions and users can do only what their policies allow. Unknown access keys are refused.
 
-moto has an access control of its own, but it ignores conditions, knows one resource per action and answers every
-service in IAM's XML. This one asks `local.aws.permissions` for all that a call needs, and answers in the service's
+moto has its own access control, but it ignores conditions, knows one resource per action and answers every service in
+IAM's XML. This module asks `local.aws.permissions` for all permissions that a call needs, and answers in the service's
 protocol.
 """
 
@@ -42,7 +42,7 @@ COMMON_CODES = (
 
 
 class Refused(Exception):
-    """A call that is not allowed: the service's error code, the message and the HTTP status."""
+    """A call is not allowed. It has the service's error code, the message and the HTTP status."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
         super().__init__(message)
@@ -50,7 +50,11 @@ class Refused(Exception):
 
 
 def caller(service: str, headers: Any, query: dict[str, Any]) -> identity.Identity:
-    """The identity of a signed request. Raises Refused with the service's code."""
+    """Return the identity of a signed request.
+
+    Raises:
+        Refused: The request is not authentic. It has the service's code.
+    """
     key_id = identity.access_key_id(headers, query)
     if key_id is None:
         raise Refused("MissingAuthenticationToken", "The request is not signed.", 403)
@@ -69,7 +73,7 @@ def caller(service: str, headers: Any, query: dict[str, Any]) -> identity.Identi
 
 
 def check(who: identity.Identity, service: str, requests: list[Request]) -> None:
-    """Raise Refused for the first request that the policies of the role or user do not grant."""
+    """Raise Refused for the first permission that the policies of the role or user do not grant."""
     documents = identity.documents(who)
     session = json.loads(who.session_policy) if who.session_policy else None
     for request in requests:
@@ -115,14 +119,14 @@ ONE_AT_A_TIME = {"iam": threading.Lock()}
 
 
 def error_response(response: Any, code: str, message: str, status: int) -> Any:
-    """An error in the protocol of the service that `response` belongs to."""
+    """Return an error in the protocol of the service that `response` belongs to."""
     _, headers, body = response.serialized(ActionResult(ApiError(code, message)))
     headers["status"] = str(status)
     return status, headers, body
 
 
 def install() -> None:
-    """Check every call before moto acts on it."""
+    """Authorize every call before moto runs it."""
     # Codes that every service answers though its model does not list them: moto would warn at each.
     errors.COMMON_ERROR_CODES.extend(COMMON_CODES)
     act = BaseResponse.call_action

@@ -1,8 +1,8 @@
-"""Bucket policies: statements against unencrypted connections don't concern the local cloud.
+"""Bucket policies: statements about unencrypted connections have no effect on the local cloud.
 
-A policy that denies everything under `aws:SecureTransport: false` is good practice. The emulator is reached over
-loopback without TLS, and moto takes a Deny for unconditional whose condition it doesn't know: no object could be
-read or written. A loopback connection counts as secure here.
+It is good practice to deny everything under `aws:SecureTransport: false`. But clients reach the emulator over loopback
+without TLS, and moto treats a Deny with an unknown condition as unconditional: no object could be read or written. A
+loopback connection counts as secure here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from moto.s3.models import FakeBucket
 
 
 def against_plain_connections(statement: dict[str, Any]) -> bool:
-    """True for a statement that holds only where the connection is not encrypted."""
+    """Return whether a statement applies only to unencrypted connections."""
     value = statement.get("Condition", {}).get("Bool", {}).get("aws:SecureTransport")
     return str(value).lower() == "false"
 
 
 def install() -> None:
-    """Judge bucket policies without those statements."""
+    """Evaluate bucket policies without those statements."""
 
     def get_permission(bucket: Any, action: str, resource: str) -> Any:
         if bucket.policy is None:

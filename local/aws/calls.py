@@ -1,7 +1,7 @@
-"""Which actions each role's sessions used and were denied: a policy is to grant no more than it must.
+"""A log of the actions that each role's sessions used and were denied. It shows where a policy grants too much.
 
-Kept in `logs/role-calls.json` of the home, so that it can be read when the emulator has ended: by role the actions
-that its policies named at its last call, and every action that it used or was denied, with how often.
+The log is `logs/role-calls.json` in the home, so it can be read after the emulator has stopped. For each role it has
+the actions that its policies named at its last call, and every action that was used or denied, with its count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITE_SECONDS = 2.0
 
 
 class Calls:
-    """Counts of (role, action, decision); safe for many threads."""
+    """Counts of (role, action, decision). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class Calls:
         self._written = 0.0
 
     def keep_in(self, file: Path | None) -> None:
-        """From now on keep the counts in a file (None: in none), beginning with nothing."""
+        """Start with empty counts, and write them to a file from now on. With None, write no file."""
         with self._lock:
             self._clear()
             self._file = file
@@ -43,7 +43,7 @@ class Calls:
         self._policies.clear()
 
     def add(self, role: str, action: str, granted: bool, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Note one permission that a call of a role's session needed; `documents` are the role's policies."""
+        """Count one permission that a call of a role's session needed. `documents` are the role's policies."""
         key = (role, action, "used" if granted else "denied")
         with self._lock:
             self._policies[role] = actions_of(documents)
@@ -52,7 +52,7 @@ class Calls:
                 self._write()
 
     def by_role(self) -> dict[str, dict[str, Any]]:
-        """`{role: {"granted": [action, ...], "used": {action: count}, "denied": {action: count}}}`."""
+        """Return `{role: {"granted": [action, ...], "used": {action: count}, "denied": {action: count}}}`."""
         with self._lock:
             return self._by_role()
 
@@ -72,7 +72,7 @@ class Calls:
 
 
 def actions_of(documents: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The actions that the documents' statements allow, as they are written there."""
+    """Return the actions that the documents' statements allow, as written there."""
     return tuple(
         sorted(
             {

@@ -1,6 +1,6 @@
-"""Capacity blocks: what is offered, buying one, and launching into one. A block is a reservation from start to end.
+"""Capacity blocks: offerings, purchases, and launches. A block is a reservation with a start and an end.
 
-Blocks of any length up to AWS's longest are offered, in every zone that has the type, from a start as near as the end
+Blocks of any length up to AWS's maximum are offered, in every zone that has the type. The start is as early as the end
 allows.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html, and for fleets
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-capacity-blocks-walkthrough.html
@@ -29,7 +29,7 @@ LONGEST = timedelta(days=182)
 
 
 def _offered(backend: Any) -> dict[str, dict[str, Any]]:
-    """Offerings that were shown, by id."""
+    """Return the offerings of earlier answers, by id."""
     if not hasattr(backend, "trainyard_blocks_offered"):
         backend.trainyard_blocks_offered = {}
     store: dict[str, dict[str, Any]] = backend.trainyard_blocks_offered
@@ -37,7 +37,7 @@ def _offered(backend: Any) -> dict[str, dict[str, Any]]:
 
 
 def describe_capacity_block_offerings(self: Any) -> ActionResult:
-    """DescribeCapacityBlockOfferings: one per zone that has the type."""
+    """Answer DescribeCapacityBlockOfferings: one offering per zone that has the type."""
     backend, name = self.ec2_backend, self._get_param("InstanceType")
     hours, count = int(self._get_param("CapacityDurationHours")), int(self._get_param("InstanceCount", 1))
     if hours > LONGEST.days * 24:
@@ -70,7 +70,7 @@ def describe_capacity_block_offerings(self: Any) -> ActionResult:
 
 
 def purchase_capacity_block(self: Any) -> ActionResult:
-    """PurchaseCapacityBlock: paid at once, so that it is scheduled, and active from its start."""
+    """Answer PurchaseCapacityBlock. It is paid at once: scheduled, and active from its start."""
     self.error_on_dryrun()
     offer = _offered(self.ec2_backend).pop(self._get_param("CapacityBlockOfferingId"), None)
     if offer is None:
@@ -101,10 +101,11 @@ def purchase_capacity_block(self: Any) -> ActionResult:
 
 
 def check_fleet(fleet_type: str | None, capacity: dict[str, Any], on_demand: dict[str, Any]) -> None:
-    """What a fleet that launches into a block may not say, by the walkthrough's considerations.
+    """Check the request of a fleet that launches into a block, by the walkthrough's considerations.
 
     Raises:
-        ApiError: it says so. The walkthrough names no codes; InvalidParameterCombination is EC2's own for this.
+        ApiError: The request is not valid. The walkthrough names no codes; InvalidParameterCombination is EC2's own for
+            this.
     """
     if fleet_type != "instant":
         raise ApiError(
@@ -124,10 +125,10 @@ def check_fleet(fleet_type: str | None, capacity: dict[str, Any], on_demand: dic
 
 
 def check_one(templates: list[dict[str, Any]]) -> None:
-    """Hold the templates of a fleet that launches into a block to one block.
+    """Check that the templates of a fleet that launches into a block name one block.
 
     Raises:
-        ApiError: they name more than one block, which a fleet can't launch into.
+        ApiError: They name more than one block. A fleet can launch into one only.
     """
     targets = [
         (t.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
@@ -143,11 +144,14 @@ def check_one(templates: list[dict[str, Any]]) -> None:
 def launch_error(
     backend: Any, template: dict[str, Any], reservation: dict[str, Any] | None, asked: str
 ) -> tuple[str, str] | None:
-    """Error code and message where a fleet cannot launch by a template, as far as blocks are concerned.
+    """Return the error code and message if a block prevents a fleet's launch by a template.
 
-    `reservation` is the template's target, `asked` the fleet's default capacity type. A fleet calls a block that has
-    not begun, that is full or that has ended a lack of capacity (the walkthrough); RunInstances would say
-    InvalidCapacityReservationState.PendingActivation of the first.
+    A block that has not begun, is full or has ended is a lack of capacity for a fleet (the walkthrough). For a block
+    that has not begun, RunInstances would answer InvalidCapacityReservationState.PendingActivation.
+
+    Args:
+        reservation: The template's target.
+        asked: The fleet's default capacity type.
     """
     market = (template.get("InstanceMarketOptions") or {}).get("MarketType")
     is_block = reservation is not None and reservation["ReservationType"] == BLOCK

@@ -1,4 +1,4 @@
-"""A bell that rings when instances change, for those that wait in `GET /_trainyard/instances`."""
+"""Notifications about changed instances, for callers that wait in `GET /_trainyard/instances`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _changed = threading.Condition()
 
 
 def notify() -> None:
-    """Wake everyone who waits."""
+    """Wake all callers that wait."""
     with _changed:
         _changed.notify_all()
 
 
 def wait(seconds: float) -> None:
-    """Return at the next change, or after so many seconds."""
+    """Return at the next change, or after the given number of seconds."""
     with _changed:
         _changed.wait(seconds)

@@ -1,6 +1,6 @@
-"""Deletions that AWS refuses while something depends on the resource, where moto lets them pass.
+"""Deletions that AWS refuses while something depends on the resource. moto allows them.
 
-Without these a `destroy` in a wrong order would succeed here and hang on AWS.
+Without these checks, a `destroy` in the wrong order would succeed here and hang on AWS.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Writes EC2's answers as XML by botocore's model, many times faster than moto's general serialiser.
+"""A serializer of EC2 answers to XML by botocore's model, many times faster than moto's general one.
 
-For large answers made of plain dictionaries: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html.
+It is for large answers of plain dictionaries:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Writer = Callable[[Any], str]
 
 
 def answer(operation: str, result: dict[str, Any]) -> str:
-    """The body of a successful answer of an EC2 operation; members that the model lacks are left out."""
+    """Return the body of a successful answer of an EC2 operation, without members that the model lacks."""
     model = get_service_model("ec2")
     shape = model.operation_model(operation).output_shape
     namespace = f"http://ec2.amazonaws.com/doc/{model.api_version}/"

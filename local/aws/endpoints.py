@@ -1,7 +1,7 @@
-"""Interface endpoints with network interfaces that hold their subnets and security groups, as on AWS.
+"""Interface endpoints with network interfaces in their subnets and security groups, as on AWS.
 
-moto gives them the default group, forgets them when subnets change, and takes what AWS refuses: two subnets of one
-zone, a private name without the VPC's DNS attributes, a second endpoint of a name.
+moto gives the interfaces the default group, and loses them when subnets change. It also accepts what AWS refuses: two
+subnets of one zone, a private name without the VPC's DNS attributes, a second endpoint with the same name.
 https://docs.aws.amazon.com/vpc/latest/privatelink/create-interface-endpoint.html
 """
 
@@ -17,7 +17,7 @@ from local.aws.errors import ApiError
 
 
 def is_interface(endpoint: Any) -> bool:
-    """Whether the endpoint lies in subnets."""
+    """Return whether the endpoint has interfaces in subnets."""
     return str(endpoint.vpc_endpoint_type or "").lower() == "interface"
 
 
@@ -81,7 +81,7 @@ def _detach(backend: Any, endpoint: Any, subnet_ids: set[str]) -> None:
 
 
 def _move_routes(backend: Any, endpoint: Any, before: set[str]) -> None:
-    """The routes to a gateway endpoint follow its route tables; moto makes them with the endpoint alone."""
+    """Update the routes to a gateway endpoint when its route tables change. moto only creates them with it."""
     prefixes = endpoint.destination_prefix_list_id
     after = set(endpoint.route_table_ids or [])
     if prefixes is None:

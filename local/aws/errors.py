@@ -1,4 +1,4 @@
-"""Errors that our extensions answer, serialised by moto in the protocol of the service that raised them."""
+"""Errors of the extensions. moto serializes them in the protocol of the service that raised them."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ from moto.core.exceptions import ServiceException
 class ApiError(ServiceException):  # type: ignore[misc]
     """An error of an AWS API: `ApiError(code, message)`.
 
-    A class of our own: moto takes a plain ServiceException for one of a service called "core", and then fails itself.
+    It has its own class: moto takes a plain ServiceException for an error of a service called "core", and then fails
+    itself.
     """

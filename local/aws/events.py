@@ -1,7 +1,7 @@
-"""EventBridge: EC2's 'Instance State-change Notification' goes to the queues that the rules target.
+"""EventBridge: delivery of EC2's 'Instance State-change Notification' to the queues that rules target.
 
-moto never sends it. Karpenter drains nodes by it, and a queue whose policy lets EventBridge send nothing stays empty
-here as it does on AWS.
+moto never sends it, and Karpenter drains nodes when it receives it. A queue whose policy does not allow EventBridge to
+send stays empty, as on AWS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def instance_state_changed(instance: Any, state: str) -> None:
-    """Publish that an instance is now pending, running, stopping, stopped, shutting-down or terminated."""
+    """Publish an instance's new state: pending, running, stopping, stopped, shutting-down or terminated."""
     region = instance.ec2_backend.region_name
     arn = f"arn:aws:ec2:{region}:{ACCOUNT_ID}:instance/{instance.id}"
     detail = {"instance-id": instance.id, "state": state}
@@ -29,7 +29,7 @@ def instance_state_changed(instance: Any, state: str) -> None:
 
 
 def publish(region: str, source: str, detail_type: str, resources: list[str], detail: dict[str, Any]) -> None:
-    """Send an event of an AWS service to the targets of every enabled rule of the default bus that matches it."""
+    """Send an event of an AWS service to the targets of all enabled rules of the default bus that match it."""
     event = {
         "version": "0",
         "id": str(uuid.uuid4()),
@@ -60,7 +60,7 @@ def publish(region: str, source: str, detail_type: str, resources: list[str], de
 
 
 def _may_send(target_arn: str, rule_arn: str) -> bool:
-    """Whether a queue exists and its policy lets EventBridge send; targets that are no queue are left to moto."""
+    """Return whether a queue exists and its policy allows EventBridge. Other targets are left to moto."""
     parts = target_arn.split(":")
     if parts[2] != "sqs":
         return True

@@ -1,18 +1,19 @@
-"""The failure plan: which launches lack capacity and which calls fail, as tests and people set it.
+"""The fault plan: which launches lack capacity and which calls fail. Tests and users set it.
 
-`PUT /_trainyard/faults` with `{"faults": [rule, ...]}` replaces the plan, `GET` shows it with a count of what fired:
+`PUT /_trainyard/faults` with `{"faults": [rule, ...]}` replaces the plan. `GET` returns it with the number of times
+that each rule fired. The rules are:
 
-- capacity: `{"code": "InsufficientInstanceCapacity" | "VcpuLimitExceeded" | ..., "instanceType": "g5.*",
-  "zone": "us-west-2b", "capacityType": "on-demand" | "spot" | "reserved", "available": 2, "times": 3}`. Patterns take
-  * and ?; a key left out matches all. `available` is how many such instances may run at once (0 if left out): a fleet
-  that asks for more gets as many as are left, and an error. `times` is how often the rule fires before it is spent (for
-  ever if left out); a fleet that gets less by it is one time.
-- leftovers: `{"code": "NetworkInterfaceLeft", "instanceType": "g5.*", "times": 1}`: the end of such a machine of a
-  cluster leaves a network interface of VPC CNI behind (`local.aws.interfaces`).
+- capacity: `{"code": "InsufficientInstanceCapacity" | "VcpuLimitExceeded" | ..., "instanceType": "g5.*", "zone":
+  "us-west-2b", "capacityType": "on-demand" | "spot" | "reserved", "available": 2, "times": 3}`. Patterns accept * and
+  ?; a missing key matches all. `available` is how many such instances may run at once (0 by default). A fleet that asks
+  for more gets as many as are left, and an error. `times` is how often the rule fires before it is used up (unlimited
+  by default). A fleet that gets less because of the rule counts once.
+- leftovers: `{"code": "NetworkInterfaceLeft", "instanceType": "g5.*", "times": 1}`: when such an instance of a cluster
+  ends, a network interface of VPC CNI is left behind (`local.aws.interfaces`).
 - calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call fails.
 - machines: `{"condition": "AcceleratedHardwareReady", "code": "NvidiaXID79Error", "instanceId": "i-*", "instanceType":
-  "g5.*", "since": 600}`: the node monitoring agent finds this condition false, and did `since` seconds before the rule
-  was put; `code` is its reason.
+  "g5.*", "since": 600}`: the node monitoring agent reports this condition as false, since `since` seconds before the
+  PUT. `code` is its reason.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ KEYS = {
 
 
 class BadPlan(ValueError):
-    """A failure plan that cannot be used; the message names the place and what would be right."""
+    """A fault plan is not valid. The message names the place and the valid values."""
 
 
 @dataclass
 class Fault:
-    """One rule of the plan. `fired` counts how often it made a launch or call fail."""
+    """A rule of the plan. `fired` counts how often it made a launch or call fail."""
 
     code: str
     message: str = ""
@@ -70,7 +71,7 @@ class Fault:
     since: float = 0.0
 
     def matches(self, instance_type: str, zone: str, capacity_type: str) -> bool:
-        """Whether the rule is about such an instance."""
+        """Return whether the rule applies to such an instance."""
         return (
             like(self.instance_type, instance_type)
             and like(self.zone, zone)
@@ -78,12 +79,12 @@ class Fault:
         )
 
     def text(self, instance_type: str, zone: str) -> str:
-        """The message of the error."""
+        """Return the message of the error."""
         template = self.message or DEFAULT_MESSAGES.get(self.code, "Fault of the failure plan: " + self.code)
         return template.format(type=instance_type, zone=zone)
 
     def to_json(self) -> dict[str, Any]:
-        """The rule as it was put, with `fired`."""
+        """Return the rule as it was set, with `fired`."""
         document: dict[str, Any] = {"code": self.code, "times": self.times, "fired": self.fired}
         if self.action is not None:
             return {"action": self.action, "status": self.status, **document}
@@ -101,13 +102,17 @@ class Fault:
 
 @dataclass
 class Plan:
-    """The rules in force; the first that matches decides."""
+    """The current rules. The first that matches applies."""
 
     faults: list[Fault] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def replace(self, document: Any) -> None:
-        """Take a plan as `PUT /_trainyard/faults` sends it. Raises BadPlan and then keeps the old one."""
+        """Replace the plan by one that `PUT /_trainyard/faults` sends.
+
+        Raises:
+            BadPlan: It is not valid. The old plan stays.
+        """
         rules = document.get("faults") if isinstance(document, dict) else None
         if not isinstance(rules, list):
             raise BadPlan('faults: expected {"faults": [rule, ...]}')
@@ -116,14 +121,14 @@ class Plan:
             self.faults = parsed
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as `GET /_trainyard/faults` shows it."""
+        """Return the plan for `GET /_trainyard/faults`."""
         with self.lock:
             return {"faults": [f.to_json() for f in self.faults]}
 
     def launch_room(
         self, instance_type: str, zone: str, capacity_type: str, wanted: int, running: Callable[[Fault], int]
     ) -> tuple[int, Fault | None]:
-        """How many of the `wanted` instances may start, and the rule that keeps the others from it.
+        """Return how many of the `wanted` instances can start, and the rule that prevents the others.
 
         `running` counts the instances that match a rule.
         """
@@ -144,7 +149,7 @@ class Plan:
         return room, keeps
 
     def left_interface(self, instance_type: str, zone: str, capacity_type: str) -> Fault | None:
-        """The rule that makes the end of such a machine leave a network interface."""
+        """Return the rule that makes such an instance leave a network interface behind when it ends."""
         with self.lock:
             for fault in self.faults:
                 spent = fault.times is not None and fault.fired >= fault.times
@@ -160,7 +165,7 @@ class Plan:
     def conditions(
         self, instance_id: str, instance_type: str, zone: str, capacity_type: str
     ) -> dict[str, Fault]:
-        """What is wrong with a machine, by condition; `since` is seconds since the epoch there."""
+        """Return the false conditions of an instance by name. `since` is in seconds since the epoch there."""
         with self.lock:
             return {
                 fault.condition: fault
@@ -171,7 +176,7 @@ class Plan:
             }
 
     def api_fault(self, action: str) -> Fault | None:
-        """The rule that makes a call fail, with its message filled in."""
+        """Return the rule that makes a call fail, with its message filled in."""
         if not self.faults:
             return None
         with self.lock:
@@ -218,5 +223,5 @@ _plan = Plan()
 
 
 def plan() -> Plan:
-    """The plan of this process."""
+    """Return the plan of this process."""
     return _plan

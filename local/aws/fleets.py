@@ -1,7 +1,7 @@
-"""CreateFleet with a market: the cheapest offer first, and failures as the plan of `local.aws.faults` says.
+"""CreateFleet: the cheapest offer first, with the failures of the plan in `local.aws.faults`.
 
-moto always has capacity, and launches nothing into capacity blocks, which it does not know. As on AWS, what cannot be
-launched is told in `Errors`, the call itself succeeds, and a fleet gets as many machines as there are.
+moto always has capacity, and does not know capacity blocks. As on AWS, the call itself succeeds, a fleet gets as many
+instances as there are, and `Errors` lists what could not be launched.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Error = tuple[str, str]
 
 
 def capacity_type(instance: Any) -> str:
-    """Karpenter's word for how an instance is paid: on-demand, spot or reserved."""
+    """Return the capacity type in Karpenter's terms: on-demand, spot or reserved."""
     if getattr(instance, "capacity_reservation_id", None):
         return "reserved"
     return "spot" if instance.lifecycle == "spot" else "on-demand"
 
 
 def running(backend: Any) -> Iterator[Any]:
-    """Instances that take capacity."""
+    """Return the instances that use capacity."""
     return (i for i in backend.all_instances() if i.state in ("pending", "running", "stopping"))
 
 
 def count_running(backend: Any, fault: faults.Fault) -> int:
-    """How many running instances a rule is about."""
+    """Return how many running instances a rule applies to."""
     return sum(
         fault.matches(i.instance_type, i.placement.zone or "", capacity_type(i)) for i in running(backend)
     )
@@ -55,7 +55,7 @@ def _template_data(backend: Any, specification: dict[str, Any]) -> dict[str, Any
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """One override of a fleet's request: where and as what its machines may be launched."""
+    """One override of a fleet's request: the place and type in which its instances may be launched."""
 
     config: dict[str, Any]
     override: dict[str, Any]
@@ -67,11 +67,11 @@ class Offer:
 
     @property
     def kind(self) -> str:
-        """How its machines are paid, in Karpenter's word."""
+        """Its capacity type in Karpenter's terms."""
         return "reserved" if self.reservation_id else self.asked
 
     def error(self, error: Error) -> dict[str, Any]:
-        """This error as the fleet tells it of the offer."""
+        """Return this error as the fleet reports it for the offer."""
         return {
             "LaunchTemplateAndOverrides": {
                 "LaunchTemplateSpecification": self.config["LaunchTemplateSpecification"],
@@ -84,7 +84,7 @@ class Offer:
 
 
 def _offers(backend: Any, config: dict[str, Any], asked: str) -> list[Offer]:
-    """Those of one launch template, the cheapest first, as the strategy `lowest-price` has it."""
+    """Return the offers of one launch template, the cheapest first, as the strategy `lowest-price` orders them."""
     data = _template_data(backend, config["LaunchTemplateSpecification"])
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
     found = []
@@ -107,7 +107,7 @@ def _offers(backend: Any, config: dict[str, Any], asked: str) -> list[Offer]:
 
 
 def _refusal(backend: Any, offer: Offer) -> Error | None:
-    """What keeps even one machine from being launched, but for capacity."""
+    """Return what prevents the launch of any instance, except for capacity."""
     targeted = reservations.reservations(backend).get(offer.reservation_id)
     error = None
     if not offer.reservation_id or targeted:
@@ -120,7 +120,7 @@ def _refusal(backend: Any, offer: Offer) -> Error | None:
 def _room(
     backend: Any, offer: Offer, wanted: int, shares: list[tuple[Offer, int]]
 ) -> tuple[int, Error | None]:
-    """How many of the `wanted` machines this offer can give beside the `shares` of others, and why not all."""
+    """Return how many of the `wanted` instances this offer can give beside the `shares` of others, and why no more."""
     if offer.reservation_id:
         taken = sum(number for other, number in shares if other.reservation_id == offer.reservation_id)
         free = max(0, reservations.room(backend, offer.reservation_id) - taken)
@@ -138,7 +138,7 @@ def _room(
 def _share(
     backend: Any, configs: list[dict[str, Any]], asked: str, wanted: int
 ) -> tuple[list[tuple[Offer, int]], list[dict[str, Any]]]:
-    """Which offers give how many of the `wanted` machines, and the errors of those that can't give what is left."""
+    """Return which offers give how many of the `wanted` instances, and the errors of those that can't give the rest."""
     shares: list[tuple[Offer, int]] = []
     errors: list[dict[str, Any]] = []
     for config in configs:
@@ -158,7 +158,7 @@ _shared: ContextVar[list[int] | None] = ContextVar("shared", default=None)
 
 
 def install() -> None:
-    """Wrap the response of CreateFleet, and what moto launches by it."""
+    """Wrap the response of CreateFleet, and the launches that moto makes for it."""
     create, counts = Fleets.create_fleet, Fleet.get_launch_spec_counts
 
     def get_launch_spec_counts(self: Any, weight_to_add: float) -> Any:

@@ -1,6 +1,6 @@
-"""Flow logs: the role must let the service take it, and what it may not write shows as a failed delivery.
+"""Flow logs: the service must be able to assume the role, and missing permissions show as a failed delivery.
 
-moto takes any role, and calls every delivery to a log group that is named by its ARN failed.
+moto accepts any role, and marks every delivery to a log group that is named by its ARN as failed.
 https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html
 """
 
@@ -19,7 +19,11 @@ ON_STREAMS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEve
 
 
 def check_role(backend: Any, arn: str | None) -> Any:
-    """The role; raises InvalidParameter unless flow logs of this account and region can take it."""
+    """Return the role.
+
+    Raises:
+        InvalidParameter: Flow logs of this account and region can't assume it.
+    """
     role = role_for(arn)
     source = f"arn:aws:ec2:{backend.region_name}:{backend.account_id}:vpc-flow-log/fl-0123456789abcdef0"
     context = {"aws:sourceaccount": (str(backend.account_id),), "aws:sourcearn": (source,)}
@@ -29,7 +33,7 @@ def check_role(backend: Any, arn: str | None) -> Any:
 
 
 def delivers(backend: Any, role: Any, group_arn: str) -> bool:
-    """Whether the log group exists and the role may find it and write to it."""
+    """Return whether the log group exists and the role may find it and write to it."""
     arn = group_arn.removesuffix(":*")
     head, _, name = arn.partition(":log-group:")
     if name not in logs_backends[backend.account_id][backend.region_name].groups:

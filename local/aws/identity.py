@@ -1,4 +1,4 @@
-"""Who calls: from the access key of a request to an IAM user or a role's session."""
+"""The identity of a caller: from the access key of a request to an IAM user or a role's session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from local.aws.account import ACCOUNT_ID, PARTITION
 
 @dataclass(frozen=True)
 class Identity:
-    """`arn` is what GetCallerIdentity says; `role` is moto's role for a session, `user` its user otherwise."""
+    """A caller. `arn` is that of GetCallerIdentity; `role` is moto's role of a session, or `user` is moto's user."""
 
     arn: str
     user_id: str
@@ -28,7 +28,7 @@ class Identity:
 
     @property
     def principal_arn(self) -> str:
-        """The user's ARN, or the role's for a session: what an EKS access entry names."""
+        """The user's ARN, or the role's for a session, as an EKS access entry names it."""
         return str(self.role.arn) if self.role is not None else self.arn
 
 
@@ -37,11 +37,11 @@ calling: ContextVar[Identity | None] = ContextVar("calling", default=None)
 
 
 class UnknownKey(Exception):
-    """The access key belongs to nobody, or its session has ended."""
+    """The access key does not exist, or its session has expired."""
 
 
 def access_key_id(headers: Any, query: dict[str, Any]) -> str | None:
-    """The access key that signed a request, by its Authorization header or presigned query; None if unsigned."""
+    """Return the access key that signed a request, from the Authorization header or query; None if unsigned."""
     authorization = headers.get("Authorization", "")
     if "Credential=" in authorization:
         return str(authorization.split("Credential=", 1)[1].split("/", 1)[0])
@@ -53,7 +53,11 @@ def access_key_id(headers: Any, query: dict[str, Any]) -> str | None:
 
 
 def find(key_id: str) -> Identity:
-    """The identity behind an access key. Raises UnknownKey."""
+    """Return the identity of an access key.
+
+    Raises:
+        UnknownKey: The key does not exist, or its session has expired.
+    """
     iam = iam_backends[ACCOUNT_ID][PARTITION]
     key = iam.access_keys.get(key_id)
     if key is not None and key.user_name is not None and key.status == "Active":

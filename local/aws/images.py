@@ -1,6 +1,6 @@
-"""Machine images for EKS nodes: SSM's public parameters, and the images they name, made when first asked for.
+"""AMIs for EKS nodes: SSM's public parameters and their images, which are created at first use.
 
-Names as in https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html, for Amazon Linux 2023.
+Names are those of https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html, for Amazon Linux 2023.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _PATH = re.compile(
 
 
 def image_name(version: str, architecture: str, variant: str, release: str = RECOMMENDED) -> str:
-    """Name of an EKS image, such as amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260724."""
+    """Return the name of an EKS image, such as amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260724."""
     return f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-{release}"
 
 
 def image(region: str, account: str, name: str) -> str:
-    """Id of the image with this name in a region; makes the image where it is not there yet."""
+    """Return the id of the image with this name in a region. Create the image if it does not exist."""
     image_id = "ami-" + hashlib.sha256(f"{region}/{name}".encode()).hexdigest()[:17]
     backend = ec2_backends[account][region]
     if image_id not in backend.amis:
@@ -78,9 +78,9 @@ def image(region: str, account: str, name: str) -> str:
 
 
 def is_published(version: str, release: str, today: date) -> bool:
-    """Whether a release (`v20260724`) has images for a Kubernetes version.
+    """Return whether a release (`v20260724`) has images for a Kubernetes version.
 
-    One between the newest that is known here and today is taken for published: the list ages, and stack files do not
+    A release between the newest in the list and today counts as published: the list gets old, and stack files do not
     wait for it.
     """
     first = FIRST_RELEASE.get(version)
@@ -90,7 +90,7 @@ def is_published(version: str, release: str, today: date) -> bool:
 
 
 def parameter_value(region: str, account: str, path: str) -> str | None:
-    """Value of a public parameter about EKS images, or None where EKS has none of this name."""
+    """Return the value of a public parameter about EKS images; None if EKS has none of this name."""
     found = _PATH.fullmatch(path)
     if found is None:
         return None
@@ -110,7 +110,7 @@ def parameter_value(region: str, account: str, path: str) -> str | None:
 
 
 def install() -> None:
-    """Serve the parameters from moto's SSM: a name under /aws cannot be put from outside."""
+    """Serve the parameters from moto's SSM. Clients can't put a name under /aws."""
     check = ParameterDict._check_loading_status
 
     def load(self: Any, key: str) -> None:

@@ -1,7 +1,7 @@
-"""ListInstanceProfiles by path: moto answers with all of them.
+"""ListInstanceProfiles by path: moto returns all of them.
 
-Karpenter finds the profiles of a node class by their path; with all of the account in the answer, one cluster's
-Karpenter tries to delete another's and never gets done with its own.
+Karpenter finds the instance profiles of a node class by their path. With all profiles of the account, one cluster's
+Karpenter tries to delete those of another, and never finishes with its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from moto.iam.responses import IamResponse
 
 
 def install() -> None:
-    """Answer with the profiles under `PathPrefix` alone
-    (https://docs.aws.amazon.com/IAM/latest/APIReference/API_ListInstanceProfiles.html)."""
+    """Return only the profiles under `PathPrefix`.
+
+    https://docs.aws.amazon.com/IAM/latest/APIReference/API_ListInstanceProfiles.html
+    """
 
     def list_instance_profiles(self: Any) -> ActionResult:
         prefix = self._get_param("PathPrefix") or "/"

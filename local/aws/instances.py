@@ -1,4 +1,4 @@
-"""`GET /_trainyard/instances`: the EC2 instances of a cluster with what a machine of their type has."""
+"""`GET /_trainyard/instances`: the EC2 instances of a cluster, with the resources of their type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN_STATES = ("pending", "running", "stopping", "shutting-down")
 
 
 def listing(cluster_name: str) -> list[dict[str, Any]]:
-    """Running instances of a cluster, oldest first: Karpenter's by their tags, and those of the node groups."""
+    """Return a cluster's running instances, oldest first: Karpenter's by their tags, and those of node groups."""
     found = []
     cluster = store.by_name(cluster_name)
     for backend in list(ec2_backends[ACCOUNT_ID].values()):
@@ -39,7 +39,7 @@ def listing(cluster_name: str) -> list[dict[str, Any]]:
 
 
 def wait(cluster_name: str, after: str | None, seconds: float) -> tuple[str, list[dict[str, Any]]]:
-    """The listing and its tag, as soon as the tag differs from `after`, at the latest after so many seconds."""
+    """Return the listing and its tag when the tag differs from `after`, or after the given number of seconds."""
     end = time.monotonic() + min(seconds, LONGEST_WAIT_SECONDS)
     while True:
         items = listing(cluster_name)
@@ -97,7 +97,7 @@ def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> d
 
 
 def _conditions(instance: Any, cluster: Cluster | None, accelerated: bool) -> list[dict[str, Any]]:
-    """What EKS's node monitoring agent says of a machine: nothing where the cluster lacks the add-on."""
+    """Return what EKS's node monitoring agent reports of an instance: nothing if the cluster lacks the add-on."""
     if cluster is None or AGENT not in cluster.addons:
         return []
     zone = instance.placement.zone or ""
@@ -120,13 +120,13 @@ def _conditions(instance: Any, cluster: Cluster | None, accelerated: bool) -> li
 
 
 def _addons(cluster: Cluster | None) -> dict[str, str]:
-    """The cluster's add-ons by name, each with the role of its service account ("" where it has none)."""
+    """Return the cluster's add-ons by name, each with the role of its service account ("" without one)."""
     documents = cluster.addons if cluster else {}
     return {name: document.get("serviceAccountRoleArn") or "" for name, document in sorted(documents.items())}
 
 
 def _volume_tags(cluster: Cluster | None) -> dict[str, str]:
-    """What the EBS CSI driver was told to add to its volumes' tags."""
+    """Return the tags that the EBS CSI driver adds to its volumes."""
     document = (cluster.addons if cluster else {}).get("aws-ebs-csi-driver") or {}
     values = json.loads(document.get("configurationValues") or "{}")
     tags: dict[str, str] = (values.get("controller") or {}).get("extraVolumeTags") or {}
@@ -146,7 +146,7 @@ def _node_group(instance: Any, cluster: Cluster | None) -> dict[str, Any] | None
 
 
 def _role(instance: Any) -> str | None:
-    """ARN of the role that the machine has: of its instance profile, or of its node group."""
+    """Return the ARN of the instance's role: that of its instance profile, or of its node group."""
     if getattr(instance, "node_role", None):
         return str(instance.node_role)
     arn = (instance.iam_instance_profile or {}).get("Arn")
@@ -157,7 +157,7 @@ def _role(instance: Any) -> str | None:
 
 
 def _join_error(role: str | None, cluster: Cluster | None) -> str | None:
-    """Why EKS would not let the machine's kubelet in; None where it would."""
+    """Return why EKS refuses the instance's kubelet; None if it accepts it."""
     if cluster is None:
         return None
     if role is None:

@@ -1,7 +1,7 @@
-"""Network interfaces: one in use can't be deleted, and VPC CNI can be made to leave one behind.
+"""Network interfaces: one in use can't be deleted, and a rule can make VPC CNI leave one behind.
 
-The failure plan's rule `{"code": "NetworkInterfaceLeft", "instanceType": ..., "zone": ..., "times": n}` makes the end
-of a cluster's machine leave an `available` interface in its subnet and groups, tagged as the CNI tags its own
+With the rule `{"code": "NetworkInterfaceLeft", "instanceType": ..., "zone": ..., "times": n}` in the fault plan, an
+instance of a cluster that ends leaves an `available` interface in its subnet and groups. Its tags are those of the CNI
 (aws/amazon-vpc-cni-k8s, pkg/awsutils/awsutils.go).
 """
 
@@ -22,18 +22,18 @@ CLUSTER_TAGS = ("eks:eks-cluster-name", "eks:cluster-name")
 
 
 def in_use(interface: Any) -> bool:
-    """Whether something has the interface: a machine, or the service that made it."""
+    """Return whether an instance, or the service that created it, uses the interface."""
     return interface.status == "in-use" or interface.instance is not None or bool(interface.attachment_id)
 
 
 def cluster_of(instance: Any) -> str | None:
-    """The cluster that a machine is of, by its tags."""
+    """Return the cluster that an instance belongs to, by its tags."""
     tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
     return next((tags[key] for key in CLUSTER_TAGS if key in tags), None)
 
 
 def leave_behind(instance: Any, cluster: str, subnet_id: str, group_ids: list[str]) -> Any:
-    """An interface as the CNI makes it for a machine, that no machine has."""
+    """Create an interface as the CNI does for an instance, without attaching it."""
     return instance.ec2_backend.create_network_interface(
         subnet_id,
         None,

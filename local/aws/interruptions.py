@@ -1,7 +1,7 @@
-"""`POST /_trainyard/interruptions`: EC2 takes a spot instance back, as it does on AWS when it needs the capacity.
+"""`POST /_trainyard/interruptions`: EC2 interrupts a spot instance, as on AWS when it needs the capacity.
 
-`{"instanceId": "i-...", "seconds": 120}`: the warning goes to EventBridge at once, and the instance ends so many
-seconds later unless somebody ended it before; 120, which EC2 gives, if left out
+`{"instanceId": "i-...", "seconds": 120}`: the warning goes to EventBridge at once, and the instance ends after that
+many seconds if it is still running. The default is 120, as on EC2
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html).
 """
 
@@ -20,7 +20,11 @@ NOTICE_SECONDS = 120.0
 
 
 def begin(asked: dict[str, Any]) -> dict[str, Any]:
-    """Warn of an instance's end, and end it in time. Raises ValueError for anything but a running spot instance."""
+    """Send the warning of an instance's end, and end it after the time of the request.
+
+    Raises:
+        ValueError: It is not a running spot instance.
+    """
     seconds = asked.get("seconds", NOTICE_SECONDS)
     if (
         isinstance(seconds, bool)

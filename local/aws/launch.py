@@ -1,6 +1,6 @@
-"""What an instance takes from its launch template and its fleet, where moto leaves it out.
+"""Properties that an instance gets from its launch template and its fleet, which moto leaves out.
 
-Without the template's security groups Karpenter calls every node drifted and replaces it within seconds.
+Without the template's security groups, Karpenter treats every node as drifted and replaces it within seconds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ CAPACITY_BLOCK = "capacity-block"
 
 
 def template_groups(data: dict[str, Any]) -> list[str]:
-    """Security groups of a launch template: of the template itself, or of its first network interface."""
+    """Return the security groups of a launch template: its own, or those of its first network interface."""
     cards = data.get("NetworkInterfaces") or [{}]
     return list(data.get("SecurityGroupIds") or cards[0].get("Groups") or [])
 
 
 def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
-    """Give an instance what its launch template says and DescribeInstances shows."""
+    """Set on an instance what its launch template contains and DescribeInstances shows."""
     profile = data.get("IamInstanceProfile") or {}
     if profile and instance.id not in instance.ec2_backend.iam_instance_profile_associations:
         # AWS refuses the launch when the profile is absent; moto raises, the fleet reports it.
@@ -147,7 +147,7 @@ def install() -> None:
 
 
 def _caller() -> str | None:
-    """The role whose session makes this call; None for a user."""
+    """Return the role whose session makes this call; None for a user."""
     who = identity.calling.get()
     return None if who is None or who.role is None else who.principal_arn
 
@@ -187,7 +187,7 @@ def _close_spot_request(instance: Any) -> None:
 
 
 def _same_state(instance: Any) -> Any:
-    """Terminating twice is allowed and changes nothing (moto would delete the interfaces again and fail)."""
+    """Allow a second termination, which changes nothing. moto would delete the interfaces again and fail."""
     import copy
 
     return copy.copy(instance._state)

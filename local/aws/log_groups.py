@@ -1,7 +1,7 @@
-"""Log groups: CloudWatch Logs must be allowed to use their keys, and those of control planes come back, as on AWS.
+"""Log groups: CloudWatch Logs needs permission to use their keys, and control planes write late entries.
 
-moto looks at no key (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html). EKS delivers
-entries for minutes after they were written, and makes the group for them where there is none
+moto checks no key (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html). EKS delivers
+entries for minutes after they were written, and creates the log group if it does not exist
 (https://github.com/terraform-aws-modules/terraform-aws-eks/issues/2763 has such a call of EKS's own role).
 """
 
@@ -23,7 +23,7 @@ NEEDED = ("kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey", "kms:ReEncryptFro
 
 
 def check_key(backend: Any, log_group: str, key_arn: str) -> None:
-    """Raise AccessDeniedException unless the key is there, is enabled and lets the service use it for this group."""
+    """Raise AccessDeniedException unless the key exists, is enabled and allows the service to use it for this group."""
     arn = f"arn:aws:logs:{backend.region_name}:{backend.account_id}:log-group:{log_group}"
     keys = kms_backends[backend.account_id][backend.region_name].keys
     key = next((each for each in keys.values() if each.arn == key_arn), None)
@@ -41,9 +41,9 @@ def check_key(backend: Any, log_group: str, key_arn: str) -> None:
 
 
 def deliver_late(region: str, cluster: str) -> None:
-    """Entries that a control plane wrote before its end come once more: now, or as soon as its group was deleted.
+    """Deliver the entries that a control plane wrote before its end again: now, or when its group is deleted.
 
-    Not after a time: whoever deletes the group is to meet them, however fast he is.
+    There is no delay: even a fast client that deletes the group must meet these entries.
     """
     backend: Any = logs_backends[ACCOUNT_ID][region]
     name = f"/aws/eks/{cluster}/cluster"
@@ -54,13 +54,13 @@ def deliver_late(region: str, cluster: str) -> None:
 
 
 def _late(backend: Any) -> set[str]:
-    """Names of groups for which entries are still to come; they end with the account that they belong to."""
+    """Return the names of groups that still get entries. They are lost with their account."""
     names: set[str] = backend.__dict__.setdefault("late_groups", set())
     return names
 
 
 def install() -> None:
-    """Check keys, let late entries make a group anew, and add the two calls that moto lacks."""
+    """Check keys, let late entries create a group again, and add the two calls that moto lacks."""
     create, delete = LogsBackend.create_log_group, LogsBackend.delete_log_group
 
     def create_log_group(self: Any, log_group_name: str, tags: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Every change of moto, installed once per process and in this order: later ones wrap earlier ones."""
+"""All changes of moto, installed once per process and in this order: later ones wrap earlier ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _installed = False
 
 
 def install() -> None:
-    """Install what is not installed yet."""
+    """Install the changes that are not installed yet."""
     global _installed
     with _lock:
         if _installed:

@@ -1,7 +1,7 @@
-"""What a call needs to be allowed: its actions, their resources and the condition keys that can be told from it.
+"""The permissions that a call needs: actions, their resources, and the condition keys that the request has.
 
 From the Service Authorization Reference (https://docs.aws.amazon.com/service-authorization/latest/reference/). EC2's
-launch calls need several permissions at once, each with its own resource and tags; all must be granted.
+launch calls need several permissions at once, each with its own resource and tags. All must be granted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IAM_PREFIXES = {
 
 
 def needed(response: Any, service: str, action: str) -> list[Request]:
-    """Every permission that a call needs; `response` is moto's, with the request's parameters parsed."""
+    """Return every permission that a call needs. `response` is moto's, with the parsed parameters of the request."""
     base: Context = {"aws:requestedregion": (response.region,)}
     if service == "ec2":
         handler = EC2.get(action)
@@ -51,7 +51,10 @@ def needed(response: Any, service: str, action: str) -> list[Request]:
 
 
 def s3(response: Any, action: str, bucket: str | None, key: str | None) -> list[Request]:
-    """S3's actions are not its operations: HeadObject needs s3:GetObject, listing needs s3:ListBucket, and so on."""
+    """Return the permissions of an S3 operation. Their names differ.
+
+    HeadObject needs s3:GetObject, listing needs s3:ListBucket, and so on.
+    """
     names = {"HeadBucket": "ListBucket", "GetLifecycleConfiguration": "GetLifecycleConfiguration"}
     context: Context = {"aws:requestedregion": (response.region,)}
     if bucket is None:
@@ -100,7 +103,7 @@ def _resource_tags(tags: Tags, service: str) -> Context:
 
 
 def _existing(response: Any, action: str, kind: str, name: str) -> Request:
-    """A permission on an existing EC2 resource, with its tags."""
+    """Return a permission on an existing EC2 resource, with its tags."""
     tags = ec2_backends[ACCOUNT_ID][response.region].tags.get(name, {})
     return Request(action, _arn(response, kind, name), _resource_tags(dict(tags), "ec2"))
 
@@ -116,7 +119,7 @@ def _tagging(response: Any, tags: dict[str, Tags], create_action: str) -> list[R
 
 
 def _template(response: Any, specification: Any) -> tuple[str, dict[str, Any]]:
-    """Id and data of the launch template that a call names; empty where it names none that exists."""
+    """Return the id and data of the launch template that a call names; empty if it names no existing one."""
     if not specification:
         return "", {}
     backend = ec2_backends[ACCOUNT_ID][response.region]
@@ -131,7 +134,7 @@ def _template(response: Any, specification: Any) -> tuple[str, dict[str, Any]]:
 def _launch(
     response: Any, data: dict[str, Any], overrides: list[Any], tags: dict[str, Tags]
 ) -> list[Request]:
-    """What RunInstances needs on what it makes and on what it uses."""
+    """Return the permissions that RunInstances needs on what it creates and what it uses."""
     made = [
         Request("ec2:RunInstances", _arn(response, kind), _request_tags(tags.get(kind, {})))
         for kind in ("instance", "volume", "network-interface")
@@ -165,7 +168,7 @@ def _launch(
 
 
 def _pass_profile(data: dict[str, Any]) -> list[Request]:
-    """An instance profile passes its role to EC2."""
+    """Return the permission to pass the role of an instance profile to EC2."""
     profile = data.get("IamInstanceProfile") or {}
     name = profile.get("Name") or str(profile.get("Arn", "")).rsplit("/", 1)[-1]
     found = next(
@@ -241,7 +244,7 @@ def _create_volume(response: Any) -> list[Request]:
 
 
 def _on_volume(action: str) -> Callable[[Any], list[Request]]:
-    """A call on an existing volume, and on the instance where it names one."""
+    """Return the permissions of a call on an existing volume, and on the instance if the call names one."""
 
     def handler(response: Any) -> list[Request]:
         names = (("volume", "VolumeId"), ("instance", "InstanceId"))

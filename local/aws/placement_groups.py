@@ -1,4 +1,4 @@
-"""Placement groups, which moto does not have: create, describe, tag and delete, and what a launch into one may meet.
+"""Placement groups, which moto lacks: create, describe, tag and delete, and errors of launches into one.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-groups.html
 """
@@ -32,7 +32,7 @@ FILTERS = {
 
 
 def groups(backend: Any) -> dict[str, dict[str, Any]]:
-    """The groups of a region by name."""
+    """Return the groups of a region by name."""
     if not hasattr(backend, "trainyard_placement_groups"):
         backend.trainyard_placement_groups = {}
     store: dict[str, dict[str, Any]] = backend.trainyard_placement_groups
@@ -40,9 +40,10 @@ def groups(backend: Any) -> dict[str, dict[str, Any]]:
 
 
 def of_launch(backend: Any, data: dict[str, Any]) -> dict[str, Any] | None:
-    """The group that a launch template's data names by id or name, None where it names none.
+    """Return the group that a launch template's data names by id or name; None if it names none.
 
-    Raises ApiError for one that does not exist.
+    Raises:
+        ApiError: The group does not exist.
     """
     placement = data.get("Placement") or {}
     name, group_id = placement.get("GroupName"), placement.get("GroupId")
@@ -57,10 +58,10 @@ def of_launch(backend: Any, data: dict[str, Any]) -> dict[str, Any] | None:
 def launch_error(
     backend: Any, data: dict[str, Any], reservation: dict[str, Any] | None
 ) -> tuple[str, str] | None:
-    """Error code and message where a launch into a group can't be served, None where it can.
+    """Return the error code and message if a launch into a group can't be served; None if it can.
 
-    A reservation's machines stand where the reservation is. Another cluster group than its own can't be filled with
-    them (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html).
+    The instances of a reservation are in the place of the reservation, so they can't launch into another cluster
+    placement group (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html).
     """
     try:
         group = of_launch(backend, data)
@@ -95,7 +96,7 @@ def _asked_tags(response: Any) -> dict[str, str]:
 
 
 def create_placement_group(self: Any) -> ActionResult:
-    """CreatePlacementGroup: available at once."""
+    """Answer CreatePlacementGroup: available at once."""
     self.error_on_dryrun()
     store, name = groups(self.ec2_backend), self._get_param("GroupName")
     if name in store:
@@ -125,7 +126,7 @@ def create_placement_group(self: Any) -> ActionResult:
 
 
 def describe_placement_groups(self: Any) -> ActionResult:
-    """DescribePlacementGroups, by name, id and filter."""
+    """Answer DescribePlacementGroups, by name, id and filter."""
     backend = self.ec2_backend
     names, ids = self._get_param("GroupNames", []), self._get_param("GroupIds", [])
     store, known_ids = groups(backend), {group["GroupId"] for group in groups(backend).values()}
@@ -158,7 +159,7 @@ def _matches(group: dict[str, Any], tags: dict[str, str], filters: dict[str, lis
 
 
 def delete_placement_group(self: Any) -> ActionResult:
-    """DeletePlacementGroup; refused while an instance is in it."""
+    """Answer DeletePlacementGroup. It is refused while an instance is in the group."""
     self.error_on_dryrun()
     store, name = groups(self.ec2_backend), self._get_param("GroupName")
     if name not in store:

@@ -1,8 +1,10 @@
-"""Evaluation of IAM policy documents: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
+"""Evaluation of IAM policy documents.
 
-Pure: documents and a request in, a decision out. Evaluated condition operators: String* and Arn* (with `ForAllValues:`,
-`ForAnyValue:` and `IfExists`), Bool, Null and Numeric comparisons. Evaluated condition keys are those in
-`DERIVED_KEYS`; a statement with another key neither allows nor denies, and the decision names the key.
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
+
+It is pure: it takes documents and a request, and returns a decision. Evaluated condition operators: String* and Arn*
+(with `ForAllValues:`, `ForAnyValue:` and `IfExists`), Bool, Null and Numeric comparisons. Evaluated condition keys:
+those in `DERIVED_KEYS`. A statement with another key neither allows nor denies, and the decision names the key.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ DERIVED_KEYS = (
 
 @dataclass(frozen=True)
 class Request:
-    """One question to the policies.
+    """A request to evaluate.
 
-    `resource` is an ARN, "*" for an action without resource-level permissions, or None where the resource cannot be
-    told from the request: then any `Resource` element matches. `context` has lower-case keys.
+    Attributes:
+        resource: An ARN, "*" for an action without resource-level permissions, or None if the request does not show the
+            resource. With None, every `Resource` element matches.
+        context: Condition keys in lower case, with their values.
     """
 
     action: str
@@ -51,7 +55,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Decision:
-    """`explicit` is true where a Deny statement decided; `unknown_keys` are condition keys that were not evaluated."""
+    """The result of an evaluation.
+
+    `explicit` is true if a Deny statement decided. `unknown_keys` are condition keys that were not evaluated.
+    """
 
     allowed: bool
     explicit: bool = False
@@ -59,7 +66,7 @@ class Decision:
 
 
 def as_list(value: Any) -> list[Any]:
-    """IAM writes lists of one element without brackets."""
+    """Return an element of a policy as a list. IAM writes lists of one element without brackets."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
@@ -72,7 +79,7 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 
 def like(pattern: str, value: str) -> bool:
-    """Match with the wildcards * and ? of IAM."""
+    """Return whether a text matches a pattern with the wildcards * and ? of IAM."""
     return _glob(pattern).fullmatch(value) is not None
 
 
@@ -93,7 +100,7 @@ def evaluate(documents: Iterable[Mapping[str, Any]], request: Request) -> Decisi
 def statement_applies(
     statement: Mapping[str, Any], request: Request, unknown: set[str] | None = None
 ) -> bool:
-    """Whether action, resource and conditions of a statement match; keys that cannot be told go to `unknown`."""
+    """Return whether a statement's action, resource and conditions match. Add unknown keys to `unknown`."""
     action = request.action.lower()
     if "NotAction" in statement:
         if any(like(str(p).lower(), action) for p in as_list(statement["NotAction"])):
@@ -115,7 +122,7 @@ def statement_applies(
 def conditions_hold(
     conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, tuple[str, ...]], unknown: set[str]
 ) -> bool:
-    """Whether every operator and every key of a Condition element holds."""
+    """Return whether every operator and every key of a Condition element holds."""
     for operator, keys in conditions.items():
         for key, expected in keys.items():
             name = key.lower()

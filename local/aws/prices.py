@@ -1,7 +1,7 @@
-"""The Price List API's GetProducts and EC2's spot prices, which Karpenter asks for.
+"""The Price List API's GetProducts and EC2's spot prices, which Karpenter reads.
 
-The figures are estimates from what an instance type has (vCPUs, memory, accelerators): they order types as their real
-prices do, near enough for choices, and are nobody's bill.
+The prices are estimates from the resources of an instance type (vCPUs, memory, accelerators). They order types as the
+real prices do, which is enough for choices. They are not a bill.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TARGET = "AWSPriceListService.GetProducts"
 
 @functools.cache
 def hourly(instance_type: str) -> float:
-    """Estimated on-demand price in USD per hour; infinite for a type that does not exist."""
+    """Return the estimated on-demand price in USD per hour; infinite for a type that does not exist."""
     facts = INSTANCE_TYPES.get(instance_type)
     if facts is None:
         return float("inf")
@@ -41,7 +41,7 @@ def hourly(instance_type: str) -> float:
 
 
 def accelerators(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """GPUs, Neuron devices and inference chips of a type."""
+    """Return the GPUs, Neuron devices and inference chips of a type."""
     devices: list[dict[str, Any]] = []
     for info, key in (("GpuInfo", "Gpus"), ("NeuronInfo", "NeuronDevices")):
         devices += facts.get(info, {}).get(key, [])
@@ -77,9 +77,12 @@ def _products(region: str, family: str) -> tuple[str, ...]:
 
 
 def get_products(body: dict[str, Any], default_region: str) -> dict[str, Any]:
-    """Answer GetProducts: filters regionCode, productFamily and instanceType count, all others are taken as given.
+    """Answer GetProducts. Only the filters regionCode, productFamily and instanceType have an effect.
 
-    `body` is the request's JSON; the answer has at most 100 entries a page. Raises ValueError for another service.
+    `body` is the request's JSON. The answer has at most 100 entries a page.
+
+    Raises:
+        ValueError: The request is for another service.
     """
     if body.get("ServiceCode") != "AmazonEC2":
         raise ValueError(f"ServiceCode: only AmazonEC2 is priced here, got {body.get('ServiceCode')!r}")
@@ -99,7 +102,7 @@ def get_products(body: dict[str, Any], default_region: str) -> dict[str, Any]:
 
 
 def install() -> None:
-    """Give EC2's spot price history prices: moto lists offerings without one."""
+    """Add prices to EC2's spot price history, in which moto lists offerings without one."""
     from moto.core.responses import ActionResult
     from moto.core.utils import utcnow
     from moto.ec2.responses.spot_instances import SpotInstances

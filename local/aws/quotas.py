@@ -1,7 +1,7 @@
-"""Service Quotas of EC2, EBS, FSx and EKS; moto has those of VPC alone, and these stay as they are.
+"""Service Quotas of EC2, EBS, FSx and EKS. moto has only those of VPC, and they stay.
 
-The quotas of vCPUs and disks are those of an account that has asked for more: AWS gives a new one next to nothing of G,
-P and Trn. A request for an increase is granted at once, so that what the preflight proposes can be tried.
+The quotas of vCPUs and disks are those of an account that has requested increases: a new account gets almost no G, P
+and Trn. A requested increase is granted at once, so that users can try what the preflight proposes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUOTAS: Final = (
 
 
 def _granted(backend: Any) -> dict[tuple[str, str], float]:
-    """Values that were asked for in this account."""
+    """Return the values that were requested in this account."""
     if not hasattr(backend, "trainyard_quotas"):
         backend.trainyard_quotas = {}
     values: dict[tuple[str, str], float] = backend.trainyard_quotas

@@ -1,4 +1,4 @@
-"""Capacity reservations, which moto does not have: create, describe and cancel."""
+"""Capacity reservations, which moto lacks: create, describe and cancel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reservations(backend: Any) -> dict[str, dict[str, Any]]:
 
 
 def used(backend: Any, reservation_id: str) -> int:
-    """How many instances run in a reservation."""
+    """Return how many instances run in a reservation."""
     return sum(
         getattr(i, "capacity_reservation_id", None) == reservation_id and i.state in ("pending", "running")
         for i in backend.all_instances()
@@ -32,7 +32,7 @@ def used(backend: Any, reservation_id: str) -> int:
 
 
 def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: str) -> tuple[str, str] | None:
-    """Error code and message where a targeted launch into a reservation cannot be served."""
+    """Return the error code and message if a targeted launch into a reservation can't be served."""
     found = reservations(backend).get(reservation_id)
     if found is None or state(found) != "active":
         return (
@@ -49,13 +49,13 @@ def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: st
 
 
 def room(backend: Any, reservation_id: str) -> int:
-    """How many more instances can be launched into a reservation."""
+    """Return how many more instances can be launched into a reservation."""
     total: int = reservations(backend)[reservation_id]["TotalInstanceCount"]
     return max(0, total - used(backend, reservation_id))
 
 
 def exceeded(reservation_id: str) -> tuple[str, str]:
-    """Error code and message of a launch of more instances than a reservation has left."""
+    """Return the error code and message for a launch of more instances than a reservation has left."""
     return (
         "ReservationCapacityExceeded",
         f"The capacity reservation {reservation_id} has no instance left",
@@ -63,7 +63,7 @@ def exceeded(reservation_id: str) -> tuple[str, str]:
 
 
 def state(reservation: dict[str, Any]) -> str:
-    """Its state by the clock: scheduled before its start, expired after its end."""
+    """Return the state at the current time: scheduled before the start, expired after the end."""
     now = datetime.now(UTC)
     if reservation["State"] != "active":
         return str(reservation["State"])
@@ -73,7 +73,7 @@ def state(reservation: dict[str, Any]) -> str:
 
 
 def moment(value: Any) -> datetime:
-    """A time of a request or of ours, with its zone."""
+    """Return a time, from a request or from this module, with its zone."""
     text = str(value).replace("Z", "+00:00")
     parsed = value if isinstance(value, datetime) else datetime.fromisoformat(text)
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
@@ -109,7 +109,7 @@ def _matches(item: dict[str, Any], filters: dict[str, list[str]], names: dict[st
 
 
 def create_capacity_reservation(self: Any) -> ActionResult:
-    """CreateCapacityReservation: active at once."""
+    """Answer CreateCapacityReservation: active at once."""
     self.error_on_dryrun()
     reservation_id = "cr-" + secrets.token_hex(9)[:17]
     zone = self._get_param("AvailabilityZone")
@@ -138,7 +138,7 @@ def create_capacity_reservation(self: Any) -> ActionResult:
 
 
 def describe_capacity_reservations(self: Any) -> ActionResult:
-    """DescribeCapacityReservations, by id and filter."""
+    """Answer DescribeCapacityReservations, by id and filter."""
     backend, ids = self.ec2_backend, self._get_param("CapacityReservationIds", [])
     store = reservations(backend)
     missing = [i for i in ids if i not in store]
@@ -159,7 +159,7 @@ def describe_capacity_reservations(self: Any) -> ActionResult:
 
 
 def cancel_capacity_reservation(self: Any) -> ActionResult:
-    """CancelCapacityReservation: instances in it run on as plain on-demand ones."""
+    """Answer CancelCapacityReservation. Its instances continue as on-demand instances."""
     reservation_id = self._get_param("CapacityReservationId")
     found = reservations(self.ec2_backend).get(reservation_id)
     if found is None:
@@ -172,7 +172,7 @@ def cancel_capacity_reservation(self: Any) -> ActionResult:
 
 
 def install() -> None:
-    """Add the actions to moto's EC2, and those of placement groups, which reservations may lie in."""
+    """Add the actions to moto's EC2, and those of placement groups, in which reservations may be."""
     placement_groups.install()
     for action in (
         create_capacity_reservation,

@@ -1,12 +1,12 @@
-"""What S3 does when objects are deleted, and moto does not.
+"""Deletions of S3 objects, in the cases in which moto differs from S3.
 
-- DeleteObjects asks for each object whether it may be deleted, and names in its answer those that may not; moto asks
-  once, for the bucket (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
-- Where versions are no longer kept, those that there are stay, and each is deleted by its id alone; moto drops all of
-  them, and fails at the marker of a deletion
+- DeleteObjects checks for each object whether the caller may delete it, and its answer names the refused ones. moto
+  checks once, for the bucket (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
+- If versioning is suspended, the existing versions stay, and each is deleted only by its id. moto deletes all of them,
+  and fails at a delete marker
   (https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeletingObjectsfromVersioningSuspendedBuckets.html).
-- A listing of versions goes on behind the last one of its page, though that has been deleted meanwhile, as all do who
-  empty a bucket of more than a page; moto then finds the place no more, and says that nothing is left
+- A listing of versions continues after the last version of its page, even if that has been deleted. Clients that empty
+  a bucket of more than one page do this. moto does not find the place then, and answers that nothing is left
   (https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectVersions.html).
 """
 
@@ -27,7 +27,10 @@ _END = re.compile(r"</DeleteResult>\s*$")
 
 
 def install(may: Callable[[Any, str, str, str], bool]) -> None:
-    """`may(response, action, bucket, key)` says whether the caller of moto's `response` may do that with an object."""
+    """Wrap the deletions and the listing of versions.
+
+    `may(response, action, bucket, key)` returns whether the caller of moto's `response` may do the action on an object.
+    """
     _delete_as_told(may)
     _keep_versions()
     _list_behind_what_is_gone()
@@ -78,7 +81,7 @@ def _list_behind_what_is_gone() -> None:
 
 
 def _listed_last(versions: list[Any]) -> str:
-    """The version of a key that moto lists last: the oldest one, and the last of those of one moment."""
+    """Return the version of a key that moto lists last: the oldest, and the last of those with equal times."""
     return str(sorted(versions, key=lambda each: -unix_time_millis(each.last_modified))[-1].version_id)
 
 

@@ -1,4 +1,4 @@
-"""The WSGI server: our paths under /_trainyard, the Price List API, and moto for everything else."""
+"""The WSGI server: paths under /_trainyard, the Price List API, and moto for everything else."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ CLOSED_BACKENDS = ("moto_api", "instance_metadata")
 
 
 class RequestHandler(MotoRequestHandler):  # type: ignore[misc]
-    """Keeps connections open (HTTP/1.1) and writes no line per request."""
+    """A handler that keeps connections open (HTTP/1.1) and logs no line per request."""
 
     protocol_version = "HTTP/1.1"
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing: Karpenter alone would write a line every second."""
+        """Log nothing: Karpenter alone would cause one line per second."""
 
 
 class Application:
@@ -171,7 +171,7 @@ def _put_faults(request: Request) -> Response:
 
 
 def _get_products(request: Request) -> Response:
-    """GetProducts has no place in moto; it is authorised like any other call."""
+    """Answer GetProducts, which moto lacks. It is authorized like any other call."""
     kind = "application/x-amz-json-1.1"
     try:
         who = authorise.caller("pricing", request.headers, parse_qs(request.query_string.decode()))
@@ -190,9 +190,12 @@ def _get_products(request: Request) -> Response:
 
 
 def serve(home_directory: str, port: int) -> None:
-    """Serve on 127.0.0.1 until the process ends; writes `run/aws.json` once calls are answered.
+    """Serve on 127.0.0.1 until the process ends. Write `run/aws.json` when the server answers calls.
 
-    Port 0 takes a free one, which `run/aws.json` names. Raises OSError where the port cannot be had.
+    Port 0 takes a free one, and `run/aws.json` names it.
+
+    Raises:
+        OSError: The port is not available.
     """
     home = Home(home_directory)
     home.make()
@@ -225,7 +228,7 @@ def serve(home_directory: str, port: int) -> None:
 
 
 def _log_to(home: Home) -> None:
-    """Warnings and refusals go to logs/aws-events.log (the supervisor keeps this process's output in logs/aws.log)."""
+    """Write warnings and refusals to logs/aws-events.log. The supervisor keeps the output in logs/aws.log."""
     handler = RotatingFileHandler(home.logs / "aws-events.log", maxBytes=4_000_000, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     ours = logging.getLogger("local.aws")

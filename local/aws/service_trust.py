@@ -1,4 +1,4 @@
-"""What AWS services themselves may do: take a role, use a key. Judged by the documents that a stack wrote for them."""
+"""What AWS services may do: assume a role, use a key. The stack's trust and key policies decide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _names(statement: dict[str, Any], service: str) -> bool:
 
 
 def lets_service(document: Any, service: str, action: str, context: Context) -> bool:
-    """Whether a trust or key policy lets a service do something: an explicit Deny wins, then any Allow."""
+    """Return whether a trust or key policy allows a service an action: an explicit Deny wins, then any Allow."""
     parsed = json.loads(document) if isinstance(document, str) else document
     effects = {
         statement.get("Effect")
@@ -35,11 +35,11 @@ def lets_service(document: Any, service: str, action: str, context: Context) -> 
 
 
 def role_for(arn: str | None) -> Any | None:
-    """The role of an ARN, or None."""
+    """Return the role of an ARN, or None."""
     roles = iam_backends[ACCOUNT_ID][PARTITION].roles.values()
     return next((role for role in roles if role.arn == arn), None)
 
 
 def role_grants(role: Any, action: str, resource: str, context: Context | None = None) -> bool:
-    """Whether the role's own policies grant an action on a resource."""
+    """Return whether the role's own policies grant an action on a resource."""
     return evaluate(policy_documents(role), Request(action, resource, context or {})).allowed

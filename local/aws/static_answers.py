@@ -1,6 +1,6 @@
-"""Answers that never change while the server runs are written once, and quickly.
+"""A cache for answers that never change while the server runs.
 
-moto needs seconds of CPU to write 1395 instance types as XML; Karpenter asks for them at its start, once as a dry run.
+moto needs seconds of CPU to write 1395 instance types as XML. Karpenter requests them at its start, once as a dry run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def answer(response: Any, name: str, act: Callable[[Any], Any]) -> Any:
-    """The action's answer, from memory where it is static; `act` is moto's way to make one."""
+    """Return the action's answer, from the cache if it is static. `act` is moto's function that creates one."""
     if name not in STATIC_ACTIONS:
         return act(response)
     query = tuple(sorted((k, str(v)) for k, v in response.querystring.items() if k not in IGNORED))

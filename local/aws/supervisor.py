@@ -1,4 +1,4 @@
-"""Client of the supervisor's HTTP API on a unix socket: it starts and stops the control planes of EKS clusters."""
+"""A client of the supervisor's HTTP API on a unix socket, which starts and stops the control planes of EKS clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 300.0
 
 
 class SupervisorError(Exception):
-    """The supervisor refused, or could not be reached; the message says which and where."""
+    """The supervisor refused, or is not reachable. The message contains the reason and the socket."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,22 @@ class Supervisor:
     def start_cluster(self, name: str, version: str, issuer: str, region: str, arn: str) -> dict[str, Any]:
         """Start a control plane and wait until it is ready.
 
-        Answers `endpoint`, `certificateAuthority` (base64 PEM), `jwks` and `number`. Raises SupervisorError.
+        Returns:
+            `endpoint`, `certificateAuthority` (base64 PEM), `jwks` and `number`.
+
+        Raises:
+            SupervisorError: The supervisor refused, or is not reachable.
         """
         body = {"name": name, "version": version, "issuer": issuer, "region": region, "arn": arn}
         answer: dict[str, Any] = self._call("POST", "/clusters", body)
         return answer
 
     def stop_cluster(self, name: str) -> None:
-        """Stop a control plane and remove its data; one that is unknown is gone already. Raises SupervisorError."""
+        """Stop a control plane and remove its data. An unknown one counts as stopped.
+
+        Raises:
+            SupervisorError: The supervisor refused, or is not reachable.
+        """
         self._call("DELETE", f"/clusters/{quote(name, safe='')}", None)
 
     def _call(self, method: str, path: str, body: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Searches by tag that moto answers wrongly: NAT gateways by their tags, EventBridge rules in the tagging API."""
+"""Searches by tag that moto answers wrongly: NAT gateways by tag, EventBridge rules in the tagging API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moto.events.models import EventsBackend
 
 
 def install() -> None:
-    """Obey DescribeNatGateways' filters for tags, which moto passes over; show rules beside their buses."""
+    """Apply DescribeNatGateways' filters for tags, which moto ignores, and list rules beside their buses."""
     of_moto, buses = EC2Backend.describe_nat_gateways, EventsBackend.iter_tagged_resources
 
     def describe(self: Any, filters: dict[str, list[str]] | None, nat_gateway_ids: Any) -> list[Any]:

@@ -1,10 +1,10 @@
 """The KMS keys of volumes: the account's default key, and instances that end because they can't use their key.
 
-EC2 takes a launch whose volume has such a key, and ends the instance while it is pending: it checks the key
+EC2 accepts a launch whose volume has such a key, and ends the instance while it is pending. It checks the key
 asynchronously (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyEbsDefaultKmsKeyId.html: "your
 instances will fail to launch"). The state reasons are those that AWS and users of Karpenter report:
 
-- no right to use the key: https://repost.aws/knowledge-center/kms-iam-ec2-permission;
+- no permission to use the key: https://repost.aws/knowledge-center/kms-iam-ec2-permission;
 - a key that is disabled, pending deletion or absent: https://github.com/aws/karpenter-provider-aws/issues/5039.
 """
 
@@ -49,7 +49,7 @@ END_SECONDS: Final = 3.0
 
 
 def default_key(backend: Any) -> str:
-    """The account's default key for EBS: an ARN, or the alias of the AWS managed key."""
+    """Return the account's default key for EBS: an ARN, or the alias of the AWS managed key."""
     chosen = backend.default_kms_key_id
     # moto makes the AWS managed key with the first volume that needs it, and notes its ARN.
     key = _find(backend, chosen) if chosen else None
@@ -57,12 +57,12 @@ def default_key(backend: Any) -> str:
 
 
 def refusal(backend: Any, data: Mapping[str, Any], launcher: str | None) -> StateReason | None:
-    """Why EC2 ends an instance of a launch template with this data; None if it runs.
+    """Return why EC2 ends an instance of a launch template with this data; None if it runs.
 
     Args:
         backend: moto's EC2 of the region.
         data: The data of the launch template.
-        launcher: ARN of the role that launches it; None for a user, who may do all.
+        launcher: ARN of the role that launches it; None for a user, who has all permissions.
     """
     for mapping in data.get("BlockDeviceMappings") or []:
         ebs = mapping.get("Ebs") or {}
@@ -84,7 +84,7 @@ def refusal(backend: Any, data: Mapping[str, Any], launcher: str | None) -> Stat
 
 
 def end_at_launch(instance: Any, reason: StateReason) -> None:
-    """Let a new instance stay pending, and end for this reason."""
+    """Keep a new instance pending, then end it for this reason."""
     instance.launch_failure = reason
     instance._state.name, instance._state.code = "pending", 0
 
@@ -98,14 +98,14 @@ def end_at_launch(instance: Any, reason: StateReason) -> None:
 
 
 def explain_end(instance: Any) -> None:
-    """Give an instance that ended at launch its reason, in place of a user's request."""
+    """Set the state reason of an instance that ended at launch. Otherwise it would be a user's request."""
     reason = getattr(instance, "launch_failure", None)
     if reason is not None:
         instance.state_reason, instance._reason = reason, TRANSITION_REASON
 
 
 def _find(backend: Any, name: str) -> Any | None:
-    """The key with this id, alias or ARN."""
+    """Return the key with this id, alias or ARN."""
     short = name.split(":", 5)[-1]
     for key in kms_backends[backend.account_id][backend.region_name].keys.values():
         if short.removeprefix("key/") == key.id or short in key.aliases:
@@ -118,7 +118,7 @@ def _is_aws_managed(key: Any) -> bool:
 
 
 def _may_use(key: Any, launcher: str, region: str) -> bool:
-    """Whether a grant or the key's policy lets a role use the key through EC2."""
+    """Return whether a grant or the key's policy allows a role to use the key through EC2."""
     if any(
         grant.grantee_principal == launcher and set(NEEDED) <= set(grant.operations)
         for grant in key.grants.values()
@@ -134,7 +134,10 @@ def _may_use(key: Any, launcher: str, region: str) -> bool:
 
 
 def _allows(key: Any, launcher: str, request: Request) -> bool:
-    """https://docs.aws.amazon.com/kms/latest/developerguide/policy-evaluation.html"""
+    """Return whether the policies allow the use of the key.
+
+    https://docs.aws.amazon.com/kms/latest/developerguide/policy-evaluation.html
+    """
     statements = as_list(json.loads(key.policy or "{}").get("Statement"))
     # A key policy's Resource is the key itself, whatever it says.
     asked = Request(request.action, None, request.context)

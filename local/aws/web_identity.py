@@ -1,7 +1,8 @@
-"""AssumeRoleWithWebIdentity, checked as STS checks it: moto accepts any four characters as a token.
+"""AssumeRoleWithWebIdentity with the checks of STS: moto accepts any four characters as a token.
 
-The token's signature (keys of the cluster that has its issuer), expiry, the IAM OIDC provider and its audiences, and
-the role's trust policy: https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
+Checked are the token's signature (by the keys of the cluster that has its issuer), its expiry, the IAM OIDC provider
+and its audiences, and the role's trust policy:
+https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ ACTION = "sts:AssumeRoleWithWebIdentity"
 
 
 def verified_claims(token: str) -> dict[str, Any]:
-    """Claims of a token that a cluster of this cloud signed. Raises ApiError with STS's codes."""
+    """Return the claims of a token that a cluster of this cloud signed.
+
+    Raises:
+        ApiError: The token is not valid. It has STS's code.
+    """
     try:
         header = jwt.get_unverified_header(token)
         issuer = jwt.decode(token, options={"verify_signature": False}).get("iss", "")
@@ -83,13 +88,13 @@ def check(role_arn: str, claims: dict[str, Any]) -> None:
 
 
 def _federated(statement: dict[str, Any]) -> list[Any]:
-    """The identity providers that a statement of a trust policy names."""
+    """Return the identity providers that a statement of a trust policy names."""
     principal = statement.get("Principal", {})
     return as_list(principal.get("Federated")) if isinstance(principal, dict) else []
 
 
 def _conditions_hold(conditions: dict[str, dict[str, Any]], values: dict[str, list[str]]) -> bool:
-    """StringEquals and StringLike on the provider's sub and aud; anything else is not met."""
+    """Return whether StringEquals and StringLike on the provider's sub and aud hold. Other conditions do not."""
     for operator, keys in conditions.items():
         for key, expected in keys.items():
             actual = values.get(key, [])
@@ -106,7 +111,7 @@ def _conditions_hold(conditions: dict[str, dict[str, Any]], values: dict[str, li
 
 
 def install() -> None:
-    """Check before moto makes the session."""
+    """Check each call before moto creates the session."""
     assume = TokenResponse.assume_role_with_web_identity
 
     def assume_role_with_web_identity(self: Any) -> Any:

@@ -1,5 +1,5 @@
-"""EKS: clusters with a control plane of their own, node groups of EC2 instances, access entries, add-ons.
+"""EKS: clusters with their own control planes, node groups of EC2 instances, access entries, add-ons.
 
-moto's EKS makes records only and lacks add-ons, access entries, updates and versions; this one takes its routing
-and its place in the server (`responses.install`), and keeps its own state (`store`).
+moto's EKS only stores records, and lacks add-ons, access entries, updates and versions. This package replaces it in the
+server (`responses.install`), and keeps its own state (`store`).
 """

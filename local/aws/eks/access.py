@@ -1,8 +1,8 @@
-"""Access entries and access policies: which IAM principal is who in Kubernetes.
+"""Access entries and access policies: the Kubernetes identity of an IAM principal.
 
-https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html. Each access policy stands for a group that the
-control plane binds to a ClusterRole at its start; policies for single namespaces are refused: nothing would enforce
-them.
+https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html. Each access policy corresponds to a group that the
+control plane binds to a ClusterRole at its start. Policies for single namespaces are refused, because nothing would
+enforce them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>[0-9]{12}):(?P<kind>us
 
 
 def bootstrap_creator(cluster: Cluster, principal: str) -> None:
-    """The creator of a cluster is its administrator unless the request says otherwise."""
+    """Make the creator of a cluster its administrator, unless the request disables it."""
     create(cluster, {"principalArn": principal})
     associate(
         cluster,
@@ -41,7 +41,7 @@ def bootstrap_creator(cluster: Cluster, principal: str) -> None:
 
 
 def require_api_mode(cluster: Cluster) -> None:
-    """Access entries need an authentication mode with API in it."""
+    """Check that the authentication mode includes API, which access entries need."""
     if cluster.document["accessConfig"]["authenticationMode"] == "CONFIG_MAP":
         raise EksError(
             "InvalidRequestException",
@@ -50,10 +50,15 @@ def require_api_mode(cluster: Cluster) -> None:
 
 
 def require_principal(principal: str, kind: str) -> None:
-    """A principal has to exist; of another account people alone may be named, and who is there can't be known here.
+    """Check that a principal exists.
 
-    https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html; the words are those that EKS was seen
-    to answer (github.com/terraform-aws-modules/terraform-aws-eks, issue 2969). Raises InvalidParameterException.
+    A principal of another account can have a STANDARD entry only, and can't be looked up here.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html; the message is one that EKS was
+    observed to return (github.com/terraform-aws-modules/terraform-aws-eks, issue 2969).
+
+    Raises:
+        InvalidParameterException: The principal does not exist, or is not allowed.
     """
     found = _PRINCIPAL.fullmatch(principal)
     if found is not None and found["account"] != ACCOUNT_ID and kind == "STANDARD":
@@ -65,7 +70,12 @@ def require_principal(principal: str, kind: str) -> None:
 
 
 def create(cluster: Cluster, params: Document) -> AccessEntry:
-    """CreateAccessEntry. Raises ResourceInUseException for a principal that has one, InvalidParameterException."""
+    """Answer CreateAccessEntry.
+
+    Raises:
+        ResourceInUseException: The principal has an entry.
+        InvalidParameterException: The request is not valid.
+    """
     principal, kind = params["principalArn"], params.get("type") or "STANDARD"
     if principal in cluster.entries:
         raise in_use("The specified access entry resource is already in use on this cluster.")
@@ -106,7 +116,11 @@ def _default_username(principal: str, kind: str) -> str:
 
 
 def find(cluster: Cluster, principal: str) -> AccessEntry:
-    """An access entry. Raises ResourceNotFoundException."""
+    """Return an access entry.
+
+    Raises:
+        ResourceNotFoundException: It does not exist.
+    """
     entry = cluster.entries.get(principal)
     if entry is None:
         raise not_found(f"The specified principalArn could not be found: {principal}")
@@ -114,7 +128,7 @@ def find(cluster: Cluster, principal: str) -> AccessEntry:
 
 
 def update(entry: AccessEntry, params: Document) -> AccessEntry:
-    """UpdateAccessEntry: groups and user name."""
+    """Answer UpdateAccessEntry: groups and user name."""
     if params.get("kubernetesGroups") is not None:
         entry.document["kubernetesGroups"] = list(params["kubernetesGroups"])
     if params.get("username"):
@@ -124,7 +138,7 @@ def update(entry: AccessEntry, params: Document) -> AccessEntry:
 
 
 def associate(cluster: Cluster, principal: str, params: Document, check_mode: bool = True) -> Document:
-    """AssociateAccessPolicy, for the whole cluster."""
+    """Answer AssociateAccessPolicy, for the whole cluster."""
     if check_mode:
         require_api_mode(cluster)
     policy = params["policyArn"]
@@ -149,7 +163,7 @@ def associate(cluster: Cluster, principal: str, params: Document, check_mode: bo
 
 
 def kubernetes_identity(entry: AccessEntry, session_name: str) -> tuple[str, list[str]]:
-    """User name and groups in Kubernetes of a principal with this entry."""
+    """Return the user name and groups in Kubernetes of a principal with this entry."""
     user = str(entry.document["username"]).replace("{{SessionName}}", session_name)
     groups: list[Any] = list(entry.document["kubernetesGroups"])
     groups += [POLICY_GROUPS[policy.removeprefix(POLICY_PREFIX)] for policy in entry.policies]

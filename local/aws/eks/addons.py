@@ -1,4 +1,4 @@
-"""Add-ons: records with versions. What their pods do locally is up to `local.nodes`; nothing is installed here."""
+"""Add-ons: records with versions. Nothing is installed here; `local.nodes` emulates what their pods do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _REFUSED = "ConfigurationValue provided in request is not supported"
 
 
 def serves(name: str, version: str, kubernetes: str) -> bool:
-    """Whether a version of an add-on is one for clusters of a Kubernetes version."""
+    """Return whether a version of an add-on supports a Kubernetes version."""
     addon, cluster = _numbers(version)[1], int(kubernetes.partition(".")[2])
     if name == "kube-proxy":
         return 0 <= cluster - addon <= KUBE_PROXY_SKEW
@@ -71,7 +71,7 @@ def serves(name: str, version: str, kubernetes: str) -> bool:
 
 
 def of_kubernetes(name: str, kubernetes: str) -> list[str]:
-    """Versions of an add-on for clusters of a Kubernetes version, newest first; the first is the default one."""
+    """Return an add-on's versions for a Kubernetes version, newest first. The first is the default."""
     return [version for version in ADDONS[name] if serves(name, version, kubernetes)]
 
 
@@ -81,14 +81,22 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _is_offered(name: str, version: str, kubernetes: str) -> bool:
-    """Whether EKS has a version for a cluster. One that is newer than this list is taken: the list ages faster than
-    programs do. DescribeAddonVersions can't name it."""
+    """Return whether EKS has a version for a cluster.
+
+    A version newer than this list is accepted, because the list gets old faster than programs do. DescribeAddonVersions
+    can't name it.
+    """
     known = version in ADDONS[name] or _numbers(version) > _numbers(ADDONS[name][0])
     return known and serves(name, version, kubernetes)
 
 
 def create(cluster: Cluster, params: Document) -> Document:
-    """CreateAddon: active at once. Raises ResourceInUseException, InvalidParameterException."""
+    """Answer CreateAddon: active at once.
+
+    Raises:
+        ResourceInUseException: The cluster has the add-on.
+        InvalidParameterException: The request is not valid.
+    """
     name = params["addonName"]
     if name in cluster.addons:
         raise in_use(f"Addon already exists. ({name})")
@@ -112,7 +120,11 @@ def create(cluster: Cluster, params: Document) -> Document:
 
 
 def find(cluster: Cluster, name: str) -> Document:
-    """An add-on of a cluster. Raises ResourceNotFoundException."""
+    """Return an add-on of a cluster.
+
+    Raises:
+        ResourceNotFoundException: The cluster does not have it.
+    """
     document = cluster.addons.get(name)
     if document is None:
         raise not_found(f"No addon: {name} found in cluster: {cluster.name}")
@@ -120,7 +132,7 @@ def find(cluster: Cluster, name: str) -> Document:
 
 
 def update(cluster: Cluster, params: Document) -> Document:
-    """UpdateAddon. Returns the update's document."""
+    """Answer UpdateAddon, and return the update's document."""
     document = find(cluster, params["addonName"])
     _apply(cluster, document, params)
     document["modifiedAt"] = utcnow()
@@ -154,7 +166,7 @@ def _apply(cluster: Cluster, document: Document, params: Document) -> None:
 
 
 def _check_values(name: str, values: str) -> None:
-    """Check the two parts of the add-ons' schemas that are known here.
+    """Check the two parts of the add-ons' schemas that this module knows.
 
     All variables of vpc-cni are strings, also numbers and flags (`aws eks describe-addon-configuration --addon-name
     vpc-cni`, quoted in aws/amazon-vpc-cni-k8s#3059). Tolerations of the monitoring agent are lists of objects
@@ -187,7 +199,7 @@ def _dcgm_tolerations(document: Any) -> Any:
 
 
 def versions(name: str | None, kubernetes_version: str | None) -> list[dict[str, Any]]:
-    """DescribeAddonVersions: of each cluster version the first version that serves it is the default one."""
+    """Answer DescribeAddonVersions. For each cluster version, the first version that supports it is the default."""
     clusters = [kubernetes_version] if kubernetes_version else offered()
     if (name and name not in ADDONS) or not set(clusters) <= set(SUPPORT_ENDS):
         return []
@@ -207,7 +219,7 @@ def versions(name: str | None, kubernetes_version: str | None) -> list[dict[str,
 
 
 def _clusters(addon: str, clusters: list[str]) -> dict[str, list[str]]:
-    """Version of an add-on -> those of the clusters' versions that it serves; without versions that serve none."""
+    """Return the cluster versions that each add-on version supports, without versions that support none."""
     found = {each: [c for c in clusters if serves(addon, each, c)] for each in ADDONS[addon]}
     return {version: served for version, served in found.items() if served}
 

@@ -1,4 +1,4 @@
-"""The life of a cluster: its control plane, its security group and its network interfaces."""
+"""The lifecycle of a cluster: its control plane, its security group and its network interfaces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _NAME = re.compile(r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}")
 def create(region: str, params: Document, creator_arn: str) -> Cluster:
     """Register a cluster with status CREATING and start its control plane in a thread.
 
-    Raises ResourceInUseException for a taken name, InvalidParameterException for a wrong subnet, role or version.
+    Raises:
+        ResourceInUseException: The name is in use.
+        InvalidParameterException: A subnet, the role or the version is not valid.
     """
     name = params["name"]
     if not _NAME.fullmatch(name):
@@ -106,9 +108,10 @@ def _start(cluster: Cluster) -> None:
 
 
 def delete(region: str, name: str) -> Cluster:
-    """Start the deletion of a cluster; it is gone when its control plane has stopped.
+    """Start the deletion of a cluster. It is gone when its control plane has stopped.
 
-    Raises ResourceInUseException while it has node groups or is being created.
+    Raises:
+        ResourceInUseException: It has node groups or is being created.
     """
     cluster = store.cluster(region, name)
     if cluster.node_groups:
@@ -150,7 +153,7 @@ def _stop(cluster: Cluster) -> None:
 
 
 def update_config(cluster: Cluster, params: Document) -> Document:
-    """UpdateClusterConfig: one kind of change per call, as on AWS. Returns the update's document."""
+    """Answer UpdateClusterConfig, and return the update's document. As on AWS, a call changes one thing."""
     document = cluster.document
     kinds = [
         k
@@ -181,7 +184,7 @@ def update_config(cluster: Cluster, params: Document) -> Document:
 
 
 def update_version(cluster: Cluster, version: str) -> Document:
-    """UpdateClusterVersion: the next minor version only. The control plane here keeps the build that it has."""
+    """Answer UpdateClusterVersion: only the next minor version. The build of the control plane stays."""
     old = cluster.document["version"]
     if version not in versions.offered() or int(version.split(".")[1]) != int(old.split(".")[1]) + 1:
         raise invalid(f"Unsupported Kubernetes minor version update from {old} to {version}")
@@ -190,7 +193,7 @@ def update_version(cluster: Cluster, version: str) -> Document:
 
 
 def require_role(role_arn: str) -> None:
-    """Raise InvalidParameterException where there is no such role."""
+    """Raise InvalidParameterException if the role does not exist."""
     if not any(role.arn == role_arn for role in iam_backends[ACCOUNT_ID][PARTITION].roles.values()):
         raise invalid(
             f"The role {role_arn!r} does not exist; expected the ARN of an IAM role of this account"
@@ -212,7 +215,7 @@ def _logging(old: list[Document], changes: list[Document]) -> Document:
 
 
 def _network(region: str, name: str, config: Document) -> tuple[Document, list[str]]:
-    """The cluster's VPC configuration, with its security group and the control plane's interfaces made."""
+    """Create the security group and the control plane's interfaces, and return the VPC configuration."""
     backend = ec2_backends[ACCOUNT_ID][region]
     subnets = [_subnet(backend, subnet_id) for subnet_id in config.get("subnetIds") or []]
     if len({s.availability_zone for s in subnets}) < 2:

@@ -1,4 +1,4 @@
-"""Managed node groups: EC2 instances in their subnets, as the group's Auto Scaling group would run them."""
+"""Managed node groups: EC2 instances in their subnets, as the group's Auto Scaling group would launch them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ AMI_TYPES = {
 
 
 def create(cluster: Cluster, params: Document) -> NodeGroup:
-    """CreateNodegroup: active with its instances running.
+    """Answer CreateNodegroup: active with its instances running.
 
-    Raises ResourceInUseException for a taken name, InvalidParameterException for what cannot be launched.
+    Raises:
+        ResourceInUseException: The name is in use.
+        InvalidParameterException: Its instances can't be launched.
     """
     name = params["nodegroupName"]
     if name in cluster.node_groups:
@@ -102,7 +104,11 @@ def create(cluster: Cluster, params: Document) -> NodeGroup:
 
 
 def find(cluster: Cluster, name: str) -> NodeGroup:
-    """A node group. Raises ResourceNotFoundException."""
+    """Return a node group.
+
+    Raises:
+        ResourceNotFoundException: It does not exist.
+    """
     group = cluster.node_groups.get(name)
     if group is None:
         raise not_found(f"No node group found for name: {name}.")
@@ -110,7 +116,7 @@ def find(cluster: Cluster, name: str) -> NodeGroup:
 
 
 def delete(cluster: Cluster, name: str) -> NodeGroup:
-    """DeleteNodegroup: its instances are terminated."""
+    """Answer DeleteNodegroup: terminate its instances."""
     group = find(cluster, name)
     del cluster.node_groups[name]
     group.document["status"] = "DELETING"
@@ -119,7 +125,7 @@ def delete(cluster: Cluster, name: str) -> NodeGroup:
 
 
 def update_config(cluster: Cluster, group: NodeGroup, params: Document) -> Document:
-    """UpdateNodegroupConfig: size, labels, taints, update and repair settings."""
+    """Answer UpdateNodegroupConfig: size, labels, taints, update and repair settings."""
     document, changed = group.document, []
     labels = params.get("labels") or {}
     document["labels"].update(labels.get("addOrUpdateLabels") or {})
@@ -149,7 +155,7 @@ def update_config(cluster: Cluster, group: NodeGroup, params: Document) -> Docum
 
 
 def update_version(cluster: Cluster, group: NodeGroup, params: Document) -> Document:
-    """UpdateNodegroupVersion: new instances of the new version or launch template take the old ones' places."""
+    """Answer UpdateNodegroupVersion: replace the instances by ones of the new version or launch template."""
     document = group.document
     backend = ec2_backends[ACCOUNT_ID][cluster.region]
     if params.get("launchTemplate"):
@@ -168,7 +174,7 @@ def update_version(cluster: Cluster, group: NodeGroup, params: Document) -> Docu
 
 
 def running(cluster: Cluster, group: NodeGroup) -> list[Any]:
-    """Running instances of a group, oldest first."""
+    """Return the running instances of a group, oldest first."""
     backend = ec2_backends[ACCOUNT_ID][cluster.region]
     mine = set(group.instance_ids)
     return [i for i in backend.all_instances() if i.id in mine and i.state == "running"]

@@ -1,4 +1,4 @@
-"""The EKS API: one method per action, named as moto's dispatcher wants; botocore's model parses and serialises."""
+"""The EKS API, with one method per action. moto's dispatcher needs their names; botocore's model serializes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = 100
 
 
 class EksResponse(BaseResponse):  # type: ignore[misc]
-    """Actions of EKS; moto finds them by the HTTP method and path of botocore's model."""
+    """The actions of EKS. moto finds them by the HTTP method and path of botocore's model."""
 
     def __init__(self) -> None:
         super().__init__(service_name="eks")

@@ -1,4 +1,4 @@
-"""What EKS remembers: clusters and what belongs to them, as the documents that the API answers."""
+"""The state of EKS: clusters and their parts, as the documents that the API returns."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Document = dict[str, Any]
 
 
 class EksError(ApiError):
-    """An error of the EKS API: its code and message."""
+    """An error of the EKS API, with its code and message."""
 
 
 def not_found(message: str) -> EksError:
-    """ResourceNotFoundException."""
+    """Return a ResourceNotFoundException."""
     return EksError("ResourceNotFoundException", message)
 
 
 def in_use(message: str) -> EksError:
-    """ResourceInUseException."""
+    """Return a ResourceInUseException."""
     return EksError("ResourceInUseException", message)
 
 
 def invalid(message: str) -> EksError:
-    """InvalidParameterException."""
+    """Return an InvalidParameterException."""
     return EksError("InvalidParameterException", message)
 
 
@@ -53,7 +53,7 @@ class AccessEntry:
 
 @dataclass
 class Cluster:
-    """A cluster; `jwks` are the keys that sign its service account tokens, once the control plane runs."""
+    """A cluster. `jwks` are the keys that sign its service account tokens, from the start of the control plane."""
 
     document: Document
     region: str
@@ -75,7 +75,7 @@ class Cluster:
         return str(self.document["identity"]["oidc"]["issuer"])
 
     def record_update(self, kind: str, params: list[tuple[str, Any]]) -> Document:
-        """Record an update that is done, and return its document."""
+        """Record a finished update, and return its document."""
         update = {
             "id": secrets.token_hex(16),
             "status": "Successful",
@@ -97,29 +97,42 @@ class Store:
         self.lock = threading.RLock()
 
     def cluster(self, region: str, name: str) -> Cluster:
-        """A cluster. Raises ResourceNotFoundException."""
+        """Return a cluster.
+
+        Raises:
+            ResourceNotFoundException: It does not exist.
+        """
         found = self.clusters.get((region, name))
         if found is None:
             raise not_found(f"No cluster found for name: {name}.")
         return found
 
     def active(self, region: str, name: str) -> Cluster:
-        """A cluster that can take changes. Raises ResourceNotFoundException or InvalidRequestException."""
+        """Return a cluster that accepts changes.
+
+        Raises:
+            ResourceNotFoundException: It does not exist.
+            InvalidRequestException: It accepts no changes.
+        """
         found = self.cluster(region, name)
         if found.document["status"] != "ACTIVE":
             raise EksError("InvalidRequestException", f"Cluster '{name}' is not in ACTIVE status")
         return found
 
     def by_name(self, name: str) -> Cluster | None:
-        """The cluster of this name in any region, for callers that know no region."""
+        """Return the cluster of this name in any region, for callers that know no region."""
         return next((c for c in self.clusters.values() if c.name == name), None)
 
     def by_issuer(self, issuer: str) -> Cluster | None:
-        """The cluster whose tokens have this issuer."""
+        """Return the cluster whose tokens have this issuer."""
         return next((c for c in self.clusters.values() if c.issuer == issuer), None)
 
     def tagged(self, region: str, arn: str) -> Document:
-        """The document of the resource with this ARN, for its tags. Raises NotFoundException."""
+        """Return the document of the resource with this ARN, for its tags.
+
+        Raises:
+            NotFoundException: It does not exist.
+        """
         for cluster in self.clusters.values():
             if cluster.region != region:
                 continue
@@ -134,7 +147,7 @@ class Store:
 
 
 def arn(region: str, kind: str, *parts: str) -> str:
-    """ARN of an EKS resource, such as cluster/<name> or addon/<cluster>/<addon>/<id>."""
+    """Return the ARN of an EKS resource, such as cluster/<name> or addon/<cluster>/<addon>/<id>."""
     return f"arn:aws:eks:{region}:{ACCOUNT_ID}:{kind}/{'/'.join(parts)}"
 
 

@@ -1,6 +1,6 @@
-"""Kubernetes versions of EKS and how long it supports them.
+"""Kubernetes versions of EKS and their support periods.
 
-A cluster can be made of every version in standard or extended support
+A cluster can be created with every version in standard or extended support
 (https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html, whose calendar these days are from).
 """
 
@@ -25,7 +25,7 @@ STANDARD, EXTENDED, UNSUPPORTED = "STANDARD_SUPPORT", "EXTENDED_SUPPORT", "UNSUP
 
 
 def status(version: str, today: date) -> str:
-    """The support of a version, as EKS names it; UNSUPPORTED, too, for one that EKS never had."""
+    """Return the support status of a version, as EKS names it; also UNSUPPORTED for one that EKS never had."""
     if version not in SUPPORT_ENDS:
         return UNSUPPORTED
     ends = SUPPORT_ENDS[version]
@@ -35,13 +35,13 @@ def status(version: str, today: date) -> str:
 
 
 def offered(today: date | None = None) -> list[str]:
-    """Versions that a cluster can be made of, newest first; `today` is the clock's by default."""
+    """Return the versions for new clusters, newest first. `today` is the current date by default."""
     day = today or utcnow().date()
     return [version for version in SUPPORT_ENDS if status(version, day) != UNSUPPORTED]
 
 
 def described(today: date | None = None, *, every: bool = False) -> list[dict[str, Any]]:
-    """DescribeClusterVersions: those that are offered, or with `every` all that ever were."""
+    """Answer DescribeClusterVersions: the offered versions, or all past ones too with `every`."""
     day = today or utcnow().date()
     return [_described(each, day) for each in (SUPPORT_ENDS if every else offered(day))]
 

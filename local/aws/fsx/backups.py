@@ -1,7 +1,7 @@
-"""Backups of file systems: they outlive them, and cost money until somebody deletes them.
+"""Backups of file systems. They exist, and cost money, until someone deletes them.
 
-https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html. Automatic ones are not made here: their time
-of the day does not come.
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html. There are no automatic backups: the local
+cloud does not run at a set time of the day.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request
 
 
 def supported(file_system: FileSystem) -> bool:
-    """Whether a file system can be backed up: persistent ones without a data repository."""
+    """Return whether a file system supports backups: persistent ones without a data repository do."""
     linked = file_system.associations or file_system.lustre.get("DataRepositoryConfiguration")
     return str(file_system.lustre["DeploymentType"]).startswith("PERSISTENT") and not linked
 
 
 def create(file_system: FileSystem, tags: list[Document]) -> Document:
-    """CreateBackup: available at once. Raises BadRequest where there can be none."""
+    """Answer CreateBackup: available at once.
+
+    Raises:
+        BadRequest: The file system does not support backups.
+    """
     if not supported(file_system):
         raise bad_request("Backups are for persistent file systems that are not linked to a data repository.")
     name = new_id("backup")
@@ -41,7 +45,7 @@ def create(file_system: FileSystem, tags: list[Document]) -> Document:
 
 
 def final(file_system: FileSystem, wishes: Document) -> Document:
-    """The backup that a deletion makes unless it is told not to, as the answer's LustreResponse; empty for none."""
+    """Return the backup that a deletion makes by default, as the answer's LustreResponse; empty for none."""
     if wishes.get("SkipFinalBackup") or not supported(file_system):
         return {}
     made = create(file_system, wishes.get("FinalBackupTags") or [])
@@ -49,7 +53,11 @@ def final(file_system: FileSystem, wishes: Document) -> Document:
 
 
 def find(region: str, name: str) -> Document:
-    """A backup. Raises BackupNotFound."""
+    """Return a backup.
+
+    Raises:
+        BackupNotFound: It does not exist.
+    """
     found = store.backups.get(name)
     if found is None or f":{region}:" not in found["ResourceARN"]:
         raise FsxError("BackupNotFound", f"Backup '{name}' does not exist.")
@@ -57,6 +65,6 @@ def find(region: str, name: str) -> Document:
 
 
 def delete(region: str, name: str) -> Document:
-    """DeleteBackup."""
+    """Answer DeleteBackup."""
     find(region, name)
     return store.backups.pop(name)

@@ -1,4 +1,4 @@
-"""The life of a file system: CREATING, AVAILABLE, DELETING, gone; its network interfaces live as long.
+"""The lifecycle of a file system and its network interfaces: CREATING, AVAILABLE, DELETING, gone.
 
 https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
 """
@@ -23,7 +23,11 @@ _MOUNT_NAME = string.ascii_lowercase + string.digits
 
 
 def create(region: str, params: Document) -> FileSystem:
-    """CreateFileSystem. Raises what `limits.created` does, and InvalidNetworkSettings."""
+    """Answer CreateFileSystem.
+
+    Raises:
+        FsxError: The errors of `limits.created`, and InvalidNetworkSettings.
+    """
     limits.created(params)
     given = dict(params.get("LustreConfiguration") or {})
     if given.get("ImportPath"):
@@ -103,7 +107,7 @@ def _lustre(deployment: str, given: Document) -> Document:
 
 
 def update(file_system: FileSystem, params: Document) -> FileSystem:
-    """UpdateFileSystem: in effect at once, with one finished administrative action."""
+    """Answer UpdateFileSystem: in effect at once, with one finished administrative action."""
     document, lustre = file_system.document, dict(params.get("LustreConfiguration") or {})
     if document["Lifecycle"] != "AVAILABLE":
         raise bad_request(f"The file system is {document['Lifecycle']}, it must be AVAILABLE.")
@@ -130,9 +134,13 @@ def update(file_system: FileSystem, params: Document) -> FileSystem:
 
 
 def delete(file_system: FileSystem, wishes: Document) -> Document:
-    """DeleteFileSystem: its links go with it, its network interfaces when it is gone.
+    """Answer DeleteFileSystem. Its links go with it, and its network interfaces when it is gone.
 
-    `wishes` is the request's LustreConfiguration; returns the answer's LustreResponse.
+    Args:
+        wishes: The request's LustreConfiguration.
+
+    Returns:
+        The answer's LustreResponse.
     """
     document = file_system.document
     if document["Lifecycle"] == "CREATING":

@@ -1,4 +1,4 @@
-"""What FSx takes for a Lustre file system, and its refusals.
+"""Validation of FSx requests for a Lustre file system.
 
 Amazon FSx API reference (CreateFileSystem, CreateFileSystemLustreConfiguration, UpdateFileSystem,
 CreateDataRepositoryAssociation) and the FSx for Lustre user guide, "Managing storage capacity".
@@ -35,7 +35,11 @@ LINKS_PER_FILE_SYSTEM = 8
 
 
 def created(params: Document) -> None:
-    """Check a CreateFileSystem request. Raises BadRequest and its more special kin."""
+    """Check a CreateFileSystem request.
+
+    Raises:
+        FsxError: BadRequest or a more specific error.
+    """
     if params.get("FileSystemType") != "LUSTRE":
         raise bad_request(
             f"FileSystemType: the local cloud has LUSTRE only, got {params.get('FileSystemType')!r}"
@@ -71,7 +75,7 @@ def created(params: Document) -> None:
 
 
 def default_version(deployment: str) -> str:
-    """The Lustre version of a file system whose request names none."""
+    """Return the Lustre version of a file system whose request names none."""
     return "2.12" if deployment == "PERSISTENT_2" else "2.10"
 
 
@@ -111,7 +115,7 @@ def updated(document: Document, params: Document) -> None:
 
 
 def linked(document: Document, paths: Collection[str], params: Document) -> None:
-    """Check a CreateDataRepositoryAssociation request; `paths` are those that are linked already."""
+    """Check a CreateDataRepositoryAssociation request. `paths` are the paths that are already linked."""
     if (
         document["LustreConfiguration"]["DeploymentType"] == "SCRATCH_1"
         or document["FileSystemTypeVersion"] == "2.10"
@@ -148,7 +152,7 @@ def events(s3: Mapping[str, Any]) -> None:
 
 
 def bucket_of(uri: str) -> str:
-    """The bucket in s3://bucket/prefix."""
+    """Return the bucket in s3://bucket/prefix."""
     return uri.removeprefix("s3://").partition("/")[0]
 
 

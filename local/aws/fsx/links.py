@@ -1,7 +1,7 @@
 """Data repository associations: directories of a file system that are linked to S3.
 
-https://docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html. FSx reaches the bucket as a role of
-its own per file system, which appears with the first link and goes with the file system.
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html. FSx reads and writes the bucket
+with its own role for each file system. The role is created with the first link and deleted with the file system.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ ROLE_PREFIX = "AWSServiceRoleForFSxS3Access_"
 
 
 def create(file_system: FileSystem, params: Document) -> Document:
-    """CreateDataRepositoryAssociation. Raises what `limits.linked` does, and BadRequest for an unknown bucket."""
+    """Answer CreateDataRepositoryAssociation.
+
+    Raises:
+        FsxError: The errors of `limits.linked`, and BadRequest for an unknown bucket.
+    """
     taken = [a["FileSystemPath"] for a in file_system.associations.values()]
     limits.linked(file_system.document, taken, params)
     require_bucket(params["DataRepositoryPath"])
@@ -51,7 +55,7 @@ def create(file_system: FileSystem, params: Document) -> Document:
 
 
 def update(document: Document, params: Document) -> Document:
-    """UpdateDataRepositoryAssociation: chunk size and events."""
+    """Answer UpdateDataRepositoryAssociation: chunk size and events."""
     if document["Lifecycle"] != "AVAILABLE":
         raise bad_request(
             f"The data repository association is {document['Lifecycle']}, it must be AVAILABLE."
@@ -65,14 +69,14 @@ def update(document: Document, params: Document) -> Document:
 
 
 def delete(file_system: FileSystem, document: Document) -> Document:
-    """DeleteDataRepositoryAssociation."""
+    """Answer DeleteDataRepositoryAssociation."""
     document["Lifecycle"] = "DELETING"
     store.later(lambda: (file_system.associations.pop(document["AssociationId"], None), None)[1])
     return document
 
 
 def require_bucket(uri: str) -> None:
-    """Raise BadRequest where the bucket of an s3:// path cannot be reached."""
+    """Raise BadRequest if the bucket of an s3:// path is not reachable."""
     name = limits.bucket_of(uri)
     if name not in s3_backends[ACCOUNT_ID][PARTITION].buckets:
         raise bad_request(
@@ -82,7 +86,7 @@ def require_bucket(uri: str) -> None:
 
 
 def _make_role(file_system_id: str) -> None:
-    """The service-linked role as which FSx reads and writes the bucket."""
+    """Create the service-linked role with which FSx reads and writes the bucket."""
     backend, name = iam_backends[ACCOUNT_ID][PARTITION], ROLE_PREFIX + file_system_id
     if any(role.name == name for role in backend.roles.values()):
         return
@@ -105,7 +109,7 @@ def _make_role(file_system_id: str) -> None:
 
 
 def forget_role(file_system_id: str) -> None:
-    """FSx deletes its own role once the file system is gone (policy FSxDeleteServiceLinkedRoleAccess)."""
+    """Delete FSx's own role after the file system is gone (policy FSxDeleteServiceLinkedRoleAccess)."""
     backend, name = iam_backends[ACCOUNT_ID][PARTITION], ROLE_PREFIX + file_system_id
     for key, role in list(backend.roles.items()):
         if role.name == name:

@@ -1,6 +1,6 @@
-"""`GET /_trainyard/mount`: whether an instance can mount a file system, as its Lustre client would find out.
+"""`GET /_trainyard/mount`: whether an instance can mount a file system, by the rules for its Lustre client.
 
-Servers open connections to clients as clients do to servers, so that both sides' groups need both directions
+Servers open connections to clients, and clients to servers, so the security groups of both need both directions
 (https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html).
 """
 
@@ -30,7 +30,7 @@ class Side:
 
 
 def refusal(file_system_id: str, dns_name: str, mount_name: str, instance_id: str) -> str | None:
-    """Why the mount would fail; None where it would not."""
+    """Return why the mount would fail; None if it would succeed."""
     file_system = store.file_systems.get(file_system_id)
     if file_system is None:
         return f"file system {file_system_id} does not exist"
@@ -50,7 +50,7 @@ def refusal(file_system_id: str, dns_name: str, mount_name: str, instance_id: st
 
 
 def require_open(backend: Any, subnet: Any, group_ids: list[str]) -> None:
-    """Raise InvalidNetworkSettings where the servers of a file system would not reach each other."""
+    """Raise InvalidNetworkSettings if the servers of a file system can't reach each other."""
     groups = _groups(backend, group_ids)
     addresses = (str(ipaddress.ip_network(subnet.cidr_block)[4]),)  # any of the subnet's
     one, other = Side("the file system", groups, addresses), Side("itself", groups, addresses)

@@ -1,4 +1,4 @@
-"""The FSx API: one method per action, named as moto's dispatcher wants; botocore's model parses and serialises."""
+"""The FSx API, with one method per action. moto's dispatcher needs their names; botocore's model serializes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILTERS = {"file-system-id": "FileSystemId"}
 
 
 class FsxResponse(BaseResponse):  # type: ignore[misc]
-    """Actions of FSx for Lustre; those of the other kinds of file systems answer that they are not there."""
+    """The actions of FSx for Lustre. Actions of other kinds of file systems return "not found" errors."""
 
     def __init__(self) -> None:
         super().__init__(service_name="fsx")

@@ -1,4 +1,4 @@
-"""What FSx remembers: file systems and data repository associations, as the documents that the API answers."""
+"""The state of FSx: file systems and data repository associations, as the documents that the API returns."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Document = dict[str, Any]
 
 
 class FsxError(ApiError):
-    """An error of the FSx API: its code and message."""
+    """An error of the FSx API, with its code and message."""
 
 
 def bad_request(message: str) -> FsxError:
-    """BadRequest."""
+    """Return a BadRequest."""
     return FsxError("BadRequest", message)
 
 
 @dataclass
 class FileSystem:
-    """A file system and its associations by id; `group_ids` are those of its network interfaces."""
+    """A file system and its associations by id. `group_ids` are those of its network interfaces."""
 
     document: Document
     region: str
@@ -47,7 +47,7 @@ class FileSystem:
 
 
 class Store:
-    """All file systems and backups of the account by id. `delay_seconds`: what a creation, link or deletion takes."""
+    """All file systems and backups of the account by id. A creation, link or deletion takes `delay_seconds`."""
 
     def __init__(self) -> None:
         self.file_systems: dict[str, FileSystem] = {}
@@ -56,14 +56,22 @@ class Store:
         self.directory: Path | None = None  # where the machines keep the files
 
     def file_system(self, region: str, name: str) -> FileSystem:
-        """A file system. Raises FileSystemNotFound."""
+        """Return a file system.
+
+        Raises:
+            FileSystemNotFound: It does not exist.
+        """
         found = self.file_systems.get(name)
         if found is None or found.region != region:
             raise FsxError("FileSystemNotFound", f"File system '{name}' does not exist.")
         return found
 
     def association(self, region: str, name: str) -> tuple[FileSystem, Document]:
-        """An association and its file system. Raises DataRepositoryAssociationNotFound."""
+        """Return an association and its file system.
+
+        Raises:
+            DataRepositoryAssociationNotFound: It does not exist.
+        """
         for file_system in self.file_systems.values():
             if file_system.region == region and name in file_system.associations:
                 return file_system, file_system.associations[name]
@@ -72,7 +80,11 @@ class Store:
         )
 
     def tagged(self, region: str, arn: str) -> Document:
-        """The document of the resource with this ARN. Raises ResourceNotFound."""
+        """Return the document of the resource with this ARN.
+
+        Raises:
+            ResourceNotFound: It does not exist.
+        """
         for file_system in self.file_systems.values():
             for document in (file_system.document, *file_system.associations.values()):
                 if file_system.region == region and document["ResourceARN"] == arn:
@@ -83,18 +95,18 @@ class Store:
         raise FsxError("ResourceNotFound", f"The resource {arn} does not exist.")
 
     def begin(self, directory: Path) -> None:
-        """Take the directory of the files; what an earlier account had there is gone, as that account is."""
+        """Take the directory of the files. Files of an earlier account there are deleted."""
         self.directory = directory
         shutil.rmtree(directory, ignore_errors=True)
 
     def remove(self, name: str) -> None:
-        """Forget a file system and its files."""
+        """Remove a file system and its files."""
         self.file_systems.pop(name, None)
         if self.directory is not None:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def later(self, change: Callable[[], None]) -> None:
-        """Make a change once the delay has passed; at once where there is none."""
+        """Make a change after the delay, or at once if there is none."""
         if not self.delay_seconds:
             change()
             return
@@ -104,12 +116,12 @@ class Store:
 
 
 def arn(region: str, kind: str, *parts: str) -> str:
-    """ARN of an FSx resource, such as file-system/<id> or association/<file system>/<id>."""
+    """Return the ARN of an FSx resource, such as file-system/<id> or association/<file system>/<id>."""
     return f"arn:aws:fsx:{region}:{ACCOUNT_ID}:{kind}/{'/'.join(parts)}"
 
 
 def new_id(prefix: str) -> str:
-    """An id as FSx gives them: the prefix and 17 hexadecimal digits."""
+    """Return a new id in FSx's form: the prefix and 17 hexadecimal digits."""
     return f"{prefix}-{secrets.token_hex(9)[:17]}"
 
 
