@@ -1,4 +1,4 @@
-"""What runs the workers of a run: a PyTorchJob or a TrainJob.
+"""Backends of a run: PyTorchJob and TrainJob.
 
 The entry point is `of()`. The rest of the launcher asks a `Backend` (backend.py) for everything that depends on the
 kind of the training job.

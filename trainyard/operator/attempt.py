@@ -1,6 +1,6 @@
 """Start an attempt: wait until it can start, delete leftovers, and create its objects. Pure.
 
-`start_attempt` sets the reason of a Pending job: `prepare_attempt` finds reasons in the specs of the job and its queue,
+`start_attempt` sets the reason of a Pending job. `prepare_attempt` finds reasons in the specs of the job and its queue,
 `_next_step` in their objects. The status does not name the attempt yet, so no worker runs.
 """
 
@@ -104,7 +104,7 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: int | None = Non
     if not ctx.has_started and (unchecked := _policy_wait(ctx)):
         return unchecked
     leaves = ctx.queue is not None and "deletionTimestamp" in ctx.queue["metadata"]
-    # A queue that is being deleted stays for its running jobs, and starts none.
+    # A queue that is being deleted keeps its running jobs, but starts no others.
     if ctx.queue is None or (leaves and not _is_under_way(ctx)):
         lacks = "is being deleted" if leaves else f"is not in namespace {meta.namespace}"
         message = f"TorchrunQueue {spec.job_queue} {lacks}; {_queue_message(ctx)}"
@@ -128,7 +128,7 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: int | None = Non
         return Wait(reason=reason, message=message, conditions=conditions, requeue_after=SCHEDULER_SECONDS)
     try:
         size = distribute(spec, settings.queue)
-        # A job that has started keeps its size.
+        # A started job is not checked again unless its size changed.
         resized = any(each.size != spec.size_key for each in ctx.children.of(ctx.status.attempt))
         if resized or not ctx.has_started:
             # The controller can't read scripts in the workspace.
@@ -161,7 +161,7 @@ def prepare_attempt(ctx: ReconcileContext, attempt: int, nodes: int | None = Non
 
 
 def _refuse(message: str) -> Wait:
-    """Return the wait of a job whose spec can't be met."""
+    """Return the wait with reason InvalidSpec and this message."""
     reason = n.REASON_INVALID_SPEC
     conditions = Condition(n.ACCEPTED, False, reason, message), Condition(n.QUEUE_FOUND, True, "Found")
     return Wait(reason=reason, message=message, conditions=conditions)
@@ -172,7 +172,7 @@ def _is_under_way(ctx: ReconcileContext) -> bool:
 
 
 def _queue_message(ctx: ReconcileContext) -> str:
-    """Return what a job without a queue does."""
+    """Return the message about the effect of a missing queue on the job."""
     if ctx.status.running:
         return "the workers go on; what needs the queue, such as a restart, waits until it is there"
     return f"the {'workers restart' if _is_under_way(ctx) else 'job begins'} when it is there"
@@ -234,13 +234,13 @@ def _wait_for_workspace(ctx: ReconcileContext, attempt: AttemptSpec) -> NodesWai
 
 
 def _count_leaving(ctx: ReconcileContext) -> int:
-    """Return the number of earlier workers that still have a node, or may get one."""
+    """Return the number of unfinished workers of earlier attempts. Each one has a node or may get one."""
     earlier = [each for each in ctx.children.workers if each.attempt != ctx.status.attempt]
     return sum(not each.finished for each in (*ctx.children.orphans, *earlier))
 
 
 def delete_jobs(jobs: Iterable[AttemptJob]) -> tuple[Deletion, ...]:
-    """Delete Jobs after their pods, only as they were read.
+    """Delete Jobs after their pods, and only if they have not changed since the read.
 
     In the meantime, the status may have named the attempt of such a Job, or the Job may have succeeded.
     """
@@ -268,9 +268,9 @@ def _unfit_groups(ctx: ReconcileContext, prepared: AttemptSpec | Wait) -> list[J
 
 
 def _is_up_to_date(job: AttemptJob, wanted: list[JsonObject]) -> bool:
-    """Return whether an existing Job has the wanted spec, so that all Jobs of an attempt are alike.
+    """Return whether an existing Job has the wanted spec. All Jobs of an attempt must have the same spec.
 
-    For a running Job, the status names the attempt by now, and later changes of the queue do not matter.
+    Later changes of the queue do not matter for a running Job, because the status already names its attempt.
     """
     alike = next((each for each in wanted if each["metadata"]["name"] == job.name), None)
     if job.deleting or job.failed or alike is None or job.pods != alike["spec"]["completions"]:
@@ -326,7 +326,7 @@ def _next_step(
         if prepared.settings.queue.scheduling.pool:
             lack = Condition(n.CAPACITY_AVAILABLE, False, choice.reason, choice.message)
             conditions = (*conditions, lack)
-        # These need no node: without the sync pod, the workspace never comes.
+        # These objects need no node. Without the sync pod, the workspace never arrives.
         wanted = [build_service(prepared), *([build_sync_pod(prepared)] if prepared.sync else [])]
         taken = _name_conflict(ctx, wanted)
         reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (choice.reason, choice.message)
@@ -358,7 +358,7 @@ def _next_step(
 
 
 def unknown_capacity(ctx: ReconcileContext, reason: str) -> tuple[Condition, ...]:
-    """Return the condition CapacityAvailable as unknown, if the job has had it."""
+    """Return the condition CapacityAvailable with status Unknown, if the job already has this condition."""
     known = n.CAPACITY_AVAILABLE in ctx.status.conditions
     return (Condition(n.CAPACITY_AVAILABLE, None, reason),) if known else ()
 
@@ -395,7 +395,7 @@ def changed_services(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[J
 
 
 def _remaining_objects(ctx: ReconcileContext, outdated: list[AttemptJob], groups: list[JsonObject]) -> str:
-    """Return which objects must be gone first; "" for none. Two attempts never run at once."""
+    """Return which objects of other attempts must be gone first; "" for none. Two attempts never run at once."""
     pods = [
         *(each for each in ctx.children.orphans if not each.finished),
         *(each for each in ctx.children.workers if each.attempt != ctx.status.attempt),
@@ -423,7 +423,7 @@ def orphan_hint(pods: Iterable[Worker]) -> str:
 
 
 def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
-    """Return which objects have a needed name, and when the job begins; "" for none."""
+    """Return which existing objects have a name that the job needs, and when the job begins; "" for none."""
     keys = [object_key(each) for each in wanted]
     others = {key: ctx.children.others[key]["metadata"] for key in keys if key in ctx.children.others}
     if others:
@@ -442,7 +442,7 @@ def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
 
 
 def _is_left_behind(meta: JsonObject) -> bool:
-    """Return whether an earlier job of the name left this object, when it was deleted without its objects."""
+    """Return whether an earlier job of this name left the object. Such a job was deleted without its objects."""
     labels = meta.get("labels") or {}
     return labels.get(n.LABEL_MANAGED_BY) == n.MANAGED_BY and not meta.get("ownerReferences")
 
@@ -450,7 +450,7 @@ def _is_left_behind(meta: JsonObject) -> bool:
 def backoff(ctx: ReconcileContext) -> tuple[str, float]:
     """Return the message of the pause after a failed attempt and its remaining seconds; "" and 0 for none.
 
-    The first restart comes at once, the second after 10 s, and each later one after twice as long, up to 360 s.
+    The first restart has no pause, the second one 10 s. Each later pause is twice as long, up to 360 s.
     """
     last, restarts = ctx.status.raw.get("lastRestart") or {}, ctx.status.restarts
     at = parse_time(last.get("time"))
@@ -462,7 +462,7 @@ def backoff(ctx: ReconcileContext) -> tuple[str, float]:
 
 
 def keep_failed_jobs(ctx: ReconcileContext, jobs: list[AttemptJob]) -> list[AttemptJob]:
-    """Return the failed Jobs, which stay during the pause. Their pods have the logs, and use no node.
+    """Return the failed Jobs to keep during the pause after a failure. Their pods have the logs, and use no node.
 
     The Job controller stops the other pods of such a Job.
     """

@@ -37,7 +37,7 @@ _NORMAL_REASONS = (
 class Wait:
     """Why an attempt can't be created. `requeue_after` as in a ReconcilePlan.
 
-    With the reason InvalidSpec, the spec of the job can't be met in its queue. Then a job without workers fails.
+    With the reason InvalidSpec, the job can't run in its queue. Then a job that has had no workers fails.
     """
 
     reason: str
@@ -52,14 +52,19 @@ class ReconcileContext:
 
     Attributes:
         job: The TorchrunJob as it was read.
+        meta: Its metadata.
         spec: Its spec; with `problems`, the readable part of it.
-        queue: The TorchrunQueue as it was read, None without a queue.
+        status: Its status.
+        children: Its Jobs, pods and other objects.
+        queue: The TorchrunQueue as it was read; None if it does not exist.
+        cluster: The state of the cluster beside the job's objects.
         now: The time in seconds since the epoch.
-        progress: What the first worker reports; None for nothing new.
+        progress: The new progress from the first worker; None for nothing new.
         pool: The Karpenter pool of the queue, if it was read.
         refused: Why the API server just rejected a placeholder.
-        problems: What is wrong with the spec or the command.
-        nearby: As in AttemptSpec.
+        problems: What is wrong with the spec or the command; "" if they are valid.
+        is_spec_readable: Whether the whole spec could be read.
+        nearby: The addresses of other jobs' sync pods that may have the archive of this job's workspace.
     """
 
     job: JsonObject
@@ -128,7 +133,7 @@ class ReconcileContext:
 
     @property
     def is_past_deadline(self) -> bool:
-        """Whether the job has run longer than its deadline."""
+        """Return whether the job has run longer than its deadline."""
         return self.deadline is not None and self.now >= self.deadline
 
     def count_workers(self) -> JsonObject:
@@ -189,7 +194,7 @@ class ReconcileContext:
             capacity=None,
             completionTime=stamp(self.now),
             exitCode=exit_code,
-            # The remaining workers are stopped now, without another count.
+            # The remaining workers are stopped now, and they are not counted again.
             workers={**self.count_workers(), "active": 0, "ready": 0},
             **fields,
         )
@@ -209,10 +214,15 @@ def build_context(
     """Return the context of a reconcile, from objects as the API server returns them.
 
     Args:
-        job: As in ReconcileContext, and so are the others.
-        queue: The TorchrunQueue that the job names.
+        job: The TorchrunJob.
+        queue: The TorchrunQueue that the job names; None if it does not exist.
         objects: All objects with the job's label, or with the name of a child.
-        pool: The Karpenter pool that `nodes.pool_to_count` names.
+        cluster: The state of the cluster beside the job's objects.
+        now: The time in seconds since the epoch.
+        progress: The new progress from the first worker; None for nothing new.
+        pool: The Karpenter pool that `nodes.pool_to_count` names; None if it was not read.
+        refused: Why the API server just rejected a placeholder; "" if it did not.
+        nearby: The addresses of other jobs' sync pods that may have the archive of this job's workspace.
     """
     problems: list[str] = []
     meta = parse_metadata(job, problems)
@@ -240,7 +250,7 @@ def build_context(
 
 
 def earliest(*seconds: float | None) -> float | None:
-    """Return the first of these times, None for none."""
+    """Return the lowest of these seconds; None for none."""
     return min((each for each in seconds if each is not None), default=None)
 
 
@@ -290,7 +300,7 @@ class AttemptSpec:
 
     @property
     def sync(self) -> bool:
-        """Whether the workspace comes through a pod of the job."""
+        """Return whether the workers get the workspace from the sync pod."""
         return self.spec.workspace is not None and not self.spec.workspace.url
 
     @property

@@ -1,7 +1,7 @@
 """Choose the nodes of an attempt in a Karpenter pool, by the rules of the launcher. Pure. Entry point: `choose_nodes`.
 
-Placeholders make Karpenter launch nodes, and hold them. A node counts if a placeholder of the job runs there, because
-then the scheduler has given it to this job only. `capacity` of the job's status keeps the state between two reconciles.
+Placeholders make Karpenter launch nodes, and reserve them for the job. A node counts if a placeholder of the job runs
+there, because then no other job can get it. `capacity` of the job's status keeps the state between two reconciles.
 The queue's status has the limits of its pool, for `kubectl torchrun submit`.
 """
 
@@ -43,7 +43,7 @@ from trainyard.operator.diagnostics import jobs_without_pods
 from trainyard.operator.plan import Deletion, deletion, deletions_of
 from trainyard.operator.status import CapacityWait, read_status
 
-# The interval while a job waits for nodes, and while only a change of the pool can help.
+# The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
 CAPACITY_POLL_SECONDS: Final = 2.0
 IMPOSSIBLE_SECONDS: Final = 30.0
 # The defaults of a launcher's run (docs/settings.md: training.capacityDeadlineSeconds and others).
@@ -53,7 +53,8 @@ NODE_START_SECONDS: Final = 900
 RETRY_SECONDS: Final = 240
 # Up to a fifth is added to `RETRY_SECONDS`, so that jobs that failed together do not retry together.
 _JITTER: Final = 0.2
-# Workers replace placeholders within a second or two. With some schedulers and priority classes they never would.
+# Workers preempt placeholders within a second or two. Some schedulers and priority classes never preempt placeholders.
+# Those are deleted: at once with a scheduler that is not Kubernetes' own, otherwise after this time.
 PLACEHOLDER_SECONDS: Final = 20.0
 DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 _FINISHED: Final = ("Succeeded", "Failed")
@@ -105,9 +106,14 @@ def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
 def choose_nodes(
     ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, first: NodesWait | None = None
 ) -> NodesChosen | NodesWait:
-    """Return the number of nodes for the attempt, or how to wait for them. `leaving` earlier workers still run.
+    """Return the number of nodes for the attempt, or the wait for them.
 
-    While there is another wait `first`, no placeholders are created. An impossible job is reported before that.
+    Args:
+        ctx: The context.
+        attempt: The attempt.
+        leaving: The number of earlier workers that still run.
+        first: Another wait that comes first. Until it ends, no placeholders are created. A job that the pool can
+            never fit is reported even before this wait.
     """
     if not attempt.cluster.placeholders:
         message = (
@@ -225,8 +231,8 @@ class _Choice:
     def _count(self) -> tuple[bool, Count]:
         """Return whether a worker may get a node of the pool, and the nodes on which a placeholder of the job runs.
 
-        Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder
-        starts on a node that the workers' node affinity excludes. If it counted, the job would wait for it without end.
+        Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. A node that the
+        workers' node affinity excludes does not count: no placeholder starts there, so the job would wait forever.
         """
         found = capacity.count(self.request, self.seen)
         gpu_type = self.attempt.settings.queue.node_resources.gpu_type
@@ -298,7 +304,7 @@ class _Choice:
         )
 
     def _start(self, counted: Count, decision: Submit) -> NodesChosen | NodesWait:
-        """Delete the placeholders on nodes that are not chosen. Then the count must be the same without them."""
+        """Delete the placeholders on nodes that are not chosen. The next reconcile counts again."""
         if not self.seen.fresh:
             return _RECOUNT
         chosen = counted.usable[: decision.nodes]
@@ -355,9 +361,9 @@ def _delete_claim(name: str, uid: str) -> Deletion:
 
 
 def _capacity_wait(ctx: ReconcileContext) -> CapacityWait:
-    """Return the state of the wait, without times too far in the future after a change of the clock.
+    """Return the state of the wait. A changed spec starts a new wait.
 
-    A changed spec starts a new wait.
+    Times that are too far in the future, after a change of the clock, are reduced.
     """
     noted, now = ctx.status.capacity_wait, ctx.now
     if noted is None:
@@ -384,7 +390,7 @@ def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], f
     displaces = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
     if not displaces or (isinstance(nodes, int) and placed >= nodes):
         return here, None
-    # A quota may have no room for workers beside the placeholders. Then the workers have no pods.
+    # A quota may have no room for both workers and placeholders. Then the workers have no pods.
     waiting = [each.created for each in workers if not each.node and each.created is not None]
     since = min([*waiting, *(start for start, _, _ in jobs_without_pods(ctx))], default=None)
     left = PLACEHOLDER_SECONDS if since is None else since + PLACEHOLDER_SECONDS - ctx.now
@@ -392,10 +398,10 @@ def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], f
 
 
 def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """Return a worker that lost its node and got no other; else the seconds until there may be one.
+    """Return a worker that has had no node for NODE_START_SECONDS; else the seconds until there may be one.
 
-    The other workers of a fixed size wait for it on their nodes. Karpenter may launch another node within the time that
-    any node may take. Another scheduler may let pods wait for its own reasons.
+    With a fixed size, the other workers wait for it on their nodes. Karpenter gets as much time as for any node to
+    launch another one. With another scheduler nothing is returned, because it may let pods wait for its own reasons.
     """
     scheduling = ctx.settings.queue.scheduling if ctx.settings is not None else None
     if scheduling is None or not scheduling.pool or scheduling.scheduler not in DEFAULT_SCHEDULERS:
@@ -456,15 +462,19 @@ def _matches(asked: JsonObject, labels: Mapping[str, str]) -> bool:
 
 
 class Unreadable(ValueError):
-    """An amount in the pod template can't be read; the message says which."""
+    """An invalid quantity in the pod template. The message names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Request):
-    """The request of a job. Its placeholders are named after it, and request `asks`, as its workers do.
+    """The request of a job. Its placeholders are named after the job.
 
-    A run of the launcher takes whole nodes. A worker may request a part of a node, and each one still counts as one
-    node. `affinity` is the workers' nodeAffinity, {} for none.
+    A run of the launcher takes whole nodes. A worker of a job may request a part of a node, but counts as one node.
+
+    Attributes:
+        job: The name of the job.
+        asks: The resource requests of a worker, and so of a placeholder.
+        affinity: The workers' nodeAffinity; {} for none.
     """
 
     job: str
@@ -532,7 +542,7 @@ def _worker_spec(attempt: AttemptSpec) -> JsonObject:
 
 
 def worker_requests(attempt: AttemptSpec) -> dict[str, Amount]:
-    """Return what the scheduler reserves for a worker.
+    """Return the resources that the scheduler reserves for a worker.
 
     Raises:
         Unreadable: An amount can't be read.
@@ -549,7 +559,7 @@ def format_amount(amount: Amount) -> str:
 
 
 def _placeholder_tolerations(given: Iterable[JsonObject], pool: NodePool | None) -> tuple[JsonObject, ...]:
-    """Return the worker's tolerations, each for one key. One for all taints would hide startup taints."""
+    """Return the worker's tolerations, each for one key. A toleration of all taints would hide startup taints."""
     own = [each for each in given if each.get("key") and each["key"] not in LOST_NODE_TAINTS]
     keys = {each["key"] for each in own}
     named = [
@@ -577,7 +587,7 @@ def taint_problem(attempt: AttemptSpec, pool: NodePool) -> str:
 
 
 def build_placeholder(attempt: AttemptSpec, request: JobRequest, index: int, wait: str) -> JsonObject:
-    """Return the launcher's placeholder, owned by the job, each on a node of its own, where workers may run."""
+    """Return the launcher's placeholder, owned by the job: one per node, with the workers' node affinity."""
     made = manifests.placeholder(request, index, Owner(name=attempt.name, uid=attempt.uid), wait)
     meta, spec = made["metadata"], made["spec"]
     meta["labels"] |= attempt.labels
@@ -587,7 +597,7 @@ def build_placeholder(attempt: AttemptSpec, request: JobRequest, index: int, wai
         "nodeAffinity": add_mark(request.affinity, mark(request.namespace, request.run_id)),
         "podAntiAffinity": {REQUIRED: [{"labelSelector": apart, "topologyKey": "kubernetes.io/hostname"}]},
     }
-    # A first process without a handler ignores SIGTERM, so the trap ends it at once.
+    # The kernel ignores SIGTERM for a first process without a handler. The trap ends the process at once.
     spec["containers"][0]["command"] = ["sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"]
     spec |= pull_secrets(attempt.settings.queue)
     meta["annotations"][n.ANNOTATION_MADE_OF] = spec_digest(spec)
@@ -660,7 +670,10 @@ def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
 
 
 def reservation_warning(status: Any, name: str) -> str:
-    """Return why the pool of this name can't buy a node now, which a reservation that begins later changes; or ""."""
+    """Return a message if the pool of this name launches only reserved capacity and has no active reservation, else "".
+
+    A reservation that begins later changes that.
+    """
     return capacity.no_reservation(name) if _read_pool_status(status, name).get("reservations") == 0 else ""
 
 

@@ -1,10 +1,10 @@
 """Run the attempt of a job: keep it, suspend and resume it, end it, or replace it. Pure.
 
-The status names the attempt, so its pods may run, and its Jobs are never created again. `_restart_or_fail` counts a
-restart.
+The status names the attempt, so its pods may run, and its Jobs are never created again. `_restart_or_fail` counts
+restarts.
 
-A queueing system or an administrator may suspend a Job as well. The controller leaves such a Job alone for a while. Two
-controllers that write the opposite at once would do it many times a second.
+A queueing system or an administrator may also suspend a Job. The controller resumes such a Job only after a pause,
+because otherwise both would overwrite each other in a loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trainyard.operator.status import Condition, truncate_message
 # The status keeps the last attempts, because a client that follows the job may have missed several.
 MAX_ATTEMPTS: Final = 8
 _ATTEMPT_MESSAGE: Final = 1024
-# Of these kinds, an attempt has the objects that its pods reference.
+# An attempt keeps only the claims and the PodGroup that its pods reference.
 _BY_NAME: Final = ("PersistentVolumeClaim", "PodGroup")
 _STOPPING: Final = "the workers are being stopped"
 
@@ -80,7 +80,7 @@ def suspend(ctx: ReconcileContext) -> ReconcilePlan | None:
 
 
 def _spec_problems(ctx: ReconcileContext) -> tuple[Condition, ...]:
-    """Return the problems of the spec. A corrected spec is checked again when the job is resumed."""
+    """Return the condition Accepted for an invalid spec. A corrected spec is checked again at the resume."""
     if ctx.problems:
         return (Condition(n.ACCEPTED, False, n.REASON_INVALID_SPEC, ctx.problems),)
     before = ctx.status.conditions.get(n.ACCEPTED, {}).get("reason")
@@ -105,7 +105,7 @@ def end_attempt(ctx: ReconcileContext) -> ReconcilePlan | None:
 
 
 def _restart_or_fail(ctx: ReconcileContext, end: AttemptEnd) -> ReconcilePlan:
-    """Count the restart in the status before anything else is written, so that it is counted once."""
+    """Restart or fail the job. The status counts the restart before any other write, so it is counted once."""
     limit, restarts, failure = ctx.max_restarts, ctx.status.restarts, _first_failure(ctx, end)
     if end.final or restarts >= limit:
         reason, used = n.REASON_NOT_RESTARTABLE, ""
@@ -133,7 +133,7 @@ def _log_command(ctx: ReconcileContext, end: AttemptEnd) -> str:
 
 
 def _first_failure(ctx: ReconcileContext, end: AttemptEnd) -> JsonObject | None:
-    """Return `firstFailure` of the status, None if no worker failed."""
+    """Return `firstFailure` of the status; None if no worker failed."""
     failure = end.failure
     if failure is None:
         return None
@@ -166,7 +166,7 @@ def _attempts(ctx: ReconcileContext, reason: str, message: str) -> list[JsonObje
 
 
 def _restart_for_workspace(ctx: ReconcileContext, end: AttemptEnd) -> ReconcilePlan:
-    """Start another attempt, which waits for the workspace without nodes. It does not count as a restart."""
+    """Start another attempt. It waits for the workspace without nodes, and does not count as a restart."""
     message = f"{end.why}; the workspace was lost with an earlier pod {n.sync_pod(ctx.meta.name)}"
     return _next_attempt(ctx, n.REASON_WORKSPACE_LOST, message, workspaceDigest=None)
 
@@ -185,7 +185,10 @@ def _next_attempt(ctx: ReconcileContext, reason: str, message: str, **fields: An
 
 
 def replace_attempt(ctx: ReconcileContext) -> ReconcilePlan | None:
-    """Start another attempt for a new size, or a new workspace with restartOnSync. It does not count as a restart."""
+    """Start another attempt for a new size, or for a new workspace with restartOnSync.
+
+    It does not count as a restart.
+    """
     if not ctx.status.running:
         return None
     job = ctx.children.of(ctx.status.attempt)[0]
@@ -196,7 +199,7 @@ def replace_attempt(ctx: ReconcileContext) -> ReconcilePlan | None:
     prepared = prepare_attempt(ctx, ctx.status.attempt + 1)
     if not isinstance(prepared, AttemptSpec):
         return None  # the attempt continues, and keep_attempt reports the problem
-    # The user may set the number of nodes that the queue chose before.
+    # The user may have set the number of nodes that the queue had chosen. Then the size stays.
     fixed = ":" not in size + job.size
     if size != job.size and not (fixed and prepared.size.nodes == max(job.job_count, job.pods)):
         message = f"the job has {_format_size(size)} now, and had {_format_size(job.size)}"
@@ -255,7 +258,7 @@ def keep_attempt(ctx: ReconcileContext) -> ReconcilePlan:
 
 
 def _archive_patches(ctx: ReconcileContext) -> tuple[JsonObject, ...]:
-    """Return a patch for each worker whose annotation names another archive than the job's spec."""
+    """Return a patch for each worker whose archive annotation differs from the job's spec."""
     if ctx.spec.workspace is None or ctx.problems:
         return ()
     named = archive_annotation(ctx.spec.workspace)
@@ -322,7 +325,7 @@ def resume_jobs(ctx: ReconcileContext) -> tuple[tuple[JsonObject, ...], float | 
 
 
 def suspension_message(ctx: ReconcileContext) -> str:
-    """Return who has suspended Jobs of the attempt, "" if nobody has."""
+    """Return the message about Jobs of the attempt that another client has suspended; "" for none."""
     held = [each for each in ctx.children.of(ctx.status.attempt) if each.suspended and each.suspended_by]
     if not held:
         return ""
@@ -336,12 +339,15 @@ def suspension_message(ctx: ReconcileContext) -> str:
 
 
 def _seconds_to_resume(job: AttemptJob, now: float) -> float:
-    """Return how long the suspension stays; 0 if its time is too far in the future, by another clock."""
+    """Return the seconds until the resume.
+
+    It is 0 if the time of the suspension comes from another clock and is too far in the future.
+    """
     if not job.suspended_by or job.suspended_at is None or job.suspended_at > now + POLL_SECONDS:
         return 0.0
     return job.suspended_at + POLL_SECONDS - now
 
 
 def _leaving_workers(ctx: ReconcileContext, job: AttemptJob) -> list[Worker]:
-    """Return earlier workers that are being deleted. After a resume, they would count as lost workers."""
+    """Return earlier workers that are being deleted. Do not resume before they are gone: they would count as lost."""
     return [each for each in ctx.children.workers if each.job == job.uid and each.deleting]
