@@ -17,7 +17,7 @@ NOT_RUNNING = 3
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(prog="python -m local", description=__doc__)
     result.add_argument("--home", type=Path, help="state directory (default: $TRAINYARD_HOME, else .local)")
     commands = result.add_subparsers(dest="command", required=True)
@@ -49,7 +49,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def split_command(words: list[str]) -> tuple[list[str], list[str]]:
-    """Our own words, and after `exec` or `kubectl` those of the other command, which argparse must not touch."""
+    """Split the command line at `exec` or `kubectl`.
+
+    Returns:
+        The arguments of this program, and the arguments of the other command, which argparse must not parse.
+    """
     position = 2 if words[:1] == ["--home"] else 0
     if words[position : position + 1] in (["exec"], ["kubectl"]):
         return words[: position + 1], words[position + 1 :]
@@ -67,12 +71,12 @@ def _seconds(text: str) -> float:
 
 
 def say(line: str) -> None:
-    """Print a line at once, also into a pipe."""
+    """Print a line and flush it, also into a pipe."""
     print(line, flush=True)
 
 
 def run(words: list[str]) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return the exit code."""
     from local import tools
     from local.cluster import lifecycle
     from local.nodes import preload
@@ -81,7 +85,7 @@ def run(words: list[str]) -> int:
     arguments = parser().parse_args(ours)
     home = Home(arguments.home)
     if arguments.command == "up":
-        preload.library()  # first: whoever lacks a compiler is to know it before the tools are built
+        preload.library()  # first, so that a missing compiler is reported before the tools are built
         tools.ensure([], home)
         lifecycle.up(home, say, arguments.boot_seconds, arguments.gpu_delay_seconds)
     elif arguments.command == "down":
@@ -110,7 +114,7 @@ def run(words: list[str]) -> int:
 
 
 def main() -> int:
-    """Errors that a person can mend are one line and exit code 1."""
+    """Run the command line. An error that the user can fix is one line, with exit code 1."""
     try:
         return run(sys.argv[1:])
     except (CloudError, ToolError, ForeignCloudError, NotRunningError) as error:

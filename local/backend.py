@@ -1,4 +1,4 @@
-"""Where the local engine keeps the stacks of one home, as Pulumi's own variables."""
+"""The Pulumi backend in the state directory, as Pulumi's environment variables. `variables` is the entry point."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 from local.home import CHECKOUT
 
 STACKS = "stacks"
-# The local cloud's plugins, `pulumi-resource-<name>`. The engine searches them on PATH.
+# The local cloud's plugins, `pulumi-resource-<name>`. The engine looks for them on PATH.
 PLUGINS = CHECKOUT / "local" / "plugins" / "bin"
 
 
 def passphrase_file(directory: Path) -> Path:
-    """What the secrets in the states of a folder are encrypted with."""
+    """Return the file of the passphrase that encrypts the secrets in the states of a directory."""
     return directory / "passphrase"
 
 
 def engine_logs(home: Path) -> Path:
-    """Where the engine keeps logs of its own, unless it can't."""
+    """Return the directory of the Pulumi engine's own logs."""
     return home / "pulumi-home" / "logs"
 
 
 def variables(home: Path, state: str = STACKS) -> dict[str, str]:
-    """Variables with which `pulumi` finds the stacks in the folder `state` of a home."""
+    """Return the variables with which `pulumi` finds the stacks in the directory `state` of a home."""
     directory = home / state
     return {
-        # Otherwise each file has another beside it with its attributes, which is written in place: of a killed
-        # engine it stays empty, and no engine reads the state any more.
+        # Without `metadata=skip` each file gets a second one with its attributes, which is written in place.
+        # If the engine is killed, that file stays empty, and no engine can read the state.
         "PULUMI_BACKEND_URL": f"file://{directory / 'state'}?metadata=skip",
         "PULUMI_HOME": str(home / "pulumi-home"),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(directory)),

@@ -1,6 +1,6 @@
-"""Make the virtual environment that everything else runs in.
+"""Create the virtual environment in which everything else runs. `install` is the entry point.
 
-Standard library only: it runs before anything is installed.
+It uses the standard library only, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ STAMP = VENV / "trainyard-lock.sha256"
 UV = "uv==0.13.9"
 OLDEST, NEWEST = (3, 11), (3, 13)
 NEEDED_GIGABYTES = 7
-# A step that lasts minutes says this often that it is still going on.
+# The interval of progress lines of a long step.
 QUIET_SECONDS = 60.0
-# What the C library calls ENOSPC and EDQUOT, and with it pip and uv.
+# The C library's messages for ENOSPC and EDQUOT, which pip and uv print.
 FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
-# uv's own line of what it had to fetch: `Prepared 148 packages in 1m 05s`, `in 25.31s`, `in 731ms`.
+# uv's line about downloads: `Prepared 148 packages in 1m 05s`, `in 25.31s`, `in 731ms`.
 PREPARED = re.compile(r"^Prepared \d+ packages? in (?:(\d+)m )?([\d.]+)(ms|s)$", re.MULTILINE)
 
 
 def received_bytes() -> int:
-    """Bytes that all network interfaces but the loopback have received since boot, from /proc/net/dev."""
+    """Return the bytes that all network interfaces except loopback received since boot, from /proc/net/dev."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     counters = (line.split(":", 1) for line in lines if ":" in line)
     return sum(int(values.split()[0]) for name, values in counters if name.strip() != "lo")
 
 
 def full_disk() -> str:
-    """What a person is told of a disk without room."""
+    """Return the message about a full disk."""
     free = shutil.disk_usage(ROOT).free / 1e9
     return (
         f"the disk is full ({free:.1f} GB free on the disk of {ROOT}; .venv needs {NEEDED_GIGABYTES} GB); "
@@ -46,7 +46,7 @@ def full_disk() -> str:
 
 
 def run(step: str, command: list[str]) -> str:
-    """Run one step and return its output, which goes to .venv.log; a failure names the step and that file."""
+    """Run one step and return its output, which goes to .venv.log. The error names the step and that file."""
     log = ROOT / ".venv.log"
     with log.open("ab") as sink:
         before = sink.tell()
@@ -66,7 +66,7 @@ def run(step: str, command: list[str]) -> str:
 
 
 def waited_for(step: str, process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a step; while it lasts, a line now and then says that it goes on."""
+    """Wait for a step and return its exit code. Print a line each QUIET_SECONDS while it runs."""
     started = time.monotonic()
     while True:
         try:
@@ -76,7 +76,10 @@ def waited_for(step: str, process: subprocess.Popen[bytes]) -> int:
 
 
 def preparing_seconds(output: str) -> float:
-    """Seconds in which uv fetched packages and unpacked them as they came; 0 where its cache had all of them."""
+    """Return the seconds in which uv downloaded and unpacked packages, which it does at the same time.
+
+    It is 0 if uv's cache had all of them.
+    """
     found = PREPARED.search(output)
     if found is None:
         return 0.0
@@ -85,7 +88,7 @@ def preparing_seconds(output: str) -> float:
 
 
 def install() -> None:
-    """Bring .venv to exactly what requirements.lock says; at once when it already is."""
+    """Install exactly the packages of requirements.lock in .venv. Return at once if they are already installed."""
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         found = ".".join(map(str, sys.version_info[:3]))
         raise SystemExit(
@@ -102,7 +105,8 @@ def install() -> None:
     print("python environment: installing what requirements.lock names, a minute or more ...", flush=True)
     (ROOT / ".venv.log").unlink(missing_ok=True)
     python = VENV / "bin" / "python"
-    # `venv` makes the program pip last: an environment without it was interrupted, and nothing can be put into it.
+    # `venv` installs pip last. An environment without pip was interrupted, and nothing can be installed in
+    # it.
     if not (python.exists() and (VENV / "bin" / "pip").exists()):
         shutil.rmtree(VENV, ignore_errors=True)
         run("making the virtual environment (.venv)", [sys.executable, "-m", "venv", str(VENV)])
@@ -115,7 +119,7 @@ def install() -> None:
             "sync",
             "--compile-bytecode",
             "--require-hashes",
-            # What comes as source alone is built by the lock's setuptools, not by the newest one of the day.
+            # Source distributions are built with the setuptools of the lock, not with the newest one.
             "--build-constraints",
             str(LOCK),
             "--python",
@@ -126,7 +130,7 @@ def install() -> None:
     STAMP.write_text(stamp)
     megabytes, downloading = (received_bytes() - before) / 1e6, preparing_seconds(output)
     installing = time.monotonic() - started - downloading
-    # `make bench-local` reads the second half, as it does that of the tools.
+    # `make bench-local` reads the second half of this line, and of the tools' line.
     print(
         f"python environment: installed in {installing:.0f} s; "
         f"downloads apart: {megabytes:.0f} MB in {downloading:.0f} s",
@@ -135,7 +139,7 @@ def install() -> None:
 
 
 def main() -> int:
-    """Install; what a person can mend is one line."""
+    """Install. An error that the user can fix is one line."""
     try:
         install()
     except OSError as error:

@@ -1,4 +1,7 @@
-"""Nothing that runs on the local cloud may reach a real AWS account: what to set, and what to refuse."""
+"""Keep programs on the local cloud away from real AWS accounts.
+
+`cloud_environment` returns the variables to set, `refuse_foreign` refuses others.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from urllib.parse import urlsplit
 
 from local.home import Home
 
-# Every variable by which an AWS SDK finds credentials by itself; see
+# All variables from which AWS SDKs read credentials:
 # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
 CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -31,23 +34,23 @@ CREDENTIALS = (
     "AWS_SHARED_CREDENTIALS_FILE",
     "AWS_CREDENTIAL_FILE",
 )
-# Variables that hold a web address SDKs would call.
+# Variables with a URL that SDKs would call.
 ENDPOINT_PREFIX = "AWS_ENDPOINT_URL"
 OTHER_ENDPOINTS = ("AWS_EC2_METADATA_SERVICE_ENDPOINT",)
-# Set to true, it makes SDKs pass over AWS_ENDPOINT_URL and call AWS itself.
+# If true, SDKs ignore AWS_ENDPOINT_URL and call AWS itself.
 IGNORE_ENDPOINTS = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 
 
 class ForeignCloudError(RuntimeError):
-    """The environment leads to an AWS account, or away from this machine; one line for a person."""
+    """The environment points to an AWS account, or away from this machine. The message is one line."""
 
 
 class NotRunningError(RuntimeError):
-    """There is no local cloud to talk to."""
+    """No local cloud is running."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a web address certainly leads to this machine: http(s), and `localhost` or a loopback IP."""
+    """Return whether a URL certainly points to this machine: http(s) with `localhost` or a loopback IP."""
     try:
         parts = urlsplit(address)
         host, _ = parts.hostname, parts.port
@@ -59,9 +62,12 @@ def is_loopback(address: str) -> bool:
 
 
 def objections(environment: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-    """What in `environment` is foreign, one short clause each. `own` is the local cloud's own environment.
+    """Return what in `environment` does not belong to the local cloud, one short clause each.
 
-    Values of credentials are never repeated.
+    The clauses never contain the values of credentials.
+
+    Args:
+        own: The local cloud's own environment.
     """
     found = []
     for name, value in sorted(environment.items()):
@@ -79,13 +85,12 @@ def objections(environment: Mapping[str, str], own: Mapping[str, str]) -> list[s
 
 
 def refuse_foreign(environment: Mapping[str, str], home: Home | None = None) -> None:
-    """Refuse an environment with an AWS endpoint elsewhere or with credentials not of the local cloud.
+    """Refuse an environment with another AWS endpoint or with credentials of another account.
 
-    Which local cloud's credentials are its own is read from the record that `TRAINYARD_LOCAL_CLOUD` names, else
-    from the home's.
+    The local cloud's own credentials come from the record that `TRAINYARD_LOCAL_CLOUD` names, otherwise from the home.
 
     Raises:
-        ForeignCloudError: with everything found, and what to do.
+        ForeignCloudError: The message lists everything found and what to do.
     """
     found = objections(environment, _own(environment, home))
     if found:
@@ -96,17 +101,17 @@ def refuse_foreign(environment: Mapping[str, str], home: Home | None = None) -> 
 
 
 def cloud_environment(home: Home) -> dict[str, str]:
-    """Variables with which AWS SDKs, plugins and tools talk to the running local cloud and to nothing else.
+    """Return the variables with which AWS SDKs, plugins and tools call only the running local cloud.
 
     Raises:
-        NotRunningError: there is no record of a running cloud.
+        NotRunningError: There is no record of a running cloud.
     """
     record = home.cloud()
     if record is None:
         raise NotRunningError(
             f"no local cloud is running ({home.cloud_file} is missing); `make up` starts it"
         )
-    # Not in the person's own ~/.kube/cache: a folder per API server, which nobody would ever remove there.
+    # Not the user's own ~/.kube/cache: it would keep a directory per API server, which nothing removes.
     return {**_environment(home.cloud_file, record), "KUBECACHEDIR": str(home.kube_cache)}
 
 
@@ -115,7 +120,7 @@ def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
     return {
         "TRAINYARD_LOCAL_CLOUD": str(file),
         "AWS_ENDPOINT_URL": endpoint,
-        # Go's SDK resolves web identities before it reads AWS_ENDPOINT_URL, so STS is named by itself.
+        # The Go SDK resolves web identities before it reads AWS_ENDPOINT_URL, so STS has its own variable.
         "AWS_ENDPOINT_URL_STS": endpoint,
         "AWS_ENDPOINT_URL_PRICING": endpoint,
         IGNORE_ENDPOINTS: "false",
@@ -127,14 +132,14 @@ def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
-        # Everything is on this machine; a proxy from the environment must not see it.
+        # All addresses are on this machine, so requests must not go to a proxy of the environment.
         "NO_PROXY": "*",
         "no_proxy": "*",
     }
 
 
 def _own(environment: Mapping[str, str], home: Home | None) -> dict[str, str]:
-    """The environment of the local cloud that `environment` names or the home has; empty where there is none."""
+    """Return the variables of the local cloud that `environment` names or the home has, {} if there is none."""
     named = environment.get("TRAINYARD_LOCAL_CLOUD")
     file = Path(named) if named else (home or Home(environment=environment)).cloud_file
     try:

@@ -1,5 +1,4 @@
-"""Where the local cloud keeps its state on disk: one directory,
-`.local/` of the checkout or `$TRAINYARD_HOME`."""
+"""The state directory of the local cloud: `.local/` of the checkout or `$TRAINYARD_HOME`. `Home` has all paths."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-# Ours by its place, whatever is in it.
+# This path always belongs to the local cloud, whatever it contains.
 OWN = CHECKOUT / ".local"
 
 # sockaddr_un.sun_path holds 108 bytes with the final zero (unix(7)).
@@ -21,9 +20,9 @@ SOCKET_PATH_BYTES = 107
 
 
 class Home:
-    """Paths of one local cloud. Constructing it creates nothing; `make()` creates the directories.
+    """Paths of one local cloud. The constructor creates nothing; `make()` creates the directories.
 
-    `root` is the given directory, else `$TRAINYARD_HOME`, else `.local` of the checkout.
+    `root` is the directory in the argument, otherwise `$TRAINYARD_HOME`, otherwise `.local` of the checkout.
     """
 
     def __init__(self, root: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> None:
@@ -35,12 +34,12 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """Files that live as long as the running cloud; readable by the owner alone."""
+        """Files that exist only while the cloud runs. Only the owner can read them."""
         return self.root / "run"
 
     @property
     def marker(self) -> Path:
-        """Says that we took the directory (see `claim`), so that `reset` may delete it."""
+        """The file that marks a directory of a local cloud (see `claim`), which `reset` may delete."""
         return self.root / ".trainyard"
 
     @property
@@ -50,17 +49,20 @@ class Home:
 
     @property
     def role_calls_file(self) -> Path:
-        """Which actions each role of the emulated account was granted and used."""
+        """The actions that each role of the emulated account was granted and used."""
         return self.logs / "role-calls.json"
 
     @property
     def aws_file(self) -> Path:
-        """What the AWS emulator tells the supervisor at its start: the deployer's access key (mode 0600)."""
+        """The deployer's access key, which the AWS emulator writes for the supervisor at its start (mode 0600)."""
         return self.run / "aws.json"
 
     @property
     def control_socket(self) -> Path:
-        """Unix socket of the supervisor's HTTP API; in a private temporary directory where the path is too long."""
+        """The unix socket of the supervisor's HTTP API.
+
+        It is in a private temporary directory if the path in the home is too long.
+        """
         path = self.run / "control.sock"
         if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
             return path
@@ -69,22 +71,25 @@ class Home:
 
     @property
     def settings_file(self) -> Path:
-        """Delays of the simulated machines, in seconds, as `python -m local up` was told."""
+        """Delays of the simulated nodes in seconds, from the options of `python -m local up`."""
         return self.root / "settings.json"
 
     @property
     def kubeconfig(self) -> Path:
-        """Administrator's kubeconfig: one context per cluster."""
+        """The administrator's kubeconfig: one context per cluster."""
         return self.root / "kubeconfig"
 
     @property
     def kube_cache(self) -> Path:
-        """What kubectl and Helm remember of each API server's kinds (`KUBECACHEDIR`); ports are new at each start."""
+        """The discovery cache of kubectl and Helm (`KUBECACHEDIR`).
+
+        It is per API server, and API servers get other ports at each start.
+        """
         return self.root / "kube-cache"
 
     @property
     def bin(self) -> Path:
-        """Every tool of the local cloud, first on PATH of whatever runs on it: links, and a script for kubectl."""
+        """The tools of the local cloud, first on PATH of all its processes: links, and a script for kubectl."""
         return self.root / "bin"
 
     @property
@@ -109,22 +114,22 @@ class Home:
 
     @property
     def images_file(self) -> Path:
-        """Which build context an image reference stands for (see the docker-build plugin)."""
+        """The build context of each image reference (see the docker-build plugin)."""
         return self.root / "images.json"
 
     def cluster(self, name: str) -> Path:
-        """Directory of one cluster."""
+        """Return the directory of one cluster."""
         return self.clusters / name
 
     def claim(self) -> None:
-        """Take the directory before anything else is put into it: make it where it is new, and mark it as ours.
+        """Create the directory if it is new, and mark it as a local cloud's, before anything else is written.
 
         Raises:
-            OSError: it holds files and is not marked, so that `reset` would delete a person's files with ours; or it
-                can't be written.
+            OSError: The directory has files but no mark, so `reset` would delete the user's files; or it can't be
+                written.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        # In this order: whoever takes the directory at the same time marks it before anything else is in it.
+        # In this order, because a concurrent process marks the directory before it writes anything else.
         used = any(self.root.iterdir())
         if used and not self.marker.exists() and self.root != OWN:
             raise OSError(
@@ -135,16 +140,19 @@ class Home:
         self.marker.touch()
 
     def make(self) -> None:
-        """Create the directories that every process expects. A full disk raises OSError, and a directory with other
-        files does (see `claim`).
+        """Create the directories that every process expects.
 
-        Those with keys, tokens, Secrets and what programs print are their owner's alone; the root is not, since it
-        may be a directory that others use too.
+        Directories with keys, tokens, Secrets and program output are readable by their owner only. The root is not,
+        because
+        it may be a directory that others use too.
+
+        Raises:
+            OSError: The disk is full, or the directory has other files (see `claim`).
         """
         self.claim()
         self.bin.mkdir(exist_ok=True)
         socket_directory = self.control_socket.parent
-        # STACKS of local/backend.py, and the settings of a preflight.
+        # STACKS of local/backend.py, and the directory for the settings of a preflight.
         states = (self.root / "stacks", self.root / "asked")
         for private in (
             self.run,
@@ -159,14 +167,17 @@ class Home:
             private.chmod(0o700)
 
     def settings(self) -> dict[str, float]:
-        """Delays in seconds: `bootSeconds` of a machine until it joins, `gpuDelaySeconds` until its devices show."""
+        """Return delays in seconds: `bootSeconds` until a node joins, `gpuDelaySeconds` until it has its devices."""
         defaults = {"bootSeconds": 5.0, "gpuDelaySeconds": 2.0}
         if not self.settings_file.exists():
             return defaults
         return {**defaults, **json.loads(self.settings_file.read_text())}
 
     def cloud(self) -> dict[str, Any] | None:
-        """The record in `run/cloud.json`, or None where there is none. It may be stale: see `local.cluster.record`."""
+        """Return the record in `run/cloud.json`, or None if the file is missing.
+
+        It may be stale: see `local.cluster.record`.
+        """
         try:
             record: dict[str, Any] = json.loads(self.cloud_file.read_text())
         except FileNotFoundError:
@@ -175,7 +186,10 @@ class Home:
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file in one step, so that a reader sees the old text or the new one, and a full disk spoils neither."""
+    """Replace a file in one step.
+
+    A reader sees the old or the new text. A full disk damages neither.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -191,6 +205,6 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def write_program(path: Path, text: str) -> None:
-    """A script that everybody may run, for a link of that name, too; nothing is written where it says so already."""
+    """Write a script that everyone may run, in place of a link too. Do nothing if it has this text already."""
     if path.is_symlink() or not path.is_file() or path.read_text() != text:
         write_atomically(path, text, mode=0o755)

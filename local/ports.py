@@ -1,4 +1,4 @@
-"""TCP ports that nothing has, for programs that are told theirs."""
+"""Find free TCP ports for programs that get their port as an argument. `free_ports` is the entry point."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import random
 import socket
 from collections.abc import Collection
 
-# Below those that Linux gives to whoever connects (net.ipv4.ip_local_port_range, 32768 to 60999), which may be gone
-# before the program that is told one has started; and without PyTorchJobs' 23456 and torchrun's 29500.
+# Below the ephemeral ports of Linux (net.ipv4.ip_local_port_range, 32768 to 60999): a connection could take
+# one before the program starts. Without 23456 of PyTorchJobs and 29500 of torchrun.
 PORTS = range(24000, 29000)
 
 
 def free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
-    """Different ports, none in `taken`, that no socket has on any of this machine's addresses.
+    """Return different ports, none in `taken`, that no socket uses on any address of this machine.
 
     Raises:
-        RuntimeError: there are not so many.
+        RuntimeError: There are not enough.
     """
     free: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
