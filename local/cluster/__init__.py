@@ -1,1 +1,1 @@
-"""The core of the local cloud: one supervisor in namespaces of its own, and a control plane per EKS cluster."""
+"""The core of the local cloud: a supervisor in its own namespaces, and a control plane per EKS cluster."""

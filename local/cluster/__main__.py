@@ -17,7 +17,7 @@ from local.home import Home
 
 
 def main() -> int:
-    """Run until told to stop; errors are one line, which `up` shows."""
+    """Run until a signal or a request to stop. Errors are one line, which `up` shows."""
     parser = argparse.ArgumentParser(prog="python -m local.cluster", description=__doc__)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True, help="port of the AWS emulator")

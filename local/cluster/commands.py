@@ -1,4 +1,4 @@
-"""Command lines of a control plane's processes, as pure functions of the cluster's facts."""
+"""Build the command lines of a control plane's processes. Pure functions of the facts about the cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from local.cluster.network import ClusterNumber
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Facts of one cluster. `authenticate` is the emulator's address for tokens that EKS issues."""
+    """Facts about one cluster. `authenticate` is the emulator's URL that checks tokens of EKS."""
 
     name: str
     directory: Path
@@ -34,7 +34,10 @@ class Plan:
 
 
 def etcd(plan: Plan) -> list[str]:
-    """The store. Its data need not outlive the machine (the emulated account does not either), so it never syncs."""
+    """Return the command line of etcd.
+
+    It never syncs, because its data need not survive a reboot: the emulated account does not survive one either.
+    """
     client, peer = f"https://127.0.0.1:{plan.etcd_port}", f"https://127.0.0.1:{plan.peer_port}"
     pki = plan.pki
     return [
@@ -57,7 +60,7 @@ def etcd(plan: Plan) -> list[str]:
         "--unsafe-no-fsync",
         # The default keeps 100000 entries of the log in memory.
         "--snapshot-count=5000",
-        # A single member has nobody to keep informed ten times a second.
+        # A single member needs no heartbeat ten times a second.
         "--heartbeat-interval=500",
         "--election-timeout=2500",
         "--log-level=warn",
@@ -65,7 +68,10 @@ def etcd(plan: Plan) -> list[str]:
 
 
 def api_server(plan: Plan) -> list[str]:
-    """The API server: RBAC, tokens of its own service accounts and, through a webhook, those of EKS."""
+    """Return the command line of the API server.
+
+    It uses RBAC, accepts tokens of its own service accounts and, through a webhook, tokens of EKS.
+    """
     pki = plan.pki
     return [
         str(plan.programs / "kube-apiserver"),
@@ -73,7 +79,7 @@ def api_server(plan: Plan) -> list[str]:
         "--advertise-address=127.0.0.1",
         f"--secure-port={plan.api_port}",
         f"--service-cluster-ip-range={plan.number.service_cidr}",
-        # Endpoints may not hold loopback addresses; machines forward to the API server themselves.
+        # Endpoints must not have loopback addresses. The nodes forward to the API server instead.
         "--endpoint-reconciler-type=none",
         f"--etcd-servers=https://127.0.0.1:{plan.etcd_port}",
         f"--etcd-cafile={pki / 'ca.crt'}",
@@ -94,18 +100,21 @@ def api_server(plan: Plan) -> list[str]:
         "--authentication-token-webhook-version=v1",
         "--authentication-token-webhook-cache-ttl=10s",
         "--allow-privileged=true",
-        # With it the API server translates exec and port-forward itself, which a stand-in kubelet would need SPDY for.
+        # With this gate the API server translates exec and port-forward to SPDY, which local/nodes does not
+        # implement.
         "--feature-gates=TranslateStreamCloseWebsocketRequests=false",
         "--profiling=false",
         "--event-ttl=1h",
-        # A deleted cluster has nobody left to wait for.
+        # A deleted cluster has no clients to wait for.
         "--shutdown-delay-duration=0s",
     ]
 
 
 def controller_manager(plan: Plan) -> list[str]:
-    """All controllers but the one for attached volumes, which looks around ten times a second: nothing is attached
-    here."""
+    """Return the command line of the controller manager.
+
+    The attach-detach controller is off: it polls ten times a second, and nothing is attached here.
+    """
     return [
         str(plan.programs / "kube-controller-manager"),
         f"--kubeconfig={plan.directory / 'controller-manager.kubeconfig'}",
@@ -123,7 +132,7 @@ def controller_manager(plan: Plan) -> list[str]:
 
 
 def scheduler(plan: Plan) -> list[str]:
-    """The scheduler."""
+    """Return the command line of the scheduler."""
     return [
         str(plan.programs / "kube-scheduler"),
         f"--kubeconfig={plan.directory / 'scheduler.kubeconfig'}",

@@ -1,8 +1,10 @@
 """The supervisor's HTTP API on a unix socket, and a client for it.
 
+`serve` is the entry point of the server, `request` that of the client.
+
 POST   /clusters          name, version, issuer, region, arn; answers when the API server is ready
-DELETE /clusters/<name>   stops it and removes what is on disk
-GET    /status            processes, clusters, memory and processor time of everything in the namespace
+DELETE /clusters/<name>   stops the control plane and removes its files
+GET    /status            processes, clusters, memory and CPU time of everything in the namespace
 POST   /shutdown          ends the local cloud; answers at once
 """
 
@@ -20,12 +22,12 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 JsonObject = dict[str, Any]
-# A new control plane has a minute to become ready.
+# A new control plane has one minute to become ready.
 REQUEST_SECONDS = 90.0
 
 
 class ControlError(Exception):
-    """A refused request: an HTTP status and one line."""
+    """A refused request: an HTTP status and a message of one line."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -33,19 +35,19 @@ class ControlError(Exception):
 
 
 class Controlled(Protocol):
-    """What the API serves."""
+    """The methods that the API serves."""
 
     def create_cluster(self, body: JsonObject) -> JsonObject:
         """Start a control plane."""
 
     def delete_cluster(self, name: str) -> None:
-        """Stop one."""
+        """Stop a control plane."""
 
     def status(self) -> JsonObject:
-        """What runs."""
+        """Return what is running."""
 
     def shut_down(self) -> None:
-        """End everything, soon."""
+        """Begin to end everything, and return."""
 
 
 class _Server(ThreadingMixIn, UnixStreamServer):
@@ -54,7 +56,7 @@ class _Server(ThreadingMixIn, UnixStreamServer):
 
 
 def serve(path: Path, controlled: Controlled) -> None:
-    """Serve the API from threads of its own until the process ends."""
+    """Serve the API in its own threads until the process ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -69,7 +71,7 @@ def serve(path: Path, controlled: Controlled) -> None:
             self._answer()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are told by what they do."""
+            """Log nothing: the methods log what they do."""
 
         def _answer(self) -> None:
             try:
@@ -135,8 +137,8 @@ def request(
     """Send one request to the supervisor.
 
     Raises:
-        ControlError: it refused.
-        OSError, http.client.HTTPException: nobody answers.
+        ControlError: The supervisor refused it.
+        OSError, http.client.HTTPException: Nothing answers.
     """
     connection = _Connection(socket_path, timeout)
     try:

@@ -1,4 +1,4 @@
-"""One EKS cluster: a Kubernetes control plane of its own, started and stopped as a whole."""
+"""The Kubernetes control plane of one EKS cluster. `ControlPlane.start` starts all of it, `stop` stops it."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ from local.tools import TOOLS
 
 READY_PATHS = ("/readyz", "/api/v1/namespaces/default")
 READY_SECONDS = 60.0
-# etcd reserves this for its log of writes before it starts (SegmentSizeBytes in etcd's server/storage/wal/wal.go).
+# etcd reserves this space for its write-ahead log at start (SegmentSizeBytes in etcd's
+# server/storage/wal/wal.go).
 ETCD_BYTES = 64 * 1000 * 1000
 POLL_SECONDS = 0.1
 REQUEST_SECONDS = 10.0
-# Deaths of one process before its start counts as failed.
+# Exits of one process after which the start has failed.
 TRIES = 4
-# Machines end their pods first, each with its own grace.
+# The nodes first end their pods, each with its own grace period.
 MACHINES_GRACE = 20.0
 SERVED_VERSION = TOOLS["kubernetes"].number
 GROUPS = {"eks:cluster-admin": "cluster-admin", "eks:admin": "admin", "eks:edit": "edit", "eks:view": "view"}
 
 
 class ControlPlaneError(Exception):
-    """A control plane that did not come up; one line with the log's path."""
+    """The control plane did not start. The message is one line with the path of the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the emulator knows of a new cluster."""
+    """The facts about a new cluster that the emulator sends."""
 
     name: str
     version: str
@@ -59,7 +60,7 @@ class Request:
 
 
 class ControlPlane:
-    """The processes of one cluster and the files they need."""
+    """The processes of one cluster and their files."""
 
     def __init__(self, home: Home, processes: Processes, request: Request, aws_endpoint: str) -> None:
         self._home = home
@@ -76,17 +77,20 @@ class ControlPlane:
             etcd_port=etcd,
             peer_port=peer,
             issuer=request.issuer,
-            # The API server drops the query of a webhook's address, so the name stands in the path.
+            # The API server drops the query of a webhook's URL, so the name is in the path.
             authenticate=f"{aws_endpoint}/_trainyard/authenticate/{request.name}",
         )
         self.administrator: kubeconfig.Document = {}
 
     def start(self, environment: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Any]:
-        """Start everything and wait until the API server is ready; returns what the emulator needs to know.
+        """Start everything and wait until the API server is ready.
+
+        Returns:
+            The facts that the emulator needs.
 
         Raises:
-            ControlPlaneError: it is not ready after a minute, or a process dies again and again.
-            OSError: files could not be written.
+            ControlPlaneError: The API server is not ready after a minute, or a process dies repeatedly.
+            OSError: Files could not be written.
         """
         started = time.monotonic()
         if self._request.version.split(".")[:2] != SERVED_VERSION.split(".")[:2]:
@@ -122,9 +126,14 @@ class ControlPlane:
         }
 
     def start_api(self, environment: Mapping[str, str]) -> tuple[bytes, Pair, Client]:
-        """Start the store and the API server alone; returns the authority, the administrator and their client.
+        """Start only etcd and the API server.
 
-        Raises as `start` does.
+        Returns:
+            The CA certificate, the administrator's key pair, and a client that uses it.
+
+        Raises:
+            ControlPlaneError: See `start`.
+            OSError: See `start`.
         """
         authority, administrator = self._write_files()
         self._start("etcd", commands.etcd(self.plan), environment)
@@ -134,7 +143,7 @@ class ControlPlane:
         return authority, administrator, client
 
     def stop(self) -> None:
-        """End everything, machines first with what they leave of their pods, and remove the cluster's directory."""
+        """Stop everything, first the nodes and what remains of their pods, and remove the cluster's directory."""
         pods = self._pod_processes()
         for name in ("machines", "scheduler", "controller-manager", "apiserver", "etcd"):
             self._processes.stop(f"{self.plan.name}-{name}")
@@ -150,7 +159,7 @@ class ControlPlane:
         return [Process(pid, start) for pid in descendants(root) if (start := read_stat(pid)) is not None]
 
     def facts(self) -> dict[str, Any]:
-        """What `cluster.json` holds."""
+        """Return the content of `cluster.json`."""
         return {
             "name": self.plan.name,
             "number": self.plan.number.value,
@@ -174,7 +183,11 @@ class ControlPlane:
         )
 
     def _write_files(self) -> tuple[bytes, Pair]:
-        """Certificates, kubeconfigs and `cluster.json`; returns the authority and the administrator."""
+        """Write the certificates, kubeconfigs and `cluster.json`.
+
+        Returns:
+            The CA certificate and the administrator's key pair.
+        """
         plan = self.plan
         shutil.rmtree(plan.directory, ignore_errors=True)
         plan.pki.mkdir(parents=True, mode=0o700)
@@ -225,7 +238,7 @@ class ControlPlane:
 
 
 def kill_remaining(processes: list[Process]) -> None:
-    """SIGKILL for those that still run."""
+    """Send SIGKILL to the processes that still run."""
     for process in processes:
         if process.alive:
             with contextlib.suppress(ProcessLookupError):
@@ -233,7 +246,7 @@ def kill_remaining(processes: list[Process]) -> None:
 
 
 def _binding(group: str, role: str) -> dict[str, Any]:
-    """The ClusterRoleBinding that gives an EKS access policy its meaning."""
+    """Return the ClusterRoleBinding that grants the permissions of an EKS access policy."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -244,7 +257,10 @@ def _binding(group: str, role: str) -> dict[str, Any]:
 
 
 class Client:
-    """The few requests of the administrator that a start needs; the full client library is not worth its memory."""
+    """The administrator's requests during the start.
+
+    The complete client library would need too much memory for these few.
+    """
 
     def __init__(self, port: int, directory: Path) -> None:
         self._port = port
@@ -252,9 +268,10 @@ class Client:
         self._context.load_cert_chain(directory / "pki" / "admin.crt", directory / "pki" / "admin.key")
 
     def is_ready(self) -> bool:
-        """Whether the API server says so and has made the namespace `default`; who does not answer is not ready.
+        """Return whether the API server is ready and has created the namespace `default`.
 
-        The API server makes its own namespaces a moment after /readyz says yes; an EKS cluster that is ACTIVE has them.
+        The API server creates its own namespaces shortly after /readyz succeeds. An ACTIVE EKS cluster has them. An API
+        server that does not answer is not ready.
         """
         try:
             return all(self._request("GET", path)[0] == 200 for path in READY_PATHS)
@@ -265,15 +282,15 @@ class Client:
         """Read an object.
 
         Raises:
-            ControlPlaneError: the API server refused.
+            ControlPlaneError: The API server refused.
         """
         return self._checked("GET", path, None, (200,))
 
     def create(self, path: str, body: dict[str, Any]) -> None:
-        """Create an object that may be there already.
+        """Create an object. It may exist already.
 
         Raises:
-            ControlPlaneError: the API server refused.
+            ControlPlaneError: The API server refused.
         """
         self._checked("POST", path, body, (201, 409))
 

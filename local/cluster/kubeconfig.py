@@ -16,7 +16,7 @@ Document = dict[str, Any]
 
 
 def document(cluster: str, server: str, authority: bytes, user: Pair) -> Document:
-    """A kubeconfig with one cluster, one user and one context, all named as the cluster."""
+    """Return a kubeconfig with one cluster, one user and one context, all with the cluster's name."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -80,7 +80,7 @@ def _belongs_to(entry: Any, documents: Mapping[str, Document]) -> bool:
 
 
 def token_webhook(url: str) -> Document:
-    """The API server's way to ask about tokens that it did not sign itself: those of EKS."""
+    """Return the API server's kubeconfig for the webhook that checks tokens of other issuers: those of EKS."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -92,7 +92,7 @@ def token_webhook(url: str) -> Document:
 
 
 def write(path: Path, content: Document) -> None:
-    """Write a kubeconfig in one step, readable by its owner alone."""
+    """Write a kubeconfig in one step, readable by its owner only."""
     write_atomically(path, yaml.safe_dump(content, sort_keys=False), mode=0o600)
 
 

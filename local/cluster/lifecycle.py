@@ -1,4 +1,4 @@
-"""Start and end a local cloud from the outside."""
+"""Start and end a local cloud from outside. `up`, `down` and `reset` are the entry points."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ READY_SECONDS = 90.0
 # Pods get up to 20 s to end, then the control planes and the emulator.
 DOWN_SECONDS = 45.0
 POLL_SECONDS = 0.05
-# What clusters, pods and logs of a run take, with room.
+# Space for the clusters, pods and logs of a run, with a margin.
 FREE_BYTES = 1_000_000_000
 ERROR = re.compile(r"\berror: (.+)")
-# The shell's own line of /proc/<pid>/stat goes to the supervisor, which in its PID namespace can't read it; exec keeps
-# id and start time.
+# Passes the shell's line of /proc/<pid>/stat to the supervisor, which can't read it in its PID namespace.
+# `exec` keeps the id and the start time.
 START = 'exec "$@" --outer "$(cat /proc/$$/stat)"'
 
 Say = Callable[[str], None]
 
 
 class CloudError(Exception):
-    """The local cloud can't be started, reached or ended; one line."""
+    """The local cloud can't be started, reached or ended. The message is one line."""
 
 
 def up(
     home: Home, say: Say, boot_seconds: float | None = None, gpu_delay_seconds: float | None = None
 ) -> None:
-    """Start the local cloud unless it is running; returns when the emulator answers.
+    """Start the local cloud unless it is running. Return when the emulator answers.
 
     Raises:
-        CloudError: it does not start; what went wrong and where its log is.
+        CloudError: It does not start. The message has the reason and the path of the log.
     """
     try:
         home.make()
@@ -85,7 +85,7 @@ def _up(home: Home, say: Say) -> None:
 
 @contextlib.contextmanager
 def _one_at_a_time(home: Home) -> Iterator[None]:
-    """Two commands that start the same cloud take turns; the second finds it running."""
+    """Serialize commands that start the same cloud. The second command finds it running."""
     descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -95,7 +95,7 @@ def _one_at_a_time(home: Home) -> Iterator[None]:
 
 
 def down(home: Home, say: Say) -> None:
-    """End the local cloud and wait until every process is gone; one that does not run is no error."""
+    """End the local cloud and wait until all processes are gone. A cloud that is not running is no error."""
     process = running(home)
     if process is None:
         _tell_stale(home, say)
@@ -117,10 +117,10 @@ def down(home: Home, say: Say) -> None:
 
 
 def reset(home: Home, say: Say) -> None:
-    """End the local cloud and delete all of its state; built tools are kept.
+    """End the local cloud and delete all of its state, except the built tools.
 
     Raises:
-        CloudError: the directory is none of ours.
+        CloudError: The directory is not a local cloud's.
     """
     if home.root.exists() and any(home.root.iterdir()) and not home.marker.exists():
         raise CloudError(
@@ -133,10 +133,10 @@ def reset(home: Home, say: Say) -> None:
 
 
 def status(home: Home) -> JsonObject | None:
-    """What runs, or None when nothing does.
+    """Return what is running, or None if nothing is.
 
     Raises:
-        CloudError: it runs but does not answer.
+        CloudError: It runs but does not answer.
     """
     process = running(home)
     if process is None:
@@ -204,7 +204,7 @@ def _start(home: Home) -> Process:
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
-            # A session of its own: it outlives the terminal and the command that started it.
+            # Its own session, so that it outlives the terminal and the command that started it.
             start_new_session=True,
         )
     start = read_stat(process.pid)
@@ -214,7 +214,7 @@ def _start(home: Home) -> Process:
 
 
 def _put_logs_aside(home: Home) -> None:
-    """The last cloud's logs go to `logs/previous`, in place of those before them."""
+    """Move the logs of the last cloud to `logs/previous`, and delete older ones."""
     previous = home.logs / "previous"
     old = list(home.logs.glob("*.log"))
     if old:
@@ -225,7 +225,7 @@ def _put_logs_aside(home: Home) -> None:
 
 
 def _port(*, private: bool) -> int:
-    """The emulator's port: `$TRAINYARD_AWS_PORT`, else a free one."""
+    """Return the emulator's port: `$TRAINYARD_AWS_PORT`, otherwise a free one."""
     text = os.environ.get("TRAINYARD_AWS_PORT")
     if not text:
         return free_ports(1)[0]
@@ -253,7 +253,7 @@ def _wait_ready(home: Home, process: Process) -> None:
 
 
 def _reason(home: Home) -> str:
-    """Why the supervisor ended: its error line, else its last one."""
+    """Return why the supervisor ended: its error line, otherwise its last line."""
     log = home.logs / "supervisor.log"
     for line in reversed(log.read_text(errors="replace").splitlines()):
         match = ERROR.search(line)
@@ -263,7 +263,7 @@ def _reason(home: Home) -> str:
 
 
 def _kill(process: Process) -> None:
-    """SIGKILL for unshare, which takes the whole namespace with it."""
+    """Send SIGKILL to unshare, which ends the whole namespace."""
     if process.alive:
         os.kill(process.pid, signal.SIGKILL)
 

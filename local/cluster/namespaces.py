@@ -1,4 +1,4 @@
-"""The namespaces of the local cloud: which this machine lets us make, and how to enter them."""
+"""Linux namespaces of the local cloud. `options` returns those that this machine allows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import subprocess
 
 from local.cluster.record import Process
 
-# One PID namespace: the end of its first process is the end of all. --kill-child: the end of unshare is its end.
+# In a PID namespace all processes end with the first one. --kill-child: the first one ends with unshare.
 COMMON = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 ROOT = COMMON
-# An ordinary user may bind no port below 1024 outside a network namespace of their own.
+# An ordinary user can bind ports below 1024 only in their own network namespace.
 USER = ("--user", "--map-root-user", "--net", *COMMON)
 
 # netdevice(7)
@@ -23,14 +23,14 @@ IFREQ = "16sh14x"
 
 
 class NamespaceError(Exception):
-    """This machine allows none of the namespaces that the local cloud needs; one line."""
+    """This machine does not allow the namespaces that the local cloud needs. The message is one line."""
 
 
 def options() -> tuple[str, ...]:
-    """Options of unshare(1) that work here.
+    """Return options of unshare(1) that work here.
 
     Raises:
-        NamespaceError: none do.
+        NamespaceError: None work.
     """
     if shutil.which("unshare") is None:
         raise NamespaceError("unshare is missing: install util-linux")
@@ -47,22 +47,25 @@ def options() -> tuple[str, ...]:
 
 
 def is_private(chosen: tuple[str, ...]) -> bool:
-    """Whether the network of the cloud is not that of this machine."""
+    """Return whether the cloud has its own network namespace."""
     return "--net" in chosen
 
 
 def enter_prefix(supervisor: Process) -> list[str]:
-    """What to put before a command so that it reaches the cloud's addresses; empty where it reaches them anyway."""
+    """Return the prefix of a command that must reach the cloud's addresses.
+
+    It is empty if a command reaches them without one.
+    """
     if os.readlink(f"/proc/{supervisor.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         return []
     return ["nsenter", f"--target={supervisor.pid}", "--user", "--preserve-credentials", "--net", "--"]
 
 
 def bring_loopback_up() -> None:
-    """Switch on `lo` of a new network namespace, which has nothing else.
+    """Bring up `lo`, the only interface of a new network namespace.
 
     Raises:
-        OSError: not permitted.
+        OSError: Not permitted.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         answer = fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack(IFREQ, b"lo", 0))

@@ -1,4 +1,4 @@
-"""Addresses and ports of loopback that clusters are given."""
+"""Assign loopback addresses and ports to clusters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HTTPS = 443
 
 @dataclass(frozen=True)
 class ClusterNumber:
-    """Number of a cluster on this machine, 0 to 31: it decides on the loopback addresses that the cluster uses."""
+    """The number of a cluster on this machine, 0 to 31. It determines the cluster's loopback addresses."""
 
     value: int
 
@@ -27,15 +27,16 @@ class ClusterNumber:
 
     @property
     def api_service(self) -> str:
-        """Address of the Service `kubernetes`: the first of the range."""
+        """Address of the Service `kubernetes`: the first one of the range."""
         return f"127.{64 + self.value}.0.1"
 
 
 class Claim:
-    """A number that no other local cloud on this machine's network takes while this object is open.
+    """A cluster number, reserved against other local clouds in this network namespace until `close`.
 
-    An abstract unix socket is bound under the number's name: the kernel keeps such names per network namespace, as
-    it does the addresses that are claimed, and frees them with the process.
+    It binds an abstract unix socket with a name from the number. The kernel keeps such names per network namespace,
+    like
+    the reserved addresses, and frees them with the process.
     """
 
     def __init__(self, number: ClusterNumber, holder: socket.socket) -> None:
@@ -43,15 +44,15 @@ class Claim:
         self._holder = holder
 
     def close(self) -> None:
-        """Let others have the number."""
+        """Release the number."""
         self._holder.close()
 
 
 def claim_number() -> Claim:
-    """Claim the first number whose address for the Kubernetes API, port 443, can be bound.
+    """Reserve the first number whose address for the Kubernetes API, port 443, can be bound.
 
     Raises:
-        RuntimeError: all are taken.
+        RuntimeError: All numbers are in use.
     """
     reason: OSError | None = None
     for value in range(CLUSTERS):
@@ -71,7 +72,7 @@ def claim_number() -> Claim:
 
 
 def is_free(port: int) -> bool:
-    """Whether a TCP port of 127.0.0.1 can be listened on."""
+    """Return whether a process can listen on a TCP port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

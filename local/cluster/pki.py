@@ -1,4 +1,4 @@
-"""Certificates of one cluster's control plane, made anew with every cluster."""
+"""Create the certificates of one cluster's control plane. Each new cluster gets new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID = datetime.timedelta(days=365)
-# A clock that is set back a little must not make fresh certificates invalid.
+# New certificates stay valid if the clock is set back a little.
 SKEW = datetime.timedelta(hours=1)
 
 
@@ -27,13 +27,13 @@ class Pair:
     key: bytes
 
     def write(self, directory: Path, name: str) -> None:
-        """Write `<name>.crt` and `<name>.key`; the key is readable by its owner alone."""
+        """Write `<name>.crt` and `<name>.key`. Only the owner can read the key."""
         (directory / f"{name}.crt").write_bytes(self.certificate)
         write_private(directory / f"{name}.key", self.key)
 
 
 class Authority:
-    """A certificate authority that lives as long as this object: its key is never written down."""
+    """A certificate authority that exists as long as this object: its key is never written to disk."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -54,8 +54,12 @@ class Authority:
     def issue(
         self, name: str, *, group: str | None = None, hosts: Sequence[str] = (), addresses: Sequence[str] = ()
     ) -> Pair:
-        """A certificate for user `name` of `group` (Kubernetes reads them from CN and O), which also serves for
-        the given host names and IP addresses."""
+        """Issue a certificate for the user `name` of `group`, which Kubernetes reads from CN and O.
+
+        Args:
+            hosts: Host names for which it is also a server certificate.
+            addresses: IP addresses for which it is also a server certificate.
+        """
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         if group is not None:
             attributes.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group))
@@ -82,12 +86,12 @@ class Authority:
 
 
 def signing_key() -> bytes:
-    """A private RSA key that signs service account tokens with RS256, as EKS does. PEM."""
+    """Return a private RSA key, PEM, that signs service account tokens with RS256, as EKS does."""
     return _pem(rsa.generate_private_key(public_exponent=65537, key_size=2048))
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, from its first moment."""
+    """Write a file with mode 0600 from its creation on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

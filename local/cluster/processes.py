@@ -1,7 +1,7 @@
-"""Child processes: started, restarted with a growing pause when they die, stopped, and orphans reaped.
+"""Start, restart and stop child processes, and reap orphans. `Processes` is the entry point.
 
-The supervisor is process 1 of its namespace, so it also inherits what pods leave behind. One thread waits for all
-of them; nobody polls.
+A process that dies restarts after a growing delay. The supervisor is process 1 of its namespace, so it also inherits
+the orphans of pods. One thread waits for all of them, without polling.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-# A process that ran this long starts again with the shortest pause.
+# A process that ran this long restarts after the shortest delay.
 STEADY_SECONDS = 60.0
 TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What to run. `grace` is how many seconds it gets from SIGTERM to SIGKILL."""
+    """A command to run. `grace` is the time from SIGTERM to SIGKILL in seconds."""
 
     name: str
     arguments: Sequence[str]
@@ -45,7 +45,7 @@ class _Managed:
 
 
 class Processes:
-    """The children of this process. `say` gets one line about everything that a person may ask about later."""
+    """The children of this process. `say` gets one log line about each event."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -55,26 +55,32 @@ class Processes:
         threading.Thread(target=self._reap, name="reaper", daemon=True).start()
 
     def start(self, command: Command, on_exit: Callable[[int], None] | None = None) -> None:
-        """Start a process and keep it running; with `on_exit` it is not restarted but the function called, in
-        a thread of its own, with the exit code."""
+        """Start a process and restart it when it ends.
+
+        Args:
+            on_exit: If set, the process is not restarted. The function is called with the exit code, in its own thread.
+        """
         managed = _Managed(command=command, on_exit=on_exit)
         with self._lock:
             self._managed[command.name] = managed
             self._spawn(managed)
 
     def restarts(self, name: str) -> int:
-        """How often a process died and was started again since it last ran steadily."""
+        """Return how often a process died and restarted since it last ran for STEADY_SECONDS."""
         with self._lock:
             return self._managed[name].restarts
 
     def pid(self, name: str) -> int | None:
-        """Id of a running process, None for one that does not run or is unknown."""
+        """Return the id of a running process, None if it is not running or unknown."""
         with self._lock:
             managed = self._managed.get(name)
             return managed.process.pid if managed and managed.process else None
 
     def stop(self, name: str) -> None:
-        """End a process: SIGTERM, after its grace SIGKILL; returns when it is gone. Unknown names are no error."""
+        """Stop a process: SIGTERM, and SIGKILL after its grace. Return when it is gone.
+
+        An unknown name is no error.
+        """
         with self._lock:
             managed = self._managed.get(name)
             if managed is None:
@@ -92,12 +98,14 @@ class Processes:
             self._managed.pop(name, None)
 
     def list(self) -> list[tuple[Command, int | None]]:
-        """Every process with its id, None for one that waits for its restart."""
+        """Return every process with its id, None if it waits for its restart."""
         with self._lock:
             return [(m.command, m.process.pid if m.process else None) for m in self._managed.values()]
 
     def _spawn(self, managed: _Managed) -> None:
-        """Called with the lock held, so that the reaper cannot see the child before it is known."""
+        """Start the child. The caller holds the lock, so that the reaper can't see the child before it is
+        registered.
+        """
         command = managed.command
         with command.log.open("ab") as log:
             managed.process = subprocess.Popen(
@@ -123,7 +131,7 @@ class Processes:
     def _reap(self) -> None:
         while True:
             try:
-                # WNOWAIT leaves the zombie: Popen collects its own children, we the orphans.
+                # WNOWAIT leaves the zombie: Popen reaps its own children, this thread the orphans.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             except ChildProcessError:
                 self._spawned.wait()
@@ -176,12 +184,12 @@ class Processes:
 
 
 def describe(code: int) -> str:
-    """An exit code in words."""
+    """Return a description of an exit code."""
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something, shortened."""
+    """Return the last line of a log that is not empty, shortened."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

@@ -1,4 +1,7 @@
-"""Who runs: processes are known by id and start time, since an id alone may have gone to somebody else."""
+"""Record which processes run. `running` returns the supervisor of a home.
+
+A process is identified by its id and start time, because the kernel reuses ids.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +17,33 @@ from local.home import Home
 
 @dataclass(frozen=True)
 class Process:
-    """A process as this machine's /proc knows it; `start_time` is field 22 of its stat (proc_pid_stat(5))."""
+    """A process in this machine's /proc. `start_time` is field 22 of its stat (proc_pid_stat(5))."""
 
     pid: int
     start_time: int
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs; a zombie does not."""
+        """Whether this process, and not a later one with its id, still runs. A zombie does not."""
         return read_stat(self.pid) == self.start_time
 
     def as_json(self) -> dict[str, int]:
-        """The two members that records hold."""
+        """Return the two members that records have."""
         return {"pid": self.pid, "startTime": self.start_time}
 
 
 def parse_stat(line: str) -> tuple[Process, str]:
-    """Process and state letter of a line of /proc/<pid>/stat. The name in parentheses may hold anything."""
+    """Return the process and the state letter of a line of /proc/<pid>/stat.
+
+    The name in parentheses may contain any characters.
+    """
     head, _, tail = line.rpartition(")")
     fields = tail.split()
     return Process(int(head.split()[0]), int(fields[19])), fields[0]
 
 
 def read_stat(pid: int) -> int | None:
-    """Start time of a running process, or None."""
+    """Return the start time of a running process, or None."""
     try:
         process, state = parse_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -46,42 +52,48 @@ def read_stat(pid: int) -> int | None:
 
 
 def supervisor_file(home: Home) -> Path:
-    """Record of a supervisor from its first moment; `cloud.json` follows when the cloud is ready."""
+    """Return the record of a supervisor, which exists from its start.
+
+    `cloud.json` follows when the cloud is ready.
+    """
     return home.run / "supervisor.json"
 
 
 def from_record(record: Mapping[str, Any]) -> Process:
-    """The process that a record names."""
+    """Return the process that a record names."""
     return Process(int(record["pid"]), int(record["startTime"]))
 
 
 def recorded(home: Home) -> Process | None:
-    """The supervisor that the home's records name, running or not."""
+    """Return the supervisor that the home's records name, running or not."""
     for file in (supervisor_file(home), home.cloud_file):
         try:
             return from_record(json.loads(file.read_text()))
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError):
-            # Half a file cannot come from us (writes are atomic) but from a full disk's repair or a hand.
+            # Writes are atomic, so an incomplete file comes from a file system repair or a manual change.
             continue
     return None
 
 
 def running(home: Home) -> Process | None:
-    """The running supervisor of this home, or None."""
+    """Return the running supervisor of this home, or None."""
     process = recorded(home)
     return process if process is not None and process.alive else None
 
 
 def remove_records(home: Home) -> None:
-    """Forget a cloud that has ended."""
+    """Remove the records of a cloud that has ended."""
     for file in (home.cloud_file, supervisor_file(home), home.aws_file, home.control_socket):
         file.unlink(missing_ok=True)
 
 
 def port_holder(port: int) -> str:
-    """`process 123 (name)` that listens on a TCP port of this machine, as far as we may see it."""
+    """Return `process 123 (name)` that listens on a TCP port of this machine.
+
+    Processes of other users may be hidden; then the text says only that.
+    """
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -97,6 +109,6 @@ def port_holder(port: int) -> str:
         try:
             if any(os.readlink(descriptor) in inodes for descriptor in (entry / "fd").iterdir()):
                 return f"process {entry.name} ({(entry / 'comm').read_text().strip()})"
-        except OSError:  # it ended, or belongs to somebody else
+        except OSError:  # it ended, or belongs to another user
             continue
     return "a process of another user"

@@ -1,4 +1,4 @@
-"""What the command line prints and runs on a running local cloud."""
+"""The commands `status`, `logs`, `env`, `exec` and `kubectl` on a running local cloud."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEGABYTE = 1e6
 
 
 def print_status(home: Home, found: dict[str, Any] | None, *, as_json: bool) -> None:
-    """A table for people, or JSON with at least `kubeconfig`, `awsEndpoint` and `processes`."""
+    """Print a table, or JSON with at least `kubeconfig`, `awsEndpoint` and `processes`."""
     if as_json:
         stopped: dict[str, Any] = {
             "ready": False,
@@ -57,10 +57,10 @@ def kubeconfig_variable(home: Home, own: str) -> str:
 
 
 def tool_environment(home: Home) -> dict[str, str]:
-    """`cloud_environment` with the kubeconfig and the tools on PATH.
+    """Return `cloud_environment` with the kubeconfig, and with the tools on PATH.
 
     Raises:
-        NotRunningError: no local cloud is running.
+        NotRunningError: No local cloud is running.
     """
     if running(home) is None:
         raise NotRunningError(f"no local cloud is running in {home.root}; `make up` starts it")
@@ -72,22 +72,22 @@ def tool_environment(home: Home) -> dict[str, str]:
 
 
 def print_environment(home: Home) -> None:
-    """Lines for `eval "$(python -m local env)"`."""
+    """Print lines for `eval "$(python -m local env)"`."""
     for name, value in tool_environment(home).items():
         print(f"export {name}={shlex.quote(value)}")
 
 
 def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> NoReturn:
-    """Become a command that has the variables and reaches the addresses of the running local cloud.
+    """Replace this process by a command with the variables and the network of the running local cloud.
 
-    The user's own KUBECONFIG is kept, except with `as_administrator`.
+    The user's own KUBECONFIG stays, except with `as_administrator`.
 
     Raises:
-        CloudError: there is no such command.
+        CloudError: The command does not exist.
     """
     if not words:
         raise CloudError("say which command to run: python -m local exec -- COMMAND ...")
-    # Of these the person's own shell learns nothing: there `pulumi` is for AWS.
+    # The user's own shell does not get backend.variables: there `pulumi` is for AWS.
     environment = {**os.environ, **tool_environment(home), **backend.variables(home.root)}
     environment["TRAINYARD_HOME"] = str(home.root)  # the plugins' own
     # Pulumi's language host uses the first Python on PATH. The plugins' directory is last, because it also contains a
@@ -115,10 +115,10 @@ def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> 
 
 
 def log_files(home: Home, name: str | None) -> list[Path]:
-    """The logs of one process or of all.
+    """Return the logs of one process or of all.
 
     Raises:
-        CloudError: there is none of that name.
+        CloudError: No log has this name.
     """
     files = sorted(home.logs.glob("*.log"))
     if name is None:
@@ -131,7 +131,10 @@ def log_files(home: Home, name: str | None) -> list[Path]:
 
 
 def show_logs(home: Home, name: str | None, *, follow: bool) -> None:
-    """Print logs, each line with its process's name unless one was asked for; with `follow` until interrupted."""
+    """Print logs, until interrupted with `follow`.
+
+    Each line starts with the name of its process, unless `name` is set.
+    """
     opened: dict[Path, IO[str]] = {}
     try:
         while True:

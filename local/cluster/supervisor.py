@@ -1,4 +1,7 @@
-"""The supervisor: starts the AWS emulator and a control plane per cluster, and ends them."""
+"""The supervisor: starts the AWS emulator and a control plane per cluster, and ends them.
+
+`Supervisor.run` is the entry point.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +34,30 @@ ACCOUNT = "123456789012"
 HEALTH_SECONDS = 60.0
 POLL_SECONDS = 0.1
 AWS_TRIES = 3
-# What EKS accepts as a cluster's name; it becomes a directory here.
+# Cluster names that EKS accepts. Here the name is also a directory.
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
-# Variables of the person who started the cloud that none of its processes may see.
+# Variables of the user that no process of the cloud may see.
 PRIVATE = ("AWS_", "PULUMI_", "KUBECONFIG", "TRAINYARD_")
 
 
 class StartError(Exception):
-    """The local cloud can't start; one line."""
+    """The local cloud can't start. The message is one line."""
 
 
 def say(line: str) -> None:
-    """A line of the supervisor's log, with the time in UTC. On a full disk it is lost.
+    """Print a line of the supervisor's log, with the time in UTC. On a full disk the line is lost.
 
-    It must not raise: whoever says something here has processes to start or to end, for which the disk may soon have
-    room again.
+    It must not raise: the caller still has processes to start or to end, and the disk may soon have space again.
     """
     with contextlib.suppress(OSError):
         print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ} {line}", flush=True)
 
 
 def child_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Environment of every process of the cloud: tools and this interpreter on PATH, nothing of anybody's account."""
+    """Return the environment of all processes of the cloud.
+
+    It has the tools and this interpreter on PATH, and no variables of the user's accounts.
+    """
     kept = {name: value for name, value in inherited.items() if not name.startswith(PRIVATE)}
     path = [str(home.bin), os.path.dirname(sys.executable), inherited.get("PATH", "/usr/bin:/bin")]
     return {
@@ -68,7 +73,7 @@ def child_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str
 
 
 class Supervisor:
-    """All of one local cloud. `outer` is how this machine's other processes know it."""
+    """One local cloud. `outer` is the supervisor's process as seen from outside its PID namespace."""
 
     def __init__(self, home: Home, outer: Process, port: int) -> None:
         self._home = home
@@ -85,11 +90,11 @@ class Supervisor:
         self._aws_deaths = 0
 
     def run(self) -> None:
-        """Start, wait for the end that somebody asks for, stop everything.
+        """Start everything, wait for the request to stop, and stop everything.
 
         Raises:
-            StartError: the emulator does not come up.
-            OSError: state can't be written.
+            StartError: The emulator does not start.
+            OSError: State can't be written.
         """
         self._clean()
         write_atomically(supervisor_file(self._home), json.dumps(self._outer.as_json()), mode=0o600)
@@ -104,7 +109,7 @@ class Supervisor:
             say("stopped")
 
     def _clean(self) -> None:
-        """The emulated account lives in memory, so what a last cloud left belongs to nothing."""
+        """Delete the state of the last cloud. It belongs to an emulated account that existed only in memory."""
         for directory in (self._home.clusters, self._home.pods, self._home.volumes):
             shutil.rmtree(directory, ignore_errors=True)
         self._home.make()
@@ -164,7 +169,10 @@ class Supervisor:
         return healthy and self._home.aws_file.exists()
 
     def _aws_lost(self) -> None:
-        """The account died with its emulator: its clusters are nobody's now, and a new one begins."""
+        """Stop all clusters and start a new emulator, because the account ended with the last one.
+
+        After AWS_TRIES such restarts the local cloud ends.
+        """
         if self._stop.is_set():
             return
         self._aws_deaths += 1
@@ -231,7 +239,7 @@ class Supervisor:
         say(f"cluster {name} is gone")
 
     def status(self) -> JsonObject:
-        """See `local.cluster.control`. `total` counts every process, also those inside pods."""
+        """See `local.cluster.control`. `total` includes every process, also those in pods."""
         processes = []
         for command, pid in self._processes.list():
             used = usage(pid) if pid is not None else None
@@ -273,10 +281,10 @@ class Supervisor:
 
 
 def parse_request(body: Mapping[str, Any]) -> Request:
-    """Check what the emulator sent.
+    """Validate the emulator's request for a cluster.
 
     Raises:
-        ControlError: 400, naming the member.
+        ControlError: 400; the message names the member.
     """
     values: dict[str, str] = {}
     for member in ("name", "version", "issuer", "region", "arn"):

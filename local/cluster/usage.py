@@ -1,4 +1,4 @@
-"""Memory and processor time of everything that runs in this PID namespace."""
+"""Measure memory and CPU time of all processes in this PID namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Resident memory in bytes and processor time in seconds since the process started."""
+    """Resident memory in bytes and CPU time in seconds since the start of the process."""
 
     rss_bytes: int
     cpu_seconds: float
@@ -20,7 +20,7 @@ class Usage:
 
 
 def usage(pid: int) -> Usage | None:
-    """One process, or None when it has ended (proc_pid_stat(5): fields 4, 14, 15, 24)."""
+    """Return the usage of one process, None if it has ended (proc_pid_stat(5): fields 4, 14, 15, 24)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -33,13 +33,13 @@ def usage(pid: int) -> Usage | None:
 
 
 def everything() -> dict[int, Usage]:
-    """All processes that this process can see, by id."""
+    """Return the usage of all processes that this process can see, by id."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
     return {pid: found for pid in pids if (found := usage(pid)) is not None}
 
 
 def descendants(root: int) -> list[int]:
-    """Children of a process, their children and so on, the root left out."""
+    """Return the children of a process, their children and so on, without the process itself."""
     children: dict[int, list[int]] = {}
     for pid, each in everything().items():
         children.setdefault(each.parent, []).append(pid)
