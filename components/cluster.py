@@ -1,4 +1,4 @@
-"""The EKS cluster, who may use it, its add-ons and its system nodes."""
+"""The EKS cluster, its access entries, its add-ons and its system nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
 CNI: Final = "vpc-cni"
 ADDONS_BEFORE_NODES: Final = (CNI, "kube-proxy")
 ADDONS_AFTER_NODES: Final = ("coredns", AGENT)
-# pods that Karpenter's own machines must not hold run on nodes with this label
+# Pods that must not run on Karpenter's nodes run on nodes with this label.
 SYSTEM_LABELS: Final = {names.LABEL_ROLE: names.ROLE_SYSTEM}
 HTTPS: Final = 443
 
@@ -49,13 +49,13 @@ class ClusterArgs:
     private_subnet_ids: list[pulumi.Output[str]]
     """The subnets of the control plane and of the system nodes, in at least two zones."""
     public_subnet_ids: list[pulumi.Output[str]]
-    """Public subnets for load balancers; empty without any."""
+    """Public subnets for load balancers; may be empty."""
     public_access_cidrs: tuple[str, ...] = ()
     """The address ranges that reach the API server from the internet. Empty: only the VPC reaches it."""
     private_access_cidrs: tuple[str, ...] = ()
-    """The address ranges in the VPC that reach the API server. Nodes reach it without."""
+    """The address ranges in the VPC that reach the API server. Nodes always reach it."""
     administrators: tuple[str, ...]
-    """The ARNs of the users and roles that administer the cluster, among them the one that deploys."""
+    """The ARNs of the users and roles that administer the cluster, including the deploying one."""
     secrets_key_arn: pulumi.Input[str]
     """The key that encrypts Kubernetes secrets."""
     logs_key_arn: pulumi.Input[str] | None = None
@@ -86,18 +86,21 @@ class ClusterArgs:
 
 
 class Cluster(pulumi.ComponentResource):
-    """Afterwards there are
+    """An EKS cluster with its add-ons and system nodes.
 
-    - the control plane (`pulumi_eks.Cluster`) with all its logs in an encrypted group of ours, Kubernetes secrets
-      encrypted with our key, standard support, access by access entries alone, its OIDC provider, and no rights for
-      its creator;
-    - an access entry with cluster administration per administrator, and one for the nodes of Karpenter;
-    - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets, with encrypted disks and, as on the
-      workers, no access of pods to the node's identity;
-    - the add-ons, CoreDNS after the nodes.
+    Creates:
 
-    The handles are those of `components.handles.ClusterHandles`; `access` has the administrators' entries among them,
-    so that the user who destroys the stack keeps access until nothing is left in the cluster.
+    - the control plane (`pulumi_eks.Cluster`) with standard support and an OIDC provider. All its logs go to a log
+      group, encrypted with `logs_key_arn`. Kubernetes secrets are encrypted with `secrets_key_arn`. Only access
+      entries give access, and the creator gets no permissions;
+    - an access entry with cluster administration for each administrator, and one for Karpenter's nodes;
+    - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets, with encrypted disks. As on the
+      workers, pods can't use the node's IAM role;
+    - the add-ons, with CoreDNS after the nodes.
+
+    The outputs implement the protocol `trainyard.components.handles.ClusterHandles`. `access` includes the
+    administrators' entries, so that the user who destroys the stack keeps access until nothing is left in the
+    cluster.
     """
 
     kubeconfig: pulumi.Output[str]
@@ -193,14 +196,14 @@ class Cluster(pulumi.ComponentResource):
             public_access_cidrs=list(args.public_access_cidrs) or None,
             node_associate_public_ip_address=False,
             skip_default_node_group=True,
-            # The component's groups are open to everywhere; nodes and control plane share the one that EKS makes.
+            # The default groups of pulumi-eks are open to everywhere. Nodes and control plane share EKS's group.
             skip_default_security_groups=True,
             create_oidc_provider=True,
             upgrade_policy=aws.eks.ClusterUpgradePolicyArgs(support_type="STANDARD"),
             enabled_cluster_log_types=list(LOG_TYPES),
             encryption_config_key_arn=args.secrets_key_arn,
             deletion_protection=args.deletion_protection,
-            # The add-ons are resources of ours: the component asks the account for their versions, and would add
+            # This component creates the add-ons. pulumi-eks reads their versions from the account, and would create
             # CoreDNS before there is a node for it (pulumi/pulumi-eks#1525).
             use_default_vpc_cni=True,
             kube_proxy_addon_options=eks.KubeProxyAddonOptionsArgs(enabled=False),
@@ -250,7 +253,7 @@ class Cluster(pulumi.ComponentResource):
                     ),
                 )
             ],
-            # EKS alone would let an answer pass two hops, which reaches the pods.
+            # EKS's default hop limit is two, with which pods reach the metadata service.
             metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
                 http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
             ),
@@ -303,7 +306,7 @@ class Cluster(pulumi.ComponentResource):
         return [*result, self.worker_access]
 
     def _private_access(self, name: str) -> list[pulumi.Resource]:
-        """Ways to the private endpoint: the control plane's group lets nodes in, and nobody else by itself.
+        """Create the rules for the private endpoint: EKS's security group only admits nodes.
 
         https://docs.aws.amazon.com/eks/latest/userguide/cluster-endpoint.html
         """

@@ -1,4 +1,4 @@
-"""Drivers for volumes: EBS disks by claim, and FSx for Lustre."""
+"""The CSI drivers of a cluster: EBS, and FSx for Lustre."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CsiArgs:
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
     lustre: bool
-    """Whether there is the driver for FSx for Lustre, too."""
+    """Whether the component also creates the driver for FSx for Lustre."""
     addon_versions: Mapping[str, str]
     """Pinned versions, by add-on."""
     after: list[pulumi.Resource]
@@ -46,14 +46,17 @@ class CsiArgs:
 
 
 class Csi(pulumi.ComponentResource):
-    """Afterwards there are
+    """The CSI drivers of a cluster.
 
-    - the EBS CSI driver as an add-on, with a role for its controller alone that reaches this cluster's volumes alone;
-      each volume carries the stack's tags;
-    - the default StorageClass `gp3`: volumes encrypted with our key, made where their pod is, deleted with their claim;
-    - where asked, the FSx CSI driver as an add-on, without any rights in AWS.
+    Creates:
 
-    `ready` must exist before a pod with a claim does, and be there until the last claim is gone.
+    - the EBS CSI driver as an add-on. Only its controller has an IAM role, which can only use this cluster's
+      volumes. Each volume has the stack's tags;
+    - the default StorageClass `gp3`: volumes are encrypted with `key_arn`, created in the zone of their pod, and
+      deleted with their claim;
+    - with `lustre`, the FSx CSI driver as an add-on, without IAM permissions.
+
+    `ready` must exist before the first pod with a claim, and until the last claim is deleted.
     """
 
     def __init__(self, name: str, args: CsiArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -107,7 +110,7 @@ class Csi(pulumi.ComponentResource):
         }
 
     def _ebs_values(self) -> dict[str, Any]:
-        """The add-on's configuration: the tags of its volumes, by which its role knows them and a sweep finds them."""
+        """Return the add-on's configuration: the tags of volumes, which its role and a search for leftovers use."""
         tags = {**self._args.tags, iam.CLUSTER_TAG: self._args.cluster}
         return {"controller": {"extraVolumeTags": tags}}
 
@@ -128,7 +131,7 @@ class Csi(pulumi.ComponentResource):
             },
             provisioner=EBS_DRIVER,
             parameters={"type": "gp3", "encrypted": "true", "kmsKeyId": self._args.key_arn},
-            # A disk is in one zone: it is made once the scheduler knows where its pod goes.
+            # A volume is in one zone, so it is created after its pod is scheduled.
             volume_binding_mode="WaitForFirstConsumer",
             reclaim_policy="Delete",
             allow_volume_expansion=True,

@@ -27,13 +27,15 @@ class DebugPodArgs:
 
 
 class DebugPod(pulumi.ComponentResource):
-    """Afterwards there is the pod `network-debug-0` in the training namespace, beside the workers' names:
+    """A pod with network tools.
+
+    Creates the pod `network-debug-0` in the namespace `training`, where the DNS names of workers resolve:
 
         kubectl exec -it network-debug-0 -n training -- sh
 
-    A network policy lets it reach the pods of jobs; nobody reaches it. It runs as an ordinary user without any
-    privilege and without access to the Kubernetes API. It belongs to a StatefulSet: if its node is lost, it is
-    created again on another node, with the same name.
+    A network policy allows it to reach the pods of jobs; nothing can reach it. It runs as a user without privileges
+    and without access to the Kubernetes API. It belongs to a StatefulSet: if its node is lost, it is created again
+    on another node, with the same name.
     """
 
     def __init__(self, name: str, args: DebugPodArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -44,7 +46,7 @@ class DebugPod(pulumi.ComponentResource):
                 "name": NAME,
                 "namespace": names.TRAINING_NAMESPACE,
                 "labels": LABELS,
-                # Nothing that anybody waits for: without a place for it, `up` goes on.
+                # `up` does not wait for the pod, which may find no node.
                 "annotations": {"pulumi.com/skipAwait": "true"},
             },
             spec={
@@ -67,7 +69,7 @@ class DebugPod(pulumi.ComponentResource):
 
 
 def spec(image: str) -> dict[str, Any]:
-    """The `spec` of the pod; it keeps to the restricted pod security standard and off the machines of the pools."""
+    """Return the `spec` of the pod. It meets the restricted pod security standard and runs on no node of a pool."""
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

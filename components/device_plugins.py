@@ -1,4 +1,4 @@
-"""What tells Kubernetes of a machine's GPUs, EFA interfaces and Neuron devices."""
+"""The device plugins, which report a node's GPUs, EFA interfaces and Neuron devices to Kubernetes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ class DevicePluginsArgs:
 
 
 class DevicePlugins(pulumi.ComponentResource):
-    """Afterwards there are, if any pool has such devices,
+    """The device plugins of the pools' nodes.
 
-    - the namespace `device-plugins`, the only one of ours where pods may see directories of their machine; nobody
-      reaches them over the network;
-    - one DaemonSet per kind of device, which runs on the machines of the pools that have it and nowhere else;
-    - for Neuron's plugin a service account with its rights.
+    Creates, if a pool has GPUs, EFA interfaces or Neuron devices:
 
-    `objects` must live as long as a machine of the pools does.
+    - the namespace `device-plugins`. It is the stack's only namespace whose pods can mount directories of their
+      node. A network policy blocks all ingress to its pods;
+    - one DaemonSet per kind of device, which runs only on the nodes of pools that have it;
+    - for the Neuron plugin, a service account with its RBAC.
+
+    `objects` must exist as long as the pools have nodes.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class DevicePlugins(pulumi.ComponentResource):
         service_accounts.without_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
 
     def _rights(self, name: str) -> list[pulumi.Resource]:
-        """The service account `name` and what it may do."""
+        """Create the service account `name` and its RBAC."""
         inside = pulumi.ResourceOptions(parent=self, depends_on=self.objects[:1])
         account = k8s.core.v1.ServiceAccount(
             name, metadata={"name": name, "namespace": DEVICE_PLUGIN_NAMESPACE}, opts=inside

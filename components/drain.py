@@ -1,4 +1,4 @@
-"""What `destroy` does that no resource does by itself: before the cluster goes, and after it."""
+"""Resources that do work when `destroy` deletes them: before the cluster is deleted, and after it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider, UpdateResult
 from pulumi.dynamic import Resource as DynamicResource
 
-# Deleting runs the code that stands in the state. Raise this when the way from there to `at_delete` changes, so that
-# stacks that are up take the new code over.
+# The deletion runs the code in the state. Raise this number when the call of `at_delete` changes, so that deployed
+# stacks get the new code.
 INTERFACE: Final = 1
 
 
 class AtDelete(ResourceProvider):
-    """Does nothing until the resource is deleted; then it does its task (`components.draining`).
+    """Does nothing until the resource is deleted, then does its task (`components.draining`).
 
-    The inputs are names: a token for the cluster is made when it is needed and is never in the state.
+    The inputs are names. A token for the cluster is created when it is needed, and is never in the state.
     """
 
     serialize_as_secret_always = False
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        """Nothing is made."""
+        """Record the inputs. It creates nothing."""
         return CreateResult(f"{props['task']}-{props['cluster']}", props)
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
-        """Another cluster is another resource; all else is only noted for the day of the deletion.
+        """Compare the inputs. Another cluster replaces the resource; other changes are recorded for the deletion.
 
-        This code stands in the state, pickled, and is not compared: its bytes differ from checkout to checkout.
+        The state contains this code, pickled. It is not compared, because its bytes differ between checkouts.
         """
         keys = [key for key in sorted({*_olds, *_news}) if not key.startswith("__")]
         changed = [key for key in keys if _olds.get(key) != _news.get(key)]
@@ -36,14 +36,14 @@ class AtDelete(ResourceProvider):
         return DiffResult(changes=bool(changed), replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
-        """Only the note changes."""
+        """Record the new inputs."""
         return UpdateResult(_news)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         """Do the task.
 
         Raises:
-            DrainError: something is left after the time limit; nothing that it needs may be deleted then.
+            DrainError: Something is left after the time limit. Then nothing that it needs may be deleted.
         """
         from .draining.entry import at_delete
 
@@ -51,10 +51,10 @@ class AtDelete(ResourceProvider):
 
 
 class Drain(DynamicResource, module="drain", name="Drain"):
-    """Created last and deleted first: its deletion removes launchers, jobs, placeholders, pools and nodes of a cluster.
+    """The drain of a cluster. Its deletion removes launchers, jobs, placeholders, pools and nodes.
 
-    Let it depend on everything that Karpenter needs to terminate nodes: its pods, role and queue, the routes out, the
-    access entries.
+    Creates nothing. Let it depend on everything that Karpenter needs to terminate nodes: its pods, role and queue,
+    the routes, the access entries. Pulumi then creates it last and deletes it first.
 
     Args:
         name: The name of the resource.
@@ -62,8 +62,8 @@ class Drain(DynamicResource, module="drain", name="Drain"):
         region: The region of the cluster.
         timeout_seconds: After this time, the deletion fails.
         opts: The options of the resource.
-        pools: In an existing cluster, which others use, too, the names of the stack's pools: the drain touches only
-            these and the namespace `training`. None if the stack created the cluster.
+        pools: In an existing cluster with other users, the names of the stack's pools. The drain touches only these and
+            the namespace `training`. None if the stack created the cluster.
         torchrun: Whether the torchrun queues and jobs of all namespaces belong to the stack.
         profile: A profile of ~/.aws/config for the deletion.
     """
@@ -86,9 +86,10 @@ class Drain(DynamicResource, module="drain", name="Drain"):
 
 
 class Remains(DynamicResource, module="drain", name="Remains"):
-    """Created between network and cluster, and deleted between them: it removes interfaces and groups that were left.
+    """The cleanup after a cluster. Its deletion removes leftover network interfaces and security groups.
 
-    The cluster, its node groups and its log group depend on it; it depends on the subnets and security groups.
+    Creates nothing. Let it depend on the subnets and security groups, and let the cluster, its node groups and its
+    log group depend on it. Pulumi then deletes it after the cluster and before the network.
 
     Args:
         name: The name of the resource.
@@ -96,8 +97,9 @@ class Remains(DynamicResource, module="drain", name="Remains"):
         region: The region of the cluster.
         timeout_seconds: After this time, the deletion fails.
         opts: The options of the resource.
-        vpc: The id of the VPC if the stack created it, so that what GuardDuty created there is removed, too.
-        late_log_seconds: For this time, late entries may create the log group of the cluster again.
+        vpc: The id of the VPC if the stack created it. The deletion then also removes what GuardDuty created there.
+        late_log_seconds: During this time, late entries may create the log group of the cluster again. The deletion
+            removes it.
         profile: A profile of ~/.aws/config for the deletion.
     """
 

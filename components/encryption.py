@@ -31,13 +31,15 @@ class EncryptionArgs:
 
 
 class Encryption(pulumi.ComponentResource):
-    """Afterwards there are KMS keys, each with yearly rotation and an alias:
+    """The KMS keys of a stack.
+
+    Creates KMS keys, each with yearly rotation and an alias:
 
     - one for the Kubernetes secrets of the cluster;
     - one for the data: models and images;
-    - one for the log groups, which CloudWatch Logs may use for these groups and no others.
+    - with `log_groups`, one for the logs. CloudWatch Logs can use it for these groups only.
 
-    With `protect` the first two and their aliases are kept.
+    With `protect`, the first two keys and their aliases are protected from deletion.
     """
 
     secrets_key_arn: pulumi.Output[str]
@@ -68,7 +70,7 @@ class Encryption(pulumi.ComponentResource):
                 )
             )
 
-        # Logs are no data: they go with the stack.
+        # Logs are no data. They are deleted with the stack.
         kept = pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups)
         key = aws.kms.Key(
             name,
@@ -90,7 +92,7 @@ class Encryption(pulumi.ComponentResource):
 
 
 def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
-    """Return the value without its dependencies: a key needs the account's number, and outlives the role in the ARN."""
+    """Return the value without its dependencies: a key needs the account's id, and outlives the role in the ARN."""
     output = pulumi.Output.from_input(arn)
     nothing: set[pulumi.Resource] = set()
     # Without a value while it is not known.

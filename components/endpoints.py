@@ -1,4 +1,4 @@
-"""Interface endpoints: AWS services reached from inside a VPC, without a way out of it."""
+"""Interface endpoints: access to AWS services from a VPC without internet access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EndpointsArgs:
     cidr: str
     """The address range of the VPC, which may use the endpoints."""
     subnet_ids: list[pulumi.Output[str]]
-    """At most one subnet per zone, which is the service's rule."""
+    """The subnets of the endpoints, at most one per zone, as AWS requires."""
     services: tuple[str, ...]
     """Short names of services, such as ecr.api."""
     owner: tuple[str, str] | None = None
@@ -31,13 +31,15 @@ class EndpointsArgs:
 
 
 class Endpoints(pulumi.ComponentResource):
-    """Afterwards there are
+    """Interface endpoints of AWS services in a VPC.
 
-    - a security group that lets HTTPS in from the VPC and nothing out;
-    - one interface endpoint per service, in every given subnet, that answers to the service's usual name.
+    Creates:
 
-    The usual name needs both DNS attributes of the VPC. `objects` must outlive nodes that have no other route to these
-    services.
+    - a security group that allows HTTPS from the VPC and no egress;
+    - one interface endpoint per service, in each subnet of `subnet_ids`, with the service's public DNS name.
+
+    The DNS names need the VPC's attributes `enableDnsSupport` and `enableDnsHostnames`. Delete nodes that have no
+    other route to these services before `objects`.
     """
 
     def __init__(self, name: str, args: EndpointsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -62,7 +64,7 @@ class Endpoints(pulumi.ComponentResource):
             opts=child,
         )
         self.objects: list[pulumi.Resource] = [rule]
-        """The endpoints, their security group and its rules."""
+        """The endpoints, and the rule of their security group."""
         for service in args.services:
             self.objects.append(
                 aws.ec2.VpcEndpoint(

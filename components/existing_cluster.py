@@ -1,4 +1,4 @@
-"""An EKS cluster that is given: everything above a cluster, on somebody else's."""
+"""An existing EKS cluster, which the stack does not own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .documents.eks import kubeconfig
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingClusterArgs:
-    """A cluster with the values of DescribeCluster, and its OIDC provider in IAM."""
+    """An existing cluster: the values of DescribeCluster, and its OIDC provider in IAM."""
 
     name: str
     """The cluster's name."""
@@ -33,10 +33,13 @@ class ExistingClusterArgs:
 
 
 class ExistingCluster(pulumi.ComponentResource):
-    """Afterwards there is an access entry, with which Karpenter's nodes may join the cluster.
+    """An existing EKS cluster.
+
+    Creates an access entry, with which Karpenter's nodes can join the cluster.
 
     The owner of the cluster manages its system nodes, its add-ons and the permissions of the deploying user. Its
-    authentication mode must support access entries. The handles are those of `components.handles.ClusterHandles`.
+    authentication mode must support access entries. The outputs implement the protocol
+    `trainyard.components.handles.ClusterHandles`.
     """
 
     kubeconfig: pulumi.Output[str]

@@ -1,4 +1,4 @@
-"""A VPC that is given by its ids."""
+"""An existing VPC, named by its ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .worker_group import WorkerGroup, WorkerGroupArgs
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingNetworkArgs:
-    """An existing VPC. Endpoints and flow logs are for a VPC that has none."""
+    """An existing VPC. Request endpoints and flow logs only if the VPC has none."""
 
     region: str
     cluster: str
@@ -34,13 +34,17 @@ class ExistingNetworkArgs:
 
 
 class ExistingNetwork(pulumi.ComponentResource):
-    """Afterwards there is the workers' security group, unless one is given, and nothing else that was not asked for.
+    """An existing VPC, named by its ids.
 
-    Subnets and routes stay as they are, without a tag of ours: Karpenter finds its subnets by their ids. Whether they
-    are fit is the preflight's question. The handles are those of `components.handles.NetworkHandles`.
+    Creates the security group of workers, unless `worker_group_id` names one, and the interface endpoints and flow
+    logs that the arguments request.
+
+    Subnets and routes stay unchanged and get no tags: Karpenter finds the subnets by their ids. The component does
+    not check whether they are suitable; `make preflight` does for a stack file. The outputs implement the protocol
+    `trainyard.components.handles.NetworkHandles`.
 
     Raises:
-        ValueError: interface endpoints are asked for, but not said for which addresses.
+        ValueError: `interface_endpoints` is set without `cidr`.
     """
 
     vpc_id: pulumi.Output[str]

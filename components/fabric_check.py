@@ -27,10 +27,14 @@ _LABELS: Final = {names.LABEL_ROLE: names.ROLE_FABRIC_CHECK}
 
 
 class FabricCheck(pulumi.ComponentResource):
-    """The suspended CronJob `fabric-<pool>` of each pool, and the Service and NetworkPolicy of their pods.
+    """The checks of the network between the pools' nodes.
 
-    Pools of Neuron devices have none, because NCCL does not use them. It never starts by itself, costs nothing while
-    none runs, and launches no node.
+    Creates the suspended CronJob `fabric-<pool>` in the namespace `training` for each pool, and a Service and a
+    NetworkPolicy for the pods of all checks.
+
+    Its arguments are `NodeCheckArgs`, of which it ignores `mounts`. Pools of Neuron devices get no CronJob, because
+    NCCL does not use them. A CronJob never starts by itself and costs nothing while no Job of it runs. Karpenter
+    launches no node for it.
     """
 
     def __init__(self, name: str, args: NodeCheckArgs, opts: pulumi.ResourceOptions | None = None) -> None:

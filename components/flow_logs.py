@@ -1,4 +1,4 @@
-"""A record of a VPC's traffic."""
+"""The flow logs of a VPC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pulumi_aws as aws
 
 from .documents import iam
 
-# Seconds over which packets of one flow are counted together: the shorter of the two that EC2 offers.
+# The aggregation interval of a flow, in seconds. It is the shorter of the two that EC2 offers.
 AGGREGATION_SECONDS = 60
 
 
@@ -22,17 +22,19 @@ class FlowLogsArgs:
     region: str
     vpc_id: pulumi.Input[str]
     key_arn: pulumi.Input[str]
-    """The key that encrypts the log group. CloudWatch Logs must be allowed to use it (`iam.logs_key_policy`)."""
+    """The key of the log group. CloudWatch Logs must be allowed to use it (`documents.iam.logs_key_policy`)."""
     retention_days: int
     tags: dict[str, str]
 
 
 class FlowLogs(pulumi.ComponentResource):
-    """Afterwards there are
+    """The flow logs of a VPC.
 
-    - a log group, encrypted with the given key, that keeps entries for `retention_days`;
-    - a role that only flow logs of this account and region can take, and that can only write to that group;
-    - the VPC's flow log: accepted and rejected traffic, by the minute.
+    Creates:
+
+    - a log group, encrypted with `key_arn`, that keeps entries for `retention_days`;
+    - an IAM role that only flow logs of this account and region can assume, and that can only write to that group;
+    - the VPC's flow log of accepted and rejected traffic, aggregated by the minute.
     """
 
     def __init__(self, name: str, args: FlowLogsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -75,7 +77,7 @@ class FlowLogs(pulumi.ComponentResource):
             iam_role_arn=role.arn,
             max_aggregation_interval=AGGREGATION_SECONDS,
             tags=args.tags,
-            # Without its rights the first entries are lost.
+            # Without its permissions, the first entries are lost.
             opts=pulumi.ResourceOptions(parent=self, depends_on=[granted]),
         )
         self.log_group_name: pulumi.Output[str] = group.name

@@ -1,4 +1,4 @@
-"""What a stack needs of its network and of its cluster, whether they are made by it or given to it."""
+"""The outputs of networks and clusters, new or existing, that other components use."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ class NetworkHandles(Protocol):
     worker_group: list[pulumi.Resource]
     """That security group and its rules; empty for an existing group."""
     held: list[pulumi.Resource]
-    """The subnets and groups of the stack, which a network interface that was left behind keeps from deletion."""
+    """The subnets and security groups of the stack. A leftover network interface prevents their deletion."""
     egress: list[pulumi.Resource]
-    """The resources without which nodes can't reach AWS or each other. What runs in the cluster must be deleted
-    first.
-    """
+    """The resources that nodes need to reach AWS and each other. Delete them after everything in the cluster."""
 
 
 class ClusterHandles(Protocol):
@@ -40,12 +38,12 @@ class ClusterHandles(Protocol):
     oidc_issuer: pulumi.Output[str]
     """Its issuer, without https://."""
     access: list[pulumi.Resource]
-    """The resources that give access to the cluster. What is in the cluster must be deleted first."""
+    """The resources that give access to the cluster. Delete them after everything in the cluster."""
     ready: list[pulumi.Resource]
-    """The resources that must exist before workloads do."""
+    """The resources that workloads need: the node group and the add-ons; empty for an existing cluster."""
     group_id: pulumi.Output[str]
     """The security group that EKS created for the cluster."""
     security_group_id: str | None
-    """The same for an existing cluster; None if nodes find the group by its tag."""
+    """The id of that group for an existing cluster; None if Karpenter finds the group by its tag."""
     kubernetes: pulumi.Output[str] | None
     """The version of the control plane; None for an existing cluster."""

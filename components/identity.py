@@ -30,12 +30,15 @@ class IdentityArgs:
 
 
 class Identity(pulumi.ComponentResource):
-    """Afterwards there are
+    """An IAM role for one Kubernetes service account.
 
-    - a role that exactly one service account can take: subject and audience are compared for equality;
-    - one managed policy per document, attached to the role, and the AWS managed policies in `managed`.
+    Creates:
 
-    `granted` must exist before a pod of the service account works.
+    - a role that only this service account can assume: the trust policy compares subject and audience for equality;
+    - one managed policy per document in `policies`, attached to the role with the AWS managed policies in
+      `managed`.
+
+    Pods of the service account need the resources in `granted`.
     """
 
     role_arn: pulumi.Output[str]
@@ -65,7 +68,7 @@ class Identity(pulumi.ComponentResource):
             opts=child,
         )
         self.granted: list[pulumi.Resource] = [role]
-        """The resources that must exist before a pod of the service account."""
+        """The role and its policy attachments, which must exist before a pod of the service account."""
         for short, policy_document in args.policies.items():
             policy = aws.iam.Policy(f"{name}-{short}", policy=policy_document, tags=args.tags, opts=child)
             attachment = aws.iam.RolePolicyAttachment(

@@ -1,4 +1,4 @@
-"""Karpenter: its identity, the queue that warns it, and its two charts."""
+"""Karpenter: its IAM role, its interruption queue and its two Helm charts."""
 
 from __future__ import annotations
 
@@ -33,36 +33,39 @@ class KarpenterArgs:
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
     chart: str = versions.KARPENTER_CHART
-    """The controller's chart: an address of a registry, or a directory."""
+    """The controller's chart: an OCI address, or a directory."""
     crd_chart: str = versions.KARPENTER_CRD_CHART
-    """The chart of the custom resource definitions: an address of a registry, or a directory."""
+    """The chart of the custom resource definitions: an OCI address, or a directory."""
     version: str | None = versions.KARPENTER
     """The version of both charts; None for directories."""
     replicas: int = 2
-    """The number of controllers; one of them is active."""
+    """The number of replicas of the controller; one of them is active."""
     image_repository: str | None = None
-    """A copy of the controller's image repository. The digest stays the chart's."""
+    """A copy of the controller's image repository. The digest is that of the chart."""
     isolated_vpc: bool = False
-    """Whether the network has no internet access, so that Karpenter calls no service without an endpoint."""
+    """Whether the network has no internet access. Karpenter then calls no service without an endpoint."""
     node_repair: bool = True
     """Whether Karpenter replaces nodes that the node monitoring agent reports as unhealthy."""
     volume_key: str | None = None
     spot: bool = False
-    """Whether some nodes are Spot Instances, for a grant of `volume_key`."""
+    """Whether some nodes are Spot Instances, which need a grant of `volume_key`."""
     after: list[pulumi.Resource] = field(default_factory=list)
-    """Resources that Karpenter needs until its last node is gone."""
+    """Resources that Karpenter needs until its last node is deleted."""
     tags: dict[str, str]
 
 
 class Karpenter(pulumi.ComponentResource):
-    """Afterwards there are
+    """Karpenter's controller, its IAM role and its interruption queue.
 
-    - the interruption queue (encrypted, five minutes of retention, only these rules may write to it) and the five rules
-      that fill it;
-    - the controller's role with its five policies, for its one service account;
-    - the release of the custom resource definitions, and the controller's.
+    Creates:
 
-    Pools depend on `definitions`; `controller` creates nodes for them.
+    - the interruption queue (encrypted, five minutes of retention) and the five EventBridge rules that send events
+      to it. Only these rules can write to the queue;
+    - the controller's IAM role with its five policies, for its service account only;
+    - with `volume_key`, grants for that key;
+    - the Helm releases of the custom resource definitions and of the controller.
+
+    Pools depend on `definitions`; `controller` launches nodes for them.
     """
 
     queue_name: pulumi.Output[str]
@@ -90,7 +93,7 @@ class Karpenter(pulumi.ComponentResource):
         )
         """The role of the controller."""
         grants = self._grants()
-        # Definitions need no node: an API server is enough, to which the provider's own dependencies give access.
+        # The definitions need no node, only the API server. The dependencies of the provider give access to it.
         self.definitions = k8s.helm.v3.Release(
             f"{name}-crd",
             name="karpenter-crd",
@@ -109,7 +112,7 @@ class Karpenter(pulumi.ComponentResource):
             chart=args.chart,
             version=args.version,
             skip_crds=True,
-            # A release that failed half way blocks the next `up` unless it is taken back (pulumi-kubernetes#2054).
+            # A partly failed release blocks the next `up` unless it is rolled back (pulumi-kubernetes#2054).
             atomic=True,
             timeout=600,
             values=self._values(),
@@ -189,7 +192,7 @@ class Karpenter(pulumi.ComponentResource):
         }
 
     def _values(self) -> dict[str, Any]:
-        """Values of the chart (its values.yaml, 1.14)."""
+        """Return the values of the chart (its values.yaml, 1.14)."""
         resources = (
             {"cpu": "1", "memory": "1Gi"} if self._args.replicas > 1 else {"cpu": "250m", "memory": "512Mi"}
         )

@@ -1,4 +1,4 @@
-"""The run that the stack itself starts."""
+"""The run that the stack starts."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ class LauncherJobArgs:
     """The run and its images."""
 
     run: Run
-    """The run (`documents/launch.py`)."""
+    """The run (`documents.launch.Run`)."""
     launcher_image: pulumi.Input[str]
     trainer_image: pulumi.Input[str]
     placeholder_image: str
     """A pause image for the pods that hold nodes."""
     model_uri: pulumi.Input[str]
     checkpoint_uri: pulumi.Input[str | None]
-    """Where the run keeps its checkpoints; None for nowhere."""
+    """Where the run stores its checkpoints; None for no checkpoints."""
     after: list[pulumi.Resource]
 
 
 class LauncherJob(pulumi.ComponentResource):
-    """Afterwards there is the Job `launch-<runId>`, if the settings name a run. `up` does not wait for its end.
+    """The Job that starts the stack's run.
 
-    Later changes of the settings do not change the Job of a started run: another image or ceiling would otherwise
-    replace the Job and end its training. Another `runId` adds another Job. The earlier Job stays in the cluster with
-    its training and its logs, but no longer in the stack's state. The drain deletes all of them on `destroy`. Each
-    `runId` can be used once: the API server reports that the Job exists if an earlier one is used again.
+    Creates the Job `launch-<runId>`, if the settings name a run. `up` does not wait for its end.
+
+    Later changes of the settings do not change the Job of a started run: another image or maximum would otherwise
+    replace the Job and end its training. Another `runId` adds another Job. The earlier Job stays in the cluster
+    with its training and its logs, but no longer in the stack's state. The drain deletes all of them on `destroy`.
+    Each `runId` can be used once: the API server reports that the Job exists if an earlier one is used again.
 
     `manifest` is the Job of a further run, for `kubectl create -f -`.
     """

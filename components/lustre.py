@@ -26,7 +26,7 @@ from .documents.lustre import (
 )
 from .documents.tags import named
 
-# What a Lustre client and a Lustre server use between them, in both directions
+# The ports between a Lustre client and a Lustre server, in both directions
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html).
 PORTS: Final = ((988, 988), (1018, 1023))
 # The version of the client in AL2023; PERSISTENT_2 and links to S3 need 2.12 at least
@@ -36,12 +36,12 @@ LUSTRE_VERSION: Final = "2.15"
 ITSELF: Final = "itself"
 SERVERS: Final = "lustre"
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
-# FSx makes a file system in about eight minutes; a link with an import, or a deletion, may take longer than ten.
+# FSx creates a file system in about eight minutes. A link with an import, or a deletion, may take more than ten.
 SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
 # FSx needs minutes or hours to increase the capacity. The file system stays available meanwhile
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html).
 RESIZE_TIMEOUTS: Final = pulumi.CustomTimeouts(create="30m", update="24h", delete="30m")
-# The role that FSx makes for the file system once it is linked to S3.
+# The role that FSx creates for the file system when it is linked to S3.
 LINK_ROLE: Final = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
 LINK_OPERATIONS: Final = (
@@ -57,16 +57,16 @@ LINK_OPERATIONS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class S3Link:
-    """A part of a bucket that a directory of the file system shows."""
+    """A link between a prefix of a bucket and a directory of the file system."""
 
     bucket: pulumi.Input[str]
     """The bucket's name."""
     prefix: str
     """The prefix of the objects, without slashes at its ends; empty for the whole bucket."""
     path: str
-    """The directory on the file system, such as /models. PERSISTENT_1 supports its root only."""
+    """The directory of the file system, such as /models. PERSISTENT_1 supports the root only."""
     key_arn: pulumi.Input[str] | None
-    """The key of the bucket, if the file system is to be allowed to use it. Other keys must allow it themselves."""
+    """The key of the bucket, to which the component adds a grant for FSx. None if the key policy allows FSx."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class NewFileSystem:
     client_groups: Mapping[str, pulumi.Input[str]]
     """The security groups whose instances mount the file system, by short name."""
     key_arn: pulumi.Input[str]
-    """The key of persistent file systems. FSx encrypts scratch ones with a key of its own."""
+    """The key of persistent file systems. FSx encrypts scratch file systems with its own key."""
     deployment: str
     """The deployment type: SCRATCH_2, PERSISTENT_1 or PERSISTENT_2."""
     capacity_gib: int
@@ -105,13 +105,13 @@ class NewFileSystem:
     efa: bool
     """Whether the file system has EFA."""
     link: S3Link | None
-    """The bucket that is linked."""
+    """The link to S3; None for none."""
     storage: str = SSD
     """SSD or HDD."""
     drive_cache: str = "NONE"
     """The cache of HDD storage: NONE or READ."""
     metadata_iops: int = 0
-    """The IOPS of metadata; 0 for as many as FSx gives for the capacity."""
+    """The IOPS of metadata; 0 for the default of the capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,21 +121,23 @@ class LustreArgs:
     file_system: NewFileSystem | ExistingFileSystem
     """The file system to create, or an existing one."""
     protect: bool
-    """Whether the file system, its security group with its rules, and its link are kept. Without the link, files
-    that only S3 still holds are lost to it.
+    """Whether Pulumi protects the file system, its security group with its rules, and its link. Without the link,
+    the file system loses the files whose data is only in S3.
     """
     tags: dict[str, str]
 
 
 class Lustre(pulumi.ComponentResource):
-    """Afterwards there is a file system that is given, or a new one with
+    """A file system of FSx for Lustre, new or existing.
 
-    - a security group open between itself and the clients' groups on Lustre's ports alone (with EFA: for everything,
-      since EFA knows no ports), and the clients' side of the same rules;
-    - encryption with our key, where its kind takes one;
-    - where asked, a link to S3 that imports and exports as files and objects come, change and go.
+    Creates, for a `NewFileSystem`:
 
-    `ready` are the resources without which a pod can't mount it, and which must be gone after the last pod.
+    - the file system, encrypted with `key_arn` if its type supports a key;
+    - a security group that allows Lustre's ports between its members and to and from the clients' groups, and the
+      corresponding rules in the clients' groups. With EFA, they allow all traffic, because EFA has no ports;
+    - with `link`, a link to S3. It imports and exports objects and files that are new, changed or deleted.
+
+    Pods need the resources in `ready` to mount the file system. Delete `ready` after the last pod.
     """
 
     file_system_id: pulumi.Output[str]
@@ -175,7 +177,7 @@ class Lustre(pulumi.ComponentResource):
         self.register_outputs({"fileSystemId": self.file_system_id, "dnsName": self.dns_name})
 
     def _group(self, wanted: NewFileSystem) -> tuple[aws.ec2.SecurityGroup, list[pulumi.Resource]]:
-        """The group, and the rules within it: FSx refuses a group whose members can't reach each other."""
+        """Create the group and the rules within it: FSx refuses a group whose members can't reach each other."""
         group = aws.ec2.SecurityGroup(
             self._name,
             description="Lustre servers, open to their clients",
@@ -198,9 +200,10 @@ class Lustre(pulumi.ComponentResource):
         target_name: str,
         target: pulumi.Input[str],
     ) -> list[pulumi.Resource]:
-        """What lets one group's members open connections to the other's: out of the one, into the other.
+        """Allow one group's members to open connections to the other's: egress of the one, ingress of the other.
 
-        A rule of the file system's own group is kept with it, a rule of a client's goes with the client.
+        `protect` covers the rules of the file system's own group. A rule of a client's group is deleted with the
+        client.
         """
         made: list[pulumi.Resource] = []
         outward, inward = (
@@ -245,7 +248,7 @@ class Lustre(pulumi.ComponentResource):
         if wanted.deployment != SCRATCH_2:
             more["kms_key_id"] = wanted.key_arn
             more["per_unit_storage_throughput"] = wanted.throughput
-            # Linked ones take no backups: what they hold is in the bucket.
+            # FSx makes no backups of linked file systems: their data is in the bucket.
             more["automatic_backup_retention_days"] = 0 if wanted.link else wanted.backup_days
         if wanted.storage == HDD:
             more["drive_cache_type"] = wanted.drive_cache
@@ -302,10 +305,11 @@ class Lustre(pulumi.ComponentResource):
     def _allow(
         self, key_arn: pulumi.Input[str], made: aws.fsx.LustreFileSystem, linked: list[pulumi.Resource]
     ) -> aws.kms.Grant:
-        """Let the role in which FSx reaches the bucket use its key.
+        """Create a grant, so that the role with which FSx reaches the bucket can use the bucket's key.
 
-        A grant, not a statement in the key's policy: the role has the file system's id in its name and the file system
-        may have the same key, so that the key can't name the role when it is made. The role comes with the link.
+        It is a grant and not a statement in the key's policy: the name of the role contains the file system's id,
+        and the file system may have the same key, so that the role is not known when the key is created. FSx
+        creates the role with the link.
         """
 
         def role(arns: list[str]) -> str:
@@ -331,10 +335,7 @@ CLAIM: Final = "lustre"
 
 @dataclass(frozen=True, kw_only=True)
 class LustreVolumeArgs:
-    """`mount_path` is where pods see the file system; `namespace` is where the claim is.
-
-    `after` are the driver, the namespace and what the file system itself needs (`Lustre.ready`).
-    """
+    """The file system, and its claim. `after` has the driver, the namespace and `Lustre.ready`."""
 
     file_system_id: pulumi.Input[str]
     """The id of the file system."""
@@ -347,17 +348,20 @@ class LustreVolumeArgs:
     namespace: str
     """The namespace of the claim."""
     mount_path: str
-    """The directory in pods."""
+    """The directory where pods mount the file system."""
     after: list[pulumi.Resource]
+    """Resources that must exist first: the driver, the namespace and `Lustre.ready`."""
 
 
 class LustreVolume(pulumi.ComponentResource):
-    """Afterwards there are
+    """The volume of a file system, and its claim.
 
-    - a static PersistentVolume, ReadWriteMany, which outlives its claim, as the data does;
-    - the claim `lustre` to it in the training namespace.
+    Creates:
 
-    `ready` is what a pod with the claim needs.
+    - a static PersistentVolume (ReadWriteMany) that remains when its claim is deleted, as the data does;
+    - the claim `lustre` for it in `namespace`.
+
+    Pods with the claim need the resources in `ready`.
     """
 
     claim_name: str
@@ -401,36 +405,33 @@ NAME: Final = "attach-pvc"
 
 @dataclass(frozen=True, kw_only=True)
 class LustreProofArgs:
-    """`claim` is in the training namespace, and pods see it at `mount_path`; `image` has a shell.
-
-    They write to the directory `writes`, by default the file system's root.
-
-    `placement` are the parts of a pod's `spec` that say where it runs: machines in one of the file system's client
-    groups. `after` are the claim and what brings such a machine.
-    """
+    """The pod, and the claim of the file system in the namespace `training`."""
 
     image: pulumi.Input[str]
-    """The image of the pod."""
+    """The image of the pod, which needs a shell."""
     claim: str
-    """The claim of the file system."""
+    """The claim of the file system, in the namespace `training`."""
     mount_path: str
-    """The directory in the pod."""
+    """The directory in the pod where the file system is mounted."""
     placement: dict[str, Any]
-    """Where the pod may run."""
+    """The parts of the pod's `spec` that select its node, for an instance in a security group of the clients."""
     after: list[pulumi.Resource]
+    """Resources that must exist first: the claim, and what launches the node."""
     writes: str | None = None
-    """Whether the pod writes, too."""
+    """The directory in the pod to open to the training pods and to write to; by default the file system's root."""
 
 
 class LustreProof(pulumi.ComponentResource):
-    """Afterwards the file system is mounted on a machine of the stack, and there is the pod `attach-pvc` to enter:
+    """The pod `attach-pvc`, which tests the mount of a file system.
+
+    Creates the pod in the namespace `training`. Users can open a shell in it:
 
         kubectl exec -it attach-pvc -n training -- /bin/bash
 
-    The pod has made the file system's root, or the stack's own directory in a given one, writable for the training
-    pods, and has written and read a file as one of them, before it is Ready. `up` does not wait for that: its machine
-    may be hours away. It has no controller, so that its name is always the same: one that is lost with its machine, or
-    gave way to work there, is made again by the next `pulumi up --refresh`.
+    Before the pod is Ready, it makes the directory `writes` writable for the training pods, and it writes and reads
+    a file there as one of them. `up` does not wait for the pod, because its node may start hours later. The pod has
+    no controller, so its name is always the same. If its node is lost or another pod preempts it, the next
+    `pulumi up --refresh` creates it again.
     """
 
     def __init__(self, name: str, args: LustreProofArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -440,7 +441,7 @@ class LustreProof(pulumi.ComponentResource):
             metadata={
                 "name": NAME,
                 "namespace": names.TRAINING_NAMESPACE,
-                # By its role the drain finds it.
+                # The drain finds the pod by its role.
                 "labels": {names.LABEL_ROLE: names.ROLE_PROOF},
                 "annotations": {
                     "pulumi.com/skipAwait": "true",
@@ -457,7 +458,7 @@ class LustreProof(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=args.after,
-                # Next to nothing of a pod can be changed, and another image is another proof.
+                # Almost no field of a pod can be changed, and a new image needs a new test.
                 replace_on_changes=["spec"],
                 delete_before_replace=True,
             ),

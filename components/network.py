@@ -1,4 +1,4 @@
-"""The VPC that the cluster and its workers live in, made by the stack."""
+"""The VPC of a cluster and its workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .worker_group import WorkerGroup, WorkerGroupArgs
 
 @dataclass(frozen=True, kw_only=True)
 class FlowLogSettings:
-    """The retention of a VPC's flow logs."""
+    """The key and the retention of a VPC's flow logs."""
 
     key_arn: pulumi.Input[str]
     """The key that encrypts the log group. CloudWatch Logs must be allowed to use it."""
@@ -32,31 +32,37 @@ class NetworkArgs:
     cidr: str
     """The address range of the VPC."""
     zones: tuple[str, ...]
-    """The zones, such as us-west-2a. Each has a private and a public subnet."""
+    """The zones, such as us-west-2a. Each has a private subnet and, unless `private` is set, a public one."""
     nat_per_zone: bool = False
-    """Whether each zone has a NAT gateway of its own; else one serves all."""
+    """Whether each zone has its own NAT gateway. By default, one serves all zones."""
     private: bool = False
-    """Whether there is no internet access, so that pods reach AWS by endpoints only."""
+    """Whether the VPC has no internet access. Pods then reach AWS through endpoints only."""
     interface_endpoints: tuple[str, ...] = ()
     flow_logs: FlowLogSettings | None = None
     owner: tuple[str, str] | None = None
+    """Partition and account. With `private`, only principals of this account may use the endpoints; None for a shared
+    VPC.
+    """
     tags: dict[str, str]
 
 
 class Network(pulumi.ComponentResource):
-    """Afterwards there are
+    """A VPC for a cluster and its workers.
 
-    - a VPC with DNS names, and per zone one private subnet (machines and pods) and one public (gateways alone);
-    - an internet gateway, and a NAT gateway with its address: one in all, or one per zone;
-    - routes: public subnets to the internet gateway, private ones to their NAT gateway, and to S3 through a
-      gateway endpoint, so that models and image layers pay no NAT;
-    - the interface endpoints that were asked for;
-    - the workers' security group (`components.worker_group`);
-    - the VPC's flow logs, in an encrypted log group;
-    - no rules in the VPC's default security group, so that a resource without a group of its own is closed.
+    Creates:
 
-    With `private` there are no public subnets, no internet gateway and no NAT gateway.
-    The handles are those of `components.handles.NetworkHandles`.
+    - a VPC with DNS names. Each zone has a private subnet for nodes and pods, and a public subnet for NAT gateways
+      only;
+    - an internet gateway, and NAT gateways with their addresses: one for all zones, or one per zone;
+    - routes: from public subnets to the internet gateway, from private subnets to their NAT gateway, and from
+      private subnets to S3 through a gateway endpoint, so that models and image layers cost no NAT;
+    - an interface endpoint for each service in `interface_endpoints`;
+    - the security group of workers (`WorkerGroup`);
+    - with `flow_logs`, the VPC's flow logs in an encrypted log group.
+
+    It removes all rules from the VPC's default security group, so that a resource without its own group has no
+    access. With `private`, there are no public subnets, no internet gateway and no NAT gateway. The outputs
+    implement the protocol `trainyard.components.handles.NetworkHandles`.
     """
 
     vpc_id: pulumi.Output[str]
@@ -150,7 +156,7 @@ class Network(pulumi.ComponentResource):
         ]
 
     def _way_out(self) -> list[aws.ec2.NatGateway]:
-        """The internet gateway, the public subnets' route to it, and the NAT gateway of each zone."""
+        """Create the internet gateway, its route and NAT gateways. Return the NAT gateway of each zone."""
         gateway = aws.ec2.InternetGateway(
             self._name, vpc_id=self.vpc.id, tags=named(self._args.tags, self._name), opts=self._child
         )
@@ -172,7 +178,7 @@ class Network(pulumi.ComponentResource):
         return gateways
 
     def _private_routes(self, gateways: list[aws.ec2.NatGateway] | None) -> list[aws.ec2.RouteTable]:
-        """A route table per private subnet, with a route to its zone's NAT gateway where there is one."""
+        """Create a route table per private subnet, with a route to the zone's NAT gateway if there is one."""
         tables: list[aws.ec2.RouteTable] = []
         for index, zone in enumerate(self._args.zones):
             table = self._table(f"private-{zone}")

@@ -32,10 +32,13 @@ class NodeCheckArgs:
 
 
 class NodeCheck(pulumi.ComponentResource):
-    """Afterwards there is, per pool, the suspended CronJob `check-<pool>` in the training namespace.
+    """The checks of the pools' nodes.
 
-    It never starts by itself and costs nothing. A Job made of it proves on a machine that is there, and free, what a
-    worker will need: devices and their driver, EFA interfaces, the mount of the file system. It buys no machine.
+    Creates the suspended CronJob `check-<pool>` in the namespace `training` for each pool.
+
+    It never starts by itself and costs nothing. A Job that is created from it runs on an existing, free node, and
+    checks what a worker needs: devices and their driver, EFA interfaces, the mount of the file system. Karpenter
+    launches no node for it.
 
         kubectl create job --from=cronjob/check-small check-1 -n training && kubectl logs -f job/check-1 -n training
     """
@@ -54,25 +57,25 @@ class NodeCheck(pulumi.ComponentResource):
 
 JsonObject = dict[str, Any]
 
-# A pod that finds no free machine in this time ends; a check takes seconds, a large image minutes.
+# A pod that finds no free node in this time ends. A check takes seconds; the pull of a large image takes minutes.
 DEADLINE_SECONDS: Final = 900
 KEPT_SECONDS: Final = 3600
-# Any time will do: a suspended CronJob never starts.
+# Any schedule is valid: a suspended CronJob never starts.
 NEVER: Final = "0 0 1 1 *"
 
 
 def name_of(pool: Pool) -> str:
-    """The name of the pool's CronJob, in the training namespace."""
+    """Return the name of the pool's CronJob, in the training namespace."""
     return f"{names.NODE_CHECK_PREFIX}{pool.name}"
 
 
 def labels(pool: Pool) -> dict[str, str]:
-    """What tells the checks of a pool from everything else."""
+    """Return the labels that identify the checks of a pool."""
     return {names.LABEL_ROLE: names.ROLE_CHECK, names.LABEL_POOL: pool.name}
 
 
 def expectation(pool: Pool, mounts: Mapping[str, str]) -> JsonObject:
-    """What a machine of the pool must have, from the table of instance types; `mounts`: claim to directory."""
+    """Return what a node of the pool must have, from the table of instance types. `mounts`: claim to directory."""
     return {
         "instanceType": pool.instance_type,
         "resource": pool.resource,
@@ -96,7 +99,7 @@ def suspended_cron(labels: Mapping[str, str], pod: JsonObject) -> JsonObject:
         "jobTemplate": {
             "metadata": {"labels": dict(labels)},
             "spec": {
-                # Another try on the same node would hide what was wrong with it.
+                # A retry on the same node would hide its problem.
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": DEADLINE_SECONDS,
                 "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -139,9 +142,9 @@ def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
         ]
     return {
         "restartPolicy": "Never",
-        # It displaces nothing, and makes room for a worker.
+        # It preempts nothing, and a worker can preempt it.
         "priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS,
-        # Karpenter buys no machine for a pod that asks for a label which only Karpenter itself sets later on
+        # Karpenter launches no node for a pod that requires a label which only Karpenter itself sets later
         # (sigs.k8s.io/karpenter v1.14.1, pkg/scheduling/requirements.go, Compatible).
         "nodeSelector": {names.LABEL_NODEPOOL: pool.name, names.LABEL_INITIALIZED: "true"},
         "tolerations": pool.tolerations,

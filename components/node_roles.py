@@ -1,4 +1,4 @@
-"""The IAM roles that machines have."""
+"""The IAM roles of nodes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ class NodeRolesArgs:
     instance_profile: bool = False
     """Whether the workers' role gets an instance profile. Karpenter can't create one without access to IAM."""
     cni: bool = False
-    """Whether nodes have the permissions of the VPC CNI, because it has no role of its own."""
+    """Whether nodes have the permissions of the VPC CNI. This is for a VPC CNI without its own role."""
     tags: dict[str, str]
 
 
 class NodeRoles(pulumi.ComponentResource):
-    """Afterwards there are two roles for EC2 instances, with the policies that a node needs and no others:
+    """The IAM roles of nodes.
 
-    - `system`, of the managed node group;
-    - `worker`, of Karpenter's nodes, with an instance profile if requested.
+    Creates two roles for EC2 instances, with only the policies that a node needs:
 
-    They are separate so that Karpenter may only pass the second one. `attachments` are what an instance needs beside
-    its role to become a node.
+    - `system`, for the managed node group;
+    - `worker`, for Karpenter's nodes, with an instance profile if `instance_profile` is set.
+
+    They are separate so that Karpenter can only pass the second one. An instance needs its role and `attachments`
+    to become a node.
     """
 
     worker_profile_name: pulumi.Output[str] | None
@@ -44,7 +46,7 @@ class NodeRoles(pulumi.ComponentResource):
         super().__init__("trainyard:identity:NodeRoles", name, None, opts)
         self._args = args
         self.attachments: list[pulumi.Resource] = []
-        """What a node needs beside its role."""
+        """The policy attachments and the instance profile, which a node needs besides its role."""
         self._system = self._role(f"{args.prefix}-system-node") if args.system else None
         self.worker = self._role(f"{args.prefix}-worker-node")
         """The role of Karpenter's nodes."""
@@ -64,7 +66,7 @@ class NodeRoles(pulumi.ComponentResource):
         """The role of the system nodes.
 
         Raises:
-            LookupError: there are none in this stack.
+            LookupError: This stack has no system nodes.
         """
         if self._system is None:
             raise LookupError("this stack makes no system nodes, so that there is no role for them")

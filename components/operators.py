@@ -42,16 +42,19 @@ class OperatorsArgs:
     image: str | None
     """An image that replaces the one in the manifests."""
     lookup_image: pulumi.Input[str]
-    """An image with python3, in which workers wait until the master has a name."""
+    """An image with python3, in which workers wait until the master has a DNS name."""
     kubectl_image: str | None = None
     """An image with kubectl, which enables MPIJobs."""
     after: list[pulumi.Resource]
 
 
 class Operators(pulumi.ComponentResource):
-    """Afterwards there is the training operator with its definitions, rights and webhook, in the namespace `kubeflow`.
+    """The Kubeflow training operator.
 
-    It serves PyTorchJobs, and MPIJobs where `kubectl_image` is given, and has no rights beyond those that they need.
+    Creates the training operator with its custom resource definitions, RBAC and webhook, in the namespace
+    `kubeflow`.
+
+    It serves PyTorchJobs and, with `kubectl_image`, MPIJobs. It has only the permissions that these need.
     """
 
     def __init__(self, name: str, args: OperatorsArgs, opts: pulumi.ResourceOptions | None = None) -> None:

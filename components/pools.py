@@ -1,4 +1,4 @@
-"""The node pools as Karpenter's objects, and their placement groups."""
+"""The Karpenter objects of the node pools, and their placement groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PoolsArgs:
     node_role_name: pulumi.Input[str]
     """The role of nodes."""
     ami: str = versions.AMI
-    """The image of nodes: an alias with a version, such as al2023@v20260724."""
+    """The AMI of nodes: an alias with a version, such as al2023@v20260724."""
     after: list[pulumi.Resource] = field(default_factory=list)
     tags: dict[str, str]
     instance_profile: pulumi.Input[str] | None = None
@@ -37,13 +37,15 @@ class PoolsArgs:
     lustre: bool = False
     """Whether pods mount FSx for Lustre."""
     lustre_efa: bool = False
-    """Whether that file system has EFA."""
+    """Whether the file system has EFA."""
 
 
 class Pools(pulumi.ComponentResource):
-    """Afterwards there are, per pool, an EC2NodeClass and a NodePool of the pool's name.
+    """The Karpenter objects of the pools.
 
-    Nothing is bought by that: Karpenter buys machines when pods ask for them.
+    Creates an EC2NodeClass and a NodePool for each pool, both with the pool's name.
+
+    They launch no nodes by themselves: Karpenter launches nodes for pending pods.
     """
 
     def __init__(self, name: str, args: PoolsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -51,7 +53,7 @@ class Pools(pulumi.ComponentResource):
         self.objects: list[pulumi.Resource] = []
         """The EC2NodeClasses and NodePools."""
         for pool in args.pools:
-            # What somebody changed by hand is ours again with the next `up`, not a conflict between two owners.
+            # The next `up` overwrites manual changes instead of reporting a conflict between two field managers.
             force = {"pulumi.com/patchForce": "true"}
             machine = k8s.apiextensions.CustomResource(
                 f"{name}-{pool.name}-class",
@@ -94,10 +96,12 @@ class PlacementArgs:
 
 
 class Placement(pulumi.ComponentResource):
-    """Afterwards there is, per pool that asks for one, a placement group with the strategy `cluster`.
+    """The placement groups of the pools.
 
-    A group that somebody else made is only named by its pool. EC2 keeps a group while a machine is in it, so that the
-    pools come after `groups`, and on `destroy` the machines go first
+    Creates a placement group with the strategy `cluster` for each pool with `makes_placement_group`.
+
+    Pools can also name an existing group. EC2 can't delete a group while an instance is in it, so the pools must
+    depend on `groups`: `destroy` then terminates the instances first
     (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-groups.html).
     """
 

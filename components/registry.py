@@ -1,4 +1,4 @@
-"""The launcher's and the trainer's images: repositories and builds, or images that are given."""
+"""The images of launcher and trainer: repositories and builds, or existing images."""
 
 from __future__ import annotations
 
@@ -36,27 +36,28 @@ class ImagesArgs:
     arguments: dict[str, dict[str, str]] = field(default_factory=dict)
     """Arguments of the Dockerfiles, by image. An image's history shows them, so they must hold no credentials."""
     targets: dict[str, str] = field(default_factory=dict)
-    """The target to build, by image; by default the last one."""
+    """The build stage (`target`), by image; by default the last one."""
     key_arn: pulumi.Input[str]
     """The key that encrypts the repositories."""
     protect: bool
-    """Whether repositories and images are kept. Without, a repository is deleted with its images."""
+    """Whether Pulumi protects repositories and images. If not, a repository is deleted with its images."""
     tags: dict[str, str]
 
 
 class Images(pulumi.ComponentResource):
-    """Afterwards there is, for each image that is not given,
+    """The container images of a stack, built or existing.
 
-    - an ECR repository: tags that never move, scan on push, encrypted with our key, the newest thirty images kept;
-    - the built image, tagged with the digest of what it was built from.
+    Creates, for each image in `names` that is not in `given`:
 
-    `uris` holds a URI with digest per image.
+    - an ECR repository with immutable tags and scan on push. It is encrypted with `key_arn` and keeps the newest
+      thirty images;
+    - the built image. Its tag is the digest of its build context.
     """
 
     def __init__(self, name: str, args: ImagesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:registry:Images", name, None, opts)
         self._args = args
-        # The build as well: as a new resource it would push to a tag that is taken, and tags here never move.
+        # Also protect the build: a new resource would push to an existing tag, and tags are immutable.
         self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
         self.uris: dict[str, pulumi.Output[str]] = {}
         """The URI of each image, by name."""
@@ -100,13 +101,13 @@ class Images(pulumi.ComponentResource):
         arguments, target = self._args.arguments.get(image, {}), self._args.targets.get(image)
         tag = context_digest(self._args.root, self._args.root / dockerfile)
         if arguments or target:
-            # Another image altogether; tags never move.
+            # This is a different image, and tags are immutable.
             asked = json.dumps([tag, arguments, target], sort_keys=True)
             tag = hashlib.sha256(asked.encode()).hexdigest()[: len(tag)]
         built = docker.Image(
             f"{self._args.prefix}-{image}",
-            # The engine starts plugins in the program's directory. A path of this checkout would make another one with
-            # the same content differ: it would push its build to a tag that never moves, which ECR refuses.
+            # The engine starts plugins in the program's directory. With an absolute path, another checkout with the
+            # same content would differ and push its build to the existing immutable tag, which ECR refuses.
             context=docker.BuildContextArgs(location="."),
             dockerfile=docker.DockerfileArgs(location=dockerfile),
             build_args=arguments or None,
@@ -122,7 +123,7 @@ class Images(pulumi.ComponentResource):
 
 
 def lifecycle(kept: int) -> dict[str, Any]:
-    """Lifecycle policy of a repository: the newest `kept` images stay."""
+    """Return the lifecycle policy of a repository, which keeps the newest `kept` images."""
     return {
         "rules": [
             {

@@ -1,4 +1,4 @@
-"""Service accounts: for pods of the stack's users, each with a role for one bucket; and each namespace's `default`."""
+"""Service accounts for users' pods, each with a role for one bucket; and the account `default` of namespaces."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class BucketAccess:
     key_arn: pulumi.Input[str] | None = None
     """The key that encrypts the bucket, if the role must be allowed to use it."""
     write: bool = False
-    """Whether it may write, too."""
+    """Whether the role can also write objects."""
     more: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
-    """Further policies of the role as JSON, by short name."""
+    """Other policies of the role as JSON, by short name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class ServiceAccountsArgs:
     prefix: str
     """The prefix of the roles' names."""
     accounts: tuple[BucketAccess, ...]
-    """The accounts."""
+    """The service accounts and their access."""
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
     after: list[pulumi.Resource]
@@ -48,10 +48,12 @@ class ServiceAccountsArgs:
 
 
 class ServiceAccounts(pulumi.ComponentResource):
-    """Afterwards there is per account
+    """Service accounts with access to a bucket.
 
-    - an IAM role that this service account alone can take, with its bucket's policy;
-    - the service account, with the role's annotation and without a token of the Kubernetes API.
+    Creates, for each account:
+
+    - an IAM role that only this service account can assume, with the policy for its bucket;
+    - the service account, with the role's annotation and without a token for the Kubernetes API.
     """
 
     def __init__(
@@ -105,9 +107,9 @@ def _policy(account: BucketAccess) -> pulumi.Output[str]:
 def without_token(
     namespace: str, parent: pulumi.Resource, after: pulumi.Resource
 ) -> k8s.core.v1.ServiceAccountPatch:
-    """The account `default` of the namespace that `after` makes, without a token for the pods that name no other.
+    """Remove the API token from pods of the service account `default` in the namespace that `after` creates.
 
-    A patch, because a controller of the cluster makes the account, a moment before or after.
+    This is a patch, because a controller of the cluster creates the account, shortly before or after it.
     """
     return k8s.core.v1.ServiceAccountPatch(
         f"{namespace}-default",

@@ -1,4 +1,4 @@
-"""The bucket that trained models and checkpoints go to."""
+"""The bucket of trained models and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ class ModelBucketArgs:
     keep_old_versions_days: int
     """Days until a replaced object is deleted."""
     keep_job_logs_days: int
-    """Days after its last line until the log of a torchrun job is deleted."""
+    """Days until the log of a torchrun job is deleted, after its last line."""
     protect: bool
     tags: dict[str, str]
 
 
 class ModelBucket(pulumi.ComponentResource):
-    """Afterwards there is a bucket: versioned, encrypted with our key, closed to the public, reached over TLS only.
+    """The bucket of models, checkpoints and logs of torchrun jobs.
 
-    Access control lists are off: the account owns each object. Lifecycle rules delete incomplete
-    uploads after seven days, old versions after `keep_old_versions_days` (those of checkpoints after a day), and logs
-    of torchrun jobs after `keep_job_logs_days`. Other current objects are never deleted. With `protect`, neither
-    `destroy` nor a replacement touches the bucket or its settings; without, `destroy` deletes it with its objects.
+    Creates a bucket with versions. It is encrypted with `key_arn`, blocks public access and refuses requests
+    without TLS.
+
+    Access control lists are off: the account owns each object. Lifecycle rules delete incomplete uploads after
+    seven days, old versions after `keep_old_versions_days` (those of checkpoints after a day), and logs of torchrun
+    jobs after `keep_job_logs_days`. Other current objects are never deleted. With `protect`, neither `destroy` nor
+    a replacement deletes the bucket or its settings; without it, `destroy` deletes the bucket with its objects.
     """
 
     bucket_name: pulumi.Output[str]
@@ -41,7 +44,7 @@ class ModelBucket(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:storage:ModelBucket", name, None, opts)
-        # Its settings, too: a bucket without its policy and its block is open where it was closed.
+        # Protect its settings, too: without policy and public access block, the bucket is less restricted.
         kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
         bucket = aws.s3.Bucket(
             name,

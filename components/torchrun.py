@@ -1,4 +1,4 @@
-"""Torchrun queues, and the controller that makes their jobs."""
+"""Torchrun queues, and the controller of their jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .documents.operator_manifests import token
 from .documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
 from .documents.torchrun_queue import Queue, Surroundings, spec, workspaces
 
-# What `make manifests` wrote: the same that people install by kubectl.
+# The files that `make manifests` writes. Users without a stack apply the same files with kubectl.
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
 
@@ -28,36 +28,40 @@ class TorchrunArgs:
     """The queues, and what their jobs use."""
 
     queues: tuple[Queue, ...]
-    """The queues (`documents/torchrun_queue.py`). Without any, there is no controller."""
+    """The queues (`documents.torchrun_queue.Queue`). Without queues, there is no controller."""
     launcher_image: pulumi.Input[str]
     """The controller's image, with its digest."""
     trainer_image: pulumi.Input[str]
-    """The image of workers of queues that name none."""
+    """The image of workers of queues without their own image."""
     bucket_name: pulumi.Input[str]
     """The bucket of the stack."""
     model_uri: pulumi.Input[str]
     region: str
     mounts: Mapping[str, str]
     writes: tuple[str, ...]
-    """The directories there that workers may write to."""
+    """The directories in `mounts` that workers can write to."""
     after: list[pulumi.Resource]
     """Resources that must exist first, among them the training namespace."""
     before_jobs: list[pulumi.Resource]
-    """Resources that must exist as long as there is a worker, such as pools, accounts and claims."""
+    """Resources that must exist as long as there are workers, such as pools, service accounts and claims."""
 
 
 class Torchrun(pulumi.ComponentResource):
-    """Afterwards there are, if there is a queue,
+    """The torchrun controller and its queues.
 
-    - the definitions of TorchrunQueues and TorchrunJobs, their permissions in Kubernetes' own roles, and the admission
-      policies that keep a job from creating a pod that its author may not create;
-    - the controller in the namespace `torchrun-system`, on a system node, with the rights of config/rbac/role.yaml; it
-      reaches the API server, the DNS and the metrics of workers, and is reached at its own metrics alone, from
-      namespaces that are marked for it;
-    - network policies of the training namespace: pods of torchrun jobs reach each other, and their metrics are read;
+    Creates, if `queues` is not empty:
+
+    - the custom resource definitions of TorchrunQueues and TorchrunJobs, their permissions in the default roles of
+      Kubernetes, and the admission policies. With these, a job can't create a pod that its author may not create;
+    - the controller in the namespace `torchrun-system`, on a system node, with the RBAC of config/rbac/role.yaml.
+      Network policies allow it to reach the API server, the DNS and the metrics of workers. Only namespaces with a
+      label reach the controller, and only its metrics;
+    - network policies of the training namespace: pods of torchrun jobs reach each other, and their metrics can be
+      read;
     - the queues.
 
-    They go in the other order: a queue with a finalizer is released by the controller, which needs its rights for that.
+    `destroy` deletes the queues before the controller: the controller removes the finalizers of queues, and needs
+    its permissions to do so.
     """
 
     def __init__(self, name: str, args: TorchrunArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -67,7 +71,7 @@ class Torchrun(pulumi.ComponentResource):
         self.register_outputs({"queues": [f"{queue.namespace}/{queue.name}" for queue in args.queues]})
 
     def _controller(self, args: TorchrunArgs) -> list[pulumi.Resource]:
-        """All that a queue needs there."""
+        """Create the controller. Return everything that queues depend on."""
         done: list[pulumi.Resource] = list(args.after)
         namespace: pulumi.Resource | None = None
         for wave in waves(read_documents(*FILES, RIGHTS), args.launcher_image):
@@ -104,7 +108,7 @@ class Torchrun(pulumi.ComponentResource):
                 f"{queue.namespace}-{queue.name}",
                 api_version=f"{names.TORCHRUN_GROUP}/{names.TORCHRUN_VERSION}",
                 kind=names.TORCHRUN_QUEUE_KIND,
-                # What somebody changed by hand is ours again with the next `up`, not a conflict between two owners.
+                # The next `up` overwrites manual changes instead of reporting a conflict between two field managers.
                 metadata={
                     "name": queue.name,
                     "namespace": queue.namespace,
@@ -120,7 +124,7 @@ def read_documents(*files: str) -> list[dict[str, Any]]:
     """Return the objects in these files of the checkout.
 
     Raises:
-        pulumi.RunError: one of them can't be read.
+        pulumi.RunError: A file can't be read.
     """
     found: list[dict[str, Any]] = []
     for name in files:

@@ -30,7 +30,7 @@ class TrainingSpaceArgs:
     """The role of the trainer's service account."""
     after: list[pulumi.Resource]
     mpi: bool = False
-    """Whether MPIJobs run here."""
+    """Whether MPIJobs run in the namespace."""
     lustre: bool = False
     """Whether pods mount FSx for Lustre."""
     backend: str = names.BACKEND_PYTORCHJOB
@@ -38,15 +38,18 @@ class TrainingSpaceArgs:
 
 
 class TrainingSpace(pulumi.ComponentResource):
-    """Afterwards there are
+    """The namespace of training jobs.
 
-    - the namespace `training`, which enforces the restricted pod security standard (with MPIJobs or a Lustre file
-      system the baseline one, with a warning for pods that do not meet the restricted one);
-    - the service accounts of launcher and trainer, the trainer's with its IAM role; it and `default` have no API token;
-    - the launcher's permissions, verb by verb, in the namespaces where it needs them;
+    Creates:
+
+    - the namespace `training`, which enforces the restricted pod security standard. With MPIJobs or a Lustre file
+      system, it enforces the baseline standard and warns of pods that do not meet the restricted one;
+    - the service accounts of launcher and trainer. The trainer's has its IAM role. The trainer's and `default` have
+      no API token;
+    - the launcher's RBAC, with exactly the verbs that it needs in each namespace;
     - network policies: pods of jobs reach each other, labelled namespaces reach the metrics of launchers and
-      workers, and nothing reaches any other pod here;
-    - the priority classes of placeholders and workers: a worker displaces placeholders and nothing else.
+      workers, and nothing reaches any other pod of the namespace;
+    - the priority classes of placeholders and workers: a worker preempts only placeholders.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class TrainingSpace(pulumi.ComponentResource):
         """The namespace."""
         self._inside = pulumi.ResourceOptions(parent=self, depends_on=[self.namespace])
         self.objects: list[pulumi.Resource] = [self.namespace]
-        """The namespace, its service accounts, permissions and priorities."""
+        """The namespace, its service accounts, RBAC, network policies and priority classes."""
         self._accounts(args.trainer_role_arn)
         rules = launcher_rules(args.backend)
         for scope in sorted({rule.namespace or "" for rule in rules}):
@@ -218,9 +221,9 @@ _JOB_RULES: Final = {
 
 
 def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> tuple[Rule, ...]:
-    """Return the launcher's rights, those on training jobs for this backend alone.
+    """Return the launcher's permissions. Those on training jobs are for this backend only.
 
-    What is listed is watched, too: the launcher hears of a change instead of asking again.
+    The launcher can also watch what it can list, so that it does not poll.
     """
     return (
         _rule(TRAINING_NAMESPACE, "", "pods", "create delete list watch"),

@@ -1,4 +1,4 @@
-"""Warm nodes: nodes that are kept without a job, so that the next job starts at once."""
+"""Warm nodes: nodes that Karpenter keeps without a job, so that the next job starts at once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ class WarmNodesArgs:
 
 
 class WarmNodes(pulumi.ComponentResource):
-    """Afterwards there are, if a pool has `warm_nodes`,
+    """The pods that keep warm nodes.
 
-    - a priority class below that of all other pods of the stack, which displaces nothing;
-    - per such pool a Deployment whose pods make Karpenter keep this many nodes, with or without a job.
+    Creates, if a pool has `warm_nodes`:
+
+    - a priority class below that of all other pods of the stack, which preempts nothing;
+    - for each such pool, a Deployment whose pods make Karpenter keep this many nodes, with or without a job.
 
     `up` does not wait for the nodes: if EC2 lacks capacity, they start when it has some.
     """
@@ -35,7 +37,7 @@ class WarmNodes(pulumi.ComponentResource):
     def __init__(self, name: str, args: WarmNodesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:karpenter:WarmNodes", name, None, opts)
         self.objects: list[pulumi.Resource] = []
-        """The Deployments."""
+        """The priority class and the Deployments."""
         kept = [pool for pool in args.pools if pool.warm_nodes]
         if kept:
             self._priority()

@@ -23,14 +23,16 @@ class WorkerGroupArgs:
 
 
 class WorkerGroup(pulumi.ComponentResource):
-    """Afterwards there is a security group
+    """The security group of Karpenter's nodes.
 
-    - in which everything is open between its members, in both directions;
-    - with a way out by HTTPS (images, S3 and the AWS APIs, through NAT or endpoints);
-    - with nothing else coming in, and with Karpenter's discovery tag, which it alone carries.
+    Creates a security group
 
-    Machines are in the cluster's own group, too, which lets them and the control plane talk.
-    `objects` are the group and its rules.
+    - that allows all traffic between its members, in both directions;
+    - that allows HTTPS egress (images, S3 and the AWS APIs, through NAT or endpoints);
+    - that allows no other ingress or egress;
+    - that has Karpenter's discovery tag, which no other group has.
+
+    Nodes also have the cluster's own security group, which allows traffic between them and the control plane.
     """
 
     group_id: pulumi.Output[str]

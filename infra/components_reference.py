@@ -1,7 +1,7 @@
 """Write docs/components.md, the page of all components: `python -m infra.components_reference`.
 
-Everything on it comes from the sources in `components/`: a component's docstring says what exists afterwards, and the
-string below an argument or an output describes it.
+Everything on it comes from the sources in `components/`: a component's docstring says what it creates, and the string
+below an argument or an output describes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODULES: Final = (
 INTERNAL: Final = ("addons", "fixed_settings", "handles")
 # Arguments that mean the same everywhere.
 COMMON: Final = {
-    "after": "Resources that must exist first, and as long as these.",
+    "after": "Resources that must exist before the component's resources and until they are deleted.",
     "cluster": "The cluster's name.",
     "flow_logs": "The flow logs of the VPC; None for none.",
     "image": "The image.",
@@ -43,7 +43,7 @@ COMMON: Final = {
     "launcher_image": "The launcher's image.",
     "model_uri": "Where models are stored, such as s3://bucket/models.",
     "mounts": "The directories of volumes in pods, by claim.",
-    "node_role_arn": "The ARN of any role of the account, for account and partition.",
+    "node_role_arn": "The ARN of any role of the account. Account and partition are read from it.",
     "oidc_issuer": "The issuer of the cluster's OIDC provider.",
     "oidc_provider_arn": "The OIDC provider of the cluster in IAM.",
     "owner": "Partition and account: only principals of this account may use the endpoints. None for a shared VPC.",
@@ -51,7 +51,7 @@ COMMON: Final = {
     "pools": "The pools (`documents.instance_types.make_pool`).",
     "prefix": "The prefix of names.",
     "profile": "A profile of ~/.aws/config in the kubeconfig.",
-    "protect": "Whether the data is kept: `destroy` fails.",
+    "protect": "Whether Pulumi protects the data from deletion: `destroy` fails.",
     "region": "The region.",
     "retention_days": "The retention of the entries.",
     "tags": "The tags of all AWS resources.",
@@ -72,12 +72,14 @@ $ pip install '.[components]'
 ```
 
 Import each from its module: `from trainyard.components.network import Network, NetworkArgs`. A component takes a name,
-its arguments as one object, and Pulumi's `ResourceOptions`, where `providers` has the AWS and Kubernetes providers.
+one object with its arguments, and Pulumi's `ResourceOptions`, where `providers` has the AWS and Kubernetes providers.
+[Drain](#drain) and [Remains](#remains) are dynamic resources: they take each argument separately and need no provider.
 Arguments of the type `Input` accept outputs of other resources.
 
-Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)). Resources
-are destroyed in the reverse order of their creation: see the arguments `after` and `under`, and [Drain](#drain).
-`make_pool` in `documents.instance_types` makes a pool from the facts of its instance type.
+Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)). Pulumi
+deletes resources in the reverse order of their creation: see the arguments `after` and `under`, and [Drain](#drain).
+Names such as `documents.iam` are modules of `trainyard.components`. `documents.instance_types.make_pool` creates a pool
+from the facts of its instance type.
 """
 
 
