@@ -1,4 +1,4 @@
-"""Remote components of a plugin, by Pulumi's own SDK. Importing this imports the whole SDK."""
+"""Remote components of a plugin, with Pulumi's own SDK. The import of this module imports the whole SDK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from local.plugins.provider import Provider
 
 
 class _Adapter(SdkProvider):
-    """Pulumi's idea of a provider, answering `construct` with ours."""
+    """A provider of Pulumi's SDK that delegates `construct` to this package's provider."""
 
     def __init__(self, provider: Provider) -> None:
         super().__init__(provider.version, None)
@@ -32,5 +32,5 @@ class _Adapter(SdkProvider):
 
 
 def servicer(provider: Provider, engine_address: str) -> ProviderServicer:
-    """The SDK's service of which `Construct` is used."""
+    """Return the SDK's service, of which only `Construct` is used."""
     return ProviderServicer(_Adapter(provider), [], engine_address)

@@ -1,8 +1,8 @@
-"""The messages of Pulumi's plugin protocol, without importing the whole Pulumi SDK.
+"""The messages of Pulumi's plugin protocol, loaded without the whole Pulumi SDK.
 
-`import pulumi` costs most of a second; the generated message modules alone cost a quarter of it. They import only
-each other, so they are loaded here as a package of their own name. When a component needs the SDK later, protobuf
-hands out the same message classes for both names.
+`import pulumi` takes most of a second; the generated message modules alone take a quarter of it. They import only each
+other, so they are loaded here as a package with its own name. If a component imports the SDK later, protobuf returns
+the same message classes for both names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ _PACKAGE = "trainyard_pulumi_protos"
 
 
 def sdk_directory(package: str) -> Path:
-    """Where an installed package lies, found without importing it. Raises ModuleNotFoundError."""
+    """Return the directory of an installed package, without an import.
+
+    Raises:
+        ModuleNotFoundError: The package is not installed.
+    """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"the Python package {package} is not installed in this environment")

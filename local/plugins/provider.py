@@ -1,4 +1,4 @@
-"""The base of the local cloud's Pulumi plugins: subclass `Provider`, then `serve` it (`local.plugins.server`).
+"""The base class of the local cloud's Pulumi plugins. Subclass `Provider`, then `serve` it (`local.plugins.server`).
 
     class Mine(Provider):
         name, version = "mine", "1.0.0"
@@ -8,15 +8,16 @@
     if __name__ == "__main__":
         serve(Mine())
 
-Inputs and outputs are plain values (`local.plugins.values`). The calls may come from many threads at once and may
-block. What they raise:
+Inputs and outputs are plain values (`local.plugins.values`). Calls may come from many threads at once and may block.
+They can raise:
 
-- `ProviderError`: one line for the person who runs Pulumi;
-- `InitFailed`: the resource exists but is not ready; the engine keeps it in its state and reports the reasons.
+- `ProviderError`: one line for the user of Pulumi;
+- `InitFailed`: the resource exists but is not ready. The engine keeps it in its state and reports the reasons.
 
-Secrets: a provider gets plain values and need not care; what it returns under the same path as a secret input is marked
-as a secret by the server (`values.mark_secrets`). What is derived from a secret under another path, or is secret by
-nature, the provider wraps in `Secret` itself. References to other resources arrive as their ids (components: URNs).
+Secrets: a provider gets plain values. If it returns an output under the same path as a secret input, the server marks
+the output as a secret (`values.mark_secrets`). The provider wraps other secrets in `Secret` itself: values that it
+derives from a secret under another path, and values that are always secret. References to other resources arrive as
+their ids (components: URNs).
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from local.plugins.values import Props, diff_paths
 
 
 class ProviderError(Exception):
-    """A failure that the person at the command line should read as it stands."""
+    """A failure with a message for the user, who sees it unchanged."""
 
 
 class InitFailed(ProviderError):
-    """The resource was created or updated but did not become ready: it stays in the state, with these outputs."""
+    """The resource was created or updated but is not ready. The state keeps it, with these outputs."""
 
     def __init__(
         self, resource_id: str, outputs: Props, reasons: list[str], inputs: Props | None = None
@@ -49,7 +50,7 @@ class InitFailed(ProviderError):
 
 @dataclass(frozen=True)
 class Failure:
-    """One input that is wrong: its property path and why."""
+    """An invalid input: its property path and the reason."""
 
     path: str
     reason: str
@@ -57,7 +58,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What every call about one resource carries."""
+    """The common part of all requests about a resource."""
 
     urn: str
     type: str
@@ -66,21 +67,21 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest(Request):
-    """New inputs of the program; `old_inputs` is None for a resource that does not exist yet."""
+    """New inputs of the program. `old_inputs` is None for a resource that does not exist yet."""
 
     inputs: Props
     old_inputs: Props | None
     seed: bytes = b""
 
     def auto_name(self, digits: int = 7, separator: str = "-", prefix: str | None = None) -> str:
-        """`<name>-<hex digits>`: the same within one operation for the same seed, else different each time."""
+        """Return `<name>-<hex digits>`: equal within one operation for equal seeds, otherwise different each time."""
         digest = hashlib.sha256(self.seed + self.urn.encode()).hexdigest()
         return f"{self.name if prefix is None else prefix}{separator}{digest[:digits]}"
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The inputs with defaults filled in, or what is wrong with them."""
+    """The inputs with defaults, or the failures."""
 
     inputs: Props
     failures: list[Failure] = field(default_factory=list)
@@ -98,8 +99,13 @@ class DiffRequest(Request):
 
 @dataclass(frozen=True)
 class DiffResult:
-    """What differs. `detailed`: property path -> `add`, `delete`, `update`. `replaces`: those paths or top-level
-    properties of them that force a replacement. `changes` None: derived from the two."""
+    """The differences of a resource.
+
+    Attributes:
+        detailed: Property path -> `add`, `delete`, `update`.
+        replaces: Those paths, or top-level properties of them, that force a replacement.
+        changes: Whether there are changes. None: derived from the other two.
+    """
 
     detailed: Mapping[str, str] = field(default_factory=dict)
     replaces: list[str] = field(default_factory=list)
@@ -108,14 +114,18 @@ class DiffResult:
 
     @property
     def has_changes(self) -> bool:
-        """True when an update or a replacement is needed."""
+        """Whether an update or a replacement is needed."""
         return bool(self.detailed or self.replaces) if self.changes is None else self.changes
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateRequest(Request):
-    """`preview`: answer with the outputs that can be foreseen (`UNKNOWN` for the others), touch nothing.
-    `timeout`: seconds that the program allows, or None."""
+    """A request to create a resource.
+
+    Attributes:
+        preview: Return the outputs that are predictable (`UNKNOWN` for the others), and change nothing.
+        timeout: Seconds that the program allows, or None.
+    """
 
     inputs: Props
     preview: bool
@@ -124,7 +134,7 @@ class CreateRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest(Request):
-    """Refresh (with the state's `inputs` and `outputs`) or import (both empty)."""
+    """A refresh (with the state's `inputs` and `outputs`) or an import (both empty)."""
 
     id: str
     inputs: Props
@@ -133,7 +143,7 @@ class ReadRequest(Request):
 
 @dataclass(frozen=True)
 class ReadResult:
-    """The live resource: `inputs` as a program would have to write them to get it."""
+    """The live resource. `inputs` are those of a program that would create it."""
 
     id: str
     outputs: Props
@@ -142,7 +152,7 @@ class ReadResult:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRequest(Request):
-    """As `DiffRequest`, with `preview` and `timeout` (seconds) of `CreateRequest`."""
+    """A `DiffRequest` with `preview` and `timeout` (seconds) of `CreateRequest`."""
 
     id: str
     old_inputs: Props
@@ -154,7 +164,7 @@ class UpdateRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteRequest(Request):
-    """The inputs and outputs of the state; `timeout` in seconds or None."""
+    """The inputs and outputs of the state. `timeout` is in seconds or None."""
 
     id: str
     inputs: Props
@@ -163,20 +173,20 @@ class DeleteRequest(Request):
 
 
 class Engine:
-    """Messages to the engine. This one drops them; the server puts the real one in its place."""
+    """Messages to the engine. This class drops them; the server replaces it by the real one."""
 
     def status(self, urn: str, text: str) -> None:
-        """Progress of a wait: shown beside the resource until the next one."""
+        """Show the progress of a wait beside the resource, until the next message."""
 
     def info(self, urn: str, text: str) -> None:
-        """A line in the resource's diagnostics."""
+        """Add a line to the resource's diagnostics."""
 
     def warning(self, urn: str, text: str) -> None:
-        """A warning in the resource's diagnostics."""
+        """Add a warning to the resource's diagnostics."""
 
 
 class Provider:
-    """One plugin. `name` and `version` are those of the official package."""
+    """A plugin. `name` and `version` are those of the official package."""
 
     name: str
     version: str
@@ -188,18 +198,18 @@ class Provider:
         self.cancelled = threading.Event()
 
     def check_config(self, inputs: Props) -> CheckResult:
-        """Inputs of the provider resource itself; may hold `UNKNOWN`. Nested ones come as JSON texts: `decode_json`."""
+        """Check the provider's inputs. They can contain `UNKNOWN`; nested ones are JSON texts: `decode_json`."""
         return CheckResult(inputs)
 
     def diff_config(self, old: Props, new: Props) -> DiffResult:
-        """Changed settings of the provider resource; by default they take effect without replacing anything."""
+        """Compare the provider's settings. By default, changes take effect without a replacement."""
         return DiffResult(diff_paths(old, new))
 
     def configure(self, inputs: Props) -> None:
-        """Take the settings. The engine does not call this while one is unknown; see `check`."""
+        """Apply the settings. The engine does not call this while one is unknown; see `check`."""
 
     def check(self, request: CheckRequest) -> CheckResult:
-        """Refuse wrong inputs by name, fill in defaults. Not called while the provider's settings are unknown."""
+        """Refuse wrong inputs by name, and fill in defaults. Not called while the provider's settings are unknown."""
         return CheckResult(request.inputs)
 
     def diff(self, request: DiffRequest) -> DiffResult:
@@ -207,33 +217,42 @@ class Provider:
         return DiffResult(diff_paths(request.old_inputs, request.inputs))
 
     def create(self, request: CreateRequest) -> tuple[str, Props]:
-        """Make the resource: its id (empty in a preview) and its outputs."""
+        """Create the resource. Return its id (empty in a preview) and its outputs."""
         raise ProviderError(f"{request.type} can't be created by the local {self.name} plugin")
 
     def read(self, request: ReadRequest) -> ReadResult | None:
-        """The live resource, or None when it is gone."""
+        """Return the live resource, or None if it does not exist."""
         raise ProviderError(f"{request.type} can't be read by the local {self.name} plugin")
 
     def update(self, request: UpdateRequest) -> Props:
-        """Change the resource in place: its new outputs."""
+        """Change the resource in place. Return its new outputs."""
         raise ProviderError(f"{request.type} can't be updated by the local {self.name} plugin")
 
     def delete(self, request: DeleteRequest) -> None:
-        """Remove the resource and wait until it is gone; a resource that is gone already is no error."""
+        """Delete the resource and wait until it is gone. A resource that does not exist is no error."""
         raise ProviderError(f"{request.type} can't be deleted by the local {self.name} plugin")
 
     def invoke(self, token: str, args: Props) -> tuple[Props, list[Failure]]:
-        """A function of the package, such as a look-up."""
+        """Call a function of the package, such as a look-up."""
         raise ProviderError(f"the local {self.name} plugin has no function {token}")
 
     def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
-        """A remote component, by Pulumi's SDK: `inputs` hold Outputs, `options` is `pulumi.ResourceOptions`, the answer
-        `pulumi.provider.ConstructResult(urn, state)`. Runs on the event loop: no blocking calls beyond a moment."""
+        """Create a remote component with Pulumi's SDK.
+
+        This runs on the event loop, so calls must not block for more than a moment.
+
+        Args:
+            inputs: The arguments; they hold Outputs.
+            options: The `pulumi.ResourceOptions`.
+
+        Returns:
+            The `pulumi.provider.ConstructResult(urn, state)`.
+        """
         raise ProviderError(f"the local {self.name} plugin has no component {resource_type}")
 
     def schema(self) -> Props:
-        """The package schema as far as the engine asks for it."""
+        """Return the part of the package schema that the engine asks for."""
         return {"name": self.name, "version": self.version}
 
     def cancel(self) -> None:
-        """Give up waiting: `self.cancelled` is set already."""
+        """Stop waiting. `self.cancelled` is already set."""

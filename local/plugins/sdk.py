@@ -1,8 +1,8 @@
-"""Which properties a resource has in the official Pulumi SDK, read from the installed package's source.
+"""The properties of a resource in the official Pulumi SDK, read from the source of the installed package.
 
-Importing the SDK costs seconds (pulumi_aws alone has thousands of modules); here only the text of the one module that
-defines a resource, and of the input types that it names, is read and parsed. The files are generated and regular: an
-args class with one `@pulumi.getter` per property, whose annotation tells the type.
+An import of the SDK takes seconds (pulumi_aws alone has thousands of modules). This module parses only the text of the
+module that defines a resource, and of the input types that it names. The files are generated and regular: an args class
+has one `@pulumi.getter` per property, and its annotation is the type.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ Shape = Fields | Many | None
 
 @functools.cache
 def resource(token: str) -> Fields:
-    """The inputs of a resource such as `aws:ec2/vpc:Vpc` or of a provider such as `pulumi:providers:aws`.
+    """Return the inputs of a resource, such as `aws:ec2/vpc:Vpc`, or of a provider, such as `pulumi:providers:aws`.
 
-    Raises UnknownTokenError, with the nearest tokens of the same module where there are some.
+    Raises:
+        UnknownTokenError: The SDK lacks it. The message has the nearest tokens of the same module, if there are any.
     """
     package, module, name = _split(token)
     root = sdk_directory(f"pulumi_{package.replace('-', '_')}")
@@ -64,7 +65,7 @@ def resource(token: str) -> Fields:
 
 @functools.cache
 def properties(fields: Fields) -> Mapping[str, Shape]:
-    """Property names (as on the wire, camelCase) and the shapes of their values."""
+    """Return the property names (as on the wire, camelCase) and the shapes of their values."""
     body = _class_body(fields)
     found: dict[str, Shape] = {}
     for statement in body:
@@ -76,12 +77,16 @@ def properties(fields: Fields) -> Mapping[str, Shape]:
 
 
 def check_inputs(token: str, inputs: Props) -> list[Failure]:
-    """Every property of `inputs`, at any depth, that the official SDK does not have. Raises UnknownTokenError."""
+    """Return the properties of `inputs`, at any depth, that the official SDK lacks.
+
+    Raises:
+        UnknownTokenError: The SDK lacks the resource.
+    """
     return check_shape(resource(token), inputs, "", token)
 
 
 def check_shape(shape: Shape, value: Any, path: str, owner: str) -> list[Failure]:
-    """The same for one value of a known shape; `owner` names the resource in the messages."""
+    """Return the unknown properties of one value of a known shape. `owner` names the resource in messages."""
     if shape is None or value is None or is_unknown(value) or is_asset(value):
         return []
     if isinstance(shape, Many):
@@ -107,7 +112,7 @@ def check_shape(shape: Shape, value: Any, path: str, owner: str) -> list[Failure
 
 
 def sdk_version(package: str) -> str:
-    """Version of the installed SDK package, such as `4.34.2` for `kubernetes`."""
+    """Return the version of the installed SDK package, such as `4.34.2` for `kubernetes`."""
     import json
 
     record = sdk_directory(f"pulumi_{package.replace('-', '_')}") / "pulumi-plugin.json"
@@ -127,7 +132,10 @@ def _split(token: str) -> tuple[str, str, str]:
 
 
 def _folders(package: str, module: str) -> list[str]:
-    """Directories of a module: `ec2/vpc` is `ec2`, `rbac.authorization.k8s.io/v1` is `rbac/v1`, `index` the root."""
+    """Return the directories of a module.
+
+    `ec2/vpc` is `ec2`, `rbac.authorization.k8s.io/v1` is `rbac/v1`, `index` is the root.
+    """
     parts = module.split("/")
     if package == "kubernetes":
         return [parts[0].split(".")[0], *parts[1:]] if parts != ["index"] else []
@@ -135,7 +143,7 @@ def _folders(package: str, module: str) -> list[str]:
 
 
 def _candidates(folder: Path, name: str) -> list[Path]:
-    """Files that may define the resource, the likely one first."""
+    """Return the files that may define the resource, the most likely one first."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
     likely = [folder / f"{snake}.py", folder / f"{name}.py"]
     squeezed = snake.replace("_", "")
@@ -154,7 +162,7 @@ def _text(path: Path) -> str:
 
 
 def _args_class(path: Path) -> str:
-    """The first name of `__all__` is the args class."""
+    """Return the name of the args class, which is the first name of `__all__`."""
     found = re.search(r"^__all__ = \['(\w+)'", _text(path), re.MULTILINE)
     if found is None:
         raise UnknownTokenError(f"{path.name} does not look like a generated SDK module: no __all__")
@@ -173,7 +181,7 @@ def _class_body(fields: Fields) -> list[ast.stmt]:
 
 
 def _getter_name(function: ast.FunctionDef) -> str | None:
-    """The wire name of a `@pulumi.getter` property; None for other functions."""
+    """Return the wire name of a `@pulumi.getter` property; None for other functions."""
     for decorator in function.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
         target = call.func if call else decorator
@@ -206,7 +214,10 @@ def _name(node: ast.expr) -> str:
 
 
 def _reference(text: str, path: Path) -> Shape:
-    """An input type in quotes: `VpcFooArgs` of this module's `_inputs.py`, `_meta.v1.FooArgs` of another."""
+    """Resolve an input type in quotes.
+
+    `VpcFooArgs` is in this module's `_inputs.py`, `_meta.v1.FooArgs` in that of another.
+    """
     *modules, name = text.split(".")
     folder = path.parent
     if modules:

@@ -1,7 +1,7 @@
-"""A `Provider` as Pulumi's gRPC service `pulumirpc.ResourceProvider`.
+"""A gRPC server that serves a `Provider` as Pulumi's service `pulumirpc.ResourceProvider`.
 
-One process, started by the engine with its address as argument. Prints its port as the only thing on standard output.
-The engine keeps the other end of standard input open: when that closes, the engine is gone and this process ends.
+The engine starts one process with its address as argument. The process prints only its port on standard output. The
+engine keeps the other end of standard input open. When that closes, the engine is gone and this process ends.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _KINDS = {"add": "ADD", "delete": "DELETE", "update": "UPDATE"}
 
 
 class RemoteEngine(Engine):
-    """Sends messages to the engine at `address`."""
+    """An engine that sends messages to the real engine at `address`."""
 
     def __init__(self, address: str) -> None:
         channel = grpc.insecure_channel(address, options=_OPTIONS)
@@ -70,20 +70,20 @@ class RemoteEngine(Engine):
             print(f"can't reach the Pulumi engine to say {text!r}: {error.code()}", file=sys.stderr)
 
     def status(self, urn: str, text: str) -> None:
-        """Progress of a wait."""
+        """Show the progress of a wait."""
         self._log(urn, text, protos.engine.INFO, ephemeral=True)
 
     def info(self, urn: str, text: str) -> None:
-        """A line in the resource's diagnostics."""
+        """Add a line to the resource's diagnostics."""
         self._log(urn, text, protos.engine.INFO)
 
     def warning(self, urn: str, text: str) -> None:
-        """A warning in the resource's diagnostics."""
+        """Add a warning to the resource's diagnostics."""
         self._log(urn, text, protos.engine.WARNING)
 
 
 def _marked(message: Any, name: str) -> Props:
-    """A property map with its secrets marked."""
+    """Return a property map with its secrets marked."""
     return struct_to_props(getattr(message, name)) if message.HasField(name) else {}
 
 
@@ -101,7 +101,7 @@ def _fill(struct: Any, props: Props, *sources: Props) -> None:
 
 
 def _identity(request: Any) -> dict[str, str]:
-    """URN, type and name of a request. The URN ends in `<parent types>$<type>::<name>`."""
+    """Return URN, type and name of a request. The URN ends in `<parent types>$<type>::<name>`."""
     kind = request.type or request.urn.split("::")[2].rsplit("$", 1)[-1]
     name = request.name or request.urn.split("::", 3)[-1]
     return {"urn": request.urn, "type": kind, "name": name}
@@ -116,7 +116,7 @@ def _check_response(result: CheckResult, source: Props) -> Any:
 
 
 def _diff_response(result: DiffResult) -> Any:
-    """The answer; a path under one of `replaces` becomes a replacing path."""
+    """Return the response. A path under one of `replaces` becomes a replacing path."""
     response = protos.provider.DiffResponse(
         replaces=result.replaces,
         deleteBeforeReplace=result.delete_before_replace,
@@ -148,7 +148,7 @@ def _under(path: str, prefix: str) -> bool:
 
 
 class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[misc]
-    """The service. Calls of the provider run on threads, components on the event loop."""
+    """The gRPC service. Calls of the provider run on threads, components on the event loop."""
 
     def __init__(self, provider: Provider, engine_address: str) -> None:
         self._provider = provider
@@ -157,12 +157,12 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
         self._components: Any = None
 
     def _source(self, message: Any, name: str) -> Props:
-        """A property map whose marks its results take over, also where the provider repeats a value elsewhere."""
+        """Return a property map as a source of secret marks, also for properties that copy another one."""
         source = _marked(message, name)
         return {**source, **{to: source[key] for to, key in self._provider.copies.items() if key in source}}
 
     async def _run(self, context: Any, place: str, call: Callable[[], Any], *sources: Props) -> Any:
-        """The result of a call on a thread; a failure becomes the gRPC status that the engine understands."""
+        """Return the result of a call on a thread. A failure becomes a gRPC status that the engine understands."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._pool, call)
@@ -341,7 +341,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
 
 
 def init_failed_status(error: InitFailed, *sources: Props) -> Any:
-    """The gRPC status with which a provider says that a resource exists but is not ready."""
+    """Return the gRPC status for a resource that exists but is not ready."""
     detail = protos.provider.ErrorResourceInitFailed(id=error.resource_id, reasons=error.reasons)
     _fill(detail.properties, error.outputs, *sources)
     if error.inputs is not None:
@@ -370,7 +370,7 @@ def _end_with_standard_input() -> None:
 
 
 def serve(provider: Provider) -> None:
-    """Serve the plugin to the engine that started this process, until that ends.
+    """Serve the plugin to the engine that started this process, until the engine ends.
 
     The only argument of the process that is used is the engine's address.
     """

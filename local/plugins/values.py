@@ -1,10 +1,10 @@
-"""Property values of Pulumi as plain Python values, and back to the wire.
+"""Conversion of Pulumi's property values to plain Python values and back.
 
-On the wire a property map is a protobuf `Struct`; what JSON cannot say is an object with a signature key
+On the wire, a property map is a protobuf `Struct`. Values that JSON lacks are objects with a signature key
 (https://pulumi-developer-docs.readthedocs.io/latest/docs/architecture/types.html). Here:
 
 - a value that is not known yet (preview) is `UNKNOWN`;
-- `Secret(value)` marks a value as a secret (providers get their inputs without, see `mark_secrets`);
+- `Secret(value)` marks a value as a secret (providers get inputs without it, see `mark_secrets`);
 - assets and archives stay dictionaries with their signature: see `is_asset`, `asset_path`, `asset_bytes`;
 - numbers without a fraction are `int`.
 """
@@ -42,7 +42,7 @@ Props = dict[str, Any]
 
 
 class Unknown:
-    """The type of `UNKNOWN`. Its truth value is an error, so that no decision is made on it by accident."""
+    """The type of `UNKNOWN`. Its truth value raises an error, so that no code decides on it by accident."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -62,18 +62,18 @@ UNKNOWN = Unknown()
 
 @dataclass(frozen=True)
 class Secret:
-    """An output that the engine must encrypt in the state and hide in what it prints."""
+    """An output that the engine must encrypt in the state and hide in its output."""
 
     value: Any
 
 
 def is_unknown(value: object) -> bool:
-    """True for `UNKNOWN` itself."""
+    """Return whether the value is `UNKNOWN` itself."""
     return isinstance(value, Unknown)
 
 
 def contains_unknown(value: Any) -> bool:
-    """True when the value is or holds `UNKNOWN` at any depth."""
+    """Return whether the value is or contains `UNKNOWN` at any depth."""
     if isinstance(value, Secret):
         return contains_unknown(value.value)
     if isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def contains_unknown(value: Any) -> bool:
 
 
 def without_secrets(value: Any) -> Any:
-    """The same value with every `Secret` replaced by what it holds."""
+    """Return the value with every `Secret` replaced by its content."""
     if isinstance(value, Secret):
         return without_secrets(value.value)
     if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def without_secrets(value: Any) -> Any:
 
 
 def contains_secret(value: Any) -> bool:
-    """True when the value is or holds a `Secret` at any depth."""
+    """Return whether the value is or contains a `Secret` at any depth."""
     if isinstance(value, Mapping):
         return any(contains_secret(item) for item in value.values())
     if isinstance(value, list | tuple):
@@ -104,10 +104,10 @@ def contains_secret(value: Any) -> bool:
 
 
 def mark_secrets(outputs: Any, *sources: Any) -> Any:
-    """The outputs with everything marked secret that is secret under the same path in one of `sources`.
+    """Mark all outputs as secret that are secret under the same path in one of `sources`.
 
-    Objects are followed key by key; a list with a secret anywhere makes the whole output at its path a secret, because
-    the positions need not agree (the engine does the same for providers that accept no secrets).
+    Objects are compared key by key. If a list has a secret anywhere, the whole output at its path becomes a secret,
+    because the positions can differ (the engine does the same for providers that accept no secrets).
     """
     marks = [source for source in sources if contains_secret(source)]
     if not marks or isinstance(outputs, Secret):
@@ -121,7 +121,7 @@ def mark_secrets(outputs: Any, *sources: Any) -> Any:
 
 
 def from_wire(value: Any) -> Any:
-    """A protobuf `Value` as a plain value."""
+    """Return a protobuf `Value` as a plain value."""
     kind = value.WhichOneof("kind")
     if kind == "string_value":
         text = value.string_value
@@ -139,7 +139,7 @@ def from_wire(value: Any) -> Any:
 
 
 def struct_to_props(struct: Any) -> Props:
-    """A protobuf `Struct` as a dictionary."""
+    """Return a protobuf `Struct` as a dictionary."""
     return {key: from_wire(value) for key, value in struct.fields.items()}
 
 
@@ -159,7 +159,11 @@ def _object(fields: Props) -> Any:
 
 
 def to_wire(value: Any, target: Any) -> None:
-    """Write a plain value into the protobuf `Value` given. Raises TypeError for what Pulumi has no form for."""
+    """Write a plain value into an existing protobuf `Value`.
+
+    Raises:
+        TypeError: Pulumi has no form for the value.
+    """
     if value is None:
         target.null_value = 0
     elif isinstance(value, Unknown):
@@ -186,24 +190,29 @@ def to_wire(value: Any, target: Any) -> None:
 
 
 def fill_struct(struct: Any, props: Mapping[str, Any]) -> None:
-    """Write a dictionary into the protobuf `Struct` given."""
+    """Write a dictionary into an existing protobuf `Struct`."""
     for key, item in props.items():
         to_wire(item, struct.fields[key])
 
 
 def is_asset(value: object) -> bool:
-    """True for an asset (one file) or an archive (a directory, or several files)."""
+    """Return whether the value is an asset (one file) or an archive (a directory, or several files)."""
     return isinstance(value, Mapping) and value.get(SIGNATURE) in (ASSET, ARCHIVE)
 
 
 def asset_path(value: Mapping[str, Any]) -> Path | None:
-    """The path of an asset or archive made of a file or directory, else None."""
+    """Return the path of an asset or archive that is a file or directory, otherwise None."""
     path = value.get("path")
     return Path(path) if path else None
 
 
 def asset_bytes(value: Mapping[str, Any]) -> bytes:
-    """The content of an asset of text or of a file. Raises OSError, and ValueError for archives and remote assets."""
+    """Return the content of an asset that is a text or a file.
+
+    Raises:
+        OSError: The file is not readable.
+        ValueError: It is an archive or a remote asset.
+    """
     if value.get(SIGNATURE) == ASSET:
         path = asset_path(value)
         if path is not None:
@@ -214,7 +223,7 @@ def asset_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def decode_json(value: Any) -> Any:
-    """Undo what SDKs do to nested provider settings: a text that is a JSON document becomes the value it holds."""
+    """Decode a provider setting that SDKs encode: a text that is a JSON document becomes its value."""
     if not isinstance(value, str):
         return value
     try:
@@ -224,7 +233,7 @@ def decode_json(value: Any) -> Any:
 
 
 def diff_paths(old: Any, new: Any, path: str = "") -> dict[str, str]:
-    """Property paths that differ, each with `add`, `delete` or `update`; an unknown new value counts as an update."""
+    """Return the different property paths with `add`, `delete` or `update`; unknown new values are updates."""
     if isinstance(old, Mapping) and isinstance(new, Mapping) and not is_asset(old) and not is_asset(new):
         found: dict[str, str] = {}
         for key in sorted({*old, *new}):
@@ -253,7 +262,7 @@ def diff_paths(old: Any, new: Any, path: str = "") -> dict[str, str]:
 
 
 def join_path(path: str, key: str) -> str:
-    """A property path with one more key, quoted where the engine's syntax needs it: `metadata.labels["a.b"]`."""
+    """Return a path extended by a key, quoted where the engine's syntax needs it: `metadata.labels["a.b"]`."""
     if key and all(character not in key for character in '."[]'):
         return f"{path}.{key}" if path else key
     quoted = key.replace("\\", "\\\\").replace('"', '\\"')

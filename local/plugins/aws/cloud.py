@@ -1,4 +1,4 @@
-"""The AWS session of one configured provider: cached clients, error classes of the API, bounded waits."""
+"""The AWS session of a configured provider: cached clients, error classes of the API, waits with a limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BUSY = frozenset(
 
 
 def error_code(error: Exception) -> str:
-    """The AWS error code of a botocore `ClientError`; empty for any other exception."""
+    """Return the AWS error code of a botocore `ClientError`; empty for any other exception."""
     response = getattr(error, "response", None)
     if not isinstance(response, Mapping):
         return ""
@@ -52,18 +52,18 @@ def error_code(error: Exception) -> str:
 
 
 def is_gone(error: Exception) -> bool:
-    """True when the API says that the resource does not exist."""
+    """Return whether the API's error means that the resource does not exist."""
     code = error_code(error)
     return code in _GONE or code.endswith((".NotFound", "NotFoundException", "NotFoundFault"))
 
 
 def is_busy(error: Exception) -> bool:
-    """True when a delete was refused only because something else still uses the resource."""
+    """Return whether a deletion was refused only because something else still uses the resource."""
     return error_code(error) in _BUSY
 
 
 def absent(describe: Callable[[], Any]) -> bool:
-    """True when a call that reads a resource says that it does not exist; any other error is raised."""
+    """Return whether a call that reads a resource fails with "does not exist". Raise any other error."""
     try:
         describe()
     except Exception as error:
@@ -74,7 +74,7 @@ def absent(describe: Callable[[], Any]) -> bool:
 
 
 class Cloud:
-    """One region of one account. Safe to use from many threads: botocore clients are, and they are made once."""
+    """One region of one account. Thread-safe: botocore clients are, and they are created once."""
 
     def __init__(self, region: str, default_tags: Mapping[str, str] | None = None) -> None:
         self.region = region
@@ -85,7 +85,7 @@ class Cloud:
         self._account: str | None = None
 
     def client(self, service: str) -> Any:
-        """The boto3 client of a service, such as `ec2`. Endpoint and credentials come from the environment."""
+        """Return the boto3 client of a service, such as `ec2`. Endpoint and credentials come from the environment."""
         with self._lock:
             if service not in self._clients:
                 # Imported here: botocore takes a third of a second, and most previews never need it.
@@ -107,7 +107,7 @@ class Cloud:
 
     @property
     def account(self) -> str:
-        """The account id of the credentials, asked once (sts:GetCallerIdentity)."""
+        """The account id of the credentials, from one call (sts:GetCallerIdentity)."""
         if self._account is None:
             self._account = str(self.client("sts").get_caller_identity()["Account"])
         return self._account
@@ -118,24 +118,28 @@ class Cloud:
         return partition_of(self.region)
 
     def arn(self, service: str, resource: str) -> str:
-        """An ARN of this account and region."""
+        """Return an ARN of this account and region."""
         return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
 
 
 def partition_of(region: str) -> str:
-    """The partition of a region, as in the AWS General Reference."""
+    """Return the partition of a region, as in the AWS General Reference."""
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 def dns_suffix_of(region: str) -> str:
-    """The DNS suffix of the services of a region."""
+    """Return the DNS suffix of the services of a region."""
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
 def wait_until(what: str, ready: Callable[[], bool], seconds: float = 300.0) -> None:
-    """Poll `ready` with growing pauses (0.1 s to 2 s). Raises TimeoutError naming `what` after `seconds`."""
+    """Poll `ready` with growing intervals (0.1 s to 2 s).
+
+    Raises:
+        TimeoutError: `ready` is still false after `seconds`. The message names `what`.
+    """
     deadline = time.monotonic() + seconds
     pause = 0.1
     while not ready():
@@ -146,7 +150,7 @@ def wait_until(what: str, ready: Callable[[], bool], seconds: float = 300.0) -> 
 
 
 def retry_busy(call: Callable[[], T], seconds: float = 300.0) -> T:
-    """Call until the API no longer answers that the resource is in use; the last refusal is raised after `seconds`."""
+    """Call until the API no longer reports that the resource is in use. After `seconds`, raise the last error."""
     deadline = time.monotonic() + seconds
     pause = 0.2
     while True:

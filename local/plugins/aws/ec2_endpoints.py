@@ -131,9 +131,9 @@ class VpcEndpoint(Ec2Handler):
 
 @serves
 class FlowLog(Ec2Handler):
-    """Flow logs of a VPC or a subnet, to a log group or a bucket. Everything but tags needs a new one.
+    """Flow logs of a VPC or a subnet, to a log group or a bucket. Any change except for tags replaces them.
 
-    The official provider waits for a new role to be known everywhere; here it is at once.
+    The official provider waits until a new role is known everywhere. Here it is at once.
     """
 
     token = "aws:ec2/flowLog:FlowLog"

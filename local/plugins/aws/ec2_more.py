@@ -21,7 +21,7 @@ _BOOLEANS = frozenset({"deleteOnTermination", "encrypted", "associatePublicIpAdd
 
 
 def template_data(value: Any) -> Any:
-    """Launch template data of the API from the SDK's properties."""
+    """Return launch template data of the API from the SDK's properties."""
     if isinstance(value, Mapping):
         made: Props = {}
         for key, item in value.items():
@@ -40,7 +40,7 @@ def template_data(value: Any) -> Any:
 
 
 def template_props(value: Any, names: Mapping[str, str]) -> Any:
-    """The other way round, for what the API tells back."""
+    """Return the SDK's properties from launch template data of the API."""
     if isinstance(value, Mapping):
         made: Props = {}
         for key, item in value.items():
@@ -73,7 +73,7 @@ _DATA = frozenset(
 
 @serves
 class LaunchTemplate(Ec2Handler):
-    """A launch template; each change of its data is a new version of it."""
+    """A launch template. Each change of its data creates a new version."""
 
     token = "aws:ec2/launchTemplate:LaunchTemplate"
     kind = "launch-template"
@@ -152,7 +152,7 @@ class LaunchTemplate(Ec2Handler):
 
 @serves
 class PlacementGroup(Ec2Handler):
-    """A placement group; its id is its name."""
+    """A placement group. Its id is its name."""
 
     token = "aws:ec2/placementGroup:PlacementGroup"
     kind = "placement-group"

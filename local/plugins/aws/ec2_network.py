@@ -17,14 +17,14 @@ from local.plugins.aws.resource import (
 
 
 class Ec2Handler(Handler):
-    """A resource whose tags are made with `TagSpecifications` and changed with CreateTags and DeleteTags."""
+    """A resource that gets tags with `TagSpecifications` and changes them with CreateTags and DeleteTags."""
 
     tagged: ClassVar[bool] = True
     # The resource type's name in TagSpecifications, and in the ARN.
     kind: ClassVar[str]
 
     def tag_specification(self, inputs: Props) -> Props:
-        """The `TagSpecifications` argument, absent when there are no tags."""
+        """Return the `TagSpecifications` argument; absent if there are no tags."""
         tags = tag_list(inputs.get("tags"))
         return {"TagSpecifications": [{"ResourceType": self.kind, "Tags": tags}]} if tags else {}
 
@@ -37,13 +37,13 @@ class Ec2Handler(Handler):
             cloud.client("ec2").create_tags(Resources=[rid], Tags=tag_list(put))
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-        """Tags are the only thing that changes in place; subclasses extend."""
+        """Update the tags, which are the only thing that changes in place. Subclasses extend this."""
         if "tags" in changed:
             self.retag(cloud, rid, old, new)
 
 
 def only(items: list[Any]) -> Any | None:
-    """The single item of a describe call, or None."""
+    """Return the single item of a describe call, or None."""
     return items[0] if items else None
 
 
@@ -215,7 +215,7 @@ class InternetGateway(Ec2Handler):
 
 @serves
 class Eip(Ec2Handler):
-    """An elastic IP address of a VPC; its id is the allocation's."""
+    """An elastic IP address of a VPC. Its id is the allocation's."""
 
     token = "aws:ec2/eip:Eip"
     kind = "elastic-ip"

@@ -21,7 +21,7 @@ _TARGETS = {
 
 @serves
 class RouteTable(Ec2Handler):
-    """A route table. Routes are resources of their own here; routes inside the table are refused."""
+    """A route table. Its routes are separate resources; routes inside the table are refused."""
 
     token = "aws:ec2/routeTable:RouteTable"
     kind = "route-table"
@@ -52,7 +52,7 @@ class RouteTable(Ec2Handler):
 
 @serves
 class Route(Handler):
-    """One IPv4 or IPv6 route of a table; a new target is set in place."""
+    """One IPv4 or IPv6 route of a table. A new target is set in place."""
 
     token = "aws:ec2/route:Route"
     accepts = frozenset({"routeTableId", "destinationCidrBlock", "destinationIpv6CidrBlock", *_TARGETS})
@@ -101,7 +101,7 @@ class Route(Handler):
 
 @serves
 class RouteTableAssociation(Handler):
-    """A subnet's route table."""
+    """The association of a route table with a subnet."""
 
     token = "aws:ec2/routeTableAssociation:RouteTableAssociation"
     accepts = frozenset({"routeTableId", "subnetId", "gatewayId"})

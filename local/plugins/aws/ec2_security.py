@@ -1,4 +1,4 @@
-"""Security groups of EC2: those of the program, and the default one of a VPC."""
+"""Security groups of EC2: those of the program, and the default group of a VPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RULE_LISTS = frozenset(
 
 
 def permission(rule: Mapping[str, Any], sources: Iterable[str]) -> Props:
-    """An `IpPermission` of the API from a rule with the SDK's names; `sources` are security group ids."""
+    """Return an `IpPermission` of the API for a rule with the SDK's names. `sources` are security group ids."""
     protocol = str(rule.get("protocol", "-1")).lower()
     protocol = "-1" if protocol == "all" else protocol
     text = {"Description": rule["description"]} if rule.get("description") else {}
@@ -37,7 +37,7 @@ def permission(rule: Mapping[str, Any], sources: Iterable[str]) -> Props:
 
 
 def rules_of(permissions: Iterable[Mapping[str, Any]], own: str) -> list[Props]:
-    """The API's permissions as rules with the SDK's names, one per protocol, ports and description."""
+    """Return the API's permissions as rules with the SDK's names, one per protocol, ports and description."""
     merged: dict[str, Props] = {}
     for item in permissions:
         base = {
@@ -62,7 +62,7 @@ def rules_of(permissions: Iterable[Mapping[str, Any]], own: str) -> list[Props]:
 
 
 def _plain(rule: Mapping[str, Any]) -> Props:
-    """A rule of the program without empty parts, so that it compares with a live one."""
+    """Return a rule of the program without empty parts, for the comparison with a live one."""
     return {key: value for key, value in rule.items() if value not in (None, "", False, [])} | {
         "fromPort": int(rule.get("fromPort", 0)),
         "toPort": int(rule.get("toPort", 0)),
@@ -80,7 +80,7 @@ def _key(rule: Mapping[str, Any]) -> str:
 
 
 def set_rules(cloud: Cloud, group: str, direction: str, wanted: list[Props], live: list[Props]) -> None:
-    """Revoke what is live and not wanted, then authorize what is wanted and not live."""
+    """Revoke live rules that are not wanted, then authorize wanted rules that are not live."""
     ec2 = cloud.client("ec2")
     revoke = ec2.revoke_security_group_ingress if direction == "ingress" else ec2.revoke_security_group_egress
     allow = (
@@ -98,13 +98,13 @@ def set_rules(cloud: Cloud, group: str, direction: str, wanted: list[Props], liv
 
 
 def describe(cloud: Cloud, group: str) -> Any | None:
-    """The group as the API describes it, or None."""
+    """Return the group as the API describes it, or None."""
     return only(cloud.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"])
 
 
 @serves
 class SecurityGroup(Ec2Handler):
-    """A security group. Like the official provider it removes the rule "all egress" that AWS adds."""
+    """A security group. Like the official provider, it removes the rule "all egress" that AWS adds."""
 
     token: ClassVar[str] = "aws:ec2/securityGroup:SecurityGroup"
     kind = "security-group"
@@ -180,7 +180,7 @@ class SecurityGroup(Ec2Handler):
 
 @serves
 class DefaultSecurityGroup(SecurityGroup):
-    """The VPC's own default group, adopted: its rules become the given ones. Deleting only forgets it."""
+    """A VPC's own default group. Creation replaces its rules by the program's; deletion changes nothing."""
 
     token = "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"
     accepts = frozenset({"vpcId", "ingress", "egress", "revokeRulesOnDelete", "tags"})

@@ -14,7 +14,7 @@ from local.plugins.aws.resource import Handler, Props, listed, serves, tag_map
 
 @serves
 class SecurityGroupRule(Handler):
-    """Permissions of one direction in one call, as `aws.ec2.SecurityGroupRule`; only the text changes in place."""
+    """The permissions of one `aws.ec2.SecurityGroupRule` in one direction. Only the text changes in place."""
 
     token = "aws:ec2/securityGroupRule:SecurityGroupRule"
     accepts = frozenset(
@@ -46,7 +46,7 @@ class SecurityGroupRule(Handler):
         return permission(rule, [*sources, *([rule["securityGroupId"]] if rule.get("self") else [])])
 
     def _single(self, rule: Props) -> Props:
-        """The rule in the form of ModifySecurityGroupRules, which takes one source."""
+        """Return the rule in the form of ModifySecurityGroupRules, which accepts one source."""
         made = {"IpProtocol": rule["protocol"], "Description": rule.get("description", "")}
         if rule["protocol"] not in ("-1", "all"):
             made |= {"FromPort": rule["fromPort"], "ToPort": rule["toPort"]}
@@ -110,7 +110,10 @@ class SecurityGroupRule(Handler):
         return live
 
     def _rule(self, cloud: Cloud, inputs: Props) -> Any:
-        """The API's rule where the resource is exactly one, else nothing, as the official provider tells its id."""
+        """Return the API's rule if the resource is exactly one, otherwise nothing.
+
+        The official provider outputs its id in the same way.
+        """
         answer = cloud.client("ec2").describe_security_group_rules(
             Filters=[{"Name": "group-id", "Values": [inputs["securityGroupId"]]}]
         )
@@ -163,7 +166,7 @@ class SecurityGroupRule(Handler):
 
 
 class _VpcRule(Ec2Handler):
-    """One rule with an id of its own (`aws.vpc.SecurityGroup{Ingress,Egress}Rule`)."""
+    """One rule with its own id (`aws.vpc.SecurityGroup{Ingress,Egress}Rule`)."""
 
     kind = "security-group-rule"
     accepts: ClassVar[frozenset[str]] = frozenset(
@@ -226,7 +229,7 @@ class _VpcRule(Ec2Handler):
         return live
 
     def _text(self, cloud: Cloud, rule: Any) -> str:
-        """A rule's description as its group tells it: the emulator leaves it out of rules between groups."""
+        """Return a rule's description as its group reports it: the emulator leaves it out of rules between groups."""
         source = rule.get("ReferencedGroupInfo", {}).get("GroupId")
         group = describe(cloud, rule["GroupId"]) if source else None
         for item in (group or {}).get("IpPermissionsEgress" if self.egress else "IpPermissions", []):

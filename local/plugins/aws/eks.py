@@ -21,7 +21,11 @@ def retag(cloud: Cloud, arn: str, old: Props, new: Props) -> None:
 
 
 def settled(what: str, status: str, issues: Any = None) -> bool:
-    """True when a create or update ended well. Raises RuntimeError, naming `what`, when it failed."""
+    """Return whether a create or update succeeded.
+
+    Raises:
+        RuntimeError: It failed. The message names `what`.
+    """
     if status in ("CREATE_FAILED", "FAILED", "DELETE_FAILED", "UPDATE_FAILED"):
         raise RuntimeError(f"{what} is {status}" + (f": {issues}" if issues else ""))
     # A degraded add-on or node group exists and reports; the official provider waits on until its deadline.
@@ -29,13 +33,13 @@ def settled(what: str, status: str, issues: Any = None) -> bool:
 
 
 def plain_tags(tags: Any) -> dict[str, str]:
-    """Tags of EKS, which are a map, without those of AWS."""
+    """Return tags of EKS, which are a map, without those of AWS."""
     return {key: value for key, value in (tags or {}).items() if not key.startswith("aws:")}
 
 
 @serves
 class Cluster(Handler):
-    """An EKS cluster; its id is its name. Created when its status is ACTIVE."""
+    """An EKS cluster. Its id is its name. Creation waits for the status ACTIVE."""
 
     token = "aws:eks/cluster:Cluster"
     accepts = frozenset(
@@ -202,7 +206,7 @@ def _vpc_change(old: Props, new: Props) -> Props:
 
 @serves
 class NodeGroup(Handler):
-    """A managed node group; its id is `<cluster>:<group>`."""
+    """A managed node group. Its id is `<cluster>:<group>`."""
 
     token = "aws:eks/nodeGroup:NodeGroup"
     accepts = frozenset(
@@ -343,7 +347,7 @@ class NodeGroup(Handler):
 
 
 def _integers(value: Any) -> Any:
-    """Numbers of the engine are doubles; the API's parameters are integers."""
+    """Convert the engine's doubles to integers, which the API's parameters are."""
     if isinstance(value, dict):
         return {key: _integers(item) for key, item in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -15,7 +15,7 @@ ADDON_SECONDS = 1200.0
 
 @serves
 class Addon(Handler):
-    """An EKS add-on; its id is `<cluster>:<add-on>`. Created when ACTIVE."""
+    """An EKS add-on. Its id is `<cluster>:<add-on>`. Creation waits for ACTIVE."""
 
     token = "aws:eks/addon:Addon"
     accepts = frozenset(
@@ -115,7 +115,7 @@ class Addon(Handler):
 
 @serves
 class AccessEntry(Handler):
-    """Access of an IAM principal to a cluster; its id is `<cluster>:<principal>`."""
+    """The access of an IAM principal to a cluster. Its id is `<cluster>:<principal>`."""
 
     token = "aws:eks/accessEntry:AccessEntry"
     accepts = frozenset({"clusterName", "principalArn", "kubernetesGroups", "type", "userName", "tags"})
@@ -171,7 +171,7 @@ class AccessEntry(Handler):
 
 @serves
 class AccessPolicyAssociation(Handler):
-    """An access policy of an access entry; its id is `<cluster>#<principal>#<policy>`."""
+    """An access policy of an access entry. Its id is `<cluster>#<principal>#<policy>`."""
 
     token = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
     accepts = frozenset({"clusterName", "principalArn", "policyArn", "accessScope"})

@@ -20,11 +20,11 @@ USAGE = "usage: aws [--region REGION] eks get-token --cluster-name NAME [--outpu
 
 
 class UsageError(Exception):
-    """The command line is not one that this stand-in serves."""
+    """This stand-in does not support the command line."""
 
 
 def bearer_token(cluster: str, region: str) -> str:
-    """A token for `cluster`, signed with the environment's access key for the environment's STS endpoint."""
+    """Return a token for `cluster`, signed with the environment's access key for its STS endpoint."""
     # botocore's signer alone: its session would load service models, which takes longer than everything else.
     from botocore.auth import SigV4QueryAuth
     from botocore.awsrequest import AWSRequest
@@ -48,7 +48,7 @@ def bearer_token(cluster: str, region: str) -> str:
 
 
 def exec_credential(cluster: str, region: str, now: datetime.datetime) -> dict[str, object]:
-    """The answer to a Kubernetes client (client.authentication.k8s.io, in the version that it asks for)."""
+    """Return the answer to a Kubernetes client (client.authentication.k8s.io, in its requested version)."""
     asked = os.environ.get("KUBERNETES_EXEC_INFO", "")
     try:
         version = json.loads(asked)["apiVersion"] if asked else "client.authentication.k8s.io/v1beta1"
@@ -66,7 +66,11 @@ def exec_credential(cluster: str, region: str, now: datetime.datetime) -> dict[s
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, str]:
-    """(cluster, region) of a command line. Raises UsageError for any other command."""
+    """Return (cluster, region) of a command line.
+
+    Raises:
+        UsageError: It is any other command.
+    """
     options: dict[str, str] = {}
     words: list[str] = []
     rest = list(arguments)
@@ -96,7 +100,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the credential; 2 with one line on stderr for anything else."""
+    """Print the credential. For any other command, print one line on stderr and return 2."""
     try:
         cluster, region = parse(arguments)
         made = exec_credential(cluster, region, datetime.datetime.now(datetime.UTC))

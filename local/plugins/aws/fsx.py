@@ -1,6 +1,6 @@
 """FSx for Lustre: file systems and their links to S3 (API reference: Amazon FSx).
 
-What is changed in place and what is replaced follows the Terraform provider's `aws_fsx_lustre_file_system` and
+In-place changes and replacements are those of the Terraform provider's `aws_fsx_lustre_file_system` and
 `aws_fsx_data_repository_association`, which the official Pulumi provider bridges.
 """
 
@@ -18,7 +18,7 @@ VERSIONS = ("2.10", "2.12", "2.15")
 
 
 def api_form(value: Any) -> Any:
-    """A nested input of the SDK (`autoImportPolicy`) as the API wants it (`AutoImportPolicy`)."""
+    """Return a nested input of the SDK (`autoImportPolicy`) in the form of the API (`AutoImportPolicy`)."""
     if isinstance(value, Mapping):
         return {key[0].upper() + key[1:]: api_form(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -27,19 +27,19 @@ def api_form(value: Any) -> Any:
 
 
 def sdk_form(value: Any) -> Any:
-    """The other way round."""
+    """Return a nested value of the API in the form of the SDK."""
     if isinstance(value, Mapping):
         return {key[0].lower() + key[1:]: sdk_form(item) for key, item in value.items()}
     return [sdk_form(item) for item in value] if isinstance(value, list) else value
 
 
 def chosen(inputs: Props, names: Mapping[str, str]) -> Props:
-    """The inputs that are given, under their names in the API."""
+    """Return the inputs that are set, under their names in the API."""
     return {api: api_form(inputs[name]) for name, api in names.items() if inputs.get(name) is not None}
 
 
 def tags_of(inputs: Props) -> Props:
-    """The tags of a request; FSx takes no empty list."""
+    """Return the tags of a request. FSx accepts no empty list."""
     return {"Tags": tag_list(inputs["tags"])} if inputs.get("tags") else {}
 
 
@@ -86,7 +86,7 @@ _REPOSITORY = ("autoImportPolicy", "exportPath", "importPath", "importedFileChun
 
 @serves
 class LustreFileSystem(Handler):
-    """A file system; its id is FSx's. Created when it is AVAILABLE, deleted when FSx knows it no more."""
+    """A file system. Its id is FSx's. Creation waits for AVAILABLE, deletion until FSx has it no longer."""
 
     token = "aws:fsx/lustreFileSystem:LustreFileSystem"
     accepts = frozenset({*_PLAIN, *_LUSTRE, "finalBackupTags", "skipFinalBackup", "subnetIds", "tags"})
@@ -117,7 +117,10 @@ class LustreFileSystem(Handler):
     tagged = True
 
     def cannot_change(self, old: Props, new: Props) -> frozenset[str]:
-        """A file system only grows; its version only rises; one with EFA keeps its throughput."""
+        """Return the inputs that need a replacement.
+
+        A file system can only grow, its version can only rise, and one with EFA keeps its throughput.
+        """
         found = set()
         before, after = old.get("storageCapacity"), new.get("storageCapacity")
         rigid = new.get("deploymentType") == "SCRATCH_1"
@@ -247,7 +250,7 @@ class LustreFileSystem(Handler):
 
 @serves
 class DataRepositoryAssociation(Handler):
-    """A directory of a file system that is linked to S3; its id is FSx's."""
+    """A directory of a file system that is linked to S3. Its id is FSx's."""
 
     token = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
     accepts = frozenset(

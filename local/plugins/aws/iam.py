@@ -22,7 +22,7 @@ from local.plugins.aws.resource import (
 
 
 def text_of(document: Any) -> str:
-    """A policy document as the JSON text that the outputs carry (boto3 decodes it, older answers are quoted)."""
+    """Return a policy document as the JSON text of the outputs (boto3 decodes it, older answers are quoted)."""
     return unquote(document) if isinstance(document, str) else json.dumps(document, separators=(",", ":"))
 
 
@@ -36,13 +36,13 @@ def retag(old: Props, new: Props, untag: Callable[..., Any], tag: Callable[..., 
 
 
 def names_of(value: Any) -> str:
-    """A role's name from a name, or from the id of a role that was given as a resource."""
+    """Return a role's name from a name, or from the id of a role that the program passed as a resource."""
     return str(value).rsplit("/", 1)[-1]
 
 
 @serves
 class Role(Handler):
-    """A role with its trust, inline policies and attached managed policies."""
+    """A role with its trust policy, inline policies and attached managed policies."""
 
     token = "aws:iam/role:Role"
     accepts = frozenset(
@@ -167,7 +167,7 @@ class Role(Handler):
 
 @serves
 class Policy(Handler):
-    """A customer managed policy; its id is its ARN. A new document becomes the default version."""
+    """A customer managed policy. Its id is its ARN. A new document becomes the default version."""
 
     token = "aws:iam/policy:Policy"
     accepts = frozenset({"name", "namePrefix", "path", "description", "policy", "tags"})
@@ -226,7 +226,7 @@ class Policy(Handler):
 
 @serves
 class RolePolicy(Handler):
-    """An inline policy of a role; its id is `<role>:<policy>`."""
+    """An inline policy of a role. Its id is `<role>:<policy>`."""
 
     token = "aws:iam/rolePolicy:RolePolicy"
     accepts = frozenset({"name", "namePrefix", "role", "policy"})
@@ -261,7 +261,7 @@ class RolePolicy(Handler):
 
 @serves
 class RolePolicyAttachment(Handler):
-    """A managed policy attached to a role; its id is `<role>/<policy ARN>`."""
+    """A managed policy attached to a role. Its id is `<role>/<policy ARN>`."""
 
     token = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
     accepts = frozenset({"role", "policyArn"})

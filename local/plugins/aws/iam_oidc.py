@@ -9,7 +9,7 @@ from local.plugins.aws.resource import Handler, Props, listed, serves, tag_list,
 
 @serves
 class OpenIdConnectProvider(Handler):
-    """An OIDC identity provider; its id is its ARN. AWS keeps the URL without its scheme, and so does the output."""
+    """An OIDC identity provider. Its id is its ARN. Like AWS, the output has the URL without scheme."""
 
     token = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
     accepts = frozenset({"url", "clientIdLists", "thumbprintLists", "tags"})

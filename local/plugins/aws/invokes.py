@@ -1,8 +1,8 @@
 """Functions of the AWS package (`aws.get_partition()` and the like).
 
-The first argument is the session, or None when no local cloud runs. Then a preview still needs answers: what the region
-alone decides is right; the account is the one that the local cloud has; versions and tokens are texts that say
-that they are asked for at `up`. Without a local cloud nothing can be created, so no such answer ends in a resource.
+The first argument is the session, or None if no local cloud runs. A preview needs answers in that case, too. Answers
+that depend only on the region are right. The account is that of the local cloud. Versions and tokens are texts that say
+that they are requested at `up`. Without a local cloud nothing can be created, so no such answer gets into a resource.
 """
 
 from __future__ import annotations

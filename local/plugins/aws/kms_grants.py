@@ -1,4 +1,4 @@
-"""Grants of KMS keys: what a principal may do with a key, beside the key's policy."""
+"""Grants of KMS keys: permissions of a principal on a key, in addition to the key's policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from local.plugins.aws.resource import Handler, Props, serves, upper
 
 @serves
 class Grant(Handler):
-    """A grant; its id is `<key id>:<grant id>`, as in the official provider. Nothing of it can be changed in place."""
+    """A grant. Its id is `<key id>:<grant id>`, as in the official provider. Nothing changes in place."""
 
     token = "aws:kms/grant:Grant"
     accepts = frozenset(

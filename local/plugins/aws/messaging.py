@@ -47,7 +47,7 @@ def _whole(value: Any) -> Any:
 
 @serves
 class Queue(Handler):
-    """An SQS queue; its id is its URL."""
+    """An SQS queue. Its id is its URL."""
 
     token = "aws:sqs/queue:Queue"
     accepts = frozenset({"name", "namePrefix", "fifoQueue", "tags", *_QUEUE})
@@ -144,7 +144,7 @@ class QueuePolicy(Handler):
 
 @serves
 class EventRule(Handler):
-    """A rule of an event bus; its id is its name (with the bus before it when that is not `default`)."""
+    """A rule of an event bus. Its id is its name (after the bus if that is not `default`)."""
 
     token = "aws:cloudwatch/eventRule:EventRule"
     accepts = frozenset(
@@ -229,7 +229,7 @@ class EventRule(Handler):
 
 @serves
 class EventTarget(Handler):
-    """A target of a rule; its id is `<rule>-<target id>`."""
+    """A target of a rule. Its id is `<rule>-<target id>`."""
 
     token = "aws:cloudwatch/eventTarget:EventTarget"
     accepts = frozenset(
@@ -292,7 +292,7 @@ class EventTarget(Handler):
 
 @serves
 class LogGroup(Handler):
-    """A log group of CloudWatch Logs; its id is its name."""
+    """A log group of CloudWatch Logs. Its id is its name."""
 
     token = "aws:cloudwatch/logGroup:LogGroup"
     accepts = frozenset({"name", "namePrefix", "retentionInDays", "kmsKeyId", "skipDestroy", "tags"})

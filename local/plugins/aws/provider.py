@@ -1,4 +1,4 @@
-"""The AWS plugin: names and differences of resources from the handlers' tables, calls by the handlers."""
+"""The AWS plugin. It checks names and computes differences from the handlers' tables; the handlers make the calls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NO_CLOUD = "no local cloud to work on (TRAINYARD_LOCAL_CLOUD is not set): start 
 
 
 class AwsProvider(Provider):
-    """Serves the tokens of `HANDLERS`."""
+    """The provider of the tokens in `HANDLERS`."""
 
     name = "aws"
     version = sdk.sdk_version("aws")
@@ -68,7 +68,7 @@ class AwsProvider(Provider):
     # --------------------------------------------------------------------------------------------- settings
 
     def check_config(self, inputs: Props) -> CheckResult:
-        """Refuse settings that would be ignored."""
+        """Refuse settings that would have no effect."""
         plain = {key: decode_json(value) for key, value in inputs.items() if key != "version"}
         found = sdk.check_inputs("pulumi:providers:aws", plain)
         wrong = {failure.path for failure in found}
@@ -79,9 +79,9 @@ class AwsProvider(Provider):
         return CheckResult(inputs, found)
 
     def configure(self, inputs: Props) -> None:
-        """Take region, tags and account limits; an account that is not allowed is refused at once.
+        """Apply region, tags and account limits. An account that is not allowed is refused at once.
 
-        Without such limits nothing is called before the first real use.
+        Without such limits, there is no call before the first real use.
         """
         self._settings = {key: decode_json(value) for key, value in inputs.items()}
         self._made = None
@@ -99,7 +99,11 @@ class AwsProvider(Provider):
 
     @property
     def region(self) -> str:
-        """The provider's region. Raises ProviderError when neither the settings nor the environment name one."""
+        """The provider's region.
+
+        Raises:
+            ProviderError: Neither the settings nor the environment name one.
+        """
         region = self._settings.get("region") or os.environ.get("AWS_REGION")
         if not region:
             raise ProviderError("aws:region is not set; set it to a region such as us-west-2")
@@ -112,7 +116,11 @@ class AwsProvider(Provider):
         return dict(chosen.get("tags") or {}) if isinstance(chosen, Mapping) else {}
 
     def cloud(self) -> Cloud:
-        """The session with the local cloud. Raises ProviderError when there is none, or the account is not allowed."""
+        """Return the session with the local cloud.
+
+        Raises:
+            ProviderError: There is no local cloud, or the account is not allowed.
+        """
         with self._lock:
             if self._made is None:
                 if not os.environ.get("TRAINYARD_LOCAL_CLOUD"):
@@ -128,7 +136,10 @@ class AwsProvider(Provider):
             return self._made
 
     def _judge(self, cloud: Cloud) -> None:
-        """In the words of the official provider (github.com/hashicorp/aws-sdk-go-base, which it asks)."""
+        """Raise ProviderError if the account is not allowed.
+
+        The message is that of the official provider (from github.com/hashicorp/aws-sdk-go-base).
+        """
         allowed = self._accounts("allowedAccountIds")
         if (allowed and cloud.account not in allowed) or cloud.account in self._accounts(
             "forbiddenAccountIds"
@@ -138,7 +149,11 @@ class AwsProvider(Provider):
     # ------------------------------------------------------------------------------------------ check, diff
 
     def handler(self, token: str) -> Handler:
-        """The handler of a token. Raises ProviderError naming a token that is not served."""
+        """Return the handler of a token.
+
+        Raises:
+            ProviderError: The token is not served. The message names it.
+        """
         found = HANDLERS.get(token)
         if found is None:
             try:
@@ -151,7 +166,7 @@ class AwsProvider(Provider):
         return found
 
     def check(self, request: CheckRequest) -> CheckResult:
-        """Refuse unknown names and missing values, fill in defaults, name and tags."""
+        """Refuse unknown names and missing values, and fill in defaults, name and tags."""
         handler = self.handler(request.type)
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
         inputs.pop(OWN, None)
@@ -171,7 +186,7 @@ class AwsProvider(Provider):
         return CheckResult(inputs, failures)
 
     def _tag(self, inputs: Props) -> Props:
-        """Default tags become tags of the resource, as the official provider shows them since version 6."""
+        """Add the default tags to the resource's tags, as the official provider does since version 6."""
         given = inputs.get("tags", {})
         if is_unknown(given):
             return inputs
@@ -199,7 +214,7 @@ class AwsProvider(Provider):
     # ------------------------------------------------------------------------------------------------ calls
 
     def create(self, request: CreateRequest) -> tuple[str, Props]:
-        """Create, settle and read back."""
+        """Create, finish and read back."""
         handler = self.handler(request.type)
         if request.preview:
             return "", self._foreseen(request.type, request.inputs)
@@ -241,7 +256,7 @@ class AwsProvider(Provider):
             raise
 
     def read(self, request: ReadRequest) -> ReadResult | None:
-        """Live values for `refresh` (the state's inputs given) and `import` (none given)."""
+        """Return live values for `refresh` (with the state's inputs) and `import` (without inputs)."""
         handler, cloud = self.handler(request.type), self.cloud()
         # The old outputs help where an id alone does not lead to the resource.
         hints = {**request.outputs, **request.inputs}
@@ -284,7 +299,7 @@ class AwsProvider(Provider):
         return self._outputs(cloud, handler, request.id, new, request.name)
 
     def delete(self, request: DeleteRequest) -> None:
-        """Delete; what is gone already is done."""
+        """Delete. A resource that does not exist is no error."""
         handler, cloud = self.handler(request.type), self.cloud()
         try:
             with _told(request.name, "delete"):
@@ -294,7 +309,7 @@ class AwsProvider(Provider):
                 raise
 
     def invoke(self, token: str, args: Props) -> tuple[Props, list[Failure]]:
-        """Look-ups: see `invokes`."""
+        """Answer look-ups: see `invokes`."""
         function = invokes.FUNCTIONS.get(token)
         if function is None:
             raise ProviderError(f"function {token} is not served by the local AWS plugin {self.version}")
@@ -332,7 +347,7 @@ def _named(handler: Handler, request: CheckRequest, inputs: Props) -> Props:
 
 
 def _with_computed(handler: Handler, known: Props, live: Props) -> Props:
-    """Inputs with the outputs that stand inside them, as they are or unknown."""
+    """Return the inputs with the outputs that are inside them: live values, or unknown."""
     result = dict(known)
     for name, parts in handler.computed_in.items():
         if isinstance(known.get(name), dict):

@@ -19,7 +19,7 @@ from local.plugins.aws.resource import (
 
 @serves
 class Repository(Handler):
-    """An ECR repository; its id is its name."""
+    """An ECR repository. Its id is its name."""
 
     token = "aws:ecr/repository:Repository"
     accepts = frozenset(
@@ -90,7 +90,7 @@ class Repository(Handler):
 
 @serves
 class LifecyclePolicy(Handler):
-    """What a repository throws away; its id is the repository's name."""
+    """The rules by which a repository deletes images. Its id is the repository's name."""
 
     token = "aws:ecr/lifecyclePolicy:LifecyclePolicy"
     accepts = frozenset({"repository", "policy"})
@@ -122,7 +122,7 @@ class LifecyclePolicy(Handler):
 
 @serves
 class Key(Handler):
-    """A KMS key. Deleting schedules its deletion after `deletionWindowInDays` (30 by default)."""
+    """A KMS key. A deletion is scheduled after `deletionWindowInDays` (30 by default)."""
 
     token = "aws:kms/key:Key"
     accepts = frozenset(
@@ -205,7 +205,7 @@ class Key(Handler):
 
 @serves
 class Alias(Handler):
-    """A name of a key; its id is that name, which begins with `alias/`."""
+    """An alias of a key. Its id is its name, which begins with `alias/`."""
 
     token = "aws:kms/alias:Alias"
     accepts = frozenset({"name", "namePrefix", "targetKeyId"})

@@ -1,8 +1,8 @@
-"""What every resource handler is made of: which properties it serves, how they compare, and five calls.
+"""The base of all resource handlers: which properties it serves, how they compare, and five calls.
 
 A handler is a class per resource token. Inputs and outputs are plain dictionaries with the property names of the
-official Pulumi SDK. The provider checks names and computes differences from the tables that a handler declares;
-the handler itself only calls the AWS API.
+official Pulumi SDK. The provider checks names and computes differences from the tables that a handler declares. The
+handler itself only calls the AWS API.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHOLE_MAPS = frozenset({"tags", "tagsAll", "labels"})
 
 
 class Handler:
-    """One resource type. Subclasses set the tables and override the calls."""
+    """A resource type. Subclasses set the tables and override the calls."""
 
     token: ClassVar[str]
     # Inputs that this handler acts on; any other input of the official SDK is refused by name.
@@ -52,40 +52,40 @@ class Handler:
     tagged: ClassVar[bool] = False
 
     def create(self, cloud: Cloud, inputs: Props) -> str:
-        """Make the resource and return its id as early as possible; the rest belongs into `finish`."""
+        """Create the resource and return its id as early as possible. The rest belongs into `finish`."""
         raise NotImplementedError
 
     def finish(self, cloud: Cloud, rid: str, inputs: Props) -> None:
-        """Settings and waits after the creation. A failure here leaves the resource in the state, to be repaired."""
+        """Apply settings and wait after the creation. After a failure the state keeps the resource, for a repair."""
 
     def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
-        """The live properties, or None when the resource is gone (a "not found" error means the same)."""
+        """Return the live properties, or None if the resource is gone (a "not found" error means the same)."""
         raise NotImplementedError
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-        """Bring the changed inputs into effect in place."""
+        """Apply the changed inputs in place."""
         raise NotImplementedError(f"{self.token} has no update in place for {', '.join(sorted(changed))}")
 
     def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        """Delete and wait until it is gone ("not found" counts as done)."""
+        """Delete the resource and wait until it is gone ("not found" is success)."""
         raise NotImplementedError
 
     def cannot_change(self, old: Props, new: Props) -> frozenset[str]:
-        """Inputs of `old` whose values in `new` need a replacement though others would not (a smaller size, say)."""
+        """Return the inputs of `old` that need a replacement for their values in `new`, such as a smaller size."""
         return frozenset()
 
     def check(self, inputs: Props) -> list[tuple[str, str]]:
-        """More findings about known inputs, each as (property, reason)."""
+        """Return more failures of known inputs, each as (property, reason)."""
         return []
 
 
 def random_name(prefix: str, limit: int) -> str:
-    """A name for a `namePrefix`: `<prefix>-<7 hex>`, cut to `limit` characters."""
+    """Return a name for a `namePrefix`: `<prefix>-<7 hex>`, cut to `limit` characters."""
     return f"{prefix[: limit - 8]}-{secrets.token_hex(4)[:7]}"
 
 
 def canonical(handler: Handler, key: str, value: Any) -> Any:
-    """A form in which two values of an input are equal when they mean the same."""
+    """Return a form in which two values of an input are equal if they mean the same."""
     if key in handler.documents and isinstance(value, str):
         return document(value)
     if isinstance(value, Mapping):
@@ -101,7 +101,7 @@ def canonical(handler: Handler, key: str, value: Any) -> Any:
 
 
 def document(text: str) -> Any:
-    """A JSON policy document without what means nothing: one-element lists and the order of actions."""
+    """Return a JSON policy document without meaningless differences: one-element lists and the order of actions."""
     try:
         parsed = json.loads(text)
     except ValueError:
@@ -121,21 +121,21 @@ def _policy_form(node: Any) -> Any:
 
 
 def same(handler: Handler, key: str, left: Any, right: Any) -> bool:
-    """True when two values of one input mean the same. Absent and None are the same."""
+    """Return whether two values of one input mean the same. Absent and None are the same."""
     return bool(canonical(handler, key, left) == canonical(handler, key, right))
 
 
 def changed_inputs(handler: Handler, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The names of the inputs that differ, sorted. Names that begin with two underscores are the provider's own."""
+    """Return the sorted names of the inputs that differ, without the provider's own (two leading underscores)."""
     keys = {key for key in (*old, *new) if not key.startswith("__") and key != "tagsAll"}
     return sorted(key for key in keys if not same(handler, key, old.get(key), new.get(key)))
 
 
 def project(handler: Handler, inputs: Mapping[str, Any], live: Mapping[str, Any]) -> Props:
-    """The inputs as they really are: each value that the program gave, replaced by the live one where they differ.
+    """Return the inputs, with the live value for each one that differs.
 
-    What the API adds (defaults, read-only fields) is left out, so that a refresh without drift changes nothing.
-    Tags that somebody added to a resource without any are drift as well.
+    What the API adds (defaults, read-only fields) is left out, so that a refresh without drift changes nothing. Tags
+    that someone added to a resource without tags are drift as well.
     """
     result: Props = {}
     for key, value in inputs.items():
@@ -164,28 +164,28 @@ def _project(handler: Handler, key: str, value: Any, live: Any) -> Any:
 
 
 def upper(props: Mapping[str, Any], names: Iterable[str]) -> Props:
-    """The given properties with the first letter in upper case, as most EC2 and IAM calls want them."""
+    """Return the named properties with the first letter in upper case, as most EC2 and IAM calls need them."""
     return {name[0].upper() + name[1:]: props[name] for name in names if props.get(name) is not None}
 
 
 def tag_map(tags: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
-    """`[{"Key", "Value"}]` as a map, without the tags that AWS itself sets."""
+    """Return `[{"Key", "Value"}]` as a map, without the tags that AWS itself sets."""
     return {t["Key"]: t["Value"] for t in tags or [] if not t["Key"].startswith("aws:")}
 
 
 def tag_list(tags: Mapping[str, str] | None) -> list[dict[str, str]]:
-    """A map of tags as `[{"Key", "Value"}]`."""
+    """Return a map of tags as `[{"Key", "Value"}]`."""
     return [{"Key": key, "Value": value} for key, value in (tags or {}).items()]
 
 
 def tag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """(keys to remove, tags to set) that lead from the old inputs' tags to the new ones'."""
+    """Return (keys to remove, tags to set) for the change from the old inputs' tags to the new ones'."""
     before, after = old.get("tags") or {}, new.get("tags") or {}
     return [k for k in before if k not in after], {k: v for k, v in after.items() if before.get(k) != v}
 
 
 def listed(value: Any) -> list[Any]:
-    """A list from an optional list."""
+    """Return a list for an optional list."""
     return list(value or [])
 
 
@@ -195,11 +195,11 @@ _HANDLERS: dict[str, Handler] = {}
 
 
 def serves(cls: type[Handler]) -> type[Handler]:
-    """Class decorator: make the handler known under its token."""
+    """Register the handler under its token (a class decorator)."""
     _HANDLERS[cls.token] = cls()
     return cls
 
 
 def served() -> Mapping[str, Handler]:
-    """All handlers by token."""
+    """Return all handlers by token."""
     return _HANDLERS

@@ -11,7 +11,7 @@ from local.plugins.aws.resource import Handler, Props, random_name, serves, tag_
 
 @serves
 class Bucket(Handler):
-    """A bucket; its id is its name. Its settings are resources of their own (`s3_settings.py`)."""
+    """A bucket. Its id is its name. Its settings are separate resources (`s3_settings.py`)."""
 
     token = "aws:s3/bucket:Bucket"
     accepts = frozenset({"bucket", "bucketPrefix", "forceDestroy", "objectLockEnabled", "tags"})
@@ -89,7 +89,7 @@ def empty(cloud: Cloud, bucket: str) -> None:
 
 
 class _Object(Handler):
-    """An object with a given content; its id is `<bucket>/<key>`. A new content is uploaded in place."""
+    """An object with its content. Its id is `<bucket>/<key>`. A new content is uploaded in place."""
 
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
@@ -167,7 +167,7 @@ class _Object(Handler):
 
 
 def asset_bytes(asset: Any) -> bytes:
-    """The bytes of a Pulumi asset as it comes over the wire: with a text, or with a path of this machine."""
+    """Return the bytes of a Pulumi asset in wire form: with a text, or with a local path."""
     if isinstance(asset, dict) and asset.get("text"):
         return str(asset["text"]).encode()
     if isinstance(asset, dict) and asset.get("path"):
@@ -186,6 +186,6 @@ class BucketObject(_Object):
 
 @serves
 class BucketObjectv2(_Object):
-    """The same under the name of pulumi-aws 6."""
+    """The same resource under the name of pulumi-aws 6."""
 
     token = "aws:s3/bucketObjectv2:BucketObjectv2"

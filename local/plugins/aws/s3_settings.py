@@ -1,4 +1,4 @@
-"""Settings of a bucket that are resources of their own. Each has the bucket's name as id and is put as a whole."""
+"""Settings of a bucket that are separate resources. The id is the bucket's name; an update writes the whole setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from local.plugins.aws.resource import Handler, Props, serves
 
 
 class _Setting(Handler):
-    """One setting: put at creation and update, deleted with the resource."""
+    """A setting, which is written at creation and update, and deleted with the resource."""
 
     required: ClassVar[frozenset[str]] = frozenset({"bucket"})
     replaces = frozenset({"bucket"})
@@ -29,7 +29,7 @@ class _Setting(Handler):
 
 @serves
 class BucketVersioning(_Setting):
-    """Versioning. Deleting suspends it, as a bucket never goes back to unversioned."""
+    """The versioning of a bucket. Deletion suspends it: a bucket never returns to unversioned."""
 
     token = "aws:s3/bucketVersioning:BucketVersioning"
     accepts = frozenset({"bucket", "versioningConfiguration"})
@@ -83,7 +83,7 @@ class BucketPublicAccessBlock(_Setting):
 
 @serves
 class BucketServerSideEncryptionConfiguration(_Setting):
-    """Default encryption."""
+    """The default encryption of a bucket."""
 
     token = "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration"
     accepts = frozenset({"bucket", "rules"})
@@ -126,7 +126,7 @@ _LIFECYCLE = {"id": "ID", "noncurrentVersionTransitions": "NoncurrentVersionTran
 
 
 def lifecycle_rule(rule: Any) -> Any:
-    """A rule of the API from one of the SDK."""
+    """Return a rule of the API from one of the SDK."""
     if isinstance(rule, Mapping):
         return {
             _LIFECYCLE.get(k, k[0].upper() + k[1:]): lifecycle_rule(v)
@@ -139,7 +139,7 @@ def lifecycle_rule(rule: Any) -> Any:
 
 
 def lifecycle_props(rule: Any) -> Any:
-    """The other way round."""
+    """Return a rule of the SDK from one of the API."""
     if isinstance(rule, Mapping):
         return {"id" if k == "ID" else k[0].lower() + k[1:]: lifecycle_props(v) for k, v in rule.items()}
     return [lifecycle_props(item) for item in rule] if isinstance(rule, list) else rule
@@ -147,7 +147,7 @@ def lifecycle_props(rule: Any) -> Any:
 
 @serves
 class BucketLifecycleConfiguration(_Setting):
-    """What happens to objects with age."""
+    """The rules for old objects of a bucket."""
 
     token = "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration"
     accepts = frozenset({"bucket", "rules"})
@@ -193,7 +193,7 @@ class BucketPolicy(_Setting):
 
 @serves
 class BucketOwnershipControls(_Setting):
-    """Who owns uploaded objects."""
+    """The ownership of uploaded objects."""
 
     token = "aws:s3/bucketOwnershipControls:BucketOwnershipControls"
     accepts = frozenset({"bucket", "rule"})
