@@ -1,1 +1,1 @@
-"""Stand-in of the docker-build plugin: nothing is built, an image is the digest of what it would be built from."""
+"""Stand-in for the docker-build plugin: nothing is built, an image is the digest of its build inputs."""

@@ -1,4 +1,4 @@
-"""The digest of a build: its context without what .dockerignore leaves out, its Dockerfile, target and arguments."""
+"""The digest of a build: its context without ignored files, its Dockerfile, target and arguments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of a .dockerignore: a pattern, and whether it takes files back in (`!`)."""
+    """A line of a .dockerignore: a pattern, and whether it includes files again (`!`)."""
 
     parts: tuple[str, ...]
     includes: bool
 
 
 def parse_ignore(text: str) -> list[Rule]:
-    """The rules of a .dockerignore (https://docs.docker.com/build/concepts/context/#dockerignore-files)."""
+    """Return the rules of a .dockerignore.
+
+    https://docs.docker.com/build/concepts/context/#dockerignore-files
+    """
     rules = []
     for line in text.splitlines():
         # Only a number sign in the first column begins a comment.
@@ -38,7 +41,10 @@ def parse_ignore(text: str) -> list[Rule]:
 
 @lru_cache(maxsize=1024)
 def _expression(part: str) -> re.Pattern[str]:
-    """One component of a pattern, with Go's filepath.Match: `*`, `?`, `[a-z]`, `[^a]`, backslash."""
+    """Return the expression for one component of a pattern.
+
+    The syntax is that of Go's filepath.Match: `*`, `?`, `[a-z]`, `[^a]`, backslash.
+    """
     made, index = "", 0
     while index < len(part):
         character = part[index]
@@ -60,7 +66,7 @@ def _expression(part: str) -> re.Pattern[str]:
 
 
 def _matches(parts: Sequence[str], path: Sequence[str]) -> bool:
-    """True when the pattern matches the path itself or one of its parents."""
+    """Return whether the pattern matches the path itself or one of its parents."""
     if not parts:
         return True
     if parts[0] == "**":
@@ -73,7 +79,7 @@ def _matches(parts: Sequence[str], path: Sequence[str]) -> bool:
 
 
 def _may_hold(parts: Sequence[str], path: Sequence[str]) -> bool:
-    """True when something below the directory `path` could match the pattern."""
+    """Return whether the pattern could match something below the directory `path`."""
     for part, name in zip(parts, path, strict=False):
         if part == "**":
             return True
@@ -83,7 +89,7 @@ def _may_hold(parts: Sequence[str], path: Sequence[str]) -> bool:
 
 
 def ignored(rules: Sequence[Rule], path: Sequence[str]) -> bool:
-    """True when the last rule that matches the path leaves it out."""
+    """Return whether the last rule that matches the path excludes it."""
     result = False
     for rule in rules:
         if rule.includes == result and _matches(rule.parts, path):
@@ -92,7 +98,7 @@ def ignored(rules: Sequence[Rule], path: Sequence[str]) -> bool:
 
 
 def files(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[str, Path]]:
-    """(name, path) of all that belongs to the context, sorted by name. Ignored directories are not entered."""
+    """Return (name, path) of all files of the context, sorted by name. Ignored directories are not searched."""
 
     def walk(directory: Path, above: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
         with os.scandir(directory) as entries:
@@ -110,7 +116,7 @@ def files(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[str, Path]]:
 
 
 def ignore_rules(root: Path, dockerfile: Path) -> list[Rule]:
-    """The rules for a build: `<Dockerfile>.dockerignore` when there is one, else the context's .dockerignore."""
+    """Return the rules for a build, from `<Dockerfile>.dockerignore` or else the context's .dockerignore."""
     for candidate in (dockerfile.with_name(dockerfile.name + ".dockerignore"), root / ".dockerignore"):
         if candidate.is_file():
             return parse_ignore(candidate.read_text())
@@ -118,9 +124,12 @@ def ignore_rules(root: Path, dockerfile: Path) -> list[Rule]:
 
 
 def build_digest(root: Path, dockerfile: Path, settings: Mapping[str, object]) -> str:
-    """64 hex digits that change when the context, the Dockerfile or a setting (target, arguments, labels) does.
+    """Return 64 hex digits that change with the context, the Dockerfile or a setting.
 
-    Raises FileNotFoundError naming what is missing.
+    Settings are the target, arguments and labels.
+
+    Raises:
+        FileNotFoundError: A file is missing. The message names it.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"context.location: {root} is no directory")

@@ -1,4 +1,4 @@
-"""The docker-build plugin: an image answers with the digest of its build, and it is recorded where that lies."""
+"""The docker-build plugin. The output of an image is the digest of its build; a record has the build's location."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ IRRELEVANT = frozenset({"buildOnPreview", "cacheFrom", "cacheTo", "noCache", "pu
 
 
 class DockerBuildProvider(Provider):
-    """Serves images of local contexts; a remote context or an inline Dockerfile is refused."""
+    """The provider of images with local contexts. It refuses a remote context or an inline Dockerfile."""
 
     name = "docker-build"
     version = sdk.sdk_version("docker-build")
 
     def check(self, request: CheckRequest) -> CheckResult:
-        """Refuse unknown names, other resources and builds that the local cloud can't stand in for."""
+        """Refuse unknown names, other resources and builds that the local cloud does not support."""
         if request.type != IMAGE:
             raise ProviderError(f"{request.type} is not served by the local docker-build plugin; {IMAGE} is")
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
@@ -62,7 +62,7 @@ class DockerBuildProvider(Provider):
         return CheckResult(inputs, failures)
 
     def diff(self, request: DiffRequest) -> DiffResult:
-        """Changed inputs, or a changed content of the context."""
+        """Return the changed inputs, or a changed content of the context."""
         detailed = {
             path: kind
             for path, kind in diff_paths(request.old_inputs, request.inputs).items()
@@ -81,14 +81,17 @@ class DockerBuildProvider(Provider):
         return uuid.uuid4().hex, self._record(request.urn, request.inputs)
 
     def update(self, request: UpdateRequest) -> Props:
-        """Record the image as it is now. References to former contents stay known, as in a registry, but nothing was
-        copied: they, too, run what the checkout holds now."""
+        """Record the image in its present state.
+
+        References to former contents stay known, as in a registry. But nothing was copied: they, too, run the present
+        content of the checkout.
+        """
         if request.preview:
             return self._foreseen(request.inputs)
         return self._record(request.urn, request.inputs)
 
     def read(self, request: ReadRequest) -> ReadResult | None:
-        """The state as it is while the local cloud knows the image."""
+        """Return the state as long as the local cloud knows the image."""
         if not request.outputs:
             raise ProviderError(f"{request.name}: an image can't be imported into the local cloud")
         reference = request.outputs.get("ref")
@@ -97,7 +100,7 @@ class DockerBuildProvider(Provider):
         return ReadResult(request.id, request.outputs, request.inputs)
 
     def delete(self, request: DeleteRequest) -> None:
-        """Forget every reference of this resource."""
+        """Remove every reference of this resource."""
         with changing(_home().images_file) as records:
             for reference in [key for key, record in records.items() if record.get("owner") == request.urn]:
                 del records[reference]
@@ -126,7 +129,7 @@ class DockerBuildProvider(Provider):
 
 
 def reference_of(inputs: Props, digest: str) -> str:
-    """`<first tag without its :tag>@sha256:<digest>`; empty when the image has no tag."""
+    """Return `<first tag without its :tag>@sha256:<digest>`; empty if the image has no tag."""
     tags = inputs.get("tags") or []
     if not tags:
         return ""
@@ -137,7 +140,7 @@ def reference_of(inputs: Props, digest: str) -> str:
 
 
 def _build(inputs: Props) -> tuple[Path, Path, str]:
-    """(context, Dockerfile, digest). Relative paths count from the program's directory, where plugins run."""
+    """Return (context, Dockerfile, digest). Paths are relative to the program's directory, where plugins run."""
     context = Path(inputs["context"]["location"]).absolute()
     given = (inputs.get("dockerfile") or {}).get("location")
     dockerfile = Path(given).absolute() if given else context / "Dockerfile"
@@ -149,7 +152,11 @@ def _build(inputs: Props) -> tuple[Path, Path, str]:
 
 
 def _home() -> Home:
-    """The state directory of the running local cloud. Raises ProviderError when none is named."""
+    """Return the state directory of the running local cloud.
+
+    Raises:
+        ProviderError: No directory is set.
+    """
     named = os.environ.get("TRAINYARD_LOCAL_CLOUD")
     if not named:
         raise ProviderError(

@@ -1,4 +1,4 @@
-"""The file that tells the machines of the local cloud which build context an image reference stands for."""
+"""The file from which the nodes of the local cloud learn the build context of an image reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Records = dict[str, dict[str, Any]]
 
 @contextmanager
 def changing(file: Path) -> Iterator[Records]:
-    """The records, written back in one step when the block ends well. Other processes wait meanwhile."""
+    """Yield the records, and write them back in one step if the block succeeds. Other processes wait."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.with_name(f"{file.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -26,7 +26,7 @@ def changing(file: Path) -> Iterator[Records]:
 
 
 def read(file: Path) -> Records:
-    """All records by image reference; none when there is no file yet."""
+    """Return all records by image reference; none if there is no file yet."""
     try:
         found: Records = json.loads(file.read_text())
     except FileNotFoundError:

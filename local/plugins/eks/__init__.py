@@ -1,1 +1,1 @@
-"""Stand-in of the pulumi-eks component plugin: it registers what the official one was seen to register."""
+"""Stand-in for the pulumi-eks component plugin: it registers the same resources as the official one."""

@@ -1,4 +1,4 @@
-"""The arguments that the components act on; everything else is refused by name."""
+"""The arguments that the components support. All others are refused by name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ NODE_GROUP = frozenset(
 
 
 def refusals(token: str, accepted: frozenset[str], inputs: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the arguments that are known when the component is made, one clause each."""
+    """Return the errors of the arguments that are known when the component is created, one clause each."""
     found = [
         f"{key} is not served by the local EKS plugin"
         for key, value in sorted(inputs.items())
@@ -90,7 +90,7 @@ def refusals(token: str, accepted: frozenset[str], inputs: Mapping[str, Any]) ->
 
 
 def ami_type(instance_types: list[str], gpu: bool | None, system: str | None) -> str | None:
-    """The AMI type for an operating system; None where EKS's default is meant.
+    """Return the AMI type for an operating system; None for EKS's default.
 
     Graviton families have a `g` after their generation's number (https://docs.aws.amazon.com/ec2/latest/instancetypes).
     """

@@ -34,7 +34,7 @@ CNI_SETTINGS = {
 
 
 class ServiceRole(pulumi.ComponentResource):
-    """The role that EKS takes; `resolved` is known once its policies are attached."""
+    """The role that EKS assumes. `resolved` is known after its policies are attached."""
 
     def __init__(self, name: str, tags: Any, parent: pulumi.Resource) -> None:
         super().__init__("eks:index:ServiceRole", name, {}, pulumi.ResourceOptions(parent=parent))
@@ -77,7 +77,7 @@ class ServiceRole(pulumi.ComponentResource):
 
 
 class Cluster(pulumi.ComponentResource):
-    """What the recorded graph of pulumi-eks 4.4 holds for `eks.Cluster`, under the same names."""
+    """The component `eks.Cluster`, with the resources and names of the recorded graph of pulumi-eks 4.4."""
 
     def __init__(self, name: str, inputs: Mapping[str, Any], opts: pulumi.ResourceOptions | None) -> None:
         super().__init__("eks:index:Cluster", name, {}, opts)
@@ -110,7 +110,7 @@ class Cluster(pulumi.ComponentResource):
         return group
 
     def _groups(self, plane: Resource) -> dict[str, Any]:
-        """The nodes' group and the rules between it and the control plane's; what the component tells of both."""
+        """Create the nodes' group and its rules with the control plane's. Return the component's outputs for both."""
         owned = self.cluster_name.apply(lambda found: {f"kubernetes.io/cluster/{found}": "owned"})
         nodes = self._group("nodeSecurityGroup", self._in.get("nodeSecurityGroupTags"), owned)
         return {
@@ -150,7 +150,7 @@ class Cluster(pulumi.ComponentResource):
         return Resource("aws:ec2/securityGroupRule:SecurityGroupRule", name, props, self._child)
 
     def _node_rules(self, nodes: Resource, plane: Resource) -> Resource:
-        """The rules between control plane and nodes; the one into the control plane is an output."""
+        """Create the rules between control plane and nodes. The one into the control plane is an output."""
         https = {"fromPort": 443, "toPort": 443, "protocol": "tcp"}
         every = {"fromPort": 0, "toPort": 0, "protocol": "-1"}
         kubelet = {"fromPort": 1025, "toPort": 65535, "protocol": "tcp"}
@@ -346,7 +346,7 @@ class Cluster(pulumi.ComponentResource):
 
 
 def invoke(token: str, args: Mapping[str, Any], parent: pulumi.Resource) -> pulumi.Output[Any]:
-    """A look-up by the AWS plugin, with the provider that children of `parent` get."""
+    """Call a look-up of the AWS plugin, with the provider of the children of `parent`."""
 
     async def ask(known: Mapping[str, Any]) -> Any:
         answer = await pulumi.runtime.invoke_async(token, dict(known), pulumi.InvokeOptions(parent=parent))

@@ -1,4 +1,4 @@
-"""What the component asks the cluster's endpoint itself: is it healthy, and which certificate does it serve."""
+"""Requests of the component to the cluster's endpoint: its health, and its certificate."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ HEALTHY_SECONDS = 300.0
 
 
 def thumbprint(endpoint: str) -> str:
-    """SHA-1 of the certificate that the endpoint serves, as 40 hex digits.
+    """Return the SHA-1 of the certificate that the endpoint serves, as 40 hex digits.
 
     The official component takes it from the issuer's host, `oidc.eks.<region>.amazonaws.com`, which the local cloud
-    neither runs nor may call; the endpoint of the local cluster stands for it. AWS itself has ignored the value for
-    issuers of EKS since 2023. Raises OSError when nothing answers.
+    neither runs nor may call. The endpoint of the local cluster replaces it. Since 2023, AWS itself ignores the value
+    for issuers of EKS.
+
+    Raises:
+        OSError: The endpoint does not answer.
     """
     parts = urlsplit(endpoint)
     certificate = ssl.get_server_certificate((str(parts.hostname), parts.port or 443), timeout=10)
@@ -26,9 +29,10 @@ def thumbprint(endpoint: str) -> str:
 
 
 def wait_healthy(endpoint: str, authority: str, seconds: float = HEALTHY_SECONDS) -> None:
-    """Return when `<endpoint>/healthz` answers at all, as the official component does.
+    """Wait until `<endpoint>/healthz` gives any answer, as the official component does.
 
-    Raises TimeoutError with the last answer after `seconds`.
+    Raises:
+        TimeoutError: It gave none within `seconds`. The message has the last result.
     """
     trust = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
     direct = urllib.request.build_opener(

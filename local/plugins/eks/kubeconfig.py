@@ -1,4 +1,4 @@
-"""The kubeconfig that the official component makes: every call authenticates by `aws eks get-token`."""
+"""The kubeconfig of the official component: every call authenticates with `aws eks get-token`."""
 
 from __future__ import annotations
 

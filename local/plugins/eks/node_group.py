@@ -1,4 +1,4 @@
-"""`eks:index:ManagedNodeGroup`: one node group of the cluster that it is given."""
+"""`eks:index:ManagedNodeGroup`: one node group of an existing cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAIN = (
 
 
 class ManagedNodeGroup(pulumi.ComponentResource):
-    """A node group; subnets and Kubernetes version are the cluster's where none are given."""
+    """A node group. By default it has the subnets and the Kubernetes version of the cluster."""
 
     def __init__(self, name: str, inputs: Mapping[str, Any], opts: pulumi.ResourceOptions | None) -> None:
         super().__init__("eks:index:ManagedNodeGroup", name, {}, opts)
@@ -55,7 +55,7 @@ class ManagedNodeGroup(pulumi.ComponentResource):
 
 
 def control_plane(cluster: Any) -> Any:
-    """The `aws.eks.Cluster` of a given `eks.Cluster`, or of its `core`."""
+    """Return the `aws.eks.Cluster` of an existing `eks.Cluster`, or of its `core`."""
     if isinstance(cluster, Component):
         return cluster.output("core").apply(lambda core: core["cluster"])
     return cluster["cluster"]

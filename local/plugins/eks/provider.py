@@ -14,13 +14,13 @@ NODE_GROUP_TOKEN = "eks:index:ManagedNodeGroup"
 
 
 class EksProvider(Provider):
-    """Serves `eks.Cluster` and `eks.ManagedNodeGroup`."""
+    """The provider of `eks.Cluster` and `eks.ManagedNodeGroup`."""
 
     name = "eks"
     version = sdk.sdk_version("eks")
 
     def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
-        """Register the component and its children; refuse arguments that would be ignored."""
+        """Register the component and its children. Refuse arguments that would have no effect."""
         from pulumi.provider import ConstructResult
 
         from local.plugins.eks.cluster import Cluster

@@ -1,6 +1,7 @@
-"""Resources by token: children of the components, and what a reference in their inputs stands for.
+"""Resources by token: children of the components, and the targets of references in their inputs.
 
-The official SDK of AWS is not imported: it costs seconds, and its classes say nothing that the tokens don't.
+This module does not import the official SDK of AWS. The import takes seconds, and the tokens contain all that is
+needed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
 
 
 class Resource(pulumi.CustomResource):
-    """A resource of any token; its outputs are attributes with the names of the schema."""
+    """A resource of any token. Its outputs are attributes with the names of the schema."""
 
     def __init__(self, token: str, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:
         given = {key: value for key, value in props.items() if value is not None}
@@ -40,25 +41,25 @@ class Resource(pulumi.CustomResource):
         super().__init__(token, name, {**outputs, **given}, opts)
 
     def output(self, name: str) -> pulumi.Output[Any]:
-        """An output of the table above, or an input of this resource."""
+        """Return an output of the table above, or an input of this resource."""
         found: pulumi.Output[Any] = getattr(self, name)
         return found
 
 
 class Component(pulumi.ComponentResource):
-    """A component that came as a reference: what it registered can be read."""
+    """A component that arrived as a reference. Its registered outputs are readable."""
 
     def __init__(self, token: str, name: str, urn: str, outputs: tuple[str, ...]) -> None:
         super().__init__(token, name, dict.fromkeys(outputs), pulumi.ResourceOptions(urn=urn))
 
     def output(self, name: str) -> pulumi.Output[Any]:
-        """An output by its name."""
+        """Return an output by its name."""
         found: pulumi.Output[Any] = getattr(self, name)
         return found
 
 
 class _References(ResourceModule):
-    """Makes resources of references in inputs."""
+    """A resolver that creates resources for references in inputs."""
 
     def version(self) -> None:
         return None
@@ -71,7 +72,7 @@ class _References(ResourceModule):
 
 @functools.cache
 def accept_references() -> None:
-    """Let inputs refer to the resources that the components take. The SDK keeps such modules for the whole process."""
+    """Allow references to the components' resources in inputs. The SDK keeps such modules per process."""
     modules = {tuple(token.split(":")[:2]) for token in OUTPUTS}
     for package, module in sorted({*modules, ("eks", "index")}):
         register_resource_module(package, module, _References())

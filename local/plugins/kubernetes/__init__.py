@@ -1,1 +1,1 @@
-"""The Kubernetes plugin of the local cloud: pulumi-kubernetes by server-side apply and `helm`."""
+"""The Kubernetes plugin of the local cloud: pulumi-kubernetes with server-side apply and `helm`."""

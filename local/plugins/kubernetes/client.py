@@ -1,4 +1,4 @@
-"""A small HTTP client of the Kubernetes API: discovery, get, list, server-side apply, delete.
+"""A small HTTP client for the Kubernetes API: discovery, get, list, server-side apply, delete.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/ and .../server-side-apply/
 """
@@ -29,15 +29,15 @@ _POOL = 32
 
 
 class Unreachable(ProviderError):
-    """No answer from the API server."""
+    """The API server does not answer."""
 
 
 class UnknownKind(ProviderError):
-    """The API server serves no such kind."""
+    """The API server does not serve this kind."""
 
 
 class ApiError(ProviderError):
-    """The API server said no. `status` is its `Status` object."""
+    """The API server returned an error. `status` is its `Status` object."""
 
     def __init__(self, code: int, status: Mapping[str, Any], what: str) -> None:
         self.code = code
@@ -46,14 +46,14 @@ class ApiError(ProviderError):
         super().__init__(f"{what}: {status.get('message') or 'HTTP ' + str(code)} ({self.reason})")
 
     def fields(self) -> list[str]:
-        """Paths of the fields that the server complains about."""
+        """Return the paths of the fields that the server refuses."""
         causes = (self.status.get("details") or {}).get("causes") or []
         return [cause["field"] for cause in causes if cause.get("field")]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind as discovery tells it: `path` is `/api/v1` or `/apis/<group>/<version>`."""
+    """A kind from discovery. `path` is `/api/v1` or `/apis/<group>/<version>`."""
 
     api_version: str
     kind: str
@@ -66,7 +66,7 @@ class Kind:
         return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
 
     def url(self, namespace: str | None, name: str | None) -> str:
-        """The path of one object, or of the list where `name` is None."""
+        """Return the path of one object, or of the list if `name` is None."""
         parts = [self.path]
         if self.namespaced and namespace:
             parts.append(f"namespaces/{quote(namespace, safe='')}")
@@ -77,7 +77,7 @@ class Kind:
 
 
 class Client:
-    """One API server, safe to use from many threads."""
+    """A client for one API server. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -101,7 +101,12 @@ class Client:
         content_type: str = "application/json",
         what: str = "",
     ) -> Manifest:
-        """The answer as JSON. Raises ApiError, and Unreachable after some tries."""
+        """Return the answer as JSON.
+
+        Raises:
+            ApiError: The server returned an error.
+            Unreachable: There was no answer after several tries.
+        """
         url = self.connection.server + path + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         what = what or f"{method} {path}"
@@ -129,7 +134,11 @@ class Client:
         raise Unreachable(f"{what}: {self.connection.server} keeps asking to try again later")
 
     def kind(self, api_version: str, kind: str, patience: float = 0.0) -> Kind:
-        """Look a kind up by discovery, for `patience` seconds (its CRD may be on its way). Raises UnknownKind."""
+        """Find a kind by discovery. Try again for `patience` seconds, because its CRD may not exist yet.
+
+        Raises:
+            UnknownKind: The API server does not serve it.
+        """
         deadline = time.monotonic() + patience
         while True:
             found = self._kinds.get(api_version, {}).get(kind) or self._discover(api_version).get(kind)
@@ -159,7 +168,7 @@ class Client:
         return kinds
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
-        """The object, or None when there is none."""
+        """Return the object, or None if it does not exist."""
         try:
             return self.request("GET", kind.url(namespace, name), what=f"reading {kind.kind} {name}")
         except ApiError as error:
@@ -168,7 +177,7 @@ class Client:
             raise
 
     def list(self, kind: Kind, namespace: str | None, selector: str = "", fields: str = "") -> list[Manifest]:
-        """The objects of a namespace (or of all), by selectors of labels and of fields."""
+        """Return the objects of a namespace (or of all), by label and field selectors."""
         given = {"labelSelector": selector, "fieldSelector": fields}
         query = {name: value for name, value in given.items() if value}
         items: list[Manifest] = self.request("GET", kind.url(namespace, None), query=query).get("items") or []
@@ -177,7 +186,7 @@ class Client:
     def apply(
         self, kind: Kind, manifest: Manifest, manager: str, *, force: bool = False, dry_run: bool = False
     ) -> Manifest:
-        """Server-side apply. Unknown fields are refused by the server."""
+        """Apply an object server-side. The server refuses unknown fields."""
         metadata = manifest["metadata"]
         query = {"fieldManager": manager, "fieldValidation": "Strict", "force": "true" if force else "false"}
         if dry_run:
@@ -195,7 +204,7 @@ class Client:
         )
 
     def delete(self, kind: Kind, namespace: str | None, name: str, propagation: str) -> bool:
-        """Ask for deletion; False when the object is gone already."""
+        """Request the deletion. Return False if the object does not exist."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         try:
             self.request("DELETE", kind.url(namespace, name), body=body, what=f"deleting {kind.kind} {name}")

@@ -1,4 +1,4 @@
-"""The cluster that the settings of a provider resource name."""
+"""The cluster in the settings of a provider resource."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from local.plugins.provider import ProviderError
 
 
 class Cluster:
-    """What all calls of a provider ask of its cluster. The connection is made at first use: a preview needs none."""
+    """The cluster of a provider. It connects at first use: a preview needs no connection."""
 
     def __init__(self) -> None:
         self.settings = Settings()
@@ -21,13 +21,17 @@ class Cluster:
         self._lock = threading.Lock()
 
     def configure(self, settings: Settings) -> None:
-        """Be the cluster of these settings from now on."""
+        """Use the cluster of these settings from now on."""
         self.settings = settings
         self._client = None
         self._answers = None
 
     def client(self) -> Client:
-        """The connection. Raises ProviderError where the settings lead to none."""
+        """Return the connection.
+
+        Raises:
+            ProviderError: The settings lead to no cluster.
+        """
         with self._lock:
             if self._client is None:
                 settings = self.settings
@@ -35,7 +39,7 @@ class Cluster:
             return self._client
 
     def default_namespace(self) -> str:
-        """The namespace of objects that name none: of the provider, else of the kubeconfig's context."""
+        """The namespace of objects without one: the provider's, else that of the kubeconfig's context."""
         if self.settings.namespace:
             return self.settings.namespace
         try:
@@ -44,13 +48,17 @@ class Cluster:
             return "default"
 
     def namespaced(self, api_version: str, kind: str) -> bool:
-        """Whether a kind lives in namespaces. Raises ProviderError where neither we nor a cluster in reach know it."""
+        """Return whether a kind is namespaced.
+
+        Raises:
+            ProviderError: Neither this plugin nor a reachable cluster knows the kind.
+        """
         if objects.is_builtin(api_version):
             return kind not in objects.CLUSTER_SCOPED
         return self.client().kind(api_version, kind).namespaced
 
     def answers(self) -> bool:
-        """Whether its API server is there. Asked once."""
+        """Return whether its API server is reachable. The result is cached."""
         if self._answers is None:
             try:
                 self.client().request("GET", "/version")

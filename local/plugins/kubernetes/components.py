@@ -1,7 +1,7 @@
 """The components ConfigFile, ConfigGroup and kustomize's Directory: one child resource per object.
 
-Runs on Pulumi's SDK (imported only here). Children are plain custom resources with the token of their kind; the big
-`pulumi_kubernetes` package is not needed.
+They run on Pulumi's SDK (imported only here). Children are plain custom resources with the token of their kind, so the
+big `pulumi_kubernetes` package is not needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ def construct(
     inputs: Mapping[str, Any],
     options: pulumi.ResourceOptions,
 ) -> ConstructResult:
-    """Register the component and its children. Raises ProviderError for another component type."""
+    """Register the component and its children.
+
+    Raises:
+        ProviderError: The component type is not supported.
+    """
     if resource_type not in (CONFIG_FILE, CONFIG_GROUP, DIRECTORY):
         raise ProviderError(f"{resource_type} is not supported by the local kubernetes plugin")
     failures = sdk.check_inputs(resource_type, dict(inputs))
@@ -53,7 +57,7 @@ def construct(
 
 
 def render(cluster: Cluster, name: str, resource_type: str, values: Mapping[str, Any]) -> list[Child]:
-    """The objects that a component stands for."""
+    """Return the objects of a component."""
     items: list[Props] = []
     if resource_type == DIRECTORY:
         items = parse(kustomize(str(values["directory"])), str(values["directory"]))
@@ -73,7 +77,7 @@ def render(cluster: Cluster, name: str, resource_type: str, values: Mapping[str,
 
 
 def namespaced(cluster: Cluster, api_version: str, kind: str) -> bool:
-    """Whether a kind lives in namespaces; kinds that nobody knows yet are taken to."""
+    """Return whether a kind is namespaced. Unknown kinds count as namespaced."""
     try:
         return cluster.namespaced(api_version, kind)
     except ProviderError:

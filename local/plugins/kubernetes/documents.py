@@ -1,4 +1,4 @@
-"""YAML documents as Kubernetes objects, their children's names and the order among them. Pure but for `kustomize`."""
+"""YAML documents as Kubernetes objects, their children's names and their order. Pure except for `kustomize`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KUSTOMIZE_SECONDS = 300
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as Kubernetes reads it: a date stays a text. The C parser takes a second for large CRDs, the other ten."""
+    """A YAML loader for Kubernetes: a date stays a text. The C parser needs a second for large CRDs, the other ten."""
 
 
 Loader.yaml_implicit_resolvers = {
@@ -29,7 +29,7 @@ Loader.yaml_implicit_resolvers = {
 
 @dataclass(frozen=True)
 class Child:
-    """One object of a component: its name in the state, its inputs, the names of the children it comes after."""
+    """An object of a component: its name in the state, its inputs, the names of the children that it depends on."""
 
     name: str
     inputs: Props
@@ -37,7 +37,11 @@ class Child:
 
 
 def parse(text: str, place: str) -> list[Props]:
-    """Every object of a stream of documents, lists taken apart. Raises ProviderError naming `place`."""
+    """Return all objects of a stream of documents, with lists expanded.
+
+    Raises:
+        ProviderError: A document is not valid. The message names `place`.
+    """
     try:
         documents = list(yaml.load_all(text, Loader=Loader))
     except yaml.YAMLError as error:
@@ -46,7 +50,7 @@ def parse(text: str, place: str) -> list[Props]:
 
 
 def flatten(documents: Iterable[Any], place: str) -> list[Props]:
-    """Objects, with `kind: List` and the like replaced by their items."""
+    """Return the objects, with `kind: List` and similar kinds replaced by their items."""
     found: list[Props] = []
     for document in documents:
         if document is None or document == {}:
@@ -62,7 +66,11 @@ def flatten(documents: Iterable[Any], place: str) -> list[Props]:
 
 
 def kustomize(directory: str) -> str:
-    """What `kubectl kustomize` prints for a directory or a remote target. Raises ProviderError."""
+    """Return the output of `kubectl kustomize` for a directory or a remote target.
+
+    Raises:
+        ProviderError: The command failed.
+    """
     try:
         done = subprocess.run(
             ["kubectl", "kustomize", directory],
@@ -86,7 +94,7 @@ def kustomize(directory: str) -> str:
 
 
 def read_files(patterns: Iterable[str]) -> list[Props]:
-    """Objects of files, by path or glob pattern. A pattern that matches nothing is an error."""
+    """Return the objects of files, by path or glob pattern. A pattern without matches is an error."""
     found: list[Props] = []
     for pattern in patterns:
         if pattern.startswith(("http://", "https://")):
@@ -108,7 +116,7 @@ def children(
     *,
     skip_await: bool = False,
 ) -> list[Child]:
-    """The objects as children named `<prefix>:<namespace>/<name>`, Namespaces and CRDs before what needs them."""
+    """Return children named `<prefix>:<namespace>/<name>`, with Namespaces and CRDs before their users."""
     named: list[tuple[str, Props, str | None]] = []
     defined = {_defined(item): item for item in items if item["kind"] == "CustomResourceDefinition"}
     for item in items:

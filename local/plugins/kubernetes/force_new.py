@@ -1,7 +1,7 @@
-"""The properties that the official plugin replaces an object for without asking the API server. Data alone.
+"""The properties that the official plugin replaces an object for without asking the API server. Data only.
 
-From its `forceNewProperties` (github.com/pulumi/pulumi-kubernetes, provider/pkg/provider/diff.go, as of 4.32). A path
-stands for all that lies below it, `[*]` for any position in a list.
+They are its `forceNewProperties` (github.com/pulumi/pulumi-kubernetes, provider/pkg/provider/diff.go, as of 4.32). A
+path includes everything below it; `[*]` is any position in a list.
 """
 
 from __future__ import annotations

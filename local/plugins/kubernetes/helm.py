@@ -1,4 +1,4 @@
-"""`kubernetes:helm.sh/v3:Release` by the `helm` binary."""
+"""`kubernetes:helm.sh/v3:Release` with the `helm` binary."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _COMPUTED = ("compat", "resourceNames", "status")
 
 
 class Releases:
-    """The calls for one Release, on the provider's cluster. What it does is told by the provider's engine."""
+    """The operations on one Release, in the provider's cluster. The provider's engine shows progress."""
 
     def __init__(self, provider: Provider, cluster: Cluster) -> None:
         self._provider = provider
         self._cluster = cluster
 
     def check(self, request: CheckRequest, inputs: Props) -> CheckResult:
-        """Names, defaults, the checksum of a local chart, values files merged under the values."""
+        """Fill in names, defaults and the checksum of a local chart, and merge values files under the values."""
         failures = sdk.check_inputs(request.type, inputs)
         for name in _REFUSED:
             value = inputs.get(name)
@@ -79,13 +79,13 @@ class Releases:
         return CheckResult(checked, failures)
 
     def diff(self, request: DiffRequest) -> DiffResult:
-        """A release can't change its name or namespace; everything else is an upgrade."""
+        """Compare. A changed name or namespace needs a replacement; everything else is an upgrade."""
         changed = diff_paths(_comparable(request.old_inputs), _comparable(request.inputs))
         replaces = [path for path in changed if path in ("name", "namespace")]
         return DiffResult(changed, replaces)
 
     def create(self, request: CreateRequest) -> tuple[str, Props]:
-        """Install; a first installation that was interrupted is removed and made again."""
+        """Install. An interrupted first installation is removed first."""
         inputs = request.inputs
         if request.preview:
             return "", {**_visible(inputs), "status": UNKNOWN, "resourceNames": UNKNOWN}
@@ -103,7 +103,7 @@ class Releases:
         return self._result(helm, inputs)
 
     def update(self, request: UpdateRequest) -> Props:
-        """Upgrade; what an interrupted run left half done is put right first."""
+        """Upgrade. An interrupted operation is repaired first."""
         inputs = request.inputs
         if request.preview:
             return {**_visible(inputs), "status": UNKNOWN, "resourceNames": UNKNOWN}
@@ -118,7 +118,7 @@ class Releases:
         return self._result(helm, inputs)[1]
 
     def read(self, request: ReadRequest) -> ReadResult | None:
-        """The live release; values and chart version that differ from the inputs show."""
+        """Return the live release, with values and chart version that differ from the inputs."""
         namespace, name = objects.split_id(request.id)
         helm = self._helm()
         found = _status(helm, name, namespace or "default")
@@ -137,7 +137,7 @@ class Releases:
         return ReadResult(identity, {**outputs, **_visible(described)}, described)
 
     def delete(self, request: DeleteRequest) -> None:
-        """Uninstall and wait until its objects are gone."""
+        """Uninstall and wait until the objects are gone."""
         namespace, name = objects.split_id(request.id)
         inputs = {**request.outputs, **request.inputs}
         arguments = ["uninstall", name, "--namespace", namespace or "default", "--ignore-not-found"]
@@ -215,7 +215,7 @@ class Releases:
 
 
 def chart_checksum(chart: Path) -> str | None:
-    """SHA-256 over the names and contents of a local chart's files; None where the chart is no local path."""
+    """Return the SHA-256 of the names and contents of a local chart's files; None if the chart is not local."""
     if chart.is_file():
         return hashlib.sha256(chart.read_bytes()).hexdigest()
     if not (chart / "Chart.yaml").is_file():
@@ -229,7 +229,7 @@ def chart_checksum(chart: Path) -> str | None:
 
 
 def merged_values(inputs: Props) -> Props:
-    """The values as Helm gets them: the values files in their order, then the values; null only where allowed."""
+    """Return the values for Helm: the values files in their order, then the values; null only where allowed."""
     merged: Props = {}
     if inputs.get("valueYamlFiles"):
         import yaml
@@ -241,7 +241,7 @@ def merged_values(inputs: Props) -> Props:
 
 
 def resource_names(manifest: str, namespace: str) -> dict[str, list[str]]:
-    """Objects of a release: `Deployment.apps/apps/v1` -> [`kube-system/karpenter`]."""
+    """Return the objects of a release: `Deployment.apps/apps/v1` -> [`kube-system/karpenter`]."""
     import yaml
 
     from local.plugins.kubernetes.documents import Loader
@@ -271,7 +271,7 @@ def _chart(helm: Helm, name: str, namespace: str) -> Props:
 
 
 def _same_version(wanted: str, live: str) -> str:
-    """A range or a leading v is the program's spelling of what is there, as far as can be told."""
+    """Return `wanted` if it can mean the live version, such as a range or with a leading v; else `live`."""
     exact = wanted.lstrip("v").replace(".", "").isalnum() and wanted.count(".") == 2
     return live if exact and wanted.lstrip("v") != live.lstrip("v") else wanted
 
@@ -281,7 +281,7 @@ def _visible(inputs: Props) -> Props:
 
 
 def _comparable(inputs: Props) -> Props:
-    """The inputs for a comparison; the checksum stands for the chart."""
+    """Return the inputs for a comparison. The checksum replaces the chart."""
     result = {
         key: value
         for key, value in inputs.items()

@@ -56,7 +56,7 @@ DEFAULT_TIMEOUT = 300
 
 
 class HelmError(ProviderError):
-    """Helm exited with an error; `text` is what it said, without its log lines."""
+    """Helm exited with an error. `text` is its output without log lines."""
 
     def __init__(self, what: str, text: str) -> None:
         super().__init__(f"{what}: {text}")
@@ -64,7 +64,7 @@ class HelmError(ProviderError):
 
 
 class Helm:
-    """Helm against one cluster. `progress` is called with the seconds gone while a command runs."""
+    """Helm for one cluster. While a command runs, `progress` is called with the elapsed seconds."""
 
     def __init__(self, connection: Connection, environment: Mapping[str, str]) -> None:
         self._connection = connection
@@ -73,7 +73,12 @@ class Helm:
     def run(
         self, arguments: list[str], *, stdin: str = "", progress: Callable[[float], None] | None = None
     ) -> str:
-        """Standard output of `helm <arguments>`. Raises HelmError, and ProviderError where there is no helm."""
+        """Return the standard output of `helm <arguments>`.
+
+        Raises:
+            HelmError: The command failed.
+            ProviderError: There is no helm.
+        """
         what = f"helm {arguments[0]} {arguments[1] if len(arguments) > 1 else ''}".strip()
         with _in_memory(json.dumps(self._connection.document)) as kubeconfig, _in_memory(stdin) as values:
             command = ["helm", *[_path(values) if part == VALUES else part for part in arguments]]
@@ -95,7 +100,7 @@ class Helm:
             return _finish(process, what, progress)
 
     def json(self, arguments: list[str]) -> Any:
-        """The output of a command as JSON; None where the release does not exist."""
+        """Return the output of a command as JSON; None if the release does not exist."""
         try:
             return json.loads(self.run([*arguments, "--output", "json"]))
         except HelmError as error:
@@ -109,7 +114,7 @@ VALUES = "\0values"
 
 @contextmanager
 def _in_memory(text: str) -> Iterator[int]:
-    """A file without a name: of a command that is killed, no secret stays on a disk."""
+    """Yield a file without a name, so that no secret stays on disk if the command is killed."""
     descriptor = os.memfd_create("helm")
     try:
         with os.fdopen(os.dup(descriptor), "w") as file:
@@ -120,12 +125,15 @@ def _in_memory(text: str) -> Iterator[int]:
 
 
 def _path(descriptor: int) -> str:
-    """What a child that has it opens anew, from its beginning."""
+    """Return a path that a child process with this file can open, from its beginning."""
     return f"/proc/self/fd/{descriptor}"
 
 
 def install_arguments(inputs: Props, *, upgrade: bool) -> list[str]:
-    """Arguments of `helm install` or `helm upgrade --install`; `VALUES` stands for the file with the values."""
+    """Return the arguments of `helm install` or `helm upgrade --install`.
+
+    `VALUES` is the placeholder for the file with the values.
+    """
     verb = (
         ["upgrade", inputs["name"], inputs["chart"], "--install"]
         if upgrade
@@ -167,5 +175,5 @@ def _finish(process: subprocess.Popen[str], what: str, progress: Callable[[float
 
 
 def _is_log(line: str) -> bool:
-    """Warnings and klog lines (`W1121 12:00:00 ...`) that are not the error itself."""
+    """Return whether a line is a warning or klog line (`W1121 12:00:00 ...`), not the error itself."""
     return line.startswith("WARNING:") or (len(line) > 5 and line[0] in "IWE" and line[1:5].isdigit())

@@ -1,4 +1,4 @@
-"""A kubeconfig as far as this plugin needs it: one server, its certificate authority, one user.
+"""The parts of a kubeconfig that this plugin needs: one server, its certificate authority, one user.
 
 https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/ and, for credential plugins,
 https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
@@ -28,7 +28,7 @@ _RENEW_BEFORE = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the API server is and who asks. `document` is the kubeconfig with the chosen context as current one."""
+    """The API server and the user. `document` is the kubeconfig with the chosen context as current one."""
 
     server: str
     namespace: str
@@ -39,9 +39,10 @@ class Connection:
 
 
 def load(text: str | None, context: str | None = None, cluster: str | None = None) -> Connection:
-    """Read a kubeconfig from its content or from the file of that name; None means `$KUBECONFIG` or `~/.kube/config`.
+    """Read a kubeconfig from its content or its file; None means `$KUBECONFIG` or `~/.kube/config`.
 
-    Raises ProviderError when it can't be read, names what it does not define, or its server is not on this machine.
+    Raises:
+        ProviderError: It is not readable, refers to an entry that it lacks, or has a server on another host.
     """
     document, place = _document(text)
     chosen = context or document.get("current-context") or ""
@@ -63,7 +64,7 @@ def load(text: str | None, context: str | None = None, cluster: str | None = Non
 
 
 def refuse_foreign(url: str) -> None:
-    """Raise ProviderError unless the host is a loopback address: the local cloud talks to no other cluster."""
+    """Raise ProviderError unless the host is a loopback address. The local cloud uses no other cluster."""
     host = urlsplit(url).hostname or ""
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -77,14 +78,14 @@ def refuse_foreign(url: str) -> None:
 
 
 def client_certificate(user: Mapping[str, Any]) -> tuple[bytes, bytes] | None:
-    """Certificate and key in PEM, or None."""
+    """Return certificate and key in PEM, or None."""
     certificate = _content(user, "client-certificate")
     key = _content(user, "client-key")
     return (certificate, key) if certificate and key else None
 
 
 class Token:
-    """The bearer token of a user: a fixed one, from a file, or from a credential plugin (kept until it expires)."""
+    """The bearer token of a user: fixed, from a file, or from a credential plugin (kept until it expires)."""
 
     def __init__(self, user: Mapping[str, Any]) -> None:
         self._user = user
@@ -93,7 +94,11 @@ class Token:
         self._expires: datetime | None = None
 
     def get(self) -> str | None:
-        """The token to send now. Raises ProviderError when the credential plugin fails."""
+        """Return the current token.
+
+        Raises:
+            ProviderError: The credential plugin failed.
+        """
         if "tokenFile" in self._user:
             return Path(self._user["tokenFile"]).read_text().strip()
         if "exec" not in self._user:
@@ -104,7 +109,7 @@ class Token:
             return self._value
 
     def forget(self) -> bool:
-        """Drop a token that the server refused; True when another one can be had."""
+        """Drop a token that the server refused. Return whether another one is available."""
         with self._lock:
             self._value = None
         return "exec" in self._user

@@ -1,4 +1,4 @@
-"""Kubernetes objects as Pulumi inputs: names, ids, what to send, what is secret. Pure."""
+"""Kubernetes objects as Pulumi inputs: names, ids, manifests, secrets. Pure."""
 
 from __future__ import annotations
 
@@ -62,13 +62,16 @@ CLUSTER_SCOPED = frozenset(
 
 
 def api_version_and_kind(token: str) -> tuple[str, str]:
-    """`kubernetes:core/v1:Pod` is (`v1`, `Pod`), `kubernetes:apps/v1:DeploymentPatch` (`apps/v1`, `Deployment`)."""
+    """Return the API version and kind of a token.
+
+    `kubernetes:core/v1:Pod` is (`v1`, `Pod`), `kubernetes:apps/v1:DeploymentPatch` is (`apps/v1`, `Deployment`).
+    """
     _, group_version, kind = token.split(":")
     return group_version.removeprefix("core/"), kind.removesuffix("Patch") if is_patch(token) else kind
 
 
 def is_patch(token: str) -> bool:
-    """True for a resource that sets some fields of an object that somebody else may have made.
+    """Return whether a resource sets only some fields of an object that someone else may have created.
 
     https://www.pulumi.com/registry/packages/kubernetes/how-to-guides/managing-resources-with-server-side-apply/
     """
@@ -77,29 +80,29 @@ def is_patch(token: str) -> bool:
 
 
 def token_of(api_version: str, kind: str) -> str:
-    """The token of the resource that makes such an object."""
+    """Return the token of the resource for such an object."""
     return f"kubernetes:{api_version if '/' in api_version else f'core/{api_version}'}:{kind}"
 
 
 def is_builtin(api_version: str) -> bool:
-    """True for API groups of Kubernetes itself, as far as a name can tell."""
+    """Return whether an API group belongs to Kubernetes itself, as far as its name shows."""
     group = api_version.split("/")[0] if "/" in api_version else ""
     return "." not in group or group.endswith(".k8s.io")
 
 
 def object_id(namespace: str | None, name: str) -> str:
-    """`<namespace>/<name>`, or `<name>` where cluster-scoped."""
+    """Return `<namespace>/<name>`, or `<name>` if cluster-scoped."""
     return f"{namespace}/{name}" if namespace else name
 
 
 def split_id(text: str) -> tuple[str | None, str]:
-    """The other way round."""
+    """Return the namespace and name of an id."""
     namespace, _, name = text.rpartition("/")
     return namespace or None, name
 
 
 def annotation(props: Mapping[str, Any], key: str) -> str | None:
-    """One annotation of an object, as text; None where absent or not known yet."""
+    """Return an annotation of an object as text; None if it is absent or not known yet."""
     metadata = props.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     value = annotations.get(key) if isinstance(annotations, Mapping) else None
@@ -107,12 +110,12 @@ def annotation(props: Mapping[str, Any], key: str) -> str | None:
 
 
 def flag(props: Mapping[str, Any], key: str) -> bool:
-    """True when the annotation reads `true`."""
+    """Return whether the annotation is `true`."""
     return annotation(props, key) == "true"
 
 
 def field_manager(urn: str) -> str:
-    """The field manager of a resource: one of its own each, as the official plugin has, but no random one."""
+    """Return the field manager of a resource. Each has its own, as in the official plugin, but not random."""
     return f"pulumi-kubernetes-{hashlib.sha256(urn.encode()).hexdigest()[:8]}"
 
 
@@ -125,9 +128,9 @@ def with_defaults(
     namespace: str | None,
     old_inputs: Props | None,
 ) -> Props:
-    """The inputs with apiVersion, kind, a name and, where `namespace` is not None, a namespace.
+    """Return the inputs with apiVersion, kind, a name and, if `namespace` is not None, a namespace.
 
-    An object that was named automatically keeps its name as long as the program gives none.
+    An automatic name stays as long as the program sets none.
     """
     result = {"apiVersion": api_version, "kind": kind, **copy.deepcopy(inputs)}
     metadata = result.setdefault("metadata", {})
@@ -147,14 +150,14 @@ def with_defaults(
 
 
 def manifest(inputs: Props) -> Props:
-    """What is sent to the API server: the inputs without what is not the user's to set."""
+    """Return the object for the API server: the inputs without fields that users can't set."""
     sent = {key: value for key, value in inputs.items() if not key.startswith("__") and key != "status"}
     result: Props = _without_null(sent)
     return result
 
 
 def outputs(live: Props, manager: str, inputs: Props | None = None) -> Props:
-    """The live object as outputs: without the bookkeeping of server-side apply, its secrets marked."""
+    """Return the live object as outputs, without data of server-side apply, and with its secrets marked."""
     result = copy.deepcopy(live)
     result.get("metadata", {}).pop("managedFields", None)
     if result.get("kind") == "Secret" and not str(result.get("apiVersion", "")).count("/"):
@@ -172,20 +175,23 @@ def outputs(live: Props, manager: str, inputs: Props | None = None) -> Props:
 
 
 def describe(inputs: Mapping[str, Any]) -> str:
-    """`Deployment training/web` for messages."""
+    """Return a name for messages, such as `Deployment training/web`."""
     metadata = inputs.get("metadata") or {}
     return f"{inputs.get('kind')} {object_id(metadata.get('namespace'), str(metadata.get('name')))}"
 
 
 def with_schema_keys(value: Any) -> Any:
-    """A CustomResourceDefinition as the API spells it: the SDK writes `x-kubernetes-...` and `$ref` as identifiers."""
+    """Return a CustomResourceDefinition with the API's keys.
+
+    The SDK writes `x-kubernetes-...` and `$ref` as identifiers.
+    """
     if isinstance(value, Mapping):
         return {_dash(key): with_schema_keys(item) for key, item in value.items()}
     return [with_schema_keys(item) for item in value] if isinstance(value, list) else value
 
 
 def foreseen(inputs: Props) -> Props:
-    """Outputs of an object that a preview would create: what the API server will fill in is unknown."""
+    """Return the outputs of an object in a preview. Values that the API server will set are unknown."""
     result: Props = {"status": UNKNOWN, **copy.deepcopy(inputs)}
     if isinstance(result.get("metadata"), dict):
         result["metadata"] = {"uid": UNKNOWN, "resourceVersion": UNKNOWN, **result["metadata"]}
@@ -195,7 +201,7 @@ def foreseen(inputs: Props) -> Props:
 
 
 def merged(base: Any, over: Any) -> Any:
-    """`over` laid on `base`, object by object; anything else of `over` replaces."""
+    """Return `base` with `over` merged in, object by object. Any other value of `over` replaces."""
     if not isinstance(base, Mapping) or not isinstance(over, Mapping):
         return over
     return {**base, **{key: merged(base.get(key), item) for key, item in over.items()}}

@@ -1,8 +1,8 @@
-"""The live object in the shape of the inputs, so that drift shows and what the server adds does not. Pure.
+"""The live object in the shape of the inputs: drift shows, and additions of the server do not. Pure.
 
-Every field that the inputs set is compared with the live one. Where they mean the same (`1000m` and `1`, an empty
-value that the server leaves out) the input's spelling is kept; where they differ the live value is; a field that is
-gone is left out. What the inputs do not set is ignored: other managers own it.
+Every field of the inputs is compared with the live one. If they mean the same (`1000m` and `1`, an empty value that the
+server leaves out), the input's spelling stays. If they differ, the live value replaces it. A field that is gone is left
+out. Fields that the inputs do not set are ignored: other managers own them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _QUANTITY_FIELDS = frozenset({"sizeLimit", "storage", "divisor"})
 
 
 def project_object(live: Props, inputs: Props) -> Props:
-    """The inputs as they would have to read to describe the live object."""
+    """Return the inputs that describe the live object."""
     own = {key: value for key, value in inputs.items() if key != "status"}
     result: Props = dict(project(live, own))
     if "status" in inputs:
@@ -56,7 +56,7 @@ def project_object(live: Props, inputs: Props) -> Props:
 
 
 def import_inputs(live: Props) -> Props:
-    """Inputs for an object that is imported: everything but what the server sets."""
+    """Return the inputs for an imported object: everything except fields that the server sets."""
     result = {key: value for key, value in live.items() if key != "status"}
     drop = {
         "creationTimestamp",
@@ -72,7 +72,7 @@ def import_inputs(live: Props) -> Props:
 
 
 def project(live: Any, wanted: Any, key: str = "", parent: str = "") -> Any:
-    """`wanted` where `live` means the same, else `live`, as far as `wanted` speaks of it."""
+    """Return `wanted` where `live` means the same, else `live`, limited to the fields of `wanted`."""
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return wanted if live is None and is_empty(wanted) else live
@@ -92,7 +92,7 @@ def project(live: Any, wanted: Any, key: str = "", parent: str = "") -> Any:
 
 
 def same_value(live: Any, wanted: Any, *, quantity: bool) -> bool:
-    """True when two scalars mean the same."""
+    """Return whether two scalars mean the same."""
     if isinstance(live, bool) or isinstance(wanted, bool):
         return live is wanted or (isinstance(live, bool) and isinstance(wanted, bool) and live == wanted)
     if live == wanted:
@@ -111,7 +111,10 @@ def _amount(value: Any) -> Amount | None:
 
 
 def is_empty(value: Any) -> bool:
-    """True for what the API server leaves out: null, false, zero, empty texts, lists and objects, at any depth."""
+    """Return whether the API server leaves a value out.
+
+    It leaves out null, false, zero, empty texts, lists and objects, at any depth.
+    """
     if isinstance(value, Mapping):
         return all(is_empty(item) for item in value.values())
     if isinstance(value, list):

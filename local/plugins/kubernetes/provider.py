@@ -1,4 +1,4 @@
-"""The provider `kubernetes`: dispatches to objects, Helm releases and components."""
+"""The provider `kubernetes`. It dispatches to objects, Helm releases and components."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROVIDER = "pulumi:providers:kubernetes"
 
 
 class KubernetesProvider(Provider):
-    """Objects of any kind that the API server knows, and Helm releases."""
+    """The provider of objects of any kind that the API server knows, and of Helm releases."""
 
     name = "kubernetes"
 
@@ -84,7 +84,7 @@ class KubernetesProvider(Provider):
         return CheckResult(checked, failures)
 
     def _namespace_for(self, api_version: str, kind: str, old_inputs: Props | None) -> str | None:
-        """The default namespace, None for cluster-scoped kinds. Without a connection, what the state says."""
+        """Return the default namespace; None for cluster-scoped kinds. Without a connection, use the state."""
         try:
             namespaced = self._cluster.namespaced(api_version, kind)
             return self._cluster.default_namespace() if namespaced else None
@@ -107,7 +107,7 @@ class KubernetesProvider(Provider):
         return DiffResult(changed, replaces, delete_before_replace=bool(replaces) and _same_place(old, new))
 
     def _refused(self, request: DiffRequest, changed: list[str]) -> list[str]:
-        """Ask the API server whether the change is possible at all; without a connection assume that it is."""
+        """Ask the API server whether the change is possible. Without a connection, assume that it is."""
         manager = self._manager(request.urn, request.old_outputs)
         try:
             error = resources.dry_run(self._cluster.client(), request.inputs, manager, force=True)
@@ -171,7 +171,7 @@ class KubernetesProvider(Provider):
             return
 
     def _gone_with_its_cluster(self) -> bool:
-        """Whether the cluster does not answer, and the settings say that its objects are gone then."""
+        """Return whether the cluster does not answer, and the settings say that its objects are gone then."""
         return self._cluster.settings.delete_unreachable and not self._cluster.answers()
 
     def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
@@ -195,7 +195,7 @@ class KubernetesProvider(Provider):
 
 
 def _check_token(token: str, api_version: str, kind: str, inputs: Props) -> list[Failure]:
-    """Properties that the official SDK does not have; kinds of other API groups are custom resources."""
+    """Refuse properties that the official SDK lacks. Kinds of other API groups are custom resources."""
     if objects.is_patch(token) and not (inputs.get("metadata") or {}).get("name"):
         return [Failure("metadata.name", f"{token}: metadata.name is missing; it must name what is patched")]
     try:
@@ -217,7 +217,7 @@ def _compared(inputs: Props) -> Props:
 
 
 def _same_place(old: Props, new: Props) -> bool:
-    """True when old and new object would have the same name: then the old one must go first."""
+    """Return whether old and new object have the same name. Then the old one must be deleted first."""
     if objects.flag(new, objects.AUTONAMED):
         return False
     here, there = old.get("metadata") or {}, new.get("metadata") or {}

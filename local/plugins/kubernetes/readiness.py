@@ -1,4 +1,4 @@
-"""When an object counts as ready, kind by kind, as pulumi-kubernetes waits for it.
+"""The readiness of an object by kind, as pulumi-kubernetes waits for it.
 
 https://www.pulumi.com/registry/packages/kubernetes/how-to-guides/managing-resources-with-server-side-apply/ and the
 "waits until its status is ready" notes in the official SDK's docstrings.
@@ -18,7 +18,7 @@ Manifest = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Readiness:
-    """`ready`, or what is waited for. `failed`: waiting longer is in vain."""
+    """`ready`, or the reason for the wait. With `failed`, the object can't become ready."""
 
     ready: bool
     text: str = ""
@@ -30,7 +30,7 @@ _POD = ("v1", "Pod")
 
 
 def judge(client: Client, live: Manifest) -> Readiness:
-    """Look at one object and, where its kind needs it, at its Pods."""
+    """Return the readiness of an object, from it and, if its kind needs it, from its Pods."""
     wanted = annotation(live, WAIT_FOR)
     if wanted:
         return _condition_asked(live, wanted)
@@ -39,7 +39,10 @@ def judge(client: Client, live: Manifest) -> Readiness:
 
 
 def pod_problems(pods: list[Any]) -> list[str]:
-    """Why Pods do not run, one line each: the scheduler's message, or a container's waiting or termination reason."""
+    """Return why Pods do not run, one line each.
+
+    A line is the scheduler's message, or a container's waiting or termination reason.
+    """
     lines = []
     for pod in pods:
         name = pod["metadata"]["name"]
@@ -152,7 +155,7 @@ def _pod(client: Client, live: Manifest) -> Readiness:
 
 
 def _warning(client: Client, live: Manifest) -> list[str]:
-    """The newest Warning about a Pod that has a machine: a volume that can't be mounted is told by Events alone."""
+    """Return the newest Warning about a scheduled Pod. Only Events report a volume that can't be mounted."""
     metadata = live["metadata"]
     if not (live.get("spec") or {}).get("nodeName"):
         return []
@@ -168,7 +171,10 @@ def _warning(client: Client, live: Manifest) -> list[str]:
 
 
 def _service(client: Client, live: Manifest) -> Readiness:
-    """A Service with a selector waits for a ready Pod: on loopback the API server admits no endpoints to look at."""
+    """Return the readiness of a Service. One with a selector needs a ready Pod.
+
+    Pods replace endpoints here: the API server accepts no endpoints on loopback.
+    """
     spec = live.get("spec") or {}
     headless = spec.get("clusterIP") == "None"
     selector = spec.get("selector") or {}
@@ -185,7 +191,7 @@ def _service(client: Client, live: Manifest) -> Readiness:
 
 
 def _claim(client: Client, live: Manifest) -> Readiness:
-    """A claim whose class binds at the first use is not waited for."""
+    """Return the readiness of a claim. One whose class binds at the first use counts as ready."""
     phase = (live.get("status") or {}).get("phase")
     if phase == "Bound":
         return READY
@@ -215,7 +221,7 @@ def _definition(_client: Client, live: Manifest) -> Readiness:
 
 
 def _condition_asked(live: Manifest, wanted: str) -> Readiness:
-    """The annotation `pulumi.com/waitFor: condition=<type>[=<status>]`, compared without regard to case."""
+    """Evaluate the annotation `pulumi.com/waitFor: condition=<type>[=<status>]`, ignoring case."""
     key, _, rest = wanted.partition("=")
     name, _, value = rest.partition("=")
     if key != "condition" or not name:

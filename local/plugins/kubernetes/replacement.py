@@ -1,7 +1,7 @@
-"""Which changes of an object need a new one. Pure.
+"""The changes of an object that need a replacement. Pure.
 
-The table (`force_new`) holds what the official plugin replaces without asking; for everything else the API server is
-asked by a dry run, and a refusal that calls a field immutable means the same here, where the official plugin fails.
+The table (`force_new`) has the properties for which the official plugin replaces without a request. For all others, a
+dry run asks the API server. A refusal that calls a field immutable means a replacement here; the official plugin fails.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ _IMMUTABLE = re.compile(
 
 
 def patterns(api_version: str, kind: str) -> tuple[str, ...]:
-    """The table's property paths of a kind of object: `spec.template`, with `[*]` for any position in a list."""
+    """Return the table's property paths for a kind of object: `spec.template`, with `[*]` for any list position."""
     return (*ALWAYS, *TABLE.get((api_version, kind), ()))
 
 
 def known_replacements(
     inputs: Mapping[str, Any], changed: Iterable[str], mutable_kinds: frozenset[str] = frozenset()
 ) -> list[str]:
-    """The changed property paths that the table replaces. `mutable_kinds`: ConfigMap and Secret where allowed."""
+    """Return the changed property paths that the table replaces.
+
+    `mutable_kinds` has ConfigMap and Secret if the settings make them mutable.
+    """
     kind = str(inputs.get("kind"))
     found = patterns(str(inputs.get("apiVersion")), kind)
     if kind in mutable_kinds:
@@ -36,7 +39,7 @@ def known_replacements(
 
 
 def refused_replacements(error: ApiError, changed: Iterable[str]) -> list[str] | None:
-    """The changed paths that the API server calls immutable; None when it refuses for another reason."""
+    """Return the changed paths that the API server calls immutable; None for a refusal for another reason."""
     if error.code != 422 or not _IMMUTABLE.search(str(error)):
         return None
     fields = [re.sub(r"\[[^\]]*\]", "", field) for field in error.fields()]

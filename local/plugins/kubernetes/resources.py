@@ -1,4 +1,4 @@
-"""Create, read, update and delete one object of the Kubernetes API, with the waits."""
+"""Create, read, update and delete one object of the Kubernetes API, and wait for the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLL_FIRST, _POLL_LAST = 0.3, 2.0
 
 @dataclass(frozen=True)
 class Call:
-    """What one operation needs beside the object: where to report, when to give up."""
+    """The context of an operation: progress messages and the deadline."""
 
     urn: str
     manager: str
@@ -34,7 +34,7 @@ class Call:
 
 
 def timeout_of(inputs: Props, asked: float | None) -> float:
-    """Seconds to wait: the resource option, else the annotation, else the default."""
+    """Return the seconds to wait: the resource option, else the annotation, else the default."""
     if asked:
         return asked
     text = objects.annotation(inputs, objects.TIMEOUT_SECONDS)
@@ -55,13 +55,13 @@ def create(client: Client, inputs: Props, call: Call) -> tuple[str, Props]:
 
 
 def update(client: Client, inputs: Props, call: Call) -> Props:
-    """Apply the new inputs; fields that are no longer set are removed, because the field manager is the same."""
+    """Apply the new inputs. Fields that are no longer set are removed, because the field manager is the same."""
     kind = client.kind(inputs["apiVersion"], inputs["kind"], _PATIENCE)
     return _apply_and_wait(client, kind, inputs, call)[1]
 
 
 def read(client: Client, resource_id: str, inputs: Props, manager: str) -> ReadResult | None:
-    """The live object, and the inputs that describe it. An object that is being deleted is still there."""
+    """Return the live object, and the inputs that describe it. An object under deletion still exists."""
     kind = client.kind(inputs["apiVersion"], inputs["kind"])
     namespace, name = objects.split_id(resource_id)
     if kind.namespaced and namespace is None:
@@ -82,7 +82,7 @@ def read(client: Client, resource_id: str, inputs: Props, manager: str) -> ReadR
 
 
 def delete(client: Client, resource_id: str, state: Props, call: Call) -> None:
-    """Delete an object and wait until it, with everything it owns, is gone."""
+    """Delete an object and wait until it and all objects that it owns are gone."""
     kind = client.kind(state["apiVersion"], state["kind"])
     namespace, name = objects.split_id(resource_id)
     propagation = (objects.annotation(state, objects.DELETION_PROPAGATION) or "foreground").capitalize()
@@ -106,7 +106,7 @@ def delete(client: Client, resource_id: str, state: Props, call: Call) -> None:
 
 
 def give_up(client: Client, resource_id: str, state: Props, call: Call) -> None:
-    """Own no field of an object any more: what was set for it alone is unset. The object stays."""
+    """Release all fields of an object. Values that only this manager set are removed. The object stays."""
     kind = client.kind(state["apiVersion"], state["kind"])
     namespace, name = objects.split_id(resource_id)
     if client.get(kind, namespace, name) is None:
@@ -117,7 +117,7 @@ def give_up(client: Client, resource_id: str, state: Props, call: Call) -> None:
 
 
 def dry_run(client: Client, inputs: Props, manager: str, *, force: bool) -> ApiError | None:
-    """What the API server would say to an update, or None where it has nothing against it."""
+    """Return the API server's error for an update, or None if it accepts the update."""
     kind = client.kind(inputs["apiVersion"], inputs["kind"])
     try:
         client.apply(kind, objects.manifest(inputs), manager, force=force, dry_run=True)
@@ -127,7 +127,7 @@ def dry_run(client: Client, inputs: Props, manager: str, *, force: bool) -> ApiE
 
 
 def _make_way(client: Client, kind: Kind, inputs: Props, call: Call) -> None:
-    """Refuse an object that exists already; one that is being deleted (a replaced one) is waited for."""
+    """Refuse an object that already exists. Wait for one that is under deletion (a replaced one)."""
     metadata = inputs["metadata"]
     namespace, name = metadata.get("namespace"), metadata["name"]
     place = objects.object_id(namespace, name)
@@ -175,7 +175,7 @@ def _apply_and_wait(client: Client, kind: Kind, inputs: Props, call: Call) -> tu
 
 
 def _apply(client: Client, kind: Kind, inputs: Props, manager: str, *, force: bool) -> Props:
-    """Server-side apply; a namespace that was created a moment ago may need another moment."""
+    """Apply the object server-side. A new namespace may need another moment."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -212,7 +212,7 @@ def _wait(look: Callable[[], readiness.Readiness], timeout: float, call: Call) -
 
 
 def _namespace_content(live: Props) -> str:
-    """What holds up a namespace, in the words of its conditions."""
+    """Return what delays the deletion of a namespace, from its conditions."""
     if live.get("kind") != "Namespace":
         return ""
     waiting = ("NamespaceContentRemaining", "NamespaceFinalizersRemaining")

@@ -1,4 +1,4 @@
-"""The provider's settings, and which of them this plugin refuses."""
+"""The provider's settings, and those that this plugin refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HELM_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What the provider resource says. `kubeconfig`: content or path; None means the environment's."""
+    """The settings of the provider resource. `kubeconfig`: content or path; None means the environment's."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -37,7 +37,11 @@ class Settings:
 
     @classmethod
     def parse(cls, inputs: Props) -> Settings:
-        """Read the settings; the SDK sends whatever is no text as JSON. Raises ProviderError naming what is refused."""
+        """Read the settings. The SDK sends all values except texts as JSON.
+
+        Raises:
+            ProviderError: A setting is refused. The message names it.
+        """
         refused = [name for name in _REFUSED if decode_json(inputs.get(name))]
         if decode_json(inputs.get("enableServerSideApply")) is False:
             refused.append("enableServerSideApply: false")
