@@ -143,8 +143,7 @@ class Home:
         """Create the directories that every process expects.
 
         Directories with keys, tokens, Secrets and program output are readable by their owner only. The root is not,
-        because
-        it may be a directory that others use too.
+        because it may be a directory that others use too.
 
         Raises:
             OSError: The disk is full, or the directory has other files (see `claim`).

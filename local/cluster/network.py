@@ -35,8 +35,7 @@ class Claim:
     """A cluster number, reserved against other local clouds in this network namespace until `close`.
 
     It binds an abstract unix socket with a name from the number. The kernel keeps such names per network namespace,
-    like
-    the reserved addresses, and frees them with the process.
+    like the reserved addresses, and frees them with the process.
     """
 
     def __init__(self, number: ClusterNumber, holder: socket.socket) -> None:

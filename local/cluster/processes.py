@@ -103,9 +103,7 @@ class Processes:
             return [(m.command, m.process.pid if m.process else None) for m in self._managed.values()]
 
     def _spawn(self, managed: _Managed) -> None:
-        """Start the child. The caller holds the lock, so that the reaper can't see the child before it is
-        registered.
-        """
+        """Start the child. The caller holds the lock: the reaper must not see a child that is not registered."""
         command = managed.command
         with command.log.open("ab") as log:
             managed.process = subprocess.Popen(

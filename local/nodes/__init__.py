@@ -1,1 +1,1 @@
-"""The machines of the local cloud: a stand-in for every EC2 instance's kubelet, container runtime and kube-proxy."""
+"""The nodes of the local cloud: they stand for the kubelet, container runtime and kube-proxy of each instance."""

@@ -28,7 +28,7 @@ from local.tools import ToolError
 
 
 async def serve(settings: Settings) -> None:
-    """Run everything until a signal to end."""
+    """Run everything until SIGTERM or SIGINT."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -49,7 +49,7 @@ async def serve(settings: Settings) -> None:
             pods=Informer(api, "/api/v1/pods", pod_seen, "spec.nodeName!="),
             services=Informer(api, "/api/v1/services", pods.service_changed),
             config_maps=Informer(api, "/api/v1/configmaps", pods.data_changed),
-            # Helm keeps its releases in Secrets: large, and of no pod's concern.
+            # Helm stores its releases in Secrets, which are large and which no pod uses.
             secrets=Informer(api, "/api/v1/secrets", pods.data_changed, "type!=helm.sh/release.v1"),
             addresses=Addresses(settings.pod_network),
             tasks=tasks,
@@ -93,7 +93,7 @@ async def serve(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Read the arguments and run."""
+    """Parse the arguments, run, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m local.nodes", description=__doc__)
     parser.add_argument("--cluster", required=True, help="name of the cluster")
     parser.add_argument("--home", type=Path, default=None, help="state directory of the local cloud")

@@ -1,4 +1,4 @@
-"""The Kubernetes client (trainyard/k8s) for the event loop: requests and watches run in threads."""
+"""The Kubernetes client (trainyard/k8s) for the event loop: `Api` and `Informer` work in threads."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ Object = dict[str, Any]
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-# One attempt, because all callers try again themselves: with what is right by then.
+# One attempt, because all callers retry themselves, with current data.
 RETRY = RetryPolicy(timeout=0.0)
-# Beside the watches, and within the connections that `Client` keeps.
+# In addition to the watches, and within the number of connections that `Client` keeps.
 REQUESTS_AT_ONCE = 8
 
-# What a request may raise while the API server is away or restarting, and what file systems raise meanwhile.
+# Errors while the API server is down or restarting, and those of file systems.
 UNREACHABLE = (ApiUnavailable, OSError)
 
 
 class Api:
-    """Requests to one API server. Use as an async context manager.
+    """Requests to one API server. Use it as an async context manager.
 
-    Every request may raise ApiError for a refusal and ApiUnavailable for no answer.
+    Each request may raise ApiError if the server refuses it, and ApiUnavailable if there is no answer.
     """
 
     def __init__(self, file: Path) -> None:
-        """`file` is a kubeconfig. Raises ApiUnavailable for one that is not usable."""
+        """Connect with the kubeconfig `file`.
+
+        Raises:
+            ApiUnavailable: The kubeconfig is not usable.
+        """
         self.client, _ = kubeconfig.connect(str(file), None, RETRY)
         self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="request")
 
@@ -58,7 +62,7 @@ class Api:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             await asyncio.wait([running])
-            running.exception()  # nobody else asks for it
+            running.exception()  # nothing else retrieves it
             raise
 
     async def get(self, path: str) -> Object:
@@ -74,19 +78,20 @@ class Api:
         return await self.request("PATCH", path, body, content)
 
     async def delete(self, path: str, body: Object | None = None) -> Object:
-        """DELETE one object; options go in the body (query parameters are ignored once there is a body)."""
+        """DELETE one object. Options are in the body: with a body, the API server ignores query parameters."""
         return await self.request("DELETE", path, body)
 
 
 def key_of(item: Object) -> Key:
-    """Namespace (empty for cluster-scoped objects) and name."""
+    """Return the namespace (empty for cluster-scoped objects) and the name."""
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
 class Informer:
-    """A local copy of the objects at one path, and a callback for every change. It belongs to the event loop's thread.
+    """A local copy of the objects at one path, with a callback for each change.
 
-    The callback gets "set" or "gone" and the object. `synced` is set after the first list.
+    Use it only in the event loop's thread. The callback gets "set" or "gone" and the object. `synced` is set after the
+    first list.
     """
 
     def __init__(
@@ -124,7 +129,7 @@ class Informer:
         """Apply a change: from `before` to `after`, None for an object that does not exist."""
         if before is not None and (
             after is None or after["metadata"]["uid"] != before["metadata"]["uid"]
-        ):  # replaced while nobody watched: what is there of the old object has to end
+        ):  # replaced between two watches: the old object must end
             self.objects.pop(key_of(before), None)
             self.changed("gone", before)
         if after is not None:

@@ -1,4 +1,4 @@
-"""One container of a pod: started, watched, restarted with back-off, stopped."""
+"""Start, probe, restart and stop one container of a pod. `Container.run` is the entry point."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_end(file: Path, size: int) -> str:
 
 
 class Container:
-    """Runs one container of a pod to its end. `once` marks an init container that has to succeed."""
+    """Runs one container of a pod to its end. `once` is true for an init container that must succeed."""
 
     def __init__(
         self, pod: PodSite, volumes: PodVolumes, spec: Object, state: ContainerState, *, once: bool
@@ -53,29 +53,32 @@ class Container:
         self.once = once
         self.name: str = spec["name"]
         self.simulated = images.simulated(spec, pod.context.images)
-        self.running = asyncio.Event()  # set while there is a process: `kubectl logs -f` follows that long
-        self.begun = asyncio.Event()  # set once it has started for the first time, or never will
+        self.running = asyncio.Event()  # set while there is a process; `kubectl logs -f` ends with it
+        self.begun = asyncio.Event()  # set after its first start, or if it never starts
         self.clock = logs.Clock(self.log_path(state.restarts))
         self.process: Process | None = None
         self._failures = 0
 
     @property
     def directory(self) -> Path:
-        """Where its plan and its process record are."""
+        """The directory of its plan and its process record."""
         return self.pod.directory / "containers" / self.name
 
     def log_path(self, run: int) -> Path:
-        """The output of its n-th run."""
+        """Return the log file of its n-th run."""
         return self.pod.log_directory / self.name / f"{run}.log"
 
     @property
     def policy(self) -> str:
-        """Its restart policy: its own (sidecars), else the pod's; an init container never repeats a success."""
+        """The restart policy: the container's own (sidecars), otherwise the pod's.
+
+        An init container does not restart after success.
+        """
         policy = self.spec.get("restartPolicy") or self.pod.item["spec"].get("restartPolicy", "Always")
         return "OnFailure" if self.once and policy == "Always" else str(policy)
 
     async def run(self) -> None:
-        """Run until it has ended for good, or until the pod stops and its process with it."""
+        """Run until the container has ended and will not restart, or until the pod and its process stop."""
         try:
             await self.pod.persist(self._live, f"container {self.name}")
         finally:
@@ -93,10 +96,10 @@ class Container:
                 await self._follow()
 
     async def _take_over(self) -> None:
-        """Go on with a process that was started before this stand-in was."""
+        """Continue with a process that an earlier local/nodes process started."""
         found = None if self.simulated else self.process or Process.found(self.directory)
         if self.state.stage != "running" and found is not None and found.alive:
-            # It was started, but the API server was not told any more.
+            # It was started, but its status did not reach the API server.
             self.state.restarts += self.state.stage == "terminated"
             self.state.run(time.time())
         if self.state.stage != "running":
@@ -112,7 +115,7 @@ class Container:
         await self._follow()
 
     async def _back_off(self) -> bool:
-        """Wait before a restart. False if the pod stops meanwhile."""
+        """Wait before a restart. Return false if the pod stops meanwhile."""
         if self.state.finished_at - self.state.started_at >= STEADY_SECONDS:
             self._failures = 0
         delay = status.back_off(self._failures, self.pod.context.settings.backoff_seconds)
@@ -130,7 +133,7 @@ class Container:
         return not stopped
 
     async def _start(self) -> bool:
-        """Start its process. False, after a pause, where something that it needs is missing."""
+        """Start the process. If something it needs is missing, return false after a delay."""
         try:
             if not self.simulated:
                 self.process = await self._launch()
@@ -154,7 +157,7 @@ class Container:
         return False
 
     async def _launch(self) -> Process:
-        """Work out command, environment and mounts, and start the process."""
+        """Determine the command, environment and mounts, and start the process."""
         facts, context = self.pod.facts(), self.pod.context
         declared = environment.declared(facts, self.spec)
         program = context.images.find(self.spec, self.pod.ip, declared, self.pod.port_for)
@@ -186,7 +189,7 @@ class Container:
         return Process.start(self.directory, plan, self.clock.path)
 
     async def _follow(self) -> None:
-        """Wait for the end of the present run, probing it."""
+        """Wait for the end of the current run, and probe it meanwhile."""
         self.running.set()
         self.begun.set()
         probing = asyncio.create_task(self._probe())
@@ -237,16 +240,16 @@ class Container:
             return ""
 
     def _last_output(self) -> str:
-        """The end of its output, as the termination message."""
+        """Return the end of the log as the termination message."""
         try:
             return read_end(self.clock.path, LOGGED_MESSAGE_BYTES)
         except FileNotFoundError:
             return ""
 
     async def stop(self, grace: float) -> None:
-        """SIGTERM, and SIGKILL to all that is left after `grace` seconds; returns once it is gone.
+        """Send SIGTERM, and SIGKILL after `grace` seconds. Return when the process is gone.
 
-        A process that an earlier stand-in started and that was not taken over yet is ended too.
+        This includes a process of an earlier local/nodes process that was not taken over yet.
         """
         process = self.process or (None if self.simulated else Process.found(self.directory))
         if process is None or not process.alive:
@@ -259,14 +262,18 @@ class Container:
                 process.signal(signal.SIGKILL)
 
     async def finish(self, grace: float) -> None:
-        """End a sidecar once the others have ended; its task must not run any more."""
+        """Stop a sidecar after the other containers have ended. Its task must not be running."""
         process = self.process
         await self.stop(grace)
         if self.state.stage == "running":
             self._ended(process.ended() if process else Ended(0, time.time()), "")
 
     async def entry(self) -> Entry:
-        """How to run a command inside of it. Raises NotRunningError that says why none can."""
+        """Return how to run a command in the container.
+
+        Raises:
+            NotRunningError: No command can run; the message has the reason.
+        """
         if self.simulated:
             raise NotRunningError("its image has no program on the local machines")
         if self.process is None:
@@ -274,14 +281,14 @@ class Container:
         return await self.process.entry()
 
     async def execute(self, argv: list[str], timeout: float) -> int:
-        """Run a command inside the container; its exit code, 124 if it takes longer than `timeout` seconds."""
+        """Run a command in the container. Return its exit code, 124 if it takes longer than `timeout` seconds."""
         null = asyncio.subprocess.DEVNULL
         try:
             entry = await self.entry()
             child = await asyncio.create_subprocess_exec(
                 *entry.command(argv), env=entry.variables, stdin=null, stdout=null, stderr=null
             )
-        except (NotRunningError, OSError):  # a machine without memory for it: the next probe may succeed
+        except (NotRunningError, OSError):  # not enough memory, for instance; the next probe may succeed
             return 1
         try:
             async with asyncio.timeout(timeout):
@@ -292,7 +299,10 @@ class Container:
             return 124
 
     async def _probe(self) -> None:
-        """Startup probe, then readiness and liveness side by side; without a probe it is ready at once."""
+        """Run the startup probe, then the readiness and liveness probes concurrently.
+
+        Without a probe the container is ready at once.
+        """
         if self.spec.get("startupProbe") and not self.simulated and not self.state.started:
             await self._repeat("startupProbe", self._startup)
         self.state.started = True
@@ -343,5 +353,5 @@ class Container:
             "Normal", "Killing", f"Container {self.name} failed {kind.lower()} probe, will be restarted"
         )
         grace = float(self.pod.item["spec"].get("terminationGracePeriodSeconds", 30))
-        # In a task of its own: ending the process cancels the probes, this one among them.
+        # In its own task, because the end of the process cancels all probes, including this one.
         self.pod.context.tasks.start(self.stop(grace), f"stop {self.name}")

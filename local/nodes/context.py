@@ -1,4 +1,4 @@
-"""What all pods of a cluster share: the API, copies of its objects, addresses, ports, events."""
+"""State that all pods of a cluster share: the API client, informers, addresses, ports and events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOST_IP = "127.0.0.1"
 
 
 class Addresses:
-    """Hands out the pod addresses of one network, each to one pod at a time."""
+    """Assigns the pod addresses of one network, each to one pod at a time."""
 
     def __init__(self, network: IPv4Network) -> None:
         self.network = network
@@ -32,7 +32,7 @@ class Addresses:
         self._next = 2
 
     def take(self, wanted: str = "") -> str:
-        """A free address, or the wanted one: a pod keeps the address it has."""
+        """Return a free address, or reserve the `wanted` one for a pod that already has it."""
         if wanted:
             self.taken.add(wanted)
             return wanted
@@ -45,18 +45,18 @@ class Addresses:
         raise RuntimeError(f"no free pod address in {self.network}: {len(self.taken)} are taken")
 
     def give_back(self, address: str) -> None:
-        """The pod is gone."""
+        """Release the address of a removed pod."""
         self.taken.discard(address)
 
 
 class Tasks:
-    """Background tasks that are kept from being collected and whose failures are logged."""
+    """Background tasks. It keeps references to them, and logs their failures."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a coroutine beside the others."""
+        """Start a coroutine as a task."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -71,9 +71,10 @@ class Tasks:
 
 @dataclass
 class Context:
-    """One cluster's shared state.
+    """The shared state of one cluster.
 
-    `moved_ports` maps pod uid -> declared port -> port in use instead, `instances` a Node's name to its EC2 instance.
+    `moved_ports` maps pod uid -> declared port -> port in use instead. `instances` maps a Node's name to its EC2
+    instance.
     """
 
     settings: Settings
@@ -92,7 +93,7 @@ class Context:
     instances: dict[str, Object] = field(default_factory=dict)
 
     def port_for(self, uid: str, wanted: int) -> int:
-        """The port that a pod's program uses in place of `wanted`; the same one each time it is asked."""
+        """Return the port that a pod's program uses instead of `wanted`. Later calls return the same port."""
         ports = self.moved_ports.setdefault(uid, {})
         if wanted not in ports:
             taken = {port for each in self.moved_ports.values() for port in each.values()}
@@ -100,12 +101,12 @@ class Context:
         return ports[wanted]
 
     def hosts_text(self, namespace: str, itself: str, ip: str) -> str:
-        """The hosts file of a pod as of now."""
+        """Return the current hosts file of a pod."""
         answers = names.records(self.services.objects.values(), self.pods.objects.values())
         return names.hosts_file(answers, namespace, itself, ip)
 
     def event(self, pod: Object, kind: str, reason: str, message: str) -> None:
-        """Post an Event about a pod (kind Normal or Warning), without waiting for it."""
+        """Post an Event about a pod in the background. `kind` is Normal or Warning."""
         self.tasks.start(self._post_event(pod, kind, reason, message), f"event {reason}")
 
     async def _post_event(self, pod: Object, kind: str, reason: str, message: str) -> None:

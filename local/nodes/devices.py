@@ -1,7 +1,7 @@
-"""Which devices a Node shows: those whose plugin runs on it, as with a real kubelet. Pure.
+"""Compute the devices in a Node's status from the device plugins that run on the node. Pure.
 
-A plugin registers at the kubelet's socket, which it reaches through a directory of the machine; from then on the Node
-has its resource. When the plugin is gone, the devices stay in the Node's capacity, and none of them can be had
+As with a real kubelet, a plugin registers at the kubelet's socket, through a hostPath volume. Then the Node has its
+resource. When the plugin is gone, the devices stay in the Node's capacity, and none is allocatable
 (https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/).
 """
 
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 NEURON = "aws.amazon.com/neuron"
-# Resource -> what a machine has of it, in the listing of instances.
+# Extended resource -> key of its number in the emulator's list of instances.
 HARDWARE = {GPU: "gpus", EFA: "efaInterfaces", NEURON: "neuronDevices"}
 PLUGINS = {
     re.compile(r"(^|/)k8s-device-plugin(:|@|$)"): GPU,
@@ -30,17 +30,17 @@ SOCKETS = "/var/lib/kubelet/device-plugins"
 
 @dataclass(frozen=True)
 class Devices:
-    """Resources that a Node knows of, and those of them that can be had now."""
+    """The extended resources of a Node, and which of them are allocatable."""
 
     known: frozenset[str] = frozenset()
     usable: frozenset[str] = frozenset()
 
     def lose(self, running: frozenset[str]) -> Devices:
-        """Once only the plugins for `running` run."""
+        """Return the devices when only the plugins for `running` run."""
         return replace(self, usable=self.usable & running)
 
     def gain(self, running: frozenset[str]) -> Devices:
-        """Once the plugins for `running` have registered."""
+        """Return the devices after the plugins for `running` have registered."""
         return Devices(self.known | running, running)
 
 
@@ -49,7 +49,7 @@ NONE = Devices()
 
 
 def shown(node: Object) -> Devices:
-    """What a Node that was registered before shows."""
+    """Return the devices of a Node that was registered before."""
     status = node.get("status") or {}
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     known = frozenset(name for name in HARDWARE if name in capacity)
@@ -57,7 +57,7 @@ def shown(node: Object) -> Devices:
 
 
 def amounts(instance: Object, devices: Devices) -> tuple[Object, Object]:
-    """Capacity and allocatable of the devices; what the machine lacks is in neither."""
+    """Return capacity and allocatable of the devices. Devices that the instance does not have are in neither."""
     capacity = {
         name: str(instance[key])
         for name, key in HARDWARE.items()
@@ -67,7 +67,7 @@ def amounts(instance: Object, devices: Devices) -> tuple[Object, Object]:
 
 
 def offered(pod: Object) -> frozenset[str]:
-    """The resources whose plugins this pod is, whether it runs or not."""
+    """Return the resources for which this pod is the device plugin, whether it runs or not."""
     reachable = {
         volume["name"]
         for volume in pod["spec"].get("volumes") or []
@@ -83,7 +83,7 @@ def offered(pod: Object) -> frozenset[str]:
 
 
 def running(pods: Iterable[Object], node: str) -> frozenset[str]:
-    """The resources whose plugins run on a node."""
+    """Return the resources whose device plugins run on a node."""
     found: frozenset[str] = frozenset()
     for pod in pods:
         if pod["spec"].get("nodeName") == node and _ready(pod):

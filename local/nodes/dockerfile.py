@@ -1,6 +1,7 @@
-"""Read how a Dockerfile's image runs: USER, WORKDIR, ENV, ENTRYPOINT, CMD and users of one stage. Pure.
+"""Parse how the image of a Dockerfile runs. `parse` is the entry point. Pure.
 
-Reference: docs.docker.com/reference/dockerfile. Of RUN, only `useradd --uid` is read. Nothing is built.
+It reads USER, WORKDIR, ENV, ENTRYPOINT, CMD and users of one stage. Of RUN, it reads only `useradd --uid`. It builds
+nothing. Reference: docs.docker.com/reference/dockerfile.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Image:
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """(INSTRUCTION, rest) pairs; comments dropped, continued lines joined."""
+    """Return (INSTRUCTION, rest) pairs, without comments, and with continued lines joined."""
     found = []
     pending = ""
     for line in text.splitlines():
@@ -48,7 +49,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def words(rest: str) -> tuple[str, ...]:
-    """A command in its JSON form, or in its shell form as `/bin/sh -c`."""
+    """Return a command: its JSON form, or `/bin/sh -c` with its shell form."""
     if rest.startswith("["):
         try:
             return tuple(str(word) for word in json.loads(rest))
@@ -74,11 +75,11 @@ def substituted(text: str, variables: dict[str, str]) -> str:
 
 
 def assignments(rest: str, variables: dict[str, str]) -> dict[str, str]:
-    """The pairs of ENV, in its `NAME=value ...` and its old `NAME value` form."""
+    """Return the pairs of ENV, in the form `NAME=value ...` or the old form `NAME value`."""
     first, _, remainder = rest.partition(" ")
     if "=" not in first:
         return {first: substituted(remainder.strip(), variables)}
-    # shlex takes the backslash off an escaped dollar sign, which is then a plain one: a mark keeps them apart.
+    # shlex removes the backslash of an escaped dollar sign, so a marker distinguishes it from a plain one.
     pairs = (word.partition("=") for word in shlex.split(rest.replace("\\$", ESCAPED)))
     return {name: substituted(value, variables).replace(ESCAPED, "$") for name, _, value in pairs}
 
@@ -92,9 +93,10 @@ def parse_users(command: str) -> dict[str, int]:
 
 
 def parse(text: str, target: str | None = None) -> Image:
-    """The image of the stage `target` (by name or number), else of the last one.
+    """Return the image of the stage `target` (name or number), by default of the last stage.
 
-    Raises ValueError for a stage that is not there and for a malformed command.
+    Raises:
+        ValueError: The stage does not exist, or a command is malformed.
     """
     stages: dict[str, Image] = {}
     current = Image()

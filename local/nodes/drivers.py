@@ -1,8 +1,8 @@
-"""The CSI drivers that a cluster has as EKS add-ons, as far as other objects show of them.
+"""Keep the API objects of the CSI drivers that a cluster has as EKS add-ons. `Drivers.keep` is the entry point.
 
-On EKS a driver's pod registers with the kubelet, which writes the node's CSINode, and then takes its startup taint off
-the node (kubernetes-sigs/aws-ebs-csi-driver and aws-fsx-csi-driver, pkg/driver/node.go). Its pods themselves are not
-here: `pod_volumes` mounts, `provisioner` makes volumes.
+On EKS a driver's pod registers with the kubelet, which writes the node's CSINode. Then it removes its startup taint
+(kubernetes-sigs/aws-ebs-csi-driver and aws-fsx-csi-driver, pkg/driver/node.go). The drivers' pods do not exist here:
+`pod_volumes` mounts volumes, and `provisioner` creates them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ LOOK_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """A driver: its name, its controller's service account, whether volumes are attached, and how many a node takes."""
+    """A CSI driver.
+
+    `account` is its controller's service account, `attach` says whether volumes are attached, and `limit` is the maximum
+    number of volumes per node.
+    """
 
     name: str
     account: str
@@ -41,7 +45,7 @@ class Driver:
         return f"{self.name}/agent-not-ready"
 
 
-# A Nitro machine takes 28 devices, one of them its network interface and one its root disk
+# A Nitro instance has at most 28 attachments, including its network interface and its root volume
 # (https://docs.aws.amazon.com/ebs/latest/userguide/volume_limits.html).
 DRIVERS: Final = {
     "aws-ebs-csi-driver": Driver(
@@ -56,13 +60,13 @@ DRIVERS: Final = {
 
 
 def of(instance: Object | None) -> dict[str, Driver]:
-    """The drivers of the cluster that an instance belongs to, by name."""
+    """Return the drivers of the cluster that an instance belongs to, by name."""
     addons = (instance or {}).get("addons") or {}
     return {driver.name: driver for addon, driver in DRIVERS.items() if addon in addons}
 
 
 class Drivers:
-    """Keeps CSINodes, CSIDrivers and service accounts as the add-ons are, and takes startup taints off."""
+    """Keeps CSINodes, CSIDrivers and service accounts in step with the add-ons, and removes startup taints."""
 
     def __init__(self, api: Api, instances: dict[str, Object]) -> None:
         self.api = api
@@ -72,7 +76,7 @@ class Drivers:
         self._installed: dict[str, str] | None = None
 
     async def keep(self) -> None:
-        """For ever."""
+        """Reconcile every LOOK_SECONDS until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -81,7 +85,7 @@ class Drivers:
                 log.info("CSI drivers not brought up to date: %s", error)
 
     async def settle(self) -> None:
-        """Once."""
+        """Reconcile once."""
         found = next((i.get("addons") or {} for i in self.instances.values()), None)
         if found is not None:
             await self._install({name: role for name, role in found.items() if name in DRIVERS})
@@ -95,7 +99,7 @@ class Drivers:
             del self._shown[name]
 
     async def _install(self, addons: dict[str, str]) -> None:
-        """The objects of the add-ons that pods and people refer to."""
+        """Create or delete the API objects of the add-ons."""
         if addons == self._installed:
             return
         for addon, driver in DRIVERS.items():
@@ -130,7 +134,7 @@ class Drivers:
                 raise
 
     async def _show(self, item: Object, instance: Object) -> None:
-        """The node's CSINode, which the scheduler asks how many volumes fit."""
+        """Write the node's CSINode, from which the scheduler reads how many volumes fit."""
         name, uid = item["metadata"]["name"], item["metadata"]["uid"]
         drivers = of(instance)
         wanted = (uid, tuple(sorted(drivers)))
@@ -151,13 +155,13 @@ class Drivers:
         self._shown[name] = wanted
 
     async def _let_in(self, item: Object, drivers: dict[str, Driver]) -> None:
-        """Take off the startup taints of the drivers that run."""
+        """Remove the startup taints of the drivers that run."""
         gone = {driver.taint for driver in drivers.values()}
         taints = item["spec"].get("taints") or []
         left = [taint for taint in taints if taint["key"] not in gone]
         if len(left) == len(taints):
             return
-        # With the version that was read: a taint that came meanwhile is not lost.
+        # With the resourceVersion that was read, so that a taint added meanwhile is not lost.
         version = {"resourceVersion": item["metadata"]["resourceVersion"]}
         path = f"{NODES}/{item['metadata']['name']}"
         try:

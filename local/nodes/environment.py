@@ -1,4 +1,4 @@
-"""A container's environment, command line and downward API values. Pure."""
+"""Compute a container's environment, command line and downward API values. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TOKEN_FILE = "/var/run/secrets/eks.amazonaws.com/serviceaccount/token"  # noqa: 
 
 
 class MissingReference(Exception):
-    """A ConfigMap, Secret or key that the container needs is not there (yet)."""
+    """A ConfigMap, Secret or key that the container needs does not exist (yet)."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a pod's environment may refer to. The look-ups find a ConfigMap or Secret of its namespace."""
+    """What a pod's environment may refer to. `config_map` and `secret` look up objects of its namespace."""
 
     pod: Object
     pod_ip: str
@@ -40,7 +40,7 @@ class Facts:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by its value; an unknown name stays as written, `$$` is a single dollar sign."""
+    """Replace `$(NAME)` by its value. An unknown name stays unchanged, and `$$` becomes a dollar sign."""
 
     def value(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else variables.get(match[1], match[0])
@@ -49,7 +49,11 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def field(facts: Facts, path: str) -> str:
-    """The value of a downward API field. Raises ValueError for a path that the API server does not know."""
+    """Return the value of a downward API field.
+
+    Raises:
+        ValueError: The API server has no such field path.
+    """
     metadata, spec = facts.pod["metadata"], facts.pod["spec"]
     subscript = SUBSCRIPT.fullmatch(path)
     if subscript:
@@ -74,7 +78,7 @@ def field(facts: Facts, path: str) -> str:
 
 
 def resource(facts: Facts, reference: Object, container: Object | None = None) -> str:
-    """The value of a resourceFieldRef; a limit that is not set is what the node can allocate."""
+    """Return the value of a resourceFieldRef. A limit that is not set is the node's allocatable amount."""
     name = reference.get("containerName")
     if name:
         every = facts.pod["spec"]["containers"] + facts.pod["spec"].get("initContainers", [])
@@ -88,7 +92,7 @@ def resource(facts: Facts, reference: Object, container: Object | None = None) -
 
 
 def keyed(kind: str, found: Object | None, reference: Object) -> str | None:
-    """One key of a ConfigMap or Secret as text, or None where an optional one is missing."""
+    """Return one key of a ConfigMap or Secret as text, or None if an optional one is missing."""
     if found is None or reference["key"] not in (found.get("data") or {}):
         if reference.get("optional"):
             return None
@@ -99,7 +103,7 @@ def keyed(kind: str, found: Object | None, reference: Object) -> str | None:
 
 
 def reference_value(facts: Facts, container: Object, source: Object) -> str | None:
-    """The value behind one `valueFrom`."""
+    """Return the value of one `valueFrom`."""
     if "fieldRef" in source:
         return field(facts, source["fieldRef"]["fieldPath"])
     if "resourceFieldRef" in source:
@@ -114,7 +118,7 @@ def reference_value(facts: Facts, container: Object, source: Object) -> str | No
 
 
 def from_sources(facts: Facts, sources: list[Object]) -> dict[str, str]:
-    """All entries of envFrom, in order."""
+    """Return all entries of envFrom, in order."""
     found: dict[str, str] = {}
     for source in sources:
         kind = "secret" if "secretRef" in source else "configmap"
@@ -131,7 +135,7 @@ def from_sources(facts: Facts, sources: list[Object]) -> dict[str, str]:
 
 
 def declared(facts: Facts, container: Object) -> dict[str, str]:
-    """envFrom and env as the container declares them, references resolved and `$(NAME)` expanded in order."""
+    """Return the container's envFrom and env, with references resolved and `$(NAME)` expanded in order."""
     found = from_sources(facts, container.get("envFrom") or [])
     for entry in container.get("env") or []:
         if "valueFrom" in entry:
@@ -144,9 +148,9 @@ def declared(facts: Facts, container: Object) -> dict[str, str]:
 
 
 def web_identity(role: str, region: str, endpoint: str) -> dict[str, str]:
-    """What the EKS pod identity webhook injects for a role, and the endpoints of the local cloud.
+    """Return the variables that the EKS pod identity webhook injects for a role, with the local endpoints.
 
-    The Go SDK resolves web identity credentials before it looks at AWS_ENDPOINT_URL, hence the one for STS.
+    The Go SDK resolves web identity credentials before it reads AWS_ENDPOINT_URL, so STS has its own variable.
     """
     return {
         "AWS_ROLE_ARN": role,
@@ -156,7 +160,7 @@ def web_identity(role: str, region: str, endpoint: str) -> dict[str, str]:
 
 
 def cloud(region: str, endpoint: str) -> dict[str, str]:
-    """Region and endpoints, so that a pod's AWS calls stay on this machine; no credentials in it."""
+    """Return region and endpoints, so that a pod's AWS calls stay on this machine. There are no credentials in it."""
     return {
         "AWS_REGION": region,
         "AWS_DEFAULT_REGION": region,
@@ -172,7 +176,10 @@ def user_and_group(
 ) -> tuple[int, int]:
     """Return user and group of a container: from its securityContext, then the pod's, then the image's USER.
 
-    As in a container runtime, an unlisted user ID has the group 0. `users` are those that the Dockerfile creates.
+    As in a container runtime, an unlisted user ID has the group 0.
+
+    Args:
+        users: The users that the Dockerfile creates.
     """
     security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     name, _, group = image.partition(":")
@@ -198,7 +205,7 @@ def complete(
     user: int = 0,
     users: Mapping[str, int] = NO_USERS,
 ) -> dict[str, str]:
-    """The whole environment: defaults, then the image's, then what is injected, then what the pod declares."""
+    """Return the whole environment. In order: defaults, image, injected variables, the pod's own variables."""
     defaults = {
         "HOME": home_directory(user, users),
         "HOSTNAME": name,
@@ -206,7 +213,7 @@ def complete(
         "KUBERNETES_SERVICE_PORT": "443",
         "KUBERNETES_SERVICE_PORT_HTTPS": "443",
         "LANG": "C.UTF-8",
-        # Several pods share few cores: one thread each unless the pod says otherwise.
+        # Many pods share few cores, so the default is one thread.
         "OMP_NUM_THREADS": "1",
     }
     return defaults | dict(image) | dict(injected) | dict(own)

@@ -1,4 +1,4 @@
-"""The directory of small programs that some images have and this machine may not (`local/nodes/programs`)."""
+"""Create a directory of small programs that images have and this machine may lack (`local/nodes/programs`)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 from local.nodes.images import SYSTEM_PATH
 
 SOURCES = Path(__file__).with_name("programs")
-# No other nslookup reads the hosts file of pods, which is DNS here. No other ping works without CAP_NET_RAW everywhere.
+# Here the hosts file of a pod replaces DNS, and no other nslookup reads it. Not every other ping works
+# without CAP_NET_RAW.
 ALWAYS = ("nslookup", "ping")
 IF_MISSING = ("nc", "wget")
 
 
 def wanted(path: str = SYSTEM_PATH) -> list[str]:
-    """The programs that pods get from us, as this machine has none on `path`."""
+    """Return the programs that pods get from this package, because `path` does not have them."""
     return [*ALWAYS, *(name for name in IF_MISSING if shutil.which(name, path=path) is None)]
 
 
 def make(directory: Path) -> Path:
-    """Write them there, each with a command that runs it; the directory.
+    """Write the programs into the directory, each with a command that runs it. Return the directory.
 
-    Copies, as a pod sees this directory and may not see the checkout.
+    They are copies, because a pod sees this directory but may not see the checkout.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name in wanted():

@@ -1,4 +1,4 @@
-"""Which program of this machine an image name stands for."""
+"""Map an image name to a program of this machine. `Images.find` is the entry point."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ Object = dict[str, Any]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KARPENTER = re.compile(r"(^|/)karpenter/controller(:|@|$)")
 OPERATOR = re.compile(r"(^|/)(kubeflow/)?(training-v1/)?training-operator(:|@|$)")
-# Network tools: what the image of the debug pod (components/debug_pod.py) has and this machine too, or we do.
+# The image of the debug pod (components/debug_pod.py). Its network tools come from this machine or from
+# `helpers`.
 NETWORK_TOOLS = re.compile(r"(^|/)agnhost(:|@|$)")
 LOOKUP_CONTAINER = "init-pytorch"
 
 
 class PullError(Exception):
-    """The image can't be had; the message says why, as a kubelet's ErrImagePull would."""
+    """The image is not available. The message has the reason, as in a kubelet's ErrImagePull."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """How a container runs here. `simulated` ones have no process.
+    """How a container runs here. A `simulated` one has no process.
 
-    `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead;
-    `user` is the image's USER, and `users` are those that it creates.
+    `forced` are variables that override the pod's own. `ports` maps a declared port to the port in use. `user` is the
+    image's USER, and `users` are the users that the image creates.
     """
 
     kind: Literal["process", "simulated"]
@@ -46,16 +47,19 @@ class Program:
 
 
 def image_environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """PATH with this project's interpreter first, then what the image sets.
+    """Return PATH with this project's interpreter first, and the image's other variables.
 
-    An image's own PATH is left out: its directories are not on this machine.
+    The image's own PATH is ignored, because its directories are not on this machine.
     """
     path = f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}"
     return {"PYTHONUNBUFFERED": "1"} | (extra or {}) | {"PATH": path}
 
 
 def command_line(container: Object, entrypoint: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
-    """`command` replaces the image's entry point and drops its default arguments; `args` replaces those alone."""
+    """Return the command line of a container.
+
+    `command` replaces the image's entry point and drops its default arguments. `args` replaces only the arguments.
+    """
     given, arguments = container.get("command"), container.get("args")
     if given:
         return (*given, *(arguments or ()))
@@ -63,7 +67,7 @@ def command_line(container: Object, entrypoint: tuple[str, ...], command: tuple[
 
 
 def built(container: Object, entry: Object) -> Program:
-    """An image that the docker-build plugin recorded: its Dockerfile's entry point, run from its context."""
+    """Return the program of an image that the docker-build plugin recorded: its entry point, in its build context."""
     file = Path(entry["dockerfile"])
     try:
         image = dockerfile.parse(file.read_text(), entry.get("target"))
@@ -86,7 +90,7 @@ def built(container: Object, entry: Object) -> Program:
 
 
 def flag(arguments: tuple[str, ...], name: str, default: int) -> int:
-    """The value of a Go flag `--name=value` or `--name value`."""
+    """Return the value of a Go flag `--name=value` or `--name value`."""
     for index, word in enumerate(arguments):
         if word.startswith(f"--{name}="):
             return int(word.partition("=")[2])
@@ -98,7 +102,10 @@ def flag(arguments: tuple[str, ...], name: str, default: int) -> int:
 def karpenter(
     container: Object, binary: Path, environment: dict[str, str], free_port: Callable[[int], int]
 ) -> Program:
-    """Karpenter listens on all addresses, ports from its environment: each pod gets ports of its own."""
+    """Return the program of Karpenter.
+
+    It listens on all addresses, on ports from its environment. So each pod gets its own ports.
+    """
     argv = (str(binary), *(container.get("args") or ()))
     names = {"METRICS_PORT": 8080, "HEALTH_PROBE_PORT": 8081}
     ports, changed = {}, {}
@@ -110,7 +117,10 @@ def karpenter(
 
 
 def operator(container: Object, binary: Path, pod_ip: str, free_port: Callable[[int], int]) -> Program:
-    """The training operator: two of its listeners take an address; its webhook's port has to move."""
+    """Return the program of the training operator.
+
+    Two of its listeners have an option for the address. Its webhook has none, so the webhook's port changes.
+    """
     given = tuple(container.get("command") or ())[1:] + tuple(container.get("args") or ())
     webhook = flag(given, "webhook-server-port", 9443)
     ports = {webhook: free_port(webhook)}
@@ -124,7 +134,10 @@ def operator(container: Object, binary: Path, pod_ip: str, free_port: Callable[[
 
 @dataclass(frozen=True)
 class Images:
-    """Finds programs. `file` is images.json, `tools` the directory of the tools' links, `helpers` of our own."""
+    """Finds the program of a container.
+
+    `file` is images.json, `tools` the directory of the tools' links, `helpers` that of this package's programs.
+    """
 
     file: Path
     tools: Path
@@ -134,9 +147,14 @@ class Images:
     def find(
         self, container: Object, pod_ip: str, environment: dict[str, str], free_port: Callable[[int], int]
     ) -> Program:
-        """The program of a container. Raises PullError for an image of our own registry that nobody built.
+        """Return the program of a container.
 
-        `environment` is what the pod declares; `free_port` gives a free port to use in place of another.
+        Args:
+            environment: The variables that the pod declares.
+            free_port: Returns a free port to use instead of another.
+
+        Raises:
+            PullError: The image is from the stack's own registry, but was not built.
         """
         image = container["image"]
         container = container | {
@@ -154,7 +172,7 @@ class Images:
             return operator(container, self.tools / "training-operator", pod_ip, free_port)
         looks_up = container["name"] == LOOKUP_CONTAINER or NETWORK_TOOLS.search(bare)
         if looks_up and container.get("command"):
-            # `nslookup` in the operator's script and in the debug pod is ours and reads the pod's hosts file.
+            # The operator's script and the debug pod get our `nslookup`, which reads the pod's hosts file.
             found = image_environment()
             path = {"PATH": f"{self.helpers}:{found['PATH']}"}
             return Program("process", command_line(container, (), ()), found | path)
@@ -163,7 +181,7 @@ class Images:
         return Program("simulated")
 
     def recorded(self, image: str) -> Object | None:
-        """What the docker-build plugin recorded for a reference: `repo:tag`, `repo@digest` or both together."""
+        """Return the docker-build plugin's record of a reference: `repo:tag`, `repo@digest` or both."""
         try:
             known: Object = json.loads(self.file.read_text())
         except FileNotFoundError:
@@ -175,9 +193,9 @@ class Images:
 
 
 def simulated(container: Object, images: Images) -> bool:
-    """Whether a container surely has no process, without looking at its environment."""
+    """Return whether a container certainly has no process. It does not read the container's environment."""
     try:
         program = images.find(container, "127.0.0.1", {}, lambda port: port)
-    except (PullError, OSError, ValueError):  # its start will tell
+    except (PullError, OSError, ValueError):  # its start reports the error
         return False
     return program.kind == "simulated"

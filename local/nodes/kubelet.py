@@ -1,4 +1,4 @@
-"""The kubelets' HTTPS server: container logs, commands in containers, and a clear word on what it does not do."""
+"""The kubelets' HTTPS server: container logs and exec. It refuses all other requests with a message."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from local.nodes.pods import Pods
 from local.nodes.process import NotRunningError
 from local.nodes.times import epoch
 
-# What kubectl calls what its requests ask for.
+# kubectl's name of the command of a request path.
 COMMANDS: Final = {"portForward": "port-forward"}
 
 
 def serving_tls(pki: Path) -> ssl.SSLContext:
-    """TLS with the kubelets' certificate, for clients that have one of the cluster: the API server is one.
+    """Return TLS with the kubelets' certificate. Clients need a certificate of the cluster, as the API server has.
 
-    Logs are closed to other users of the machine (`Home.make`), so they must be here, too.
+    Other users of this machine can't read the log files (`Home.make`), so they must not read logs here either.
     """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(pki / "kubelet.crt", pki / "kubelet.key")
@@ -33,7 +33,11 @@ def serving_tls(pki: Path) -> ssl.SSLContext:
 
 
 def log_request(query: dict[str, str], now: float) -> logs.Request:
-    """The PodLogOptions of a request. Raises ValueError for a number or time that is none."""
+    """Return the PodLogOptions of a request.
+
+    Raises:
+        ValueError: A number or time is malformed.
+    """
     since = None
     if "sinceSeconds" in query:
         since = now - float(query["sinceSeconds"])
@@ -58,9 +62,9 @@ def _http_error(kind: type[web.HTTPError], message: str) -> web.HTTPError:
 
 
 class Kubelet:
-    """Serves the logs of all machines' pods, and runs commands in them, on one port of the loopback address.
+    """Serves logs and exec of the pods of all nodes on one port of the loopback address.
 
-    `state` keeps the port, `pki` holds the cluster's certificates.
+    `state` is the directory of the port file, `pki` has the cluster's certificates.
     """
 
     def __init__(self, pods: Pods, state: Path, pki: Path) -> None:
@@ -70,7 +74,7 @@ class Kubelet:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
-        """Listen, on the port of the last time if it is free; the port."""
+        """Listen, on the previous port if it is free. Return the port."""
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
@@ -129,7 +133,7 @@ class Kubelet:
                 raise web.HTTPBadRequest(text=f"previous terminated container {container.name!r} not found\n")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
-        with contextlib.suppress(ConnectionError):  # the reader has enough
+        with contextlib.suppress(ConnectionError):  # the client has disconnected
             if container.simulated:
                 await response.write(b"(simulated: this image has no program on the local machines)\n")
             else:
@@ -144,7 +148,7 @@ class Kubelet:
         try:
             streams = remote.wanted(request.query)
             entry = await container.entry()
-            # After what else may be wrong: kubectl repeats a refused request by SPDY and shows that one's answer.
+            # This check is last: kubectl repeats a refused request with SPDY, and shows only that answer.
             offer = socket.can_prepare(request)
             if not offer.ok or offer.protocol is None:
                 raise ValueError(

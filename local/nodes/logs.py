@@ -1,4 +1,4 @@
-"""The output of containers: one file per run, and when which part of it was written."""
+"""Read the logs of containers: one file per run, with the time of each part. `read` is the entry point."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ FOLLOW_SECONDS = 0.3
 
 @dataclass
 class Clock:
-    """Sizes of one log file over time; programs write to it themselves, so times are as fine as it is looked at."""
+    """Sizes of one log file over time.
+
+    Programs write to the file directly, so the times are only as precise as the interval of the checks.
+    """
 
     path: Path
     times: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
     def look(self, now: float) -> None:
-        """Note the present size if it has changed."""
+        """Record the current size if it has changed."""
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
@@ -33,18 +36,18 @@ class Clock:
             self.sizes.append(size)
 
     def written_at(self, offset: int) -> float:
-        """When the byte at an offset was there first; the file's own time for what was never looked at."""
+        """Return when the byte at an offset was written. For bytes after the last check, it is the file's mtime."""
         index = bisect.bisect_right(self.sizes, offset)
         return self.times[index] if index < len(self.times) else self.path.stat().st_mtime
 
     def offset_at(self, time: float) -> int:
-        """The size of the file at a time."""
+        """Return the size of the file at a time."""
         index = bisect.bisect_left(self.times, time)
         return self.sizes[index - 1] if index else 0
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """Where the last `lines` lines of a file begin."""
+    """Return the offset of the last `lines` lines of a file."""
     size = path.stat().st_size
     if lines <= 0:
         return size
@@ -67,7 +70,7 @@ def tail_offset(path: Path, lines: int) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What `kubectl logs` asks for."""
+    """The options of `kubectl logs`."""
 
     follow: bool = False
     tail: int | None = None
@@ -77,7 +80,11 @@ class Request:
 
 
 def stamped(data: bytes, offset: int, clock: Clock, *, within: bool) -> bytes:
-    """Each line with the time it was written; `within` one that has its time already, it goes on without."""
+    """Return the data with the time before each line.
+
+    Args:
+        within: Whether the data begins inside a line that already has its time.
+    """
     found = []
     for line in _lines(data):
         if not within:
@@ -89,13 +96,13 @@ def stamped(data: bytes, offset: int, clock: Clock, *, within: bool) -> bytes:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """As a container runtime ends them: a bar of progress, with its carriage returns, is one."""
+    """Split lines at line feeds only, as container runtimes do. A progress bar with carriage returns is one line."""
     *whole, rest = data.split(b"\n")
     return [*(each + b"\n" for each in whole), *([rest] if rest else [])]
 
 
 async def read(clock: Clock, wanted: Request, running: asyncio.Event) -> AsyncIterator[bytes]:
-    """The bytes of a log; with `follow`, until `running` is cleared and everything was given."""
+    """Yield the bytes of a log. With `follow`, until `running` is cleared and everything was yielded."""
     if not clock.path.exists():
         if not wanted.follow:
             return
@@ -111,7 +118,7 @@ async def read(clock: Clock, wanted: Request, running: asyncio.Event) -> AsyncIt
             live = wanted.follow and running.is_set()
             data = file.read(CHUNK)
             if wanted.timestamps and data and not data.endswith(b"\n") and (live or len(data) == CHUNK):
-                # A line of many blocks is shown in parts: nobody knows how long it gets.
+                # A line of many blocks is sent in parts, because its length is unknown.
                 whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
                 file.seek(whole - len(data), 1)
                 data = data[:whole]

@@ -1,4 +1,4 @@
-"""Follows the EC2 instances of a cluster and keeps a Node for each, as their kubelets would."""
+"""Follow the EC2 instances of a cluster and keep a Node for each, as their kubelets would."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NODES = "/api/v1/nodes"
 
 @dataclass
 class Machine:
-    """One running instance and what is known of its Node."""
+    """One running instance and the state of its Node."""
 
     instance: Object
     life: asyncio.Task[None] | None = None
     registered: bool = False
     devices: Devices = NONE
     reported_at: float = 0.0
-    # Something that its Node shows may have changed: a device plugin, or a condition.
+    # Set when a device plugin or a condition may have changed.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -46,10 +46,10 @@ class Machine:
 
 
 class Machines:
-    """All machines of one cluster.
+    """All nodes of one cluster.
 
-    `ready(name, allocatable)` and `gone(name)` tell of their coming and going; `plugins(name)` are the resources whose
-    device plugins run on a machine.
+    `ready(name, allocatable)` is called when a node has registered, and `gone(name)` when its instance is gone.
+    `plugins(name)` returns the resources whose device plugins run on a node.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Machines:
         self._version = ""
 
     async def follow(self) -> None:
-        """Keep up with the instances for ever."""
+        """Follow the instances until cancelled."""
         etag, first = "", True
         async with aiohttp.ClientSession() as session:
             while True:
@@ -92,7 +92,7 @@ class Machines:
                     await asyncio.sleep(1)
 
     async def _instances(self, session: aiohttp.ClientSession, etag: str) -> tuple[list[Object], str]:
-        """The emulator's list, as soon as it differs from the one known by `etag`."""
+        """Return the emulator's list and its ETag, as soon as it differs from that of `etag`."""
         parameters = {"cluster": self.settings.cluster}
         if etag:
             parameters |= {"wait": str(LONG_POLL_SECONDS), "after": etag}
@@ -106,7 +106,7 @@ class Machines:
                 raise ValueError(f"HTTP {response.status}: {(await response.text())[:200]}")
             instances: list[Object] = await response.json(content_type=None)
             fresh = response.headers.get("ETag", "").strip('"')
-        if not fresh:  # without a tag there is nothing to wait on
+        if not fresh:  # without an ETag there is no long poll
             await asyncio.sleep(1)
         return instances, fresh
 
@@ -115,7 +115,7 @@ class Machines:
         for number in self.by_id.keys() - running.keys():
             await self._lose(self.by_id[number])
             self.instances.pop(self.by_id[number].name, None)
-            # Only now: where the API server did not answer, the next list tries again.
+            # Deleted last, so that the next list retries if the API server did not answer.
             del self.by_id[number]
         for number, instance in running.items():
             if number not in self.by_id:
@@ -130,7 +130,7 @@ class Machines:
             self.instances[self.by_id[number].name] = instance
 
     async def _drop_strangers(self) -> None:
-        """Remove Nodes whose instance is gone, as the cloud's controller does on EKS."""
+        """Remove Nodes whose instance is gone, as the cloud controller manager does on EKS."""
         known = {machine.name for machine in self.by_id.values()}
         for item in (await self.api.get(NODES))["items"]:
             name = item["metadata"]["name"]
@@ -145,23 +145,24 @@ class Machines:
             if error.status != 404:
                 raise
 
-    # One machine -------------------------------------------------------------------------------------------------
+    # One node
+    # ----------------------------------------------------------------------------------------------------
 
     def plugin_seen(self, name: str) -> None:
-        """A device plugin on this node came, changed or went."""
+        """Handle a new, changed or removed device plugin on a node."""
         for machine in self.by_id.values():
             if machine.name == name:
                 machine.changed.set()
 
     async def _live(self, machine: Machine) -> None:
-        """Register the Node once the instance has booted, and keep what it shows up to date."""
+        """Register the Node when the instance has booted, and keep its status up to date."""
         await asyncio.sleep(
             max(0.0, machine.instance["launchTime"] + self.settings.boot_seconds - time.time())
         )
         told = ""
         while error := machine.instance.get(
             "joinError"
-        ):  # EKS refuses the kubelet until the access entry is right
+        ):  # EKS refuses the kubelet without a correct access entry
             if error != told:
                 told = error
                 log.warning("instance %s cannot join the cluster: %s", machine.instance["instanceId"], error)
@@ -174,7 +175,7 @@ class Machines:
             await self._show(machine)
 
     async def _show(self, machine: Machine) -> None:
-        """Report devices and conditions; a plugin takes some seconds until it has registered."""
+        """Report devices and conditions. A plugin takes some seconds until it has registered."""
         running = self.plugins(machine.name)
         machine.devices = machine.devices.lose(running)
         if running - machine.devices.usable:
@@ -200,7 +201,7 @@ class Machines:
         except ApiError as error:
             if error.status != 409:
                 raise
-            # It was registered before this process began, and its devices too.
+            # An earlier process registered the node and its devices.
             machine.devices = shown(await self.api.get(f"{NODES}/{machine.name}"))
             log.info("node %s taken over", machine.name)
         await self._renew(machine.name)
@@ -208,7 +209,7 @@ class Machines:
         self.ready(machine.name, node.resources(machine.instance, ALL)[1])
 
     async def _report(self, machine: Machine) -> None:
-        # Others change conditions, too: Kubernetes itself says Unknown of a node whose Lease was not renewed.
+        # Others change conditions too: Kubernetes sets Unknown if a node's Lease was not renewed.
         there = await self.api.get(f"{NODES}/{machine.name}")
         before, now = (there.get("status") or {}).get("conditions") or [], time.time()
         taints = there.get("spec", {}).get("taints") or []
@@ -222,16 +223,17 @@ class Machines:
         log.info("instance %s of node %s is gone", machine.instance["instanceId"], machine.name)
         if machine.life is not None:
             machine.life.cancel()
-            # Until its end: a Node that it is just creating must not appear after the deletion.
+            # Wait for its end, so that a Node that it is creating does not appear after the deletion.
             await asyncio.wait([machine.life])
         machine.registered = False
         await self.gone(machine.name)
         await self._delete(f"{NODES}/{machine.name}")
 
-    # Keeping them alive ------------------------------------------------------------------------------------------
+    # Heartbeat
+    # ---------------------------------------------------------------------------------------------------
 
     async def heartbeat(self) -> None:
-        """Renew each node's Lease, and its whole status now and then."""
+        """Renew each node's Lease, and its whole status every STATUS_SECONDS."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             for machine in [m for m in self.by_id.values() if m.registered]:
@@ -256,7 +258,10 @@ class Machines:
             await self._create_lease(name, spec)
 
     async def _create_lease(self, name: str, spec: Object) -> None:
-        """Made with its Node as owner, so that it goes with it; not made for a Node that was deleted."""
+        """Create the Lease with its Node as owner, so that it is deleted with the Node.
+
+        Create none if the Node was deleted.
+        """
         try:
             owner = await self.api.get(f"{NODES}/{name}")
         except ApiError as error:

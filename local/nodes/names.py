@@ -1,4 +1,4 @@
-"""Names and addresses: which pods stand behind a Service, and what a pod's hosts file says. Pure."""
+"""Compute which pods are behind a Service, and the hosts file of a pod. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ DOMAIN = "svc.cluster.local"
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether the pod's Ready condition holds and it is not being removed."""
+    """Return whether the pod has the Ready condition and is not being deleted."""
     conditions = pod.get("status", {}).get("conditions", [])
     holds = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
     return holds and "deletionTimestamp" not in pod["metadata"]
 
 
 def behind(service: Object, pods: Iterable[Object]) -> list[Object]:
-    """The pods with an address that a Service selects, sorted by name; unready ones only if it publishes them."""
+    """Return the pods with an address that a Service selects, sorted by name.
+
+    Pods that are not ready are included only with publishNotReadyAddresses.
+    """
     selector = service["spec"].get("selector")
     if not selector:
         return []
@@ -37,7 +40,7 @@ def behind(service: Object, pods: Iterable[Object]) -> list[Object]:
 
 
 def container_port(pod: Object, port: int | str) -> int | None:
-    """The number of a port that may be given by its name, or None where no container has it."""
+    """Return the number of a port from its number or name, or None if no container has it."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
     for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
@@ -48,7 +51,11 @@ def container_port(pod: Object, port: int | str) -> int | None:
 
 
 def targets(service: Object, port: Object, pods: Iterable[Object], mapped: PortMap) -> list[tuple[str, int]]:
-    """Addresses behind one port of a Service. `mapped` gives, by pod uid, ports that a program had to move from."""
+    """Return the addresses behind one port of a Service.
+
+    Args:
+        mapped: By pod uid, the ports that a program uses instead of the declared ones.
+    """
     found = []
     for pod in behind(service, pods):
         number = container_port(pod, port.get("targetPort") or port["port"])
@@ -59,13 +66,13 @@ def targets(service: Object, port: Object, pods: Iterable[Object], mapped: PortM
 
 
 def service_names(name: str, namespace: str, inside: bool) -> list[str]:
-    """The names of a Service, the full one first; the bare name only inside its own namespace."""
+    """Return the names of a Service, the full one first. The bare name is only for its own namespace."""
     long = [f"{name}.{namespace}.{DOMAIN}", f"{name}.{namespace}.svc", f"{name}.{namespace}"]
     return [*long, name] if inside else long
 
 
 def records(services: Iterable[Object], pods: Iterable[Object]) -> list[tuple[str, str, str]]:
-    """Everything DNS would answer: (address, name, namespace), where name may be `pod.service`."""
+    """Return what DNS would answer: (address, name, namespace). The name may be `pod.service`."""
     every = list(pods)
     found: list[tuple[str, str, str]] = []
     for service in services:
@@ -83,7 +90,7 @@ def records(services: Iterable[Object], pods: Iterable[Object]) -> list[tuple[st
 
 
 def hosts_file(answers: Iterable[tuple[str, str, str]], namespace: str, itself: str, ip: str) -> str:
-    """The hosts file of a pod: itself, by `own_names`, then every name it could look up."""
+    """Return the hosts file of a pod: itself, by `own_names`, then every name it could look up."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback", f"{ip} {itself}"]
     for address, name, home in answers:
         lines.append(f"{address} {' '.join(service_names(name, home, home == namespace))}")
@@ -91,12 +98,12 @@ def hosts_file(answers: Iterable[tuple[str, str, str]], namespace: str, itself: 
 
 
 def host_name(pod: Object) -> str:
-    """A pod's host name: what its spec says, else its own name, cut to 63 characters."""
+    """Return a pod's host name: that of its spec, otherwise its own name, cut to 63 characters."""
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
 
 
 def own_names(pod: Object) -> str:
-    """What a pod's hosts file calls the pod itself: with a subdomain its full name first, as a kubelet writes it.
+    """Return the pod's own names in its hosts file. With a subdomain the full name is first, as from a kubelet.
 
     Source: k8s.io/kubernetes v1.35.4, pkg/kubelet/kubelet_pods.go, managedHostsFileContent.
     """

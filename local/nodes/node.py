@@ -1,4 +1,4 @@
-"""The Node object that a machine registers, computed from what the EC2 instance says. Pure.
+"""Compute the Node object from the facts about its EC2 instance. `build` and `status` are the entry points. Pure.
 
 Memory overhead, reserved amounts and labels follow the EKS bootstrap and Karpenter's instance type provider
 (karpenter.sh, "Concepts > NodeClasses > kubeReserved"; awslabs/amazon-eks-ami, nodeadm).
@@ -33,19 +33,22 @@ NODEGROUP_EFFECTS = {
 
 
 def name_of(instance: Object) -> str:
-    """The node's name: the private DNS name, as on EKS."""
+    """Return the node's name: the private DNS name, as on EKS."""
     return str(instance["privateDns"])
 
 
 def architecture(instance: Object) -> str:
-    """`arm64` for the families with a g after the generation (m7g, c8gn), else `amd64`."""
+    """Return `arm64` for families with a g after the generation (m7g, c8gn), otherwise `amd64`."""
     family = instance["instanceType"].split(".")[0]
     letters = family.lstrip("abcdefghijklmnopqrstuvwxyz").lstrip("0123456789")
     return "arm64" if letters.startswith("g") or family == "a1" else "amd64"
 
 
 def max_pods(vcpus: int) -> int:
-    """How many pods the network interfaces of a size carry; a step function of the common families."""
+    """Return how many pods the network interfaces of an instance size allow.
+
+    It is a step function for the common families.
+    """
     for most, pods in ((2, 29), (8, 58), (48, 234)):
         if vcpus <= most:
             return pods
@@ -53,13 +56,19 @@ def max_pods(vcpus: int) -> int:
 
 
 def reserved_cpu(vcpus: int) -> int:
-    """Millicores that EKS keeps for the kubelet: 6 % of the first core, 1 %, 0.5 %, then 0.25 % of each further."""
+    """Return the millicores that EKS reserves for the kubelet.
+
+    It is 6 % of the first core, then 1 %, 0.5 %, and 0.25 % of each further core.
+    """
     shares = [60, 10, 5, 5] + [2.5] * max(0, vcpus - 4)
     return math.floor(sum(shares[:vcpus]))
 
 
 def resources(instance: Object, devices: Devices) -> tuple[Object, Object]:
-    """Capacity and allocatable. Devices (GPUs, EFA, Neuron) come later than the node, once their plugins run."""
+    """Return capacity and allocatable.
+
+    Devices (GPUs, EFA, Neuron) appear later than the node, when their plugins run.
+    """
     vcpus = instance["vcpus"]
     pods = instance.get("maxPods") or max_pods(vcpus)
     memory = math.floor(instance["memoryMiB"] * (1 - VM_MEMORY_OVERHEAD))
@@ -82,7 +91,7 @@ def resources(instance: Object, devices: Devices) -> tuple[Object, Object]:
 
 
 def labels(instance: Object, region: str) -> dict[str, str]:
-    """Labels that a kubelet on EKS sets itself, plus those of the node group."""
+    """Return the labels that a kubelet on EKS sets, and those of the node group."""
     found = {
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": architecture(instance),
@@ -100,7 +109,10 @@ def labels(instance: Object, region: str) -> dict[str, str]:
 
 
 def taints(instance: Object) -> list[Object]:
-    """Taints at registration: the node group's own, or the one Karpenter removes when it has seen the node."""
+    """Return the taints at registration.
+
+    They are those of the node group, or the one that Karpenter removes after it has seen the node.
+    """
     group = instance.get("nodegroup")
     if group is None:
         return [UNREGISTERED]
@@ -120,10 +132,10 @@ def conditions(
     """Return the four conditions of a healthy kubelet, and those of EKS's node monitoring agent.
 
     Args:
-        instance: what the cloud says of the instance.
-        now: seconds since the epoch.
-        before: the conditions that the Node shows; a status keeps the time of its last change.
-        node_taints: the taints that the Node has.
+        instance: The emulator's facts about the instance.
+        now: Seconds since the epoch.
+        before: The Node's current conditions. A status keeps the time of its last change.
+        node_taints: The Node's taints.
     """
     since = {(each["type"], each["status"]): each.get("lastTransitionTime") for each in before}
     error = _dcgm_error(instance, node_taints or [])
@@ -160,7 +172,10 @@ def _dcgm_error(instance: Object, node_taints: list[Object]) -> Object | None:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    """Return whether a toleration matches a taint.
+
+    Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    """
     if (toleration.get("key") or taint["key"]) != taint["key"]:
         return False
     if (toleration.get("effect") or taint["effect"]) != taint["effect"]:
@@ -210,16 +225,20 @@ def status(
     before: list[Object],
     node_taints: list[Object],
 ) -> Object:
-    """Return the Node's status. `before` are its present conditions, `node_taints` its taints.
+    """Return the Node's status.
 
-    The API server dials its address for logs: the loopback address.
+    Its address is the loopback address, which the API server calls for logs.
+
+    Args:
+        before: The current conditions of the Node.
+        node_taints: The taints of the Node.
     """
     capacity, allocatable = resources(instance, devices)
     return {
         "capacity": capacity,
         "allocatable": allocatable,
         "conditions": conditions(instance, now, before, node_taints),
-        # No Hostname and no InternalDNS: the API server would try those first, and nothing here resolves them.
+        # No Hostname and no InternalDNS: the API server would try them first, and nothing here resolves them.
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
         "nodeInfo": {
@@ -238,10 +257,10 @@ def status(
 
 
 def build(instance: Object, region: str, kubelet_port: int, version: str, now: float) -> Object:
-    """The Node as first registered, before its devices show.
+    """Return the Node at registration, before it has devices.
 
-    The attach annotation (volumes.kubernetes.io/controller-managed-attach-detach) is left out on purpose:
-    nothing here would ever detach, and Karpenter waits for attachments when it drains.
+    It has no attach annotation (volumes.kubernetes.io/controller-managed-attach-detach). Nothing here detaches volumes,
+    and Karpenter waits for attachments when it drains.
     """
     return {
         "apiVersion": "v1",
