@@ -29,8 +29,8 @@ LOOK_SECONDS: Final = 0.5
 class Driver:
     """A CSI driver.
 
-    `account` is its controller's service account, `attach` says whether volumes are attached, and `limit` is the maximum
-    number of volumes per node.
+    `account` is its controller's service account, `attach` says whether volumes are attached, and `limit` is the
+    maximum number of volumes per node.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""One pod on a machine: prepared, run, reported, removed."""
+"""Prepare, run, report and remove one pod on a node. `Pod.run` is the entry point."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_FOUND, CONFLICT = 404, 409
 
 
 class Pod(PodSite):
-    """Runs one pod that is bound to a machine of this cluster, until it is removed from the API."""
+    """Runs one pod that is bound to a node of this cluster, until it is removed from the API."""
 
     def __init__(self, context: Context, item: Object) -> None:
         super().__init__(context, item)
@@ -66,7 +66,7 @@ class Pod(PodSite):
             self.stop(float(item["metadata"].get("deletionGracePeriodSeconds") or 0))
 
     def stop(self, grace: float) -> None:
-        """End the containers within `grace` seconds; a second call can only shorten it."""
+        """Stop the containers within `grace` seconds. A second call can only shorten the time."""
         if not self.stopping.is_set() or grace < self.grace:
             self.grace = grace
             self.stopping.set()
@@ -91,14 +91,15 @@ class Pod(PodSite):
         await self.persist(stop, f"stop of {container.name}", to_the_end=True)
 
     def lose(self) -> None:
-        """The machine is gone: everything ends at once and the pod is removed without a word."""
+        """Handle the loss of the node: kill everything at once, and remove the pod without a report."""
         self.machine_gone = True
         self.stop(0)
 
-    # Its life --------------------------------------------------------------------------------------------------
+    # Life cycle
+    # ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Its whole life on the machine."""
+        """Run the pod from its start to its removal."""
         if "deletionTimestamp" in self.item["metadata"]:
             self.update(self.item)
         publisher = self.context.tasks.start(self._publisher(), f"status of {self.label}")
@@ -108,16 +109,16 @@ class Pod(PodSite):
         if not self.stopping.is_set():
             await self.persist(self._rest, "end of the containers")
         await self.stopping.wait()
-        # Not in a `finally`: a stand-in that is told to end leaves everything to the next one.
+        # Not in a `finally`: when local/nodes ends, its next process takes over the pod.
         await self.persist(self._end, "removal", to_the_end=True)
 
     async def _rest(self) -> None:
-        """All containers have ended: tell it, and hold nothing until it is removed."""
+        """Report that all containers have ended, and release the volumes until the pod is removed."""
         await self._send()
         self.volumes.release()
 
     async def _end(self) -> None:
-        """Once everything is killed take it out of the API and give all back."""
+        """Wait until everything is killed, remove the pod from the API, and release everything."""
         await asyncio.gather(*self._stops)
         await self._remove()
         self.volumes.release()
@@ -127,7 +128,7 @@ class Pod(PodSite):
             self.context.addresses.give_back(self.ip)
 
     async def _live(self) -> None:
-        """Prepare it, run the init containers in order, then the containers until all have ended."""
+        """Prepare the pod, run the init containers in order, then the containers until all have ended."""
         self.ip = HOST_IP if self.host_network else self.context.addresses.take(self.ip)
         self.publish()
         if not self.simulated and not await self._prepare():
@@ -149,7 +150,7 @@ class Pod(PodSite):
             await self.persist(partial(container.finish, self.grace), f"stop of {container.name}")
 
     async def _prepare(self) -> bool:
-        """Make its directories and volumes; False if it is to stop before they can be made."""
+        """Create the pod's directories and volumes. Return false if the pod stops before."""
         told = ""
         while not self.stopping.is_set():
             try:
@@ -168,12 +169,13 @@ class Pod(PodSite):
         return False
 
     async def _find_role(self) -> str:
-        """The IAM role of its service account, or ""."""
+        """Return the IAM role of its service account, or ""."""
         account = self.item["spec"].get("serviceAccountName", "default")
         found = await self.context.api.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}")
         return str((found["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION, ""))
 
-    # What it reports ---------------------------------------------------------------------------------------------
+    # Status
+    # ------------------------------------------------------------------------------------------------------
 
     async def _publisher(self) -> None:
         while True:
@@ -189,7 +191,7 @@ class Pod(PodSite):
         return status.pod_status(before, once, always, mains, self.ip, HOST_IP, time.time(), forced_phase)
 
     async def _send(self, forced_phase: str = "") -> None:
-        """Patch the status until the API server has it or the pod is no more."""
+        """Patch the status until the API server accepts it or the pod no longer exists."""
         while not self.machine_gone:
             wanted = self._status(forced_phase)
             if wanted == self._reported:
@@ -212,7 +214,10 @@ class Pod(PodSite):
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _is_gone(self, error: ApiError) -> bool:
-        """Whether a request was refused because the pod is no more; another one may have its name."""
+        """Return whether a request was refused because the pod no longer exists.
+
+        Another pod may have its name.
+        """
         if error.status != CONFLICT:
             return error.status == NOT_FOUND
         try:
@@ -224,7 +229,7 @@ class Pod(PodSite):
         return bool(found["metadata"]["uid"] != self.uid)
 
     async def _remove(self) -> None:
-        """Report the end and take the pod out of the API. The options must be in the body."""
+        """Report the end and remove the pod from the API. The options must be in the body."""
         for container in self.every:
             if container.state.stage != "terminated":
                 container.state.end(
@@ -240,7 +245,7 @@ class Pod(PodSite):
             except ApiError as error:
                 if await self._is_gone(error):
                     return
-                # Whatever it is: a pod that nobody removes is Terminating for ever.
+                # Retry after every error, otherwise the pod stays Terminating.
                 log.error("pod %s not removed: %s", self.label, error)
             except UNREACHABLE as error:
                 log.warning("pod %s not removed: %s", self.label, error)

@@ -1,4 +1,4 @@
-"""What the containers and volumes of one pod share."""
+"""State that the containers and volumes of one pod share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class PodSite:
-    """Names, directories, address and ports of a pod, and how its parts hear that it stops and tell what changed."""
+    """Names, directories, address and ports of a pod.
+
+    Its parts wait for `stopping`, and call `publish` when the status has changed.
+    """
 
     def __init__(self, context: Context, item: Object) -> None:
         self.context = context
@@ -43,21 +46,22 @@ class PodSite:
         self._load_ports()
 
     async def sleep(self, seconds: float) -> bool:
-        """Wait; True as soon as the pod is to stop."""
+        """Wait. Return true as soon as the pod stops."""
         try:
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
         except TimeoutError:
-            # Both may come in one round of the event loop, and the end of the time then hides the other.
+            # Both can happen in one iteration of the event loop; the timeout then hides the event.
             return self.stopping.is_set()
         return True
 
     async def persist(
         self, work: Callable[[], Awaitable[None]], what: str, *, to_the_end: bool = False
     ) -> None:
-        """Do it, and after each failure anew: a kubelet goes on for ever, and nobody else takes care of the pod.
+        """Run `work`, and retry after each failure until it succeeds.
 
-        Once the pod is to stop a failure is the last, so that it can't hold up the removal; not so `to_the_end`.
+        A kubelet retries without a limit, and nothing else handles the pod. When the pod stops, it does not retry any
+        more, so that a failure can't delay the removal. With `to_the_end` it still retries.
         """
         told = ""
         while True:
@@ -80,18 +84,19 @@ class PodSite:
         self.context.event(self.item, kind, reason, message)
 
     def publish(self) -> None:
-        """Report the present state soon."""
+        """Report the current state soon."""
         self.changed.set()
 
     @property
     def hosts_file(self) -> Path:
-        """The file that its containers see as /etc/hosts."""
+        """The file that is mounted at /etc/hosts in the containers."""
         return self.directory / "hosts"
 
     def write_hosts(self, text: str) -> None:
-        """Replace the hosts file's text in place: it is bind-mounted, so it must stay the same file.
+        """Replace the text of the hosts file in place, because the bind mount needs the same file.
 
-        Padded with line ends to the old length before it is cut, so that no reader sees half of an old line.
+        The text is padded with newlines to the old length before the file is truncated, so no reader sees part of an
+        old line.
         """
         if not self.hosts_file.exists() or self.hosts_file.read_text() == text:
             return
@@ -101,7 +106,7 @@ class PodSite:
             file.truncate(len(data))
 
     def facts(self) -> Facts:
-        """What environment and volumes may refer to."""
+        """Return the facts that environment and volumes may refer to."""
         maps, secrets = self.context.config_maps.objects, self.context.secrets.objects
         return Facts(
             pod=self.item,
@@ -113,7 +118,7 @@ class PodSite:
         )
 
     def injected(self) -> dict[str, str]:
-        """Environment that the pod did not ask for: AWS endpoints and role, the preloaded library."""
+        """Return the variables that the pod does not declare: AWS endpoints and role, the preloaded library."""
         settings = self.context.settings
         found = environment.cloud(settings.region, settings.aws_endpoint)
         if self.role:
@@ -123,20 +128,21 @@ class PodSite:
         return found
 
     def port_for(self, wanted: int) -> int:
-        """The port that a program of this pod uses instead of `wanted`."""
+        """Return the port that a program of this pod uses instead of `wanted`."""
         return self.context.port_for(self.uid, wanted)
 
     def port(self, port: int | str) -> int | None:
-        """The number in use of a declared port or port name."""
+        """Return the port in use for a declared port or port name."""
         number = names.container_port(self.item, port)
         moved = self.context.moved_ports.get(self.uid, {})
         return None if number is None else moved.get(number, number)
 
     def save_ports(self) -> None:
-        """Keep the moved ports for a stand-in that takes over."""
+        """Save the changed ports for a local/nodes process that takes over."""
         ports = self.context.moved_ports.get(self.uid)
         if ports:
-            # As a whole or not at all: a stand-in that reads half of it would take over none of the pods.
+            # Written in one step, because a process that reads an incomplete file could not take over any
+            # pods.
             fresh = self.directory / "ports.new"
             fresh.write_text(json.dumps(ports))
             os.replace(fresh, self.directory / "ports.json")

@@ -1,4 +1,4 @@
-"""The directories of a pod's volumes, its tokens, and the mounts of its containers."""
+"""Create the directories of a pod's volumes, its tokens, and the mounts of its containers. See `PodVolumes`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from local.nodes.times import epoch
 from local.nodes.volumes import Token
 
 Object = dict[str, Any]
-TOKEN_LIFE_USED = 0.8  # kubelets renew a token once it has used this part of its life
-# Directories of the host that no image has: home directories, keys, and data of services.
+TOKEN_LIFE_USED = 0.8  # kubelets renew a token after this part of its lifetime
+# Directories of the host that images do not have: home directories, keys, and data of services.
 HIDDEN = ("/root", "/home", "/etc/ssh", "/var/log", "/var/spool")
-# No image has the host's files here that are for root or a group alone.
+# Images do not have the host's files in these directories that only root or a group can read.
 PRIVATE_PARTS = ("/etc", "/opt", "/srv", "/var")
-SHARED_MEMORY = "size=64m"  # what container runtimes give /dev/shm when the pod brings no volume for it
+SHARED_MEMORY = "size=64m"  # the default of container runtimes for /dev/shm
 
 
 class Unreadable(NamedTuple):
-    """Paths that other users can't read, without those below others."""
+    """Paths that other users can't read. Paths below others are not listed."""
 
     directories: list[str]
     files: list[str]
@@ -39,13 +39,16 @@ class Unreadable(NamedTuple):
 
 @functools.cache
 def find_unreadable(parts: tuple[str, ...] = PRIVATE_PARTS) -> Unreadable:
-    """Find what only the owner or a group can read. To a container's user it may belong (`drop_privileges`)."""
+    """Return what only the owner or a group can read.
+
+    In a container these files can belong to its user (`drop_privileges`).
+    """
     found = Unreadable([], [])
     waiting = list(parts)
     while waiting:
         try:
             entries = list(os.scandir(waiting.pop()))
-        except OSError:  # it is gone, or this user can't read it either
+        except OSError:  # it does not exist any more, or this user can't read it either
             continue
         for entry in entries:
             mode = entry.stat(follow_symlinks=False).st_mode
@@ -59,7 +62,7 @@ def find_unreadable(parts: tuple[str, ...] = PRIVATE_PARTS) -> Unreadable:
 
 
 class PodVolumes:
-    """Makes and refreshes the volumes of one pod. Persistent ones are directories shared by the whole cluster."""
+    """Creates and refreshes the volumes of one pod. Persistent volumes are directories of the whole cluster."""
 
     holders: dict[str, dict[str, str]] = {}  # noqa: RUF012 one per process: volume -> pod uid -> node
 
@@ -71,7 +74,12 @@ class PodVolumes:
         self._memory: list[Path] = []
 
     async def prepare(self) -> None:
-        """Make all of them. Raises MissingReference or ApiError where something is not there yet."""
+        """Create all volumes.
+
+        Raises:
+            MissingReference: An object does not exist yet.
+            ApiError: The API server refused a request.
+        """
         if self.pod.role:
             self.by_name[volumes.IDENTITY_VOLUME] = volumes.identity_volume()
         for name, volume in self.by_name.items():
@@ -99,7 +107,10 @@ class PodVolumes:
             )
 
     async def _persistent(self, claim_name: str) -> Path:
-        """The directory of a bound claim's volume; a ReadWriteOnce volume is given to one node at a time."""
+        """Return the directory of a bound claim's volume.
+
+        Only one node at a time can use a ReadWriteOnce volume.
+        """
         pod = self.pod
         path = f"/api/v1/namespaces/{pod.namespace}/persistentvolumeclaims/{claim_name}"
         claim = await pod.context.api.get(path)
@@ -120,7 +131,11 @@ class PodVolumes:
         return directory
 
     async def _require_driver(self, csi: Object, instance: Object | None) -> None:
-        """Raise MissingReference where the node has no such driver, or its Lustre client would not get through."""
+        """Check the node's driver and the access of its Lustre client.
+
+        Raises:
+            MissingReference: The node does not have the driver, or its Lustre client can't reach the file system.
+        """
         if csi["driver"] not in drivers.of(instance):
             raise MissingReference(
                 f"driver name {csi['driver']} not found in the list of registered CSI drivers"
@@ -148,7 +163,7 @@ class PodVolumes:
             raise MissingReference(f"mount of {csi['volumeHandle']} failed: {refusal}")
 
     async def refresh(self) -> None:
-        """Bring the volumes made of API objects up to date, tokens included."""
+        """Update the volumes that contain API objects, including tokens."""
         facts = self.pod.facts()
         for name in list(self.directories):
             found = volumes.content(facts, self.by_name[name])
@@ -158,7 +173,7 @@ class PodVolumes:
             volumes.write(self.directories[name], found.files | tokens)
 
     async def _token(self, volume: str, token: Token) -> bytes:
-        """A token bound to the pod; the one at hand until most of its life is over."""
+        """Return a token that is bound to the pod. It is renewed after TOKEN_LIFE_USED of its lifetime."""
         held = self._tokens.get((volume, token))
         if held and time.time() < held[1]:
             return held[0]
@@ -176,7 +191,7 @@ class PodVolumes:
         return self._tokens[volume, token][0]
 
     def plan(self, spec: Object, program: Program) -> Object:
-        """Mounts, working directory and kept paths of one container."""
+        """Return the mounts, working directory and paths to keep of one container."""
         pod = self.pod
         mounted = list(spec.get("volumeMounts") or [])
         if pod.role:
@@ -190,7 +205,8 @@ class PodVolumes:
         temporary.chmod(0o1777)
         workdir = spec.get("workingDir") or program.workdir
         if program.context and program.workdir != "/" and not Path(program.workdir).exists():
-            # What the image has there, below a volume of the same place. Its user could not write there either.
+            # The image's content, which a volume at the same path covers. The image's user can't write there
+            # either.
             image = {"source": program.context, "target": program.workdir, "readOnly": True, "inside": True}
             mounts.insert(0, image)
         elif program.context and not spec.get("workingDir"):
@@ -210,13 +226,13 @@ class PodVolumes:
 
     @staticmethod
     def release_left(directory: Path) -> None:
-        """Unmount the memory of a pod that was removed while no stand-in was there."""
+        """Unmount the memory volumes of a pod that was removed while no local/nodes process ran."""
         for left in (directory / "volumes").glob("*"):
             if left.is_mount():
                 subprocess.run(["umount", "--lazy", str(left)], check=False, capture_output=True)
 
     def release(self) -> None:
-        """Give up what outlives a directory: memory and persistent volumes."""
+        """Release what removing a directory does not: memory volumes and persistent volumes."""
         for directory in self._memory:
             subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True)
         self._memory = []

@@ -1,4 +1,4 @@
-"""All pods of one cluster: from the API's objects to running pods, and the names they know each other by."""
+"""Run all pods of one cluster: from API objects to running pods, and their hosts files. See `Pods`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from local.nodes.process import Process
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 0.05  # changes come in bursts: hosts files and proxies follow once per burst
-REFRESH_SECONDS = 60.0  # how often tokens are looked at
-LOOK_SECONDS = 1.0  # how often log files are looked at: the grain of their time stamps
-KEPT_LOGS = 300  # directories of pods' output that are kept
+SETTLE_SECONDS = 0.05  # changes come in bursts; hosts files and proxies are updated once per burst
+REFRESH_SECONDS = 60.0  # the interval of token checks
+LOOK_SECONDS = 1.0  # the interval of log size checks, which is the precision of the time stamps
+KEPT_LOGS = 300  # maximum number of log directories of pods
 
 
 class Pods:
-    """Holds one runner per pod of this cluster's machines."""
+    """One `Pod` for each pod of this cluster's nodes."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         self.by_uid: dict[str, Pod] = {}
@@ -38,7 +38,7 @@ class Pods:
     # Informers' callbacks ----------------------------------------------------------------------------------------
 
     def pod_changed(self, what: str, item: Object) -> None:
-        """A pod that is bound to some node was seen or is gone."""
+        """Handle a pod that is bound to a node, and was created, changed or deleted."""
         self._dirty.set()
         uid = item["metadata"]["uid"]
         known = self.by_uid.get(uid)
@@ -48,11 +48,11 @@ class Pods:
             self._take(item)
 
     def service_changed(self, _what: str, _item: Object) -> None:
-        """A Service was seen or is gone."""
+        """Handle a Service that was created, changed or deleted."""
         self._dirty.set()
 
     def data_changed(self, _what: str, item: Object) -> None:
-        """A ConfigMap or Secret was seen or is gone: the volumes of its namespace follow."""
+        """Handle a changed or deleted ConfigMap or Secret: refresh the volumes of its namespace."""
         for pod in self.by_uid.values():
             if pod.namespace == item["metadata"]["namespace"] and pod.volumes.directories:
                 self._context.tasks.start(self._refresh(pod), f"volumes of {pod.label}")
@@ -63,10 +63,11 @@ class Pods:
             raise RuntimeError("the pods are used before their context is set")
         return self.context
 
-    # Machines come and go ----------------------------------------------------------------------------------------
+    # Nodes
+    # -------------------------------------------------------------------------------------------------------
 
     def machine_ready(self, node: str) -> None:
-        """Run the pods of a node from now on."""
+        """Start to run the pods of a node."""
         self.nodes.add(node)
         for item in list(self._informer.objects.values()):
             if item["spec"]["nodeName"] == node and item["metadata"]["uid"] not in self.by_uid:
@@ -109,7 +110,8 @@ class Pods:
             self.by_uid.pop(pod.uid, None)
             self._dirty.set()
 
-    # Upkeep ------------------------------------------------------------------------------------------------------
+    # Loops
+    # -------------------------------------------------------------------------------------------------------
 
     async def _refresh(self, pod: Pod) -> None:
         try:
@@ -118,7 +120,7 @@ class Pods:
             log.info("volumes of pod %s stay as they are: %s", pod.label, error)
 
     async def keep_names(self) -> None:
-        """Rewrite hosts files and proxies whenever pods or Services changed."""
+        """Rewrite hosts files and proxies when pods or Services have changed."""
         while True:
             await self._dirty.wait()
             await asyncio.sleep(SETTLE_SECONDS)
@@ -131,7 +133,7 @@ class Pods:
             self._settle()
 
     async def keep_fresh(self) -> None:
-        """Renew tokens before they end."""
+        """Renew tokens before they expire."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             for pod in list(self.by_uid.values()):
@@ -139,7 +141,7 @@ class Pods:
                     await self._refresh(pod)
 
     async def keep_clocks(self) -> None:
-        """Note how the log files grow."""
+        """Record the sizes of the log files."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.time()
@@ -149,20 +151,20 @@ class Pods:
                         container.clock.look(now)
 
     def find(self, namespace: str, name: str) -> Pod | None:
-        """The runner of a pod by name."""
+        """Return the `Pod` with this name, or None."""
         for pod in self.by_uid.values():
             if (pod.namespace, pod.name) == (namespace, name):
                 return pod
         return None
 
     def prune(self) -> None:
-        """Remove files of pods that are no more, and all but the newest directories of output."""
+        """Remove the files of deleted pods, and all but the newest KEPT_LOGS log directories."""
         context = self._context
         known = {item["metadata"]["uid"] for item in self._informer.objects.values()}
         context.settings.pods.mkdir(parents=True, exist_ok=True)
         for directory in context.settings.pods.iterdir():
             if directory.name not in known:
-                # Removed while no stand-in was there to see it: nothing of it may go on.
+                # Deleted while no local/nodes process ran: kill its remaining processes.
                 for container in (directory / "containers").glob("*"):
                     stray = Process.found(container)
                     if stray is not None:

@@ -1,4 +1,4 @@
-"""Builds the preloaded library (podbind.c) once, into the tool cache."""
+"""Build the preloaded library (podbind.c) once, into the tool cache. `library` is the entry point."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ COMPILERS = ("cc", "gcc", "clang", "c++", "g++")
 
 
 def library() -> Path:
-    """Path of the library, built if it is not there yet.
+    """Return the path of the library. Build it if it does not exist yet.
 
     Raises:
-        ToolError: there is no compiler, or it failed; without the library two pods can't listen on the same port.
-        OSError: the cache can't be written.
+        ToolError: There is no compiler, or it failed. Without the library two pods can't listen on the same port.
+        OSError: The cache can't be written.
     """
     key = f"podbind-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}"
     path = cache_directory() / "tools" / key / "podbind.so"
@@ -36,7 +36,7 @@ def library() -> Path:
     log = cache_directory() / "logs" / f"{key}.log"
     for directory in (path.parent, log.parent):
         directory.mkdir(parents=True, exist_ok=True)
-    # Several processes may do this at once: each builds its own and puts it in place whole.
+    # Several processes may do this at the same time. Each builds its own file and renames it.
     with tempfile.TemporaryDirectory(dir=path.parent) as own:
         built = Path(own) / path.name
         command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(SOURCE), "-ldl"]

@@ -1,4 +1,4 @@
-"""Probes of containers: HTTP, TCP and commands."""
+"""Probe containers with HTTP, TCP, gRPC and commands. `once` is one attempt, `repeat` the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Run = Callable[[list[str], float], Awaitable[int]]
 
 
 def insecure() -> ssl.SSLContext:
-    """TLS without verification, as kubelets probe."""
+    """Return TLS without verification, as kubelets use for probes."""
     tls = ssl.create_default_context()
     tls.check_hostname = False
     tls.verify_mode = ssl.CERT_NONE
@@ -22,7 +22,7 @@ def insecure() -> ssl.SSLContext:
 
 
 async def http(probe: Object, ip: str, port: int) -> str:
-    """GET; "" for a status of 200 to 399, else what went wrong."""
+    """Send a GET request. Return "" for a status of 200 to 399, otherwise the error."""
     host = probe.get("host") or ip
     tls = insecure() if probe.get("scheme", "HTTP") == "HTTPS" else None
     reader, writer = await asyncio.open_connection(host, port, ssl=tls)
@@ -41,7 +41,7 @@ async def http(probe: Object, ip: str, port: int) -> str:
 
 
 async def tcp(host: str, port: int) -> str:
-    """Connect; "" when it succeeds."""
+    """Connect, and return "" on success."""
     _, writer = await asyncio.open_connection(host, port)
     writer.close()
     with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ async def tcp(host: str, port: int) -> str:
 
 
 async def once(probe: Object, ip: str, port: Port, run: Run) -> str:
-    """One attempt: "" for success, else the failure as an event shows it. A gRPC probe only connects."""
+    """Make one attempt. Return "" on success, otherwise the event's message. A gRPC probe only connects."""
     timeout = float(probe.get("timeoutSeconds", 1))
     if "exec" in probe:
         code = await run(probe["exec"]["command"], timeout)
@@ -75,10 +75,9 @@ async def once(probe: Object, ip: str, port: Port, run: Run) -> str:
 async def repeat(
     probe: Object, attempt: Callable[[], Awaitable[str]], changed: Callable[[bool, str], Awaitable[bool]]
 ) -> None:
-    """Probe for ever, with the probe's delays and thresholds; `changed` returns True to stop.
+    """Probe with the probe's delays and thresholds until `changed` returns true.
 
-    It is called with the verdict whenever enough attempts in a row agree on another one, and with each
-    failing verdict again.
+    `changed` gets the result when enough consecutive attempts give another result, and again for each further failure.
     """
     await asyncio.sleep(float(probe.get("initialDelaySeconds", 0)))
     good, row, verdict = False, 0, False
@@ -92,5 +91,5 @@ async def repeat(
             verdict = success
             if await changed(verdict, message):
                 return
-        # The first seconds decide how long a roll-out takes: a program that is not up yet is asked again soon.
+        # At first the interval is short, because it determines how long a rollout takes.
         await asyncio.sleep(float(probe.get("periodSeconds", 10)) if verdict or row > 5 else 1.0)

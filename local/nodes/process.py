@@ -1,7 +1,7 @@
-"""One process of a container: started in its sandbox, waited for, told to end, and found again after a restart.
+"""Start, wait for, signal and find again one process of a container. `Process.start` is the entry point.
 
-A small shell stays beside it and writes the exit code to a file, so that the code is known even when the machines'
-own process was not there to see the end. The process id and start time are on disk (proc(5): field 22 of stat).
+A small shell runs beside the process and writes its exit code to a file. So the code is known even if the local/nodes
+process did not run when it ended. The process id and start time are on disk (proc(5): field 22 of stat).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from typing import Any
 from local.nodes.sandbox import CAPABILITIES
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
-# `unshare --pid` without --fork: the shell stays outside, its first child is process 1 of the new namespace. After that
-# child no other can be started, so the exit code is written by a builtin. (`unshare --fork` reports 1 for a SIGKILL.)
+# `unshare --pid` without --fork: the shell stays outside, and its first child is process 1 of the new
+# namespace. After the end of that child no other can be started, so a builtin writes the exit code. (`unshare
+# --fork` reports 1 for a SIGKILL.)
 KEEPER = '"$0" -I -S "$1" "$2/plan.json"; echo $? > "$2/exit"'
 LOST = 137
 SETUP_SECONDS = 10.0
@@ -36,7 +37,7 @@ _UNLOCK_TERMINAL, _OTHER_END = 0x40045431, 0x5441
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code (128 + n for signal n), when, and a message where it never ran."""
+    """How a process ended: exit code (128 + n for signal n), time, and a message if it never ran."""
 
     code: int
     at: float
@@ -44,24 +45,29 @@ class Ended:
 
 
 class NotRunningError(Exception):
-    """A container has no program that a command could run beside; the message says why."""
+    """The container has no running program in which a command could run. The message has the reason."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A running program's namespaces, root and working directory, and the environment that it was started with."""
+    """The namespaces, root, working directory and initial environment of a running program."""
 
     pid: int
     variables: dict[str, str]
     user: int = 0
 
     def command(self, argv: Sequence[str], terminal: bool = False) -> list[str]:
-        """`argv` run there, in a session of its own. It is killed when the process that this starts is.
+        """Return the command line that runs `argv` there, in its own session.
 
-        Programs are named by their paths: the container's PATH need not have them. Raises FileNotFoundError.
+        The command is killed when the process that this command line starts is killed. Programs have absolute paths,
+        because the container's PATH may not have them.
+
+        Raises:
+            FileNotFoundError: A program of util-linux is missing.
         """
         enter = [_program("nsenter"), f"--target={self.pid}", "--mount", "--uts", "--ipc", "--pid"]
-        # The privileges of the sandbox. A user namespace has none outside of it; root keeps those of containers.
+        # The privileges of the sandbox. A user namespace has no privileges outside; root has those of
+        # containers.
         rights = [f"--bounding-set=-all,{','.join(f'+{name}' for name in CAPABILITIES)}"]
         if self.user:
             enter += ["--user", "--preserve-credentials"]
@@ -71,7 +77,7 @@ class Entry:
         return [*enter, "--", *bound, *(["--ctty"] if terminal else []), "--", *argv]
 
     def open_terminal(self) -> tuple[int, int]:
-        """Open a terminal in the container's /dev/pts, as container runtimes do. Return its two ends, ours first.
+        """Open a terminal in the container's /dev/pts, as container runtimes do. Return its two ends, this side first.
 
         Source: ioctl_tty(2), TIOCSPTLCK and TIOCGPTPEER (Linux 4.13).
 
@@ -102,14 +108,14 @@ def _command_line(pid: int) -> bytes:
 
 
 def _in_set_up(pid: int) -> bool:
-    """Whether it is still the sandbox, which becomes the program."""
+    """Return whether the process is still the sandbox, which later executes the program."""
     return str(SANDBOX).encode() in _command_line(pid)
 
 
 def start_time(pid: int) -> str | None:
-    """Field 22 of /proc/<pid>/stat, or None where there is no such process or it is a zombie."""
+    """Return field 22 of /proc/<pid>/stat, or None if the process does not exist or is a zombie."""
     try:
-        # A program's name is any bytes, and is cut after the 15th.
+        # A program's name can contain any bytes, and is cut after the 15th.
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -118,7 +124,7 @@ def start_time(pid: int) -> str | None:
 
 
 class Process:
-    """A started process. `directory` holds its plan, its record and its exit code; one run each."""
+    """A started process. `directory` has the plan, the record and the exit code of one run."""
 
     def __init__(self, directory: Path, keeper: int, child: subprocess.Popen[bytes] | None) -> None:
         self.directory = directory
@@ -127,7 +133,11 @@ class Process:
 
     @classmethod
     def start(cls, directory: Path, plan: dict[str, Any], log: Path) -> Process:
-        """Start the plan's program. Raises OSError where files can't be written or nothing can be started."""
+        """Start the plan's program.
+
+        Raises:
+            OSError: Files can't be written, or no process can be started.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         for stale in ("exit", "error", "process", "keeper"):
@@ -146,7 +156,7 @@ class Process:
         try:
             (directory / "keeper").write_text(f"{child.pid} {start_time(child.pid)}")
         except OSError:
-            # Nobody could find it by what is on disk, nor end it.
+            # Without the file, no later process could find or end it.
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             raise
@@ -154,7 +164,7 @@ class Process:
 
     @classmethod
     def found(cls, directory: Path) -> Process | None:
-        """The run that was started here before, alive or ended; None where none was."""
+        """Return the run that was started in this directory before, running or ended, or None."""
         try:
             keeper = int((directory / "keeper").read_text().split()[0])
         except (FileNotFoundError, IndexError, ValueError):
@@ -162,7 +172,7 @@ class Process:
         return cls(directory, keeper, None)
 
     def _alive(self, record: str) -> int | None:
-        """The process of a record file if it is still the same one."""
+        """Return the process of a record file if it is still the same process."""
         try:
             pid, started = (self.directory / record).read_text().split()
         except (FileNotFoundError, ValueError):
@@ -171,19 +181,23 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """The program's process id on this machine (it is 1 in its own namespace), None once it has ended."""
+        """The program's process id on this machine (it is 1 in its own namespace), None after its end."""
         return self._alive("process")
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or is being set up, or its exit code is being written."""
+        """Whether it runs, is being set up, or its exit code is being written."""
         return self._alive("keeper") is not None
 
     async def entry(self) -> Entry:
-        """How to run a command beside the program, once that runs. Raises NotRunningError where it does not."""
+        """Wait until the program runs, and return how to run a command beside it.
+
+        Raises:
+            NotRunningError: The program does not run.
+        """
         deadline = time.monotonic() + SETUP_SECONDS
         while self.alive:
-            # Until the sandbox becomes the program it may still have the machine's own root.
+            # Until the sandbox executes the program, it may still have the host's root.
             if (pid := self.pid) is not None and not _in_set_up(pid):
                 plan = json.loads((self.directory / "plan.json").read_text())
                 return Entry(pid, plan["env"], plan["user"])
@@ -198,11 +212,11 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 await wait_for_pid(self.keeper)
         if self._child is not None:
-            self._child.wait()  # it has ended: this only takes its entry off the process table
+            self._child.wait()  # it has ended; this only reaps the zombie
         return self.ended()
 
     def ended(self) -> Ended:
-        """Exit code and time as the keeper wrote them; LOST where it could not."""
+        """Return the exit code and time that the shell wrote; LOST if it wrote none."""
         exit_file, error_file = self.directory / "exit", self.directory / "error"
         message = error_file.read_text(errors="replace") if error_file.exists() else ""
         try:
@@ -211,10 +225,10 @@ class Process:
             return Ended(LOST, time.time(), message or "the process is gone and left no exit code")
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the program; SIGKILL ends everything in its process namespace with it.
+        """Signal the program. SIGKILL ends all processes in its process namespace.
 
-        A process that is still being set up has not run yet: it is ended with its whole group, and by SIGKILL, as
-        the sandbox is process 1 of its namespace and would go on without its keeper after any other signal.
+        A process in set-up has not run yet, so its whole group is killed. It gets SIGKILL, because the sandbox is
+        process 1 of its namespace: after another signal it would continue without the shell.
         """
         pid = self.pid
         with contextlib.suppress(ProcessLookupError):
@@ -225,7 +239,11 @@ class Process:
 
 
 async def wait_for_pid(pid: int) -> None:
-    """Wait until any process, child or not, has ended. Raises ProcessLookupError where there is none."""
+    """Wait until a process has ended, whether it is a child or not.
+
+    Raises:
+        ProcessLookupError: The process does not exist.
+    """
     descriptor = os.pidfd_open(pid)
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()

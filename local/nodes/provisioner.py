@@ -1,6 +1,7 @@
-"""Volumes by claim, as the EBS CSI driver's controller makes them: a disk in EC2, its PersistentVolume, a directory.
+"""Provision volumes for claims, as the EBS CSI driver's controller does. `Provisioner.keep` is the entry point.
 
-It calls EC2 as the role of its service account, and so has exactly the rights that the stack gave it. Protocol:
+A volume is a volume in EC2, its PersistentVolume, and a directory. The EC2 calls use the role of the driver's service
+account, so they have exactly the permissions of the stack. Protocol:
 https://github.com/kubernetes-csi/external-provisioner and sig-storage-lib-external-provisioner.
 """
 
@@ -35,11 +36,11 @@ RETRY_SECONDS: Final = 10.0
 
 
 class Refused(Exception):
-    """A volume can't be made or deleted (yet); the message says why."""
+    """A volume can't be created or deleted (yet). The message has the reason."""
 
 
 class Provisioner:
-    """Makes volumes for claims, and removes those whose claims are gone."""
+    """Creates volumes for claims, and deletes those whose claims are gone."""
 
     def __init__(self, settings: Settings, api: Api, instances: dict[str, Object]) -> None:
         self.settings = settings
@@ -51,7 +52,7 @@ class Provisioner:
         self._told: dict[str, str] = {}
 
     async def keep(self) -> None:
-        """For ever."""
+        """Reconcile every LOOK_SECONDS until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not any(ADDON in (i.get("addons") or {}) for i in self.instances.values()):
@@ -68,7 +69,7 @@ class Provisioner:
         if time.monotonic() < self._rest.get(uid, 0):
             work.close()
             return
-        # Done or not: what is done shows in the informers a moment later.
+        # Also after success, because the informers show the result a moment later.
         self._rest[uid] = time.monotonic() + RETRY_SECONDS
         try:
             await work
@@ -125,14 +126,17 @@ class Provisioner:
                 raise
 
     def _zone(self, node: str | None) -> str:
-        """The zone of the node that the scheduler chose; any of the cluster's where the class does not wait for it."""
+        """Return the zone of the node that the scheduler chose.
+
+        If the storage class does not wait for a node, it is any zone of the cluster.
+        """
         if node is not None and node not in self.instances:
             raise Refused(f"node {node!r} not found")
         zones = sorted(i["zone"] for name, i in self.instances.items() if node in (None, name))
         return str(zones[0])
 
     def _tags(self, claim: Object, name: str) -> dict[str, str]:
-        """The driver's own tags, and those that the add-on was told to add."""
+        """Return the driver's own tags, and the extra tags of the add-on's configuration."""
         metadata = claim["metadata"]
         extra: dict[str, str] = next(
             (i["volumeTags"] for i in self.instances.values() if i.get("volumeTags")), {}
@@ -147,7 +151,7 @@ class Provisioner:
         }
 
     async def _ec2(self) -> Any:
-        """A client of EC2 as the role of the driver's service account."""
+        """Return an EC2 client with the role of the driver's service account."""
         role = next(
             (i["addons"][ADDON] for i in self.instances.values() if ADDON in (i.get("addons") or {})), ""
         )
@@ -158,7 +162,7 @@ class Provisioner:
         return await asyncio.to_thread(client_as, self.settings, role, answer["status"]["token"])
 
     async def _tell(self, item: Object, message: str) -> None:
-        """An event about a claim or volume, as the provisioner posts it."""
+        """Post an event about a claim or volume, as the provisioner does."""
         metadata, now = item["metadata"], timestamp(time.time())
         namespace = metadata.get("namespace", "default")
         kind = "PersistentVolumeClaim" if "namespace" in metadata else "PersistentVolume"
@@ -181,7 +185,7 @@ class Provisioner:
 
 
 def wants_volume(claim: Object) -> bool:
-    """Whether a claim waits for a volume of this driver, and no longer for its pod's node."""
+    """Return whether a claim waits for a volume of this driver, and no longer for its pod's node."""
     annotations = claim["metadata"].get("annotations") or {}
     return (
         annotations.get(PROVISIONER) == DRIVER.name
@@ -191,7 +195,7 @@ def wants_volume(claim: Object) -> bool:
 
 
 def is_left(volume: Object) -> bool:
-    """Whether a volume of this driver lost its claim and goes with it."""
+    """Return whether a volume of this driver has lost its claim and must be deleted."""
     annotations = volume["metadata"].get("annotations") or {}
     return (
         annotations.get(PROVISIONED_BY) == DRIVER.name
@@ -202,12 +206,12 @@ def is_left(volume: Object) -> bool:
 
 
 def gibibytes(spec: Object) -> int:
-    """The size that a claim asks for, in whole GiB and at least one."""
+    """Return the requested size of a claim in whole GiB, at least one."""
     return max(1, math.ceil(parse(spec["resources"]["requests"]["storage"]) / 2**30))
 
 
 def directory_of(settings: Settings, volume: Object) -> Any:
-    """Where a volume's files are. Those of a file system are shared by all clusters of the home."""
+    """Return the directory of a volume. All clusters of the home share the directory of a file system."""
     csi = volume["spec"].get("csi") or {}
     if csi.get("driver") == "fsx.csi.aws.com":
         return settings.home.volumes / "fsx" / csi["volumeHandle"]
@@ -215,7 +219,11 @@ def directory_of(settings: Settings, volume: Object) -> Any:
 
 
 def client_as(settings: Settings, role: str, token: str) -> Any:
-    """A client of EC2 with the credentials of a web identity. Raises Refused where STS gives none."""
+    """Return an EC2 client with the credentials of a web identity.
+
+    Raises:
+        Refused: STS returns no credentials.
+    """
     from botocore.config import Config
     from botocore.exceptions import ClientError
     from botocore.session import Session
@@ -242,7 +250,11 @@ def client_as(settings: Settings, role: str, token: str) -> Any:
 def make_disk(
     ec2: Any, parameters: dict[str, str], name: str, size: int, zone: str, tags: dict[str, str]
 ) -> str:
-    """The id of the disk of this name, which is made where it is not there yet. Raises Refused."""
+    """Find or create the EC2 volume of this name, and return its id.
+
+    Raises:
+        Refused: EC2 refused a request.
+    """
     from botocore.exceptions import ClientError
 
     try:
@@ -266,7 +278,11 @@ def make_disk(
 
 
 def delete_disk(ec2: Any, volume_id: str) -> None:
-    """Delete a disk; one that is gone is fine. Raises Refused."""
+    """Delete an EC2 volume. A missing one is no error.
+
+    Raises:
+        Refused: EC2 refused the request.
+    """
     from botocore.exceptions import ClientError
 
     try:

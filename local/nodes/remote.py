@@ -1,6 +1,6 @@
-"""`kubectl exec`: a command inside of a container, its streams on one WebSocket.
+"""Serve `kubectl exec`: a command in a container, with its streams on one WebSocket. `serve` is the entry point.
 
-A message's first byte is its channel, as in versions 4 and 5 of Kubernetes' remote command protocol
+The first byte of a message is its channel, as in versions 4 and 5 of Kubernetes' remote command protocol
 (k8s.io/apimachinery, pkg/util/remotecommand/constants.go). The API server passes its client's WebSocket through,
 because `local/cluster/commands.py` turns off its translation to SPDY.
 """
@@ -25,13 +25,13 @@ STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CHUNK = 1 << 15
 SIGNALLED = 128
-# How long a command whose client has gone may take to end by itself.
+# The time that a command has to end after its client has disconnected.
 _TIDY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A command, and which of its streams the client wants. A terminal carries both outputs in one."""
+    """A command, and the streams that the client requests. A terminal has one stream for both outputs."""
 
     command: tuple[str, ...]
     stdin: bool = False
@@ -41,7 +41,11 @@ class Wanted:
 
 
 def wanted(query: MultiMapping[str]) -> Wanted:
-    """What the API server asks for. Raises ValueError that says what is missing."""
+    """Return the request of the API server.
+
+    Raises:
+        ValueError: A parameter is missing; the message names it.
+    """
 
     def on(name: str) -> bool:
         return query.get(name, "") in ("1", "true")
@@ -57,7 +61,7 @@ def wanted(query: MultiMapping[str]) -> Wanted:
 
 
 def ended(code: int) -> bytes:
-    """The message on the status channel for an exit code, a metav1.Status."""
+    """Return the message on the status channel for an exit code, a metav1.Status."""
     if code == 0:
         return json.dumps({"metadata": {}, "status": "Success"}).encode()
     status = {
@@ -71,13 +75,16 @@ def ended(code: int) -> bytes:
 
 
 def refused(code: int, message: str) -> str:
-    """The answer to a request that is refused with an HTTP code, a metav1.Status."""
+    """Return the body of an HTTP error, a metav1.Status."""
     kind = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
     return json.dumps({**kind, "status": "Failure", "message": message, "code": code})
 
 
 class _UntilGone(asyncio.StreamReaderProtocol):
-    """A terminal that nobody holds any more answers EIO: that is its end, and what it said before still counts."""
+    """Reads a terminal until its other end is closed.
+
+    The read then fails with EIO, which is the normal end: the earlier output still counts.
+    """
 
     def connection_lost(self, _error: Exception | None) -> None:
         super().connection_lost(None)
@@ -85,7 +92,7 @@ class _UntilGone(asyncio.StreamReaderProtocol):
 
 @dataclass
 class _Ends:
-    """Descriptors made for a command: its own three, and ours to read by channel and to write to (-1: none)."""
+    """The descriptors of a command: its own three, and our ends to read by channel and to write (-1: none)."""
 
     its: list[int]
     reading: dict[int, int]
@@ -101,7 +108,7 @@ class _Ends:
 
 
 def _terminal(ours: int, its: int) -> _Ends:
-    # Two descriptors, as the one for reading is closed as soon as nobody holds the other side.
+    # Two descriptors, because the one for reading is closed when the other side is closed.
     return _Ends([its] * 3, {STDOUT: ours}, os.dup(ours))
 
 
@@ -117,7 +124,7 @@ def _pipes(streams: Wanted) -> _Ends:
 
 @dataclass
 class Command:
-    """A started command. `outputs` are by channel; `terminal` is the descriptor to set a size on."""
+    """A started command. `outputs` are by channel; `terminal` is the descriptor whose size can be set."""
 
     process: asyncio.subprocess.Process
     outputs: dict[int, asyncio.StreamReader] = field(default_factory=dict)
@@ -127,7 +134,11 @@ class Command:
 
     @classmethod
     async def start(cls, entry: Entry, streams: Wanted) -> Command:
-        """Start the command in the container. Raises OSError if it can't be started."""
+        """Start the command in the container.
+
+        Raises:
+            OSError: It can't be started.
+        """
         argv = entry.command(streams.command, streams.terminal)
         ends = _terminal(*entry.open_terminal()) if streams.terminal else _pipes(streams)
         defaults = {"TERM": "xterm"} if streams.terminal else {}
@@ -165,10 +176,10 @@ class Command:
         self.input = asyncio.StreamWriter(transport, protocol, None, loop)
 
     async def take(self, message: bytes) -> None:
-        """What the client sent: input, the end of it, or the size of its terminal."""
+        """Handle a message of the client: input, the end of input, or the size of its terminal."""
         channel, data = message[0], message[1:]
         if channel == STDIN and self.input is not None and data:
-            with contextlib.suppress(ConnectionError):  # it reads no more
+            with contextlib.suppress(ConnectionError):  # it does not read any more
                 self.input.write(data)
                 await self.input.drain()
         elif channel == CLOSE and data == bytes([STDIN]) and self.input is not None:
@@ -180,16 +191,16 @@ class Command:
                 fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, cells)
 
     async def wait(self) -> int:
-        """Its exit code, 128 and more for a signal."""
+        """Return the exit code, 128 + n for signal n."""
         code = await self.process.wait()
         return SIGNALLED - code if code < 0 else code
 
     async def end(self) -> None:
-        """Let go of its streams, and kill it if that does not end it."""
+        """Close the command's streams, and kill it if it does not end within _TIDY_SECONDS."""
         self.terminal = None
         for transport in self._transports:
             transport.close()
-        # Nobody kills it on a real machine: what reads to its end tidies up after itself.
+        # On a real node nothing kills it, so a command that reads to the end of its input can still clean up.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TIDY_SECONDS):
                 await self.process.wait()
@@ -204,20 +215,23 @@ async def _send(socket: web.WebSocketResponse, channel: int, output: asyncio.Str
 
 
 async def _receive(socket: web.WebSocketResponse, command: Command) -> None:
-    """Until the client has gone."""
+    """Handle the client's messages until it disconnects."""
     async for message in socket:
         if message.type == WSMsgType.BINARY and message.data:
             await command.take(message.data)
 
 
 async def _carry(socket: web.WebSocketResponse, command: Command) -> None:
-    """Everything that it says, and then how it ended."""
+    """Send all output, and then the exit code."""
     await asyncio.gather(*(_send(socket, *each) for each in command.outputs.items()))
     await socket.send_bytes(bytes([STATUS]) + ended(await command.wait()))
 
 
 async def serve(socket: web.WebSocketResponse, command: Command) -> None:
-    """Join client and command until the command has ended; a client that leaves takes its command with it."""
+    """Connect the client and the command until the command has ended.
+
+    If the client disconnects, the command ends.
+    """
     carrying = asyncio.ensure_future(_carry(socket, command))
     receiving = asyncio.ensure_future(_receive(socket, command))
     try:

@@ -1,6 +1,6 @@
-"""Makes a container's view of the machine and becomes its program. Runs inside fresh namespaces.
+"""Set up a container's view of this machine, and execute its program. It runs in new namespaces.
 
-Started as process 1 of a process namespace (see process.py); reads a plan (JSON) and needs the standard library alone.
+It starts as process 1 of a process namespace (see process.py), reads a plan (JSON), and uses the standard library only.
 The host's directories replace the image's files. Each container sees them through its own overlay layer, which receives
 all writes and is removed with the container. Home directories and the local cloud's state are hidden. As user 0, a
 container may change all files in its view. As another user, it may change its volumes, /tmp, and the directory of the
@@ -61,7 +61,7 @@ SYSTEM_DIRECTORIES = (
     "usr",
     "var",
 )
-# Directories of the container's own.
+# The container's own directories.
 PRIVATE_DIRECTORIES = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 DEVICE_LINKS = {
@@ -71,7 +71,7 @@ DEVICE_LINKS = {
     "stdout": "fd/1",
     "stderr": "fd/2",
 }
-# As in runc's default: files with which root could change the host.
+# As in runc's default: files through which root could change the host.
 READ_ONLY_KERNEL = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 FIRST_USER, NOBODY = 1000, 65534
 OLD = "/.old"
@@ -82,20 +82,20 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> None:
-    """Raise OSError that says what failed."""
+    """Raise an OSError with the name of the failed call if the result is not 0."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     result = libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
     check(result, f"mount {source} at {target}")
 
 
 def make_read_only(target: str, *, whole_tree: bool) -> None:
-    """Make a mount read-only, with all mounts below it or without them."""
+    """Make a mount read-only, with or without all mounts below it."""
     attributes = (ctypes.c_uint64 * 4)(ATTRIBUTE_READ_ONLY, 0, 0, 0)
     flags = WHOLE_TREE if whole_tree else 0
     result = libc.syscall(
@@ -512,7 +512,7 @@ def drop_privileges(user: int, group: int) -> None:
 
 
 def record_process(path: Path) -> None:
-    """Write this process's number and start time as the machine sees them: /proc is still the machine's here."""
+    """Write this process's id and start time on the host. /proc is still the host's here."""
     fields = Path("/proc/self/stat").read_text()
     number, rest = fields.split(" ", 1)
     started = rest.rpartition(")")[2].split()[19]
@@ -522,7 +522,7 @@ def record_process(path: Path) -> None:
 
 
 def main() -> None:
-    """Read the plan, set everything up, execute the program. Ends with 128 and a line in `error` on failure."""
+    """Read the plan, set everything up, execute the program. On failure exit with 128 and a line in `error`."""
     plan = json.loads(Path(sys.argv[1]).read_text())
     state = Path(plan["state"])
     sources = [m | {"source": os.path.realpath(m["source"])} if "source" in m else m for m in plan["mounts"]]

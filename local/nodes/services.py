@@ -1,4 +1,4 @@
-"""Stands for kube-proxy: listens on every Service's address and passes connections on to ready pods."""
+"""Replace kube-proxy: listen on each Service's address and forward connections to ready pods. See `Proxies`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUFFER = 1 << 16
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy one direction until its end, and pass the end on."""
+    """Copy one direction until its end, and forward the end."""
     with contextlib.suppress(OSError):
         while data := await reader.read(BUFFER):
             writer.write(data)
@@ -29,7 +29,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Target) -> None:
-    """Connect a client to a target until both sides have ended; a target that refuses resets the client."""
+    """Connect a client to a target until both sides have ended. If the target refuses, reset the client."""
     try:
         far_reader, far_writer = await asyncio.open_connection(*target)
     except OSError as error:
@@ -44,9 +44,9 @@ async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, targe
 
 
 class Proxies:
-    """One listener per Service address and port that has something ready behind it.
+    """One listener per Service address and port with a ready pod.
 
-    Without a ready pod nobody listens, so that a client sees "connection refused", as with kube-proxy.
+    Without a ready pod there is no listener. So a client gets "connection refused", as with kube-proxy.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Proxies:
         self._wanted = asyncio.Event()
 
     def wanted(self) -> dict[Target, list[Target]]:
-        """What should listen where, and what is behind it."""
+        """Return the addresses to listen on, each with its targets."""
         if self.context is None:
             return {}
         context = self.context
@@ -80,7 +80,7 @@ class Proxies:
         return names.targets(service, port, pods, self.context.moved_ports if self.context else {})
 
     def settle(self) -> None:
-        """Look again at what should listen."""
+        """Let `run` update the listeners."""
         self._wanted.set()
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What one cluster's machines are told: addresses, delays and directories, read once at start."""
+"""Settings of one cluster's nodes: addresses, delays and directories. `Settings.load` reads them at start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from local.home import Home
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of the machines of one cluster; delays in seconds."""
+    """Settings of the nodes of one cluster. Delays are in seconds."""
 
     cluster: str
     home: Home
@@ -44,12 +44,12 @@ class Settings:
 
     @property
     def pod_logs(self) -> Path:
-        """Output of the containers; it outlives the pods."""
+        """Output of the containers. It stays after the pods are deleted."""
         return self.home.logs / "pods" / self.cluster
 
     @property
     def state(self) -> Path:
-        """What the machines themselves keep: small programs and the kubelets' port."""
+        """Files of the local/nodes process: small programs and the kubelets' port."""
         return self.home.cluster(self.cluster) / "machines"
 
     @property
@@ -59,7 +59,11 @@ class Settings:
 
     @classmethod
     def load(cls, cluster: str, home: Home) -> Settings:
-        """Read them from a home. Raises ValueError that names the missing file or key."""
+        """Read the settings from a home.
+
+        Raises:
+            ValueError: A file or key is missing; the message names it.
+        """
         cluster_file = home.cluster(cluster) / "cluster.json"
         cloud = home.cloud()
         if cloud is None:

@@ -1,4 +1,4 @@
-"""A pod's status from the states of its containers, as a kubelet reports it. Pure."""
+"""Compute a pod's status from the states of its containers, as a kubelet reports it. Pure. See `pod_status`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KILLED = 137
 
 @dataclass
 class ContainerState:
-    """What is known of one container. Times are seconds since 1970; `last` is the previous run's `terminated`."""
+    """The state of one container. Times are seconds since 1970. `last` is the previous run's `terminated`."""
 
     name: str
     image: str = ""
@@ -31,26 +31,26 @@ class ContainerState:
     started: bool = False
 
     def run(self, now: float) -> None:
-        """The process has been started."""
+        """Record the start of the process."""
         self.stage, self.reason, self.message, self.started_at = "running", "", "", now
         self.ready = self.started = False
 
     def wait(self, reason: str, message: str) -> None:
-        """Not running, for a reason; an ended run is kept as the last state."""
+        """Record that the container waits, with a reason. A previous run becomes the last state."""
         if self.stage == "terminated":
             self.last = self.terminated()
         self.stage, self.reason, self.message = "waiting", reason, message
         self.ready = self.started = False
 
     def end(self, exit_code: int, now: float, reason: str = "", message: str = "") -> None:
-        """The process has ended."""
+        """Record the end of the process."""
         self.stage, self.exit_code, self.finished_at = "terminated", exit_code, now
         self.reason = reason or ("Completed" if exit_code == 0 else "Error")
         self.message = message
         self.ready = self.started = False
 
     def terminated(self) -> Object:
-        """The ended run as ContainerStateTerminated."""
+        """Return the last run as ContainerStateTerminated."""
         found: Object = {
             "exitCode": self.exit_code,
             "reason": self.reason,
@@ -61,7 +61,7 @@ class ContainerState:
         return found | ({"message": self.message} if self.message else {})
 
     def state(self) -> Object:
-        """The present ContainerState."""
+        """Return the current ContainerState."""
         if self.stage == "running":
             return {"running": {"startedAt": timestamp(self.started_at)}}
         if self.stage == "terminated":
@@ -69,7 +69,7 @@ class ContainerState:
         return {"waiting": {"reason": self.reason} | ({"message": self.message} if self.message else {})}
 
     def report(self, init: bool = False) -> Object:
-        """The ContainerStatus. An init container is ready once it has succeeded."""
+        """Return the ContainerStatus. An init container is ready after it has succeeded."""
         done = init and self.stage == "terminated" and self.exit_code == 0
         return {
             "name": self.name,
@@ -85,7 +85,7 @@ class ContainerState:
 
     @classmethod
     def of(cls, report: Object) -> ContainerState:
-        """The state that a ContainerStatus describes: what a restarted stand-in goes on from."""
+        """Return the state of a ContainerStatus, from which a restarted local/nodes process continues."""
         found = cls(
             name=report["name"],
             image=report.get("image", ""),
@@ -112,19 +112,20 @@ class ContainerState:
 
 
 def restarts_after(policy: str, exit_code: int) -> bool:
-    """Whether a container with this restartPolicy runs again after this exit code."""
+    """Return whether a container with this restartPolicy restarts after this exit code."""
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
 def back_off(restarts: int, base: float) -> float:
-    """Seconds to wait before a restart: none before the first, then `base` doubling up to 30 times it."""
+    """Return the seconds before a restart: 0 for the first one, then `base`, doubled up to 30 times `base`."""
     return 0.0 if restarts == 0 else min(base * 2 ** (restarts - 1), base * 30)
 
 
 def phase(policy: str, init: list[ContainerState], containers: list[ContainerState]) -> str:
-    """The pod's phase. Containers that will be restarted keep the pod Running: only final ends fail it.
+    """Return the pod's phase.
 
-    `init` holds run-once init containers only (no sidecars).
+    Containers that will restart keep the pod Running. Only a final exit fails it. `init` has the run-once init
+    containers only (no sidecars).
     """
     for state in init:
         if state.stage != "terminated" or state.exit_code != 0:
@@ -137,7 +138,7 @@ def phase(policy: str, init: list[ContainerState], containers: list[ContainerSta
 
 
 def condition(kind: str, holds: bool, now: float, before: list[Object], reason: str, message: str) -> Object:
-    """One pod condition; the time of the last transition is kept while the status stays the same."""
+    """Return one pod condition. The last transition time stays while the status stays the same."""
     value = "True" if holds else "False"
     old = next((c for c in before if c["type"] == kind and c["status"] == value), None)
     since = old.get("lastTransitionTime") if old else None
@@ -147,7 +148,7 @@ def condition(kind: str, holds: bool, now: float, before: list[Object], reason: 
         "lastProbeTime": None,
         "lastTransitionTime": since or timestamp(now),
     }
-    # Explicit nulls: a strategic merge patch keeps what is left out.
+    # Explicit nulls, because a strategic merge patch keeps omitted fields.
     return found | {"reason": reason if not holds else None, "message": message if not holds else None}
 
 
@@ -158,7 +159,7 @@ def conditions(
     before: list[Object],
     now: float,
 ) -> list[Object]:
-    """The conditions that a kubelet owns; those of others (DisruptionTarget ...) are not touched."""
+    """Return the conditions that a kubelet owns. Those of others (DisruptionTarget ...) stay unchanged."""
     initialized = all(s.stage == "terminated" and s.exit_code == 0 for s in init)
     unready = [s.name for s in containers if not s.ready]
     completed = pod_phase in ("Succeeded", "Failed")
@@ -189,9 +190,11 @@ def pod_status(
     now: float,
     forced_phase: str = "",
 ) -> Object:
-    """The whole status to patch. `sidecars` are init containers with restartPolicy Always.
+    """Return the whole status to patch.
 
-    `forced_phase` ends a pod that is being removed while its containers would otherwise be restarted.
+    Args:
+        sidecars: The init containers with restartPolicy Always.
+        forced_phase: The final phase of a deleted pod whose containers would otherwise restart.
     """
     policy = pod["spec"].get("restartPolicy", "Always")
     before = pod.get("status", {})
@@ -215,6 +218,6 @@ def pod_status(
 
 
 def end_phase(containers: list[ContainerState]) -> str:
-    """Phase of a pod that was told to go: Succeeded only if every container ended with 0."""
+    """Return the phase of a deleted pod: Succeeded only if every container exited with 0."""
     good = all(s.stage == "terminated" and s.exit_code == 0 for s in containers)
     return "Succeeded" if good else "Failed"

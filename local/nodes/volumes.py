@@ -1,4 +1,4 @@
-"""A pod's volumes: which directories they are, and what stands in them."""
+"""Compute the content and the mounts of a pod's volumes, and write the files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_TOKEN_SECONDS = 3600
 
 @dataclass(frozen=True)
 class Token:
-    """A service account token to ask for: where it goes, its audience ("" is the API server's), its seconds."""
+    """A service account token to request: its path, its audience ("" is the API server's), its seconds."""
 
     path: str
     audience: str
@@ -31,25 +31,25 @@ class Token:
 
 @dataclass(frozen=True)
 class Content:
-    """Files of one volume by relative path, and the tokens that still have to be asked for."""
+    """The files of one volume by relative path, and the tokens that must still be requested."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     tokens: tuple[Token, ...] = ()
 
 
 def identity_volume() -> Object:
-    """The projected volume that EKS's webhook adds for a role."""
+    """Return the projected volume that EKS's webhook adds for a role."""
     token = {"audience": IDENTITY_AUDIENCE, "expirationSeconds": 86400, "path": Path(TOKEN_FILE).name}
     return {"name": IDENTITY_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
 
 
 def identity_mount() -> Object:
-    """Where that volume goes, in every container."""
+    """Return the mount of `identity_volume` in every container."""
     return {"name": IDENTITY_VOLUME, "mountPath": str(Path(TOKEN_FILE).parent), "readOnly": True}
 
 
 def chosen(kind: str, item: Object | None, source: Object, name: str) -> dict[str, bytes]:
-    """The files of a ConfigMap or Secret, all of them or those that `items` names."""
+    """Return the files of a ConfigMap or Secret: all of them, or those that `items` names."""
     if item is None:
         if source.get("optional"):
             return {}
@@ -69,7 +69,7 @@ def chosen(kind: str, item: Object | None, source: Object, name: str) -> dict[st
 
 
 def downward(facts: Facts, items: list[Object]) -> dict[str, bytes]:
-    """The files of a downwardAPI volume."""
+    """Return the files of a downwardAPI volume."""
     found = {}
     for item in items:
         if "fieldRef" in item:
@@ -81,9 +81,10 @@ def downward(facts: Facts, items: list[Object]) -> dict[str, bytes]:
 
 
 def content(facts: Facts, volume: Object) -> Content | None:
-    """What a volume made of API objects holds now; None for a volume of another kind.
+    """Return the current content of a volume of API objects, None for other kinds of volumes.
 
-    Raises MissingReference where an object is not there (yet).
+    Raises:
+        MissingReference: An object does not exist (yet).
     """
     if "configMap" in volume:
         source = volume["configMap"]
@@ -118,7 +119,10 @@ def content(facts: Facts, volume: Object) -> Content | None:
 
 
 def size_limit(volume: Object) -> int:
-    """Bytes of an emptyDir in memory; 0 where none is set (half of the machine's memory then, as tmpfs does)."""
+    """Return the size limit of an emptyDir in memory in bytes.
+
+    It is 0 if none is set. Then the limit is half of the machine's memory, as tmpfs does.
+    """
     limit = (volume.get("emptyDir") or {}).get("sizeLimit")
     return int(parse(limit)) if limit else 0
 
@@ -155,9 +159,9 @@ def mounts(container: Object, directories: dict[str, Path], volumes: dict[str, O
 
 
 def write(directory: Path, files: dict[str, bytes]) -> None:
-    """Replace the files of a volume all at once, by the swap of a symbolic link that kubelets use too.
+    """Replace all files of a volume at once, by replacing a symbolic link as kubelets do.
 
-    Readers see the old set or the new one: `name -> ..data/name`, `..data -> ..<time>`.
+    Readers see the old or the new set: `name -> ..data/name`, `..data -> ..<time>`.
     """
     link = directory / "..data"
     if current(directory) == files:
@@ -186,7 +190,7 @@ def write(directory: Path, files: dict[str, bytes]) -> None:
 
 
 def current(directory: Path) -> dict[str, bytes] | None:
-    """The files that stand in a volume now, or None before the first write."""
+    """Return the current files of a volume, or None before the first write."""
     data = directory / "..data"
     if not data.is_dir():
         return None

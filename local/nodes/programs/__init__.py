@@ -1,4 +1,4 @@
-"""Small network tools for the debug pod, for machines that have none: programs of the standard library alone.
+"""Small network tools for the debug pod, if this machine has none. They use the standard library only.
 
-They know the options that people type when they look for a fault, and refuse the others.
+They support the common options for troubleshooting, and refuse the others.
 """

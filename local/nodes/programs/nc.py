@@ -1,4 +1,4 @@
-"""nc: whether a TCP port is open (`nc -zv HOST PORT`), or what it says to the lines that are typed."""
+"""nc: check whether a TCP port is open (`nc -zv HOST PORT`), or send lines and print the answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 1 << 16
 
 
 def send_input(connection: socket.socket) -> None:
-    """Pass on what is typed, and its end."""
+    """Forward standard input, and its end."""
     with contextlib.suppress(OSError):
         while data := os.read(0, CHUNK):
             connection.sendall(data)
@@ -21,7 +21,7 @@ def send_input(connection: socket.socket) -> None:
 
 
 def main() -> int:
-    """1 where nothing listens or the name has no address."""
+    """Return 1 if nothing listens or the name has no address."""
     parser = argparse.ArgumentParser(prog="nc")
     parser.add_argument("-z", dest="only_look", action="store_true", help="connect and send nothing")
     parser.add_argument("-v", dest="say", action="store_true", help="say how it went")
@@ -32,7 +32,7 @@ def main() -> int:
     place = f"{given.host} port {given.port} (tcp)"
     try:
         connection = socket.create_connection((given.host, given.port), given.seconds)
-    # A name with an empty label, such as .training, is no name for Python.
+    # Python raises UnicodeError for a name with an empty label, such as .training.
     except (OSError, UnicodeError) as error:
         if given.say:
             why = "no such name" if isinstance(error, UnicodeError) else error.strerror or error

@@ -1,4 +1,4 @@
-"""nslookup: a name as DNS would answer it here, which is from the hosts file that the machines keep for each pod."""
+"""nslookup: look up a name in the pod's hosts file, which local/nodes writes in place of DNS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> int:
-    """Print the name's addresses; 1 where it has none."""
+    """Print the addresses of the name. Return 1 if it has none."""
     parser = argparse.ArgumentParser(
         prog="nslookup", description="There is no DNS server: a pod's hosts file answers."
     )

@@ -1,7 +1,8 @@
-"""ping without a raw socket, with which a pod would read the packets of all pods: it shares their network.
+"""ping without a raw socket.
 
-It sends a UDP datagram to a port that is not in use, as traceroute(8) does. The kernel answers with ICMP "port
-unreachable" for every address of 127.0.0.0/8, whether a pod has it or not.
+Pods share one network. With a raw socket, a pod could read the packets of all pods. Instead it sends a UDP datagram to
+a port that is not in use, as traceroute(8) does. The kernel answers with ICMP "port unreachable" for every address of
+127.0.0.0/8, whether a pod has it or not.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def send(address: str, number: int, seconds: float) -> float | None:
 
 
 def main() -> int:
-    """Until `-c` requests are sent or Ctrl-C; 1 where none was answered, 2 where none could be sent."""
+    """Send `-c` requests, or until Ctrl-C. Return 1 if none was answered, 2 if none could be sent."""
     parser = argparse.ArgumentParser(prog="ping")
     parser.add_argument("-c", dest="count", type=int, help="send so many requests (default: until Ctrl-C)")
     parser.add_argument("-W", dest="seconds", type=float, default=10, help="wait so long for each answer")
@@ -43,7 +44,7 @@ def main() -> int:
     given = parser.parse_args()
     try:
         address = socket.gethostbyname(given.host)
-    # A name with an empty label, such as .training, is no name for Python.
+    # Python raises UnicodeError for a name with an empty label, such as .training.
     except (OSError, UnicodeError) as error:
         why = "no such name" if isinstance(error, UnicodeError) else error.strerror or error
         print(f"ping: {given.host}: {why}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""wget: one HTTP resource, into a file or, with `-O-`, to the output."""
+"""wget: fetch one HTTP resource into a file or, with `-O-`, to standard output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-FAILED, REFUSED_BY_SERVER = 4, 8  # as GNU wget ends: network failure, error response
+FAILED, REFUSED_BY_SERVER = 4, 8  # exit codes of GNU wget: network failure, error response
 
 
 def main() -> int:
-    """Fetch; without `-q` errors are said in one line."""
+    """Fetch the resource. Without `-q` an error is one line."""
     parser = argparse.ArgumentParser(prog="wget")
     parser.add_argument("-q", dest="quiet", action="store_true", help="say nothing")
     parser.add_argument("-O", dest="file", help="where to; - is the output")
@@ -26,7 +26,7 @@ def main() -> int:
     url = given.url if "://" in given.url else f"http://{given.url}"
     if urlsplit(url).scheme not in ("http", "https"):
         parser.error(f"{url}: http and https are fetched")
-    # Proxies are for what is outside; everything here is on this machine.
+    # No proxies, because all addresses are on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=given.seconds) as answer:
