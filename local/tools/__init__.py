@@ -1,6 +1,6 @@
-"""The tools of the local cloud: pinned, taken from PATH where the right version is there, else built once by Go.
+"""The tools of the local cloud in pinned versions: from PATH if the version is right, otherwise built once by Go.
 
-ensure(["pulumi"], home)      build what is missing, link everything into the home's `bin`
+ensure(["pulumi"], home)      build missing tools, and link all of them in the home's `bin`
 ensure_other(tool)            build a tool that the local cloud itself does not need
 module_directory("karpenter") the tool's module as published: charts, manifests
 """

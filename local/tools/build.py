@@ -29,7 +29,7 @@ LIST_FORMAT = "{{.ImportPath}}\t{{.Dir}}\t{{range .GoFiles}}{{.}} {{end}}"
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build took. Bytes and seconds of downloads are counted apart from the seconds of compiling."""
+    """Statistics of a build. Bytes and seconds of downloads are separate from the seconds of compiling."""
 
     tools: int
     download_bytes: int

@@ -1,8 +1,8 @@
-"""The home's `kubectl`: a script around the real one, which finds the API server from everybody's shell.
+"""Write the home's `kubectl`: a script around kubectl that reaches the API server from every shell.
 
-As an ordinary user the local cloud has a network of its own, and what runs outside it reaches none of its addresses.
-The script enters that network where it has to, and only for the home's own kubeconfig: another one's cluster may be
-anywhere. What kubectl remembers of its API server stays in the home, too.
+For an ordinary user, the local cloud has its own network namespace. Processes outside it can't reach its addresses. The
+script enters that namespace if necessary, and only for the home's own kubeconfig, because another cluster may be
+anywhere. kubectl's discovery cache is in the home too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ exec "$program" "$@"
 
 
 def write_script(home: Home, name: str, program: Path) -> None:
-    """Make `name` in the home's `bin` start the program; nothing is written where it does so already."""
+    """Write the script `name` in the home's `bin` that starts the program. Do nothing if it exists already."""
     text = SCRIPT.format(program=shlex.quote(str(program)), home=shlex.quote(str(home.root)))
     write_program(home.bin / name, text)

@@ -1,5 +1,5 @@
-"""The one error of this package."""
+"""The exception of this package."""
 
 
 class ToolError(Exception):
-    """A tool can't be had; the message is one line for a person: what, where its log is, what to do."""
+    """A tool is not available. The message is one line: the tool, its log, and what to do."""

@@ -1,4 +1,4 @@
-"""The Go toolchain on this machine."""
+"""Find and run the Go toolchain on this machine. `find_go` is the entry point."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from local.tools.tool import Version, parse_version
 
 # The newest `go` line among the pinned modules (karpenter-provider-aws 1.14.1).
 NEEDED: Version = (1, 26, 6)
-# Flags of the person's GOFLAGS that are kept: they change nothing of what is built.
+# Flags of the user's GOFLAGS that are kept, because they do not change the result.
 KEPT_FLAGS = frozenset({"modcacherw", "p"})
-# Where https://go.dev/doc/install puts it; a fresh shell may not have it on PATH.
+# The installation directory of https://go.dev/doc/install, which may not be on PATH of a new shell.
 USUAL_PLACE = "/usr/local/go/bin"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Go:
-    """A usable toolchain and the environment it runs in."""
+    """A usable toolchain and its environment."""
 
     program: str
     version: str
     environment: dict[str, str]
 
     def query(self, *arguments: str, directory: Path) -> Any:
-        """Run `go` and read the JSON it prints.
+        """Run `go` and parse the JSON that it prints.
 
         Raises:
-            ToolError: it failed; the message is its own.
+            ToolError: Go failed; the message includes Go's own.
         """
         result = subprocess.run(
             [self.program, *arguments], cwd=directory, env=self.environment, capture_output=True, text=True
@@ -45,21 +45,21 @@ class Go:
         return json.loads(result.stdout)
 
     def module_cache(self) -> Path:
-        """Where Go keeps downloaded modules."""
+        """Return the directory in which Go keeps downloaded modules."""
         return Path(self.query("env", "-json", "GOMODCACHE", directory=Path("/"))["GOMODCACHE"])
 
 
 def _flags(given: str) -> str:
-    """Our flags, and those of the given ones that do no harm."""
+    """Return our flags, and those flags of the user that do not change the result."""
     kept = [flag for flag in given.split() if flag.lstrip("-").partition("=")[0] in KEPT_FLAGS]
     return " ".join([*kept, "-buildvcs=false"])
 
 
 def find_go(purpose: str) -> Go:
-    """The toolchain for building `purpose`.
+    """Return the toolchain for building `purpose`.
 
     Raises:
-        ToolError: there is none, or it is too old.
+        ToolError: There is no Go, or it is too old.
     """
     needed = ".".join(map(str, NEEDED))
     install = f"Go {needed} or newer is needed to build {purpose}; install it from https://go.dev/dl"
@@ -67,7 +67,7 @@ def find_go(purpose: str) -> Go:
     program = shutil.which("go", path=path)
     if program is None:
         raise ToolError(f"{install} (no `go` on PATH)")
-    # GOTOOLCHAIN=local: the toolchain that is here, never a download of another one in the middle of a build.
+    # GOTOOLCHAIN=local uses this toolchain, and never downloads another one during a build.
     environment = {
         **os.environ,
         "GOTOOLCHAIN": "local",

@@ -1,4 +1,4 @@
-"""Look for tools of the right version on PATH."""
+"""Find tools of the right version on PATH. `find` is the entry point."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROBE_SECONDS = 10.0
 
 
 def find(tool: Tool, path: str, ignored: tuple[Path, ...]) -> dict[str, Path] | None:
-    """All of the tool's programs on PATH in acceptable versions, or None.
+    """Return all programs of the tool from PATH, or None if one is missing or has an unacceptable version.
 
-    What really lies under one of the `ignored` directories is passed over: our own links and builds may be on
-    PATH too.
+    Programs whose real path is below one of the `ignored` directories do not count: the local cloud's own links and
+    builds may be on PATH too.
     """
     if tool.on_path is None:
         return None
@@ -44,7 +44,7 @@ def _first(program: str, path: str, ignored: tuple[Path, ...]) -> Path | None:
 
 
 def version_of(program: Path, probe: OnPath) -> Version | None:
-    """The version that a program prints, or None where it prints none (or fails, or hangs)."""
+    """Return the version that a program prints. It is None if it prints none, fails, or hangs."""
     try:
         result = subprocess.run(
             [str(program), *probe.arguments],

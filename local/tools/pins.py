@@ -9,8 +9,9 @@ from local.tools.tool import OnPath, Tool, exactly
 _MODULES = Path(__file__).with_name("modules")
 LOCAL_CLOUD = _MODULES / "local-cloud"
 
-# The control plane and kubectl. The module replaces its staging modules by its own directories, which only counts where
-# it is the main module; `modules/local-cloud/go.mod` replaces each by its published twin of the same release.
+# The control plane and kubectl. k8s.io/kubernetes replaces its staging modules by its own directories. Go
+# uses such replacements only in the main module, so `modules/local-cloud/go.mod` replaces each staging module
+# by its published module of the same release.
 _KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 KUBERNETES = Tool(
     name="kubernetes",
@@ -49,9 +50,10 @@ PULUMI = Tool(
     lock=LOCAL_CLOUD,
 )
 
-# Later releases of the language host are not published as a Go module of their own; 3.60.0 is the newest that builds by
-# itself, and it serves the pinned engine. It starts `pulumi-language-python-exec`, which has to lie beside it, with the
-# Python that is first on PATH. The engine finds the other two scripts on PATH: for dynamic providers and policy packs.
+# Later releases of the language host are not published as their own Go module. 3.60.0 is the newest one that
+# builds alone, and it works with the pinned engine. It starts `pulumi-language-python-exec`, which must be in
+# the same directory, with the first Python on PATH. The engine finds the other two scripts, for dynamic
+# providers and policy packs, on PATH.
 LANGUAGE_PYTHON = Tool(
     name="pulumi-language-python",
     module="github.com/pulumi/pulumi/sdk/v3",

@@ -1,4 +1,4 @@
-"""The home's `kubectl torchrun`: the checkout's own plugin, which kubectl finds beside itself on PATH."""
+"""Write the home's `kubectl torchrun`: the plugin of this checkout, which kubectl finds on PATH."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ PROGRAMS = {
     "kubectl-torchrun": "trainyard.kubectl.__main__",
     "kubectl_complete-torchrun": "trainyard.kubectl.complete",
 }
-# Isolated (-I), since it is started in a person's directory, where any file may be called like a module. The checkout
-# comes last, and not by PYTHONPATH, which programs that the plugin starts (`aws eks get-token`) would have, too.
+# Isolated (-I), because a file in the user's working directory may have the name of a module. The checkout is
+# last on the path. It is not in PYTHONPATH, which programs that the plugin starts (`aws eks get-token`) would
+# inherit.
 SCRIPT = """#!/bin/sh
 # Written by local/tools/plugin.py.
 exec {python} -I -c 'import sys; sys.path.append(sys.argv.pop(1)); from {module} import entry; entry()' {checkout} "$@"
@@ -20,7 +21,7 @@ exec {python} -I -c 'import sys; sys.path.append(sys.argv.pop(1)); from {module}
 
 
 def write_scripts(home: Home) -> None:
-    """Make the plugin and its completion in the home's `bin`; nothing is written where they are."""
+    """Write the plugin and its completion in the home's `bin`. Do nothing if they exist already."""
     for name, module in PROGRAMS.items():
         text = SCRIPT.format(
             python=shlex.quote(sys.executable), module=module, checkout=shlex.quote(str(CHECKOUT))

@@ -1,4 +1,4 @@
-"""All tools, the cache that holds what was built, and the links that everything else starts them by."""
+"""All tools, the cache of built tools, and the links in the home. `ensure` is the entry point."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ __all__ = [
     "module_directory_of",
 ]
 
-# What people type themselves, from a shell outside of the local cloud's network.
+# The program that users start themselves, from a shell outside the local cloud's network.
 ENTERING = "kubectl"
 
 
 def cache_directory() -> Path:
-    """Where built tools are kept, shared by all checkouts: `$TRAINYARD_CACHE`, `$XDG_CACHE_HOME/trainyard` or
-    `~/.cache/trainyard`."""
+    """Return the directory of built tools, which all checkouts share.
+
+    It is `$TRAINYARD_CACHE`, otherwise `$XDG_CACHE_HOME/trainyard`, otherwise `~/.cache/trainyard`.
+    """
     chosen = os.environ.get("TRAINYARD_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -43,15 +45,15 @@ def cache_directory() -> Path:
 
 
 def tool_directory(tool: Tool) -> Path:
-    """The tool's directory in the cache, built or not."""
+    """Return the tool's directory in the cache, built or not."""
     return cache_directory() / "tools" / tool.key
 
 
 def known(names: Iterable[str]) -> list[Tool]:
-    """The tools of these names, all where none is named.
+    """Return the tools of these names, or all tools for no names.
 
     Raises:
-        ToolError: there is no such tool.
+        ToolError: A tool does not exist.
     """
     wanted = list(names) or list(TOOLS)
     unknown = [name for name in wanted if name not in TOOLS]
@@ -61,13 +63,18 @@ def known(names: Iterable[str]) -> list[Tool]:
 
 
 def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, Path]:
-    """Make the named tools (all where none is named) runnable from the home's `bin`.
+    """Make tools runnable from the home's `bin`.
 
-    Returns where each program really lies. With `quiet` nothing is printed unless something has to be built.
+    Args:
+        names: Names of tools; empty for all.
+        quiet: Print nothing unless something must be built.
+
+    Returns:
+        The real path of each program.
 
     Raises:
-        ToolError: a tool can't be had; what was built so far stays.
-        OSError: the cache or the home can't be written, or the home is none of ours.
+        ToolError: A tool is not available. Tools that are already built stay.
+        OSError: The cache or the home can't be written, or the home is not a local cloud's.
     """
     home.claim()
     wanted = known(names)
@@ -91,11 +98,13 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
 
 
 def ensure_other(tool: Tool) -> dict[str, Path]:
-    """Where the programs of a tool are that is none of the local cloud's, such as a test's: built once, linked nowhere.
+    """Build a tool that is not one of the local cloud's, such as a test's, and return its programs' paths.
+
+    It is built once, and no links are created.
 
     Raises:
-        ToolError: it can't be had.
-        OSError: the cache can't be written.
+        ToolError: The tool is not available.
+        OSError: The cache can't be written.
     """
     _build_missing([] if is_built(tool_directory(tool)) else [tool])
     return _built_places(tool)
@@ -106,7 +115,7 @@ def _built_places(tool: Tool) -> dict[str, Path]:
 
 
 def _build_missing(tools: list[Tool]) -> list[Built]:
-    """Build the tools, those of each lock directory together; return what that took."""
+    """Build the tools, those with the same lock directory together. Return statistics."""
     groups: dict[Path, list[Tool]] = {}
     for tool in tools:
         groups.setdefault(tool.lock, []).append(tool)
@@ -117,7 +126,7 @@ def _build_missing(tools: list[Tool]) -> list[Built]:
 
 
 def _build_once(name: str, tools: list[Tool], prefix: str) -> list[Built]:
-    """Build those of the tools that no other process builds meanwhile."""
+    """Build those of the tools that another process has not built meanwhile."""
     cache = cache_directory()
     title = f"{len(tools)} tools" if len(tools) > 1 else f"{tools[0].name} {tools[0].number}"
     progress = Progress(prefix + title)
@@ -145,7 +154,7 @@ def _summarise(built: list[Built]) -> None:
 
 
 def _link(places: dict[str, Path], home: Home) -> None:
-    """Point the home's links at the programs; each is replaced in one step, others may be starting it."""
+    """Update the links in the home. Each is replaced in one step, because other processes may use it."""
     directory = home.bin
     directory.mkdir(parents=True, exist_ok=True)
     for name, place in places.items():
@@ -163,21 +172,23 @@ def _link(places: dict[str, Path], home: Home) -> None:
 
 
 def module_directory(name: str) -> Path:
-    """Return the directory of the tool's module in Go's module cache: charts and manifests. Downloads it if missing.
+    """Return the directory of the tool's module in Go's module cache: charts and manifests.
+
+    Downloads the module if it is missing.
 
     Raises:
-        ToolError: no such tool, no Go, or the module can't be downloaded.
+        ToolError: The tool or Go does not exist, or the module can't be downloaded.
     """
     (tool,) = known([name])
     return module_directory_of(tool)
 
 
 def module_directory_of(tool: Tool) -> Path:
-    """Do the same for a tool that the local cloud itself does not need."""
+    """Return the same as `module_directory` for a tool that the local cloud itself does not need."""
     record = tool_directory(tool) / RECORD
     if record.is_file():
         recorded = Path(json.loads(record.read_text())["moduleDirectory"])
-        # Another user may have built it: then its module cache may not be ours to read.
+        # If another user built it, this user may not be able to read the module cache.
         if os.access(recorded, os.R_OK | os.X_OK):
             return recorded
     go = find_go(f"{tool.name} (its module holds charts and manifests)")

@@ -1,8 +1,8 @@
-"""`Tool`: one program or a few that are built from a published Go module, or found on PATH.
+"""`Tool`: one or several programs that are built from a published Go module, or found on PATH.
 
-A tool's version is in the `go.mod` of its lock directory, which also pins every dependency; `go.sum` beside it holds
-the hashes. Tools that share a lock directory share the versions of all dependencies, so that Go compiles each package
-once for all of them (docs/decisions/0025-one-build-list-for-the-tools.md).
+The version of a tool is in the `go.mod` of its lock directory, which also pins all dependencies. The hashes are in
+`go.sum` beside it. Tools with the same lock directory share the versions of all dependencies, so that Go compiles each
+package once for all of them (docs/decisions/0025-one-build-list-for-the-tools.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parse_version(text: str) -> Version:
 
 
 def exactly(found: Version, pinned: Version) -> bool:
-    """Accept the pinned version alone."""
+    """Accept only the pinned version."""
     return found == pinned
 
 
@@ -50,13 +50,13 @@ class Tool:
     """A pinned tool.
 
     Attributes:
-        module: The Go module; its version is in `lock`/go.mod.
+        module: The Go module. Its version is in `lock`/go.mod.
         packages: The main packages, relative to the module; "" is the module's root.
         binaries: Go's name of a built program (the last element of its package) to our name.
-        files: Scripts of the module that belong beside the programs: path in the module to our name.
-        variables: String variables of Go packages that the linker sets, as the tool's own release does.
-        on_path: How to recognise the programs on PATH; None for tools that no distribution installs.
-        lock: The directory of the `go.mod` and `go.sum` that the tool is built with.
+        files: Scripts of the module to install beside the programs: path in the module to our name.
+        variables: String variables of Go packages that the linker sets, as in the tool's own releases.
+        on_path: How to check the programs on PATH; None for tools that no distribution packages.
+        lock: The directory of the `go.mod` and `go.sum` for the build.
     """
 
     name: str
@@ -80,17 +80,17 @@ class Tool:
 
     @property
     def package_paths(self) -> tuple[str, ...]:
-        """Import paths of the main packages."""
+        """The import paths of the main packages."""
         return tuple(f"{self.module}/{package}".rstrip("/") for package in self.packages)
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Names of all executables that the tool brings."""
+        """The names of all executables of the tool."""
         return (*self.binaries.values(), *self.files.values())
 
     @property
     def key(self) -> str:
-        """Name of the tool's directory in the cache: name, version, and a digest of how it is built."""
+        """The name of the tool's directory in the cache: name, version, and a digest of the build's inputs."""
         recipe = [self.module, self.packages, dict(self.binaries), dict(self.files), dict(self.variables)]
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
         for file in ("go.mod", "go.sum"):
