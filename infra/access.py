@@ -1,6 +1,6 @@
-"""Who in the cluster may do what in AWS: the trainer, and the service accounts of the settings.
+"""AWS permissions of pods: the roles of the trainer and of the service accounts in the settings.
 
-The workers of torchrun queues are one of these.
+Workers of torchrun queues use one of these roles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def trainer_identity(
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> Identity:
-    """The trainer's role: to read and write models below the settings' prefix, and checkpoints where they go there."""
+    """Return the trainer's role. It reads and writes models below the prefix of the settings.
+
+    It also reads and writes checkpoints, if the settings keep them in the bucket.
+    """
     keeps = settings.training is not None and settings.training.checkpoints == checkpoints.S3
     policy = pulumi.Output.json_dumps(
         pulumi.Output.all(bucket=bucket.bucket_arn, key=base.keys.data_key_arn).apply(
@@ -66,13 +69,13 @@ def service_accounts(
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> ServiceAccounts:
-    """The service accounts of the settings; `after` holds their namespaces."""
+    """Create the service accounts of the settings. `after` are their namespaces."""
     accounts = tuple(
         BucketAccess(
             name=account.name,
             namespace=account.namespace,
             bucket_arn=f"arn:{base.partition}:s3:::{account.bucket}" if account.bucket else bucket.bucket_arn,
-            # Of the stack's own bucket, what is below the models' prefix.
+            # In the stack's own bucket, the account has access below the prefix of the models.
             prefix=None if account.bucket else settings.storage.prefix,
             key_arn=None if account.bucket else base.keys.data_key_arn,
             write=account.access == "write",

@@ -1,9 +1,10 @@
 """Refuse changes of settings that a running stack can't change.
 
-Each field of the models says what another value does: it is applied *in place*, *replaces* a resource, or is refused,
-because the setting is *fixed* after the first `up`. `components.fixed_settings` records the values of `FIXED` in the
-state and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight` compare
-them with the state first: `find_refused_changes` is their entry point, and also refuses values that can't shrink.
+Each field of the models names the effect of another value: it is applied *in place*, it *replaces* a resource, or it is
+refused, because the setting is *fixed* after the first `up`. `components.fixed_settings` records the values of `FIXED`
+in the state, and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight`
+compare them with the state first. Their entry point is `find_refused_changes`, which also refuses values that can't
+shrink.
 
 The tables in local/plugins say which inputs of a resource force a replacement; tests compare them with the official
 providers. A Kubernetes provider with another endpoint or certificate authority replaces all of its objects
@@ -82,7 +83,7 @@ def _public_subnets(settings: Settings) -> Any:
 
 
 # The fixed settings, each with the function that returns its value, or None in stacks where it is not fixed. The models
-# say which settings are fixed, too (`changedLater`).
+# also mark them as fixed (`changedLater`).
 FIXED: Final[dict[str, Value]] = {
     "network.cidr": _if_vpc_is_created(lambda s: s.network.cidr),
     "network.zones": _if_vpc_is_created(lambda s: list(s.network.zones)),
@@ -213,9 +214,9 @@ def _refuse_smaller(configured: Lustre | None, inputs: Mapping[str, Any]) -> dic
 
 
 def _refuse_version(configured: str, current: str | None) -> dict[str, str]:
-    """Refuse each version but the present and the next minor one.
+    """Refuse all versions except the present one and the next minor one.
 
-    EKS accepts no other (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html).
+    EKS accepts no others (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html).
     """
     if current is None or current == configured:
         return {}

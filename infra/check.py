@@ -18,7 +18,7 @@ NOTHING_DONE = "nothing was changed"
 
 
 def main() -> int:
-    """Print all mistakes to standard error. Return 1 if there are any."""
+    """Print all errors to standard error. Return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m infra.check", description=__doc__)
     parser.add_argument("--stack", required=True)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The container registry in which EKS keeps the images of its add-ons and device plugins, region by region.
+"""The registry of EKS in each region, with the images of add-ons and device plugins.
 
 https://docs.aws.amazon.com/eks/latest/userguide/add-ons-images.html, read 2026-11-21.
 """
@@ -10,7 +10,7 @@ from typing import Final
 from components.documents import versions
 
 ACCOUNT: Final = "602401143452"
-# Regions that were opened later, and other partitions, have an account of their own.
+# Newer regions and other partitions have separate accounts.
 OWN_ACCOUNTS: Final = {
     "af-south-1": "877085696533",
     "ap-east-1": "800184023465",
@@ -36,11 +36,11 @@ OWN_ACCOUNTS: Final = {
 
 
 def registry(region: str) -> str:
-    """The host name of EKS's registry in a region, from which a network without a way out can pull, too."""
+    """Return the host name of EKS's registry in a region. A network without internet access can also pull from it."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return f"{OWN_ACCOUNTS.get(region, ACCOUNT)}.dkr.ecr.{region}.{domain}"
 
 
 def efa_plugin(region: str) -> str:
-    """The image of the EFA device plugin."""
+    """Return the image of the EFA device plugin."""
     return f"{registry(region)}/eks/aws-efa-k8s-device-plugin:{versions.EFA_PLUGIN_TAG}"

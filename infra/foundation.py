@@ -1,4 +1,4 @@
-"""What is there before anything runs in the cluster: network, roles, keys and the cluster itself."""
+"""Create the network, the roles, the keys and the cluster. `build` is the entry point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from components.network import FlowLogSettings, Network, NetworkArgs
 from components.node_roles import NodeRoles, NodeRolesArgs
 from infra.settings import ExistingVpc, Settings
 
-# The shortest and the longest time that AWS offers (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
+# The minimum and the maximum of KMS (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
 KEY_DELETION_DAYS = {False: 7, True: 30}
 # Network interfaces of terminated instances are free within minutes.
 REMAINS_TIMEOUT_SECONDS = 900
@@ -26,10 +26,12 @@ REMAINS_TIMEOUT_SECONDS = 900
 
 @dataclass(frozen=True, kw_only=True)
 class Foundation:
-    """Handles of everything below the workloads.
+    """Handles of the resources that all workloads need.
 
-    `alive` is what must be there as long as anything runs in the cluster. `cluster_group_id` is the security group
-    that EKS made for a given cluster, `worker_group_id` the workers' where that is given; None: found by their tags.
+    Attributes:
+        alive: The resources that must exist as long as anything runs in the cluster.
+        worker_group_id: The workers' existing security group; None if it is found by its tags.
+        cluster_group_id: The security group that EKS created for an existing cluster; None if it is found by its tags.
     """
 
     partition: str
@@ -54,7 +56,7 @@ def build(
             prefix=prefix,
             partition=partition,
             system=given is None,
-            # Without a way to IAM Karpenter can't make a profile.
+            # Without a route to IAM, Karpenter can't create an instance profile.
             instance_profile=settings.network.private,
             # The VPC CNI of an existing cluster may have no role of its own.
             cni=given is not None,
@@ -110,7 +112,7 @@ def build(
 
 
 def _log_groups(settings: Settings) -> tuple[str, ...]:
-    """The log groups that the stack makes, all of which one key encrypts."""
+    """Return the names of the log groups that the stack creates. One key encrypts all of them."""
     name = settings.cluster.name
     control_plane = () if settings.cluster.existing else (iam.control_plane_group(name),)
     return (*control_plane, *((iam.flow_logs_group(name),) if settings.network.flow_logs else ()))
@@ -135,7 +137,7 @@ def _network(
         NetworkArgs(
             region=settings.region,
             cluster=name,
-            # Only a given VPC can be without a range (`infra.settings.network`).
+            # Only an existing VPC can have no range here (`infra.settings.network`).
             cidr=wanted.cidr or "",
             zones=wanted.zones,
             nat_per_zone=wanted.nat_per_zone,
@@ -194,7 +196,7 @@ def _new_cluster(
         late_log_seconds=wanted.late_log_seconds,
         profile=settings.provider.profile,
     )
-    # A deployment from inside the VPC does not come from a node, and needs a rule of its own.
+    # A deployment from inside the VPC needs a separate rule, because it does not come from a node.
     inside = settings.network.cidr if wanted.deploy_from == "vpc" else None
     return Cluster(
         wanted.name,
@@ -218,7 +220,7 @@ def _new_cluster(
             volume_key=wanted.volume_key,
             log_retention_days=wanted.log_retention_days,
             deletion_protection=settings.protect_data,
-            # What nodes and control plane leave behind goes after both, and before the subnets.
+            # The leftovers of nodes and control plane are deleted after both and before the subnets.
             under=[remains],
             after=[*network.egress, *roles.attachments],
             profile=settings.provider.profile,
@@ -229,7 +231,7 @@ def _new_cluster(
 
 
 def partition_of(region: str) -> str:
-    """The partition that a region belongs to."""
+    """Return the partition of a region."""
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"

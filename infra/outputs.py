@@ -1,4 +1,4 @@
-"""The outputs of a stack: `outputs` returns what `pulumi stack output` prints, and what other programs build on.
+"""The outputs of a stack. `outputs` returns what `pulumi stack output` prints and other programs read.
 
 None of them is a secret. A value that the stack does not have is null.
 """

@@ -1,7 +1,7 @@
-"""The composition root: which components a stack has, in which order, with which handles.
+"""Create the components of a stack, in order. `deploy` is the entry point.
 
-The order is that of creation; `destroy` runs it backwards. What may not be gone before something else is named in
-that other thing's `after` list.
+The order is the order of creation, and `destroy` reverses it. The `after` list of a component has the resources that
+must exist before it and are deleted after it.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from trainyard.k8s import names
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ("launcher", "trainer")
-# Evictions, terminations and EC2's own time for them; ten minutes were ample where it was measured.
+# Time for evictions and terminations in EC2. In measurements, ten minutes were more than enough.
 DRAIN_TIMEOUT_SECONDS = 1800
 
 
 def deploy(settings: Settings) -> dict[str, Any]:
-    """Register every resource of the stack; returns the stack's outputs by name."""
+    """Register all resources of the stack. Return its outputs by name."""
     for line in warnings.find_warnings(settings, datetime.now(UTC).date()):
         pulumi.log.warn(line)
-    # Set the tags on each resource, not as the provider's defaults, so that nodes and volumes have them, too.
+    # Set the tags on each resource, not as defaults of the provider, so that nodes and volumes also have them.
     tags = {**settings.tags, **stack_tags(PROJECT, settings.stack)}
-    # It refuses changes of fixed settings. All other resources depend on it through their provider.
+    # This resource refuses changes of fixed settings. All others depend on it through their provider.
     record = FixedSettings("settings", changes.fixed_values(settings))
-    # Credentials of another account end here, before anything is made.
+    # Credentials of another account fail here, before anything is created.
     provider = aws.Provider(
         "aws",
         region=settings.region,
@@ -159,7 +159,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ),
         in_both,
     )
-    # Not among the others: a pod that can't be made is not to keep away what gives the machines back.
+    # The test is not one of `others`: if its pod can't be created, the nodes must still be released at the end.
     volumes.proof(settings, mounts, images.uris["trainer"], warm.objects, in_both)
     others: list[pulumi.Resource] = [*mounts.ready, accounts, warm, devices, *groups]
     if settings.debug_pod:
@@ -224,7 +224,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         pulumi.ResourceOptions(
             depends_on=[*base.alive, karpenter, pools, operators, space, kubernetes, bucket, *others]
         ),
-        # On a cluster that is given, others have pools, too.
+        # An existing cluster may also have pools of others.
         pools=[pool.name for pool in settings.pools] if settings.cluster.existing else None,
         torchrun=bool(settings.queues),
         profile=settings.provider.profile,
@@ -244,7 +244,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
 def _started(
     settings: Settings, training: Training, uris: dict[str, pulumi.Output[str]], launcher: LauncherJob
 ) -> list[pulumi.Resource]:
-    """Record what the run was started with, once its Job is there.
+    """Record the settings and images of the run when its Job exists.
 
     An image that the stack builds changes with its sources, and with settings such as `images.packageIndex`.
     """
@@ -315,13 +315,13 @@ def _karpenter(
 
 
 def checkpoint_uri(settings: Settings, training: Training, bucket: ModelBucket) -> pulumi.Output[str | None]:
-    """Where runs keep their checkpoints; a file system that the settings name there is one (`infra.settings.rules`)."""
+    """Return the URI of the checkpoints. `infra.settings.rules` checks that their file system exists."""
     shared = volumes.shared_directory(settings)
     return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, shared))
 
 
 def _run(settings: Settings, training: Training, mounts: volumes.Volumes) -> Run:
-    """The run with what the stack adds to it."""
+    """Return the run with the arguments, mounts and revision that the stack adds."""
     built = settings.images.trainer is None
     first = trainer_options.of_the_stack(volumes.shared_directory(settings), built=built)
     return run_of(
@@ -329,7 +329,7 @@ def _run(settings: Settings, training: Training, mounts: volumes.Volumes) -> Run
         settings.region,
         mounts.paths,
         mounts.writes,
-        # A given image says itself what is in it.
+        # An image from the settings has its own revision.
         revision.revision(ROOT) if built else None,
     )
 

@@ -1,4 +1,4 @@
-"""The settings of a stack without the engine: its file is read as it stands."""
+"""Read the settings of a stack from its file, without the Pulumi engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load(stack: str, file: Path | None = None, *, takes_ended: bool = False) -> 
 
     Raises:
         trainyard.stack_files.StackFileError: There is no such file, or it is no stack file.
-        infra.settings.SettingsError: With every mistake in it.
+        infra.settings.SettingsError: With all errors in it.
     """
     document = stack_files.read(file or stack_files.find(stack))
     return settings.read(stack, document["config"], takes_ended=takes_ended)

@@ -1,4 +1,4 @@
-"""What pods of a stack can mount: disks, and the shared file system if the settings ask for one."""
+"""The volumes that pods can mount: disks, and the shared file system if the settings have one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ from trainyard.k8s import names
 
 @dataclass(frozen=True, kw_only=True)
 class Volumes:
-    """`ready` must be there before a pod with a volume is, and until the last such pod is gone.
+    """The volumes of training pods.
 
-    `paths` maps the claims that training pods have to their directories there; `writes` are those that they write to.
+    Attributes:
+        ready: The resources that must exist before the first pod with a volume, and until the last one is gone.
+        paths: The mount path of each claim.
+        writes: The directories that training pods write to.
     """
 
     ready: list[pulumi.Resource] = field(default_factory=list)
@@ -40,7 +43,7 @@ class Volumes:
 
 
 def shared_directory(settings: Settings) -> str | None:
-    """The directory of the shared file system that training pods write to; None where there is no file system."""
+    """Return the directory of the shared file system that training pods write to; None without a file system."""
     lustre = settings.storage.lustre
     if lustre is None:
         return None
@@ -54,7 +57,7 @@ def file_system(
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> Lustre | None:
-    """The file system in AWS. It needs the network alone, so that it is made while the cluster is."""
+    """Create the file system. It depends only on the network, so that it is created in parallel with the cluster."""
     wanted = settings.storage.lustre
     if wanted is None:
         return None
@@ -116,9 +119,9 @@ def volumes(
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> Volumes:
-    """The drivers, the default class of disks, and the file system as a claim in the training namespace.
+    """Create the CSI drivers, the default StorageClass, and the claim of the file system in the training namespace.
 
-    On a given cluster the drivers are its owner's, as its other add-ons are.
+    The drivers and other add-ons of an existing cluster belong to its owner.
     """
     ready: list[pulumi.Resource] = []
     if base.cluster.kubernetes is not None:

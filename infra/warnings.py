@@ -12,7 +12,7 @@ from infra.settings import Settings, Training
 from infra.settings.training import STATIC
 
 # Version -> the day that standard support ends, UTC. EKS user guide, latest/ug/versioning/kubernetes-versions.adoc;
-# `aws eks describe-cluster-versions` prints it. 1.36's day is not known here yet (2026-11-21): it gets no warning.
+# `aws eks describe-cluster-versions` prints it. There is no warning for 1.36: its day is not known yet (2026-11-21).
 STANDARD_SUPPORT_ENDS: Final[dict[str, date | None]] = {
     "1.34": date(2026, 12, 2),
     "1.35": date(2027, 3, 27),
@@ -33,7 +33,7 @@ def find_warnings(settings: Settings, today: date) -> list[str]:
 
 
 def _end_of_version(settings: Settings, today: date) -> list[str]:
-    """Warn of the end of support of a cluster that the stack creates; others have owners of their own."""
+    """Warn of the end of support of a cluster that the stack creates. An existing cluster has another owner."""
     return [] if settings.cluster.existing else end_of_support(settings.cluster.version, today)
 
 
@@ -65,7 +65,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _spot(settings: Settings) -> list[str]:
-    """Warn of runs on several Spot nodes: without one of them, all workers restart."""
+    """Warn of a run on several Spot nodes: the loss of one node restarts all workers."""
     training = settings.training
     if training is None or training.max_nodes == 1:
         return []
@@ -79,7 +79,7 @@ def _spot(settings: Settings) -> list[str]:
 
 
 def _effect_of_interruption(training: Training) -> str:
-    """Return what a Spot interruption costs the run. An elastic run does not count those that it survives."""
+    """Return the effect of a Spot interruption on the run. An elastic run does not count those that it survives."""
     if training.shape == STATIC and not training.max_restarts:
         return "ends the run, because training.maxRestarts is 0"
     has_checkpoints = training.checkpoints != checkpoints.NONE
@@ -105,7 +105,7 @@ def _plain_credentials(settings: Settings) -> list[str]:
 
 
 def _idle_gpus(settings: Settings) -> list[str]:
-    """Warn of queues without GPUs on pools of GPU nodes: their jobs use such nodes all the same."""
+    """Warn of queues without GPUs on pools of GPU nodes: their jobs occupy GPU nodes."""
     return [
         f"trainyard:queues[{index}].nodeResources.gpus is 0, and each node of pool {queue.pool.name} has"
         f" {queue.pool.accelerators} GPUs, which idle while a job of {queue.name} has the node. Use a pool of a type"

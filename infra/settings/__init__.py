@@ -62,7 +62,7 @@ PROJECT: Final = "trainyard"
 
 
 class SettingsError(Exception):
-    """The stack file is wrong; `lines` holds one line per mistake."""
+    """The stack file is invalid. `lines` has one line per error."""
 
     def __init__(self, stack: str, lines: list[str]) -> None:
         self.lines = lines
@@ -72,7 +72,7 @@ class SettingsError(Exception):
 
 
 class SettingsNotPassedError(Exception):
-    """Pulumi did not read the stack's file, which is in `examples/stacks`."""
+    """Pulumi did not read the stack file, because it is in `examples/stacks`."""
 
     def __init__(self, stack: str, file: str) -> None:
         super().__init__(
@@ -84,7 +84,7 @@ def load(stack: str) -> Settings:
     """Return the settings of the running program.
 
     Raises:
-        SettingsError: The stack file is wrong.
+        SettingsError: The stack file is invalid.
         SettingsNotPassedError: The stack file is an example, and the option `--config-file` is missing.
     """
     from pulumi.runtime.config import CONFIG, get_config_env, is_config_secret
@@ -111,9 +111,9 @@ def read(
     Args:
         stack: The stack's name.
         config: The configuration.
-        now: An aware time, by default the clock's. A reservation that ended before is refused.
-        secrets: The keys whose values the engine decrypted. They are refused, because settings stand in plain text in
-            what they make.
+        now: A time with its zone; None for the present time. Reservations that ended before are refused.
+        secrets: The keys whose values the engine decrypted. They are refused, because the resources contain the
+            settings in plain text.
         takes_ended: Accept reservations that have ended, for callers that deploy nothing.
 
     Raises:
@@ -129,7 +129,7 @@ def read(
     }
     for key in list(raw):
         if provider.has_secret(problems, f"{PROJECT}:{key}", raw[key], secrets):
-            # Nothing else is reported of the section: an encrypted value means nothing, a decrypted one is secret.
+            # Report nothing else of the section: an encrypted value can't be checked, and a decrypted one is secret.
             raw.pop(key)
             problems.invalidate(f"{PROJECT}:{key}")
     region, provider_settings = provider.read_provider(problems, decoded)
@@ -152,7 +152,7 @@ def _check(
     now: datetime,
     takes_ended: bool,
 ) -> Settings:
-    """Check the rules of all sections in turn, then those of several sections."""
+    """Check the rules of each section, then the rules of several sections."""
 
     def part(key: str, section: Any) -> Any:
         return Section(problems, f"{PROJECT}:{key}", section)
@@ -202,7 +202,7 @@ def _check(
 
 
 def _decoded(value: Any) -> Any:
-    """Decode JSON: the engine passes all values as texts. A text that is not JSON is a value itself."""
+    """Decode JSON, because the engine passes all values as texts. A text that is not JSON stays as it is."""
     if not isinstance(value, str):
         return value
     try:

@@ -103,7 +103,7 @@ AddonVersions = dict[
         str, Scalar("a version such as v1.21.1-eksbuild.1", r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+")
     ],
 ]
-# Bottlerocket has another layout of disks and a device plugin of its own.
+# Bottlerocket has another disk layout and its own device plugin.
 Ami = Annotated[str, Text(f"an alias with a version, such as {versions.AMI}", r"al2023@v[0-9]{8}")]
 Endpoint = Annotated[
     str,
@@ -231,7 +231,7 @@ class ClusterSection(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The EKS cluster and its system nodes, created by the stack, or with `existing` an existing one named `name`.
+    """The EKS cluster and its system nodes. With `existing`, it is an existing cluster with the name `name`.
 
     The names of all other resources begin with `prefix`, which is the cluster's name if all services accept it.
     `account_id` is the account of the stack.
@@ -257,7 +257,7 @@ class Cluster:
 
 
 def check_cluster(section: Section[ClusterSection], default_name: str) -> Cluster:
-    """Check the cluster. `default_name` is the name by the stack's name."""
+    """Check the cluster. `default_name` is the default of its name, from the stack's name."""
     values, existing = section.values, section.values.existing
     nodes = section.part("systemNodes", values.system_nodes)
     find_type(nodes, "instanceType", values.system_nodes.instance_type)

@@ -1,7 +1,7 @@
-"""What the models of a stack file are made of: their base class, `setting()` for a field, and the types of values.
+"""The base class, the fields (`setting()`) and the value types of the models of a stack file.
 
-A type's `check` returns the value or raises a ValueError that says what is wrong and what it must be. `kind` is the
-type's name in docs/settings.md. The same objects write the JSON schema.
+A type's `check` returns the value, or raises a ValueError with the error and the constraint. `kind` is the
+type's name in docs/settings.md. The same objects build the JSON schema.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-# Line breaks among them.
+# Including line breaks.
 CONTROL: Final = r"[\x00-\x1f\x7f]"
 MAXIMUM: Final = 2**31 - 1
 REQUIRED: Final[Any] = ...
-# What another value does to a running stack. `infra.changes` refuses changes of fixed settings.
+# The effect of another value on a running stack. `infra.changes` refuses changes of fixed settings.
 IN_PLACE: Final = "in place"
 NEW_NODES: Final = "in place, for new nodes"
 NEXT_RUN: Final = "in place, for the next `runId`"
@@ -63,9 +63,9 @@ def setting(
     """Describe a key of the stack file; the docstring below it is its description.
 
     Args:
-        default: The value without the key; REQUIRED if there must be one.
-        change: What another value does to a running stack.
-        example: A valid value; None for a mapping, whose keys have examples of their own.
+        default: The value without the key; REQUIRED if the key must be set.
+        change: The effect of another value on a running stack.
+        example: A valid value; None for a mapping, whose keys have their own examples.
         unit: The unit of a number.
         default_text: The default in words, if it depends on other settings.
         ge: The minimum of a number.
@@ -89,7 +89,7 @@ class Model(BaseModel):
         validate_by_name=True,
     )
 
-    # What the entries of a list of such mappings are, and what one of them must be.
+    # The entries of a list of such mappings in a message, in the plural and in the singular.
     entries: ClassVar[str] = "mappings"
     entry: ClassVar[str] = "a mapping"
 
@@ -108,12 +108,12 @@ class Model(BaseModel):
 
 
 def type_name(value: object) -> str:
-    """Return the name of a YAML value's type for a person."""
+    """Return the name of a YAML value's type for a message."""
     return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def shown(value: object) -> str:
-    """Return a value as in YAML; a long one is cut."""
+    """Return a value as YAML. A long value is truncated."""
     if isinstance(value, bool):
         return str(value).lower()
     text = repr(value) if isinstance(value, str) else "null" if value is None else str(value)
@@ -126,7 +126,7 @@ def mistyped(value: object, must_be: str) -> str:
 
 
 def similar(word: str, known: Iterable[str]) -> str:
-    """Return the known word that is most similar, regardless of case; "" without one."""
+    """Return the most similar known word, regardless of case; "" for none."""
     names = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.strip().lower(), list(names), n=1, cutoff=0.6)
     return names[close[0]] if close else ""
@@ -140,7 +140,7 @@ def hint(word: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    """A text that matches a pattern; without one, any text in one line without spaces at its ends."""
+    """A text that matches a pattern. Without a pattern, any text in one line without spaces at its ends."""
 
     must_be: str = "a text"
     pattern: str | None = None
@@ -179,7 +179,7 @@ class Text:
 
 
 class Scalar(Text):
-    """A text, or a number or boolean that becomes the text in which YAML writes it."""
+    """A text. A number or boolean becomes its YAML text."""
 
     def check(self, value: Any) -> Any:
         if isinstance(value, bool):
@@ -255,7 +255,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# 4.0 is a whole number, too.
+# 4.0 is also a whole number.
 WholeNumber = Annotated[int, BeforeValidator(_whole)]
 
 

@@ -13,8 +13,8 @@ ZoneName = Annotated[str, Text("the name of a zone")]
 Line = Annotated[str, Text()]
 Lines = Annotated[tuple[Line, ...], AsTuple]
 
-# EKS takes more, but the names of the bucket and of the repositories begin with it, which have lower case only, and
-# those of EventBridge rules have 64 characters, of which ours and an automatic suffix take 33
+# EKS accepts more. But names of buckets and repositories begin with it, and have lower case only. Names of
+# EventBridge rules have 64 characters, of which our own part and an automatic suffix need 33
 # (https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutRule.html).
 CLUSTER_NAME: Final = r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?"
 CLUSTER_NAME_MUST_BE: Final = "lower case letters, digits and hyphens, a letter first, at most 31 characters"
@@ -46,7 +46,7 @@ PARTITION: Final = r"aws(-[a-z]+)*"
 _NAME: Final = r"[A-Za-z0-9_+=,.@-]{1,64}"
 PRINCIPAL: Final = rf"arn:{PARTITION}:iam::[0-9]{{12}}:(user|role)/([!-~]{{1,510}}/)?{_NAME}"
 PRINCIPAL_MUST_BE: Final = "the ARN of an IAM user or role, such as arn:aws:iam::123456789012:role/platform"
-# What STS shows of a role that somebody has taken on
+# The ARN of an assumed role, as STS returns it
 # (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html).
 ROLE_SESSION: Final = rf"arn:{PARTITION}:sts::[0-9]{{12}}:assumed-role/(?P<role>{_NAME})/{_NAME}"
 KmsKeyArn = Annotated[
@@ -71,7 +71,7 @@ Image = Annotated[
         rf"({_REGISTRY}/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})",
     ),
 ]
-# No tag: Helm takes the version for it, and refuses another one.
+# No tag: Helm uses the version as the tag, and refuses another one.
 CHART: Final = r"oci://[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"
 CHART_MUST_BE: Final = "oci://registry/name without a tag, with or without @sha256:<64 hexadecimal digits>"
 Mirror = Annotated[
@@ -95,7 +95,7 @@ class _Address(Text):
         return super().check(value)
 
 
-# What stands before an @ or behind a question mark may be secret.
+# The text before an @ or after a question mark may be secret.
 _HTTPS: Final = r"(?=[!-~]+\Z)https://[^/@?#]+(/[^@?#]*)?"
 PackageIndex = Annotated[
     str, _Address("an https address without credentials, such as https://pypi.example/simple", _HTTPS)
@@ -103,7 +103,7 @@ PackageIndex = Annotated[
 EfaInstaller = Annotated[
     str, _Address("an https address without credentials, such as https://files.example/efa", _HTTPS)
 ]
-# What apt takes from it is signed by Debian.
+# Debian signs the packages, so http is safe.
 DebianMirror = Annotated[
     str,
     _Address(
@@ -130,7 +130,7 @@ Quantity = Annotated[
     ),
 ]
 
-# No address, no empty label and none that ends with a hyphen, and what S3 keeps for itself
+# No IP address, no empty label, no label that ends with a hyphen, and no name that S3 reserves
 # (https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html).
 _BUCKET: Final = (
     r"(?![0-9]+(\.[0-9]+){3}$)(?!.*(\.\.|-\.|\.-))(?!xn--|sthree-|amzn-s3-demo-)"
@@ -142,7 +142,7 @@ BucketName = Annotated[str, Text(_BUCKET_MUST_BE, _BUCKET)]
 
 
 class _Bucket(Text):
-    """A bucket; the value for the stack's own is None."""
+    """A bucket. The value for the stack's own bucket is None."""
 
     def check(self, value: Any) -> Any:
         checked = super().check(value)
@@ -156,7 +156,7 @@ KEY_PREFIX: Final = rf"(?=[A-Za-z0-9]){_SEGMENT}(/{_SEGMENT})*(?<=[A-Za-z0-9])"
 ABSOLUTE_PATH: Final = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)+"
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreatePlacementGroup.html
 PLACEMENT_GROUP: Final = r"(?! )[ -~]{1,255}(?<! )"
-# Days that CloudWatch Logs keeps entries
+# Retention periods of CloudWatch Logs, in days
 # (https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html).
 _LOG_DAYS: Final = (
     *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731),
@@ -170,7 +170,7 @@ VariableValue = Annotated[str, Scalar("a text without a null character", r"[^\0]
 
 
 def ec2_id(prefix: str) -> Text:
-    """Return the format of EC2's ids with a prefix, such as vpc: 17 digits, of old resources 8.
+    """Return the format of EC2 ids with a prefix such as vpc: 17 digits, or 8 for old resources.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html
     """

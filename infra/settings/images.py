@@ -119,10 +119,10 @@ class SourcesSection(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Container images; `launcher` and `trainer` are None if the stack builds them.
+    """Container images. `launcher` and `trainer` are None if the stack builds them.
 
-    `base_images` replace those of the Dockerfiles. `mirror` is a registry and prefix for third-party images without a
-    setting of their own. `package_index` is the address for pip in both builds, None for pip's default.
+    `base_images` replace those of the Dockerfiles. `mirror` is a registry and prefix for third-party images that have
+    no setting. `package_index` is the package index of pip in both builds, None for pip's default.
     """
 
     build: bool
@@ -144,7 +144,7 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The sources of charts and manifests; a chart from a registry has a version."""
+    """The sources of charts and manifests. A chart from a registry has a version."""
 
     karpenter_chart: str
     karpenter_crd_chart: str
@@ -153,7 +153,7 @@ class Sources:
 
 
 def check_images(section: Section[ImagesSection], region: str) -> Images:
-    """Check the images, and take those of third parties from the mirror, if there is one."""
+    """Check the images, and replace the registry of third-party images by the mirror, if there is one."""
     values = section.values
     launcher, trainer, mirror = values.launcher, values.trainer, values.mirror
     _check_builds(section)
@@ -170,7 +170,7 @@ def check_images(section: Section[ImagesSection], region: str) -> Images:
         "neuronDevicePlugin": (NEURON, third_party("neuronDevicePlugin", values.neuron_device_plugin)),
     }
     for key, (resource, image) in plugins.items():
-        # Releases that are known to do harm.
+        # Releases with known harmful defects.
         if problem := known_wrong(resource, image):
             section.reject(key, problem)
     bases = {"launcher": values.base_images.launcher, "trainer": values.base_images.trainer}
@@ -195,7 +195,7 @@ def check_images(section: Section[ImagesSection], region: str) -> Images:
 
 
 def _check_builds(section: Section[ImagesSection]) -> None:
-    """Without a build both images must be given; a given image excludes the settings of its build."""
+    """Check the builds: without them both images must be set, and a set image excludes the settings of its build."""
     values = section.values
     given = {key: section.has(key) for key in ("launcher", "trainer")}
     for key in given:
@@ -241,7 +241,7 @@ def check_sources(section: Section[SourcesSection]) -> Sources:
 
 
 def _check_directory(section: Section[SourcesSection], key: str, source: str, file: str) -> None:
-    """A source without a scheme is a directory of this computer."""
+    """Check that a source without a scheme is an existing directory on this computer."""
     if "://" in source or source.startswith(("github.com/", "git@")):
         return
     try:

@@ -64,7 +64,7 @@ class StackConfig(Model):
     @field_validator("training", mode="before")
     @classmethod
     def _no_run(cls, value: Any) -> Any:
-        """Take an empty mapping, the default in Pulumi.yaml, for no run."""
+        """Read an empty mapping, the default in Pulumi.yaml, as no run."""
         return None if value == {} else value
 
 
@@ -73,9 +73,9 @@ KEYS: Final = tuple(sorted(str(each.alias) for each in StackConfig.model_fields.
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of one stack; without `training` it has pools and starts no run.
+    """All settings of one stack. Without `training` it has pools but starts no run.
 
-    Without `queues` there is no controller of torchrun jobs. `tags` are those of all resources.
+    Without `queues` it has no torchrun controller. `tags` are the tags of all resources.
     """
 
     stack: str

@@ -37,7 +37,7 @@ class Network(Model):
     """The VPC, created by the stack or an existing one.
 
     After `check`, `zones` has the zones of the subnets, and `cidr` is None if the range of an existing VPC is not
-    needed. `interface_endpoints` are those of the stack file; a private network always has others, too.
+    needed. `interface_endpoints` are those of the stack file. A private network always has more.
     """
 
     vpc_id: Annotated[str, ec2_id("vpc")] | None = setting(None, FIXED, example="vpc-0123456789abcdef0")
@@ -113,12 +113,12 @@ def is_zone_of(region: str, zone: str) -> bool:
 
 
 def zones_of(region: str, zones: Iterable[str]) -> tuple[str, ...]:
-    """Return the zones of a network that are in its region; others are reported with the network."""
+    """Return the zones of a network that are in its region. `check_network` reports the others."""
     return tuple(zone for zone in zones if is_zone_of(region, zone))
 
 
 def check_network(section: Section[Network], region: str, *, has_existing_cluster: bool) -> Network:
-    """Check the network and set its zones. The subnets of an existing cluster may be in one zone; EKS needs two."""
+    """Check the network and set its zones. A new cluster needs two zones; for an existing one, one is enough."""
     values = section.values
     is_existing = section.has("vpcId")
     if is_existing:
@@ -145,7 +145,7 @@ def check_network(section: Section[Network], region: str, *, has_existing_cluste
             "zones": zones,
             "flow_logs": flow_logs,
             "cidr": _check_cidr(section, is_existing=is_existing),
-            # An invalid id is that of an existing VPC all the same.
+            # An invalid id also means an existing VPC.
             "vpc_id": values.vpc_id or "" if is_existing else None,
         }
     )

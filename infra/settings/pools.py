@@ -37,9 +37,10 @@ from infra.settings.network import is_zone_of, zones_of
 from infra.settings.problems import Problems, Section, twice
 
 PATH = "trainyard:pools"
-# How long a capacity block is, and how long before its start it is bought
-# (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-purchase.html). One that is extended gets as much
-# again, from at most eight weeks before its end on, so that the bound is the same (capacity-blocks-extend.html).
+# The maximum length of a capacity block, and the maximum time from its purchase to its start
+# (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-purchase.html). An
+# extension has the same maximum and is bought at most eight weeks before the old end, so the bound is the same
+# (capacity-blocks-extend.html).
 LONGEST_BLOCK = timedelta(days=182)
 LATEST_BLOCK_START = timedelta(weeks=8)
 ONLY_RESERVED = ("reservationType", "reservationBegins", "reservationEnds", "onDemandFallback")
@@ -142,7 +143,7 @@ class PoolSection(Model):
 class PoolEntry:
     """A pool of the stack file. `wrong` are the keys with invalid values.
 
-    Other sections are checked against its valid values, so that one mistake does not hide others.
+    Other sections are checked against its valid values, so that one error does not hide others.
     """
 
     pool: Pool
@@ -198,14 +199,14 @@ def check_pools(
     *,
     accepts_ended: bool,
 ) -> list[PoolEntry]:
-    """Return the pools in the stack file's order, also those with mistakes.
+    """Return the pools in the stack file's order, including invalid ones.
 
     Args:
         entries: The section.
         region: The stack's region, "" if it is invalid.
         zones: The network's zones.
         cluster: The cluster's name, the prefix of the stack's placement groups.
-        now: An aware time; a capacity block that ended before it is refused.
+        now: A time with its zone. A capacity block that ended before it is refused.
         accepts_ended: Accept reservations that have ended.
     """
     pools: list[PoolEntry] = []
@@ -229,7 +230,7 @@ def find_pool(section: Section[Any], pools: list[PoolEntry]) -> PoolEntry | None
     name: str = section.values.pool
     found = next((each for each in pools if each.pool.name == name), None)
     names = [each.pool.name for each in pools]
-    # A pool with an invalid name may be the right one.
+    # The pool may be one with an invalid name.
     if found is None and section.ok("pool") and names and all(names):
         section.reject("pool", f"'{name}' is not a pool{hint(name, names)} (pools: {', '.join(names)})")
     return found if name else None
@@ -371,7 +372,7 @@ def _placement(section: Section[PoolSection], pool: Pool, cluster: str) -> Pool:
 def _check_placement(
     section: Section[PoolSection], pool: Pool, group: bool | str, around: str | None
 ) -> None:
-    """EC2 launches into a reservation only inside of the placement group that the reservation was made in, if any."""
+    """Check the placement group: EC2 launches into a reservation only in the placement group of the reservation."""
     if pool.purchase != RESERVED:
         if around:
             section.reject(

@@ -1,6 +1,6 @@
-"""Validation of a stack file: all errors together, each with the key's path, the value and what it must be.
+"""Validate a stack file and report all errors together, each with path, value and constraint.
 
-`validate` returns a model even if values are wrong. Wrong values have stand-ins, so that rules can check the others.
+`validate` returns a model even if values are invalid. Placeholders replace those, so that rules can check the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Problems:
     _invalid: set[str] = field(default_factory=set)
 
     def add(self, path: str, message: str) -> None:
-        """Add an error, unless the value at the path or above it is invalid anyway. Escape unprintable characters."""
+        """Add an error, unless one is already reported at the path or above it. Escape unprintable characters."""
         if any(_is_below(path, each) for each in self._invalid):
             return
         self._paths.add(path)
@@ -41,14 +41,14 @@ class Problems:
         self._lines.append((path, "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)))
 
     def invalidate(self, path: str, message: str | None = None) -> None:
-        """Report no further errors at or below a path. Without a message, another line reports it already."""
+        """Report no further errors at or below a path. Without a message, another line already reports this one."""
         if message is not None:
             self.add(path, message)
         self._paths.add(path)
         self._invalid.add(path)
 
     def lines(self, sections: Iterable[str]) -> list[str]:
-        """Return all errors, a line for each: of the file, then of each section and of each entry of its list."""
+        """Return one line per error: first those of the file, then by section and by entry of its list."""
         order = {section: number for number, section in enumerate(sections)}
 
         def place(found: tuple[str, str]) -> tuple[int, int]:
@@ -59,7 +59,7 @@ class Problems:
         return [line for _, line in sorted(self._lines, key=place)]
 
     def about(self, path: str) -> bool:
-        """Return whether there is an error of a key or below it."""
+        """Return whether a key has an error, or a key below it."""
         return any(_is_below(each, path) for each in self._paths)
 
     def first_keys(self, path: str) -> frozenset[str]:
@@ -93,17 +93,17 @@ class Section(Generic[M]):
         return not any(self.problems.about(self.at(key)) for key in keys)
 
     def reject(self, key: str, message: str) -> None:
-        """Report an error of a key."""
+        """Report an error for a key."""
         self.problems.add(self.at(key), message)
 
     def reject_given(self, keys: Iterable[str], message: str) -> None:
-        """Report the same error of each of the keys that has a value."""
+        """Report the same error for each of the keys that have a value."""
         for key in keys:
             if self.has(key):
                 self.reject(key, message)
 
     def part(self, key: str, values: N) -> Section[N]:
-        """Return a mapping inside of this one."""
+        """Return a mapping inside this one."""
         return Section(self.problems, self.at(key), values)
 
 
@@ -127,12 +127,12 @@ def validate(problems: Problems, model: type[M], config: Mapping[str, Any], pref
 
 
 def describe(field: FieldInfo) -> tuple[str, str]:
-    """Return the kind of a field for the reference page, and what its value must be."""
+    """Return the kind of a field for the reference page, and the constraint on its value."""
     return _describe(field.annotation, field.metadata, field)
 
 
 def model_in(annotation: Any) -> type[Model] | None:
-    """Return the model of a field: of a mapping, or of the entries of a list."""
+    """Return the model of a field that is a mapping, or of the entries of a list."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return annotation if issubclass(annotation, Model) else None
     return next((found for each in get_args(annotation) if (found := model_in(each))), None)
@@ -171,7 +171,7 @@ def _describe_number(field: FieldInfo) -> tuple[str, str]:
 
 
 def extra_of(field: FieldInfo, name: str) -> str:
-    """Return what `setting` noted of a field: `unit`, `changedLater` or `defaultText`."""
+    """Return a value that `setting` stored for a field: `unit`, `changedLater` or `defaultText`."""
     extra = field.json_schema_extra
     return str(extra.get(name, "")) if isinstance(extra, dict) else ""
 
@@ -209,7 +209,7 @@ def _is_unknown_key(error: ErrorDetails) -> bool:
 
 
 def _meant(model: type[Model], error: ErrorDetails) -> Location:
-    """Return the location of the known key that an unknown one resembles."""
+    """Return the location of the known key that is most similar to an unknown one."""
     *above, key = error["loc"]
     return (*above, similar(str(key), _keys(_find(model, error["loc"])[0])))
 
@@ -237,7 +237,7 @@ def _message(model: type[Model], error: ErrorDetails) -> str:
 
 
 def _partial(model: type[M], data: Any, errors: list[Location]) -> M:
-    """Return a model of the valid values, with stand-ins for the others."""
+    """Return a model with the valid values, and placeholders for the others."""
     known = model.to_mapping(data)
     given = known if isinstance(known, Mapping) else {}
     values: dict[str, Any] = {}
@@ -267,7 +267,7 @@ def _partial(model: type[M], data: Any, errors: list[Location]) -> M:
 
 @cache
 def _adapter(model: type[Model], name: str) -> TypeAdapter[Any]:
-    """Return what validates one field alone."""
+    """Return the TypeAdapter that validates one field."""
     info = model.model_fields[name]
     type_: Any = Annotated[info.annotation, Field(), *info.metadata]
     return TypeAdapter(type_, config=ConfigDict(strict=True))
@@ -290,5 +290,5 @@ def twice(values: Iterable[str]) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things in words."""
+    """Return a number with its noun, such as `2 pools`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -150,7 +150,7 @@ def read_provider(problems: Problems, config: Mapping[str, Any]) -> tuple[str, P
 def check_namespaces(
     problems: Problems, config: Mapping[Any, Any], project: str, known: tuple[str, ...]
 ) -> None:
-    """Report every key that is meant for the project and would not be read."""
+    """Report each key that looks like one of the project but would not be read."""
     for key in config:
         if not isinstance(key, str):
             name = "null" if key is None else str(key).lower() if isinstance(key, bool) else str(key)
@@ -169,7 +169,7 @@ def _is_similar(word: str, project: str) -> bool:
 
 
 def has_secret(problems: Problems, path: str, value: object, secrets: frozenset[str]) -> bool:
-    """Return whether a section holds a secret. Report its place; the engine knows the section only."""
+    """Return whether a section holds a secret, and report its path. The engine only names the section."""
     places = list(_encrypted(path, value))
     for place in places:
         problems.add(place, f"is a secret, and {PLAIN}")

@@ -1,4 +1,4 @@
-"""Kubernetes quantities as numbers, to compare those of a stack file with the resources of a node."""
+"""Convert Kubernetes quantities to numbers, to compare a stack file with the resources of a node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from fractions import Fraction
 from typing import Final
 
-# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/; those that `formats.QUANTITY` takes.
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/;
+# those that `formats.QUANTITY` accepts.
 _FACTORS: Final[dict[str, Fraction]] = {
     "": Fraction(1),
     "m": Fraction(1, 1000),

@@ -1,7 +1,7 @@
 """Section `queues` of a stack file: TorchrunQueues.
 
 Keys have the names of the TorchrunQueue's fields (docs/torchrun-fields.md). They are checked against pools and service
-accounts; the API server would refuse more, but only after nodes and file systems exist.
+accounts. The API server checks more, but only after nodes and file systems exist.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _check_bucket(
     account: str | None,
     accounts: tuple[ServiceAccount, ...],
 ) -> None:
-    """Workers need an account to read the bucket, and no other pods may write it or read it from another namespace.
+    """Check access to the bucket: workers read it; other pods can't write it or read it from another namespace.
 
     In the stack's own bucket, pods have access to other prefixes only.
     """
@@ -244,7 +244,7 @@ def _check_bucket(
 
 
 def _check_resources(section: Section[NodeResources], pool: Pool | None) -> tuple[int, str, str]:
-    """Return GPUs, cores and memory of a worker: by default all of a node, or the part that goes with its GPUs."""
+    """Return GPUs, cores and memory of a worker. The default is the whole node, or the share of its GPUs."""
     values = section.values
     most = pool.accelerators if pool and pool.resource == GPU else 0
     gpus = most if values.gpus is None else values.gpus
@@ -327,11 +327,11 @@ def _check_volume(section: Section[Workspace | Datasets | Checkpoints]) -> Volum
 
 
 def _check_account(section: Section[QueueSection], accounts: tuple[ServiceAccount, ...]) -> str | None:
-    """Return the workers' service account: in the training namespace the trainer's, unless another one is given."""
+    """Return the workers' service account. The default in the training namespace is the trainer's account."""
     namespace, name = section.values.namespace, section.values.service_account
     own = names.TRAINER_SERVICE_ACCOUNT if namespace == names.TRAINING_NAMESPACE else None
     known = [each.name for each in accounts if each.namespace == namespace] + ([own] if own else [])
-    # An account with an invalid name or namespace may be the right one.
+    # The account may be one with an invalid name or namespace.
     is_unclear = any(
         not each.name or section.problems.about(f"trainyard:serviceAccounts[{index}].namespace")
         for index, each in enumerate(accounts)

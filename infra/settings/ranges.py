@@ -1,4 +1,4 @@
-"""IPv4 ranges: those that a VPC can have, and those that can reach an API server over the internet."""
+"""Check IPv4 ranges: of a VPC, and of clients that reach an API server over the internet."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ WIDEST_PUBLIC: Final = 8
 # "Public endpoint access CIDR ranges per cluster"
 # (https://docs.aws.amazon.com/eks/latest/userguide/service-quotas.html).
 MOST_PUBLIC: Final = 40
-# RFC 1918, and RFC 6598, which a VPC may have, too
+# RFC 1918, and RFC 6598, which a VPC may also have
 # (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
 PRIVATE: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
 LOOPBACK: Final = "127.0.0.0/8"
 # "This network", link-local, multicast and the rest (RFC 6890): no host has such an address.
 NOBODYS: Final = ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4")
-# For examples in documents, routed nowhere (RFC 5737).
+# Documentation ranges, which are not routed (RFC 5737).
 DOCUMENTS: Final = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 ADDRESS: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}"
-# What a VPC's range may be (vpc-cidr-blocks.html).
+# The allowed ranges of a VPC (vpc-cidr-blocks.html).
 VPC_PREFIXES: Final = range(16, 29)
 
 
 def public_problem(block: str) -> str | None:
     """Return why a range can't reach the API over the internet, else None. The local cloud has loopback addresses.
 
-    Ranges of documents are accepted: stack files have them as an example. The preflight reports them (`documents`).
+    Documentation ranges are accepted, because example stack files have them. The preflight reports them (`documents`).
     """
     if re.fullmatch(ADDRESS, block):
         return f"'{block}' is an address; did you mean {block}/32?"
@@ -56,7 +56,7 @@ def public_problem(block: str) -> str | None:
 
 
 def documents(block: str) -> bool:
-    """Return whether a range is for documents only."""
+    """Return whether a range is only for documentation (RFC 5737)."""
     return _in(ipaddress.IPv4Network(block), DOCUMENTS)
 
 
@@ -68,7 +68,7 @@ def new_vpc_problem(block: str) -> str | None:
 
 
 def existing_vpc_problem(block: str) -> str | None:
-    """Return why no VPC can have a range, else None. The owner of a public range may have it in a VPC."""
+    """Return why no VPC can have a range, else None. A VPC may have a public range of its owner."""
     try:
         network = ipaddress.IPv4Network(block)
     except ValueError as error:

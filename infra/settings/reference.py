@@ -98,7 +98,7 @@ def _description(info: FieldInfo) -> str:
 def _row(path: str, info: FieldInfo) -> str:
     kind = describe(info)[0]
     default = extra_of(info, "defaultText") or _default(info)
-    # An example of a mapping stands with its keys.
+    # The keys of a mapping have their own examples.
     example = f"`{_yaml(info.examples[0])}`" if info.examples else ""
     cells = (
         *(f"`{path}`", kind, default, unit_of(info), _description(info)),
@@ -117,7 +117,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value on one line, as YAML takes it."""
+    """Return a value as YAML on one line."""
     if isinstance(value, bool | int):
         return json.dumps(value)
     if isinstance(value, str) and yaml.safe_load(value) == value:
@@ -140,7 +140,7 @@ def schema() -> dict[str, Any]:
     config = {
         "type": "object",
         "properties": properties,
-        # Pulumi and other providers have keys of their own.
+        # Pulumi and other providers have further keys.
         "patternProperties": {"^(?!aws:|trainyard:)[^:]+:": {}},
         "additionalProperties": False,
         "required": [f"{PREFIX}region", f"{PROJECT}:pools"],
@@ -158,7 +158,7 @@ def schema() -> dict[str, Any]:
 
 
 def _tidy(part: Any) -> None:
-    """Show an editor's user what changes later, and leave out what nobody reads."""
+    """Add the effect of a change to the description that editors show, and remove keys that nobody reads."""
     if isinstance(part, list):
         for each in part:
             _tidy(each)

@@ -10,7 +10,7 @@ from botocore.loaders import create_loader
 
 from infra.settings.formats import REGION
 
-# `infra.foundation.partition_of` has the ARNs of these. The others have other services.
+# `infra.foundation.partition_of` knows these partitions. The others have other services.
 PARTITIONS: Final = ("aws", "aws-cn", "aws-us-gov")
 
 
@@ -18,7 +18,7 @@ PARTITIONS: Final = ("aws", "aws-cn", "aws-us-gov")
 def names() -> tuple[str, ...]:
     """Return the names of the regions, from the file partitions.json (botocore@1.44.5 botocore/data).
 
-    A session of botocore would need the profile that the environment names.
+    A session of botocore would need the profile in the environment's variables.
     """
     partitions = create_loader().load_data("partitions")["partitions"]
     found = {name for each in partitions if each["id"] in PARTITIONS for name in each["regions"]}

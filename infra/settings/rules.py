@@ -1,4 +1,4 @@
-"""Rules of a stack file that no section can check alone."""
+"""The rules that concern several sections of a stack file. `check` is the entry point."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _check_network(problems: Problems, settings: Settings) -> None:
 
 
 def _check_block_ends(problems: Problems, settings: Settings, pools: list[PoolEntry]) -> None:
-    """A run that `up` starts must know the end of its capacity block, which only the stack file tells its launcher."""
+    """Check that a run on a capacity block has its end. The launcher gets the end only from the stack file."""
     training = settings.training
     if training is None or training.run_id is None:
         return
@@ -87,7 +87,7 @@ def _check_block_ends(problems: Problems, settings: Settings, pools: list[PoolEn
 
 
 def _check_kernels(problems: Problems, settings: Settings) -> None:
-    """The image that the stack builds has one torch, which has no kernels for older GPUs."""
+    """Check the GPU types: the torch in the image that the stack builds has no kernels for older GPUs."""
     training = settings.training
     wrong = problems.about("trainyard:training.device")
     if training is None or wrong or training.device != CUDA or settings.images.trainer is not None:
@@ -108,7 +108,7 @@ def _check_kernels(problems: Problems, settings: Settings) -> None:
 
 
 def _check_queue_kernels(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
-    """As `_check_kernels`, for workers with the stack's trainer as their image."""
+    """Check the GPU types of queues whose workers use the stack's trainer image, as `_check_kernels` does."""
     if settings.images.trainer is not None or problems.about("trainyard:images.trainer"):
         return
     for index, queue in enumerate(queues):
@@ -126,7 +126,7 @@ def _check_queue_kernels(problems: Problems, settings: Settings, queues: tuple[Q
 
 
 def _check_workspaces(problems: Problems, settings: Settings) -> None:
-    """Models of runs and workspaces of jobs need different prefixes in the stack's bucket."""
+    """Check that models of runs and workspaces of jobs have different prefixes in the stack's bucket."""
     prefix = settings.storage.prefix
     inside = prefix.split("/")[0] == BUCKET_PREFIX
     if problems.about("trainyard:storage.prefix"):
@@ -155,7 +155,7 @@ def _check_linked_workspaces(problems: Problems, settings: Settings) -> None:
 
 
 def _check_arguments(problems: Problems, settings: Settings) -> None:
-    """The image that the stack builds has this repository's trainer. The options of another image are unknown."""
+    """Check the arguments of this repository's trainer. The options of another image are unknown."""
     given = settings.images.trainer is not None or problems.about("trainyard:images.trainer")
     if settings.training is None or given or problems.about("trainyard:training.args"):
         return
@@ -164,7 +164,7 @@ def _check_arguments(problems: Problems, settings: Settings) -> None:
 
 
 def _check_checkpoints(problems: Problems, settings: Settings) -> None:
-    """Checkpoints on a file system need one."""
+    """Check that the stack has a file system if checkpoints are kept there."""
     training = settings.training
     if training is None or training.checkpoints != checkpoints.LUSTRE or settings.storage.lustre is not None:
         return
@@ -177,7 +177,7 @@ def _check_checkpoints(problems: Problems, settings: Settings) -> None:
 
 
 def _check_network_plugin(problems: Problems, settings: Settings) -> None:
-    """Check the pinned version of the VPC CNI, if any. The preflight reads that of an existing cluster."""
+    """Check the pinned version of the VPC CNI, if any. The preflight checks the version of an existing cluster."""
     version = settings.cluster.addon_versions.get("vpc-cni")
     with_efa = [pool.name for pool in settings.pools if pool.efa]
     if version and with_efa and (problem := efa.cni_problem(version)):
@@ -188,7 +188,7 @@ def _check_network_plugin(problems: Problems, settings: Settings) -> None:
 
 
 def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
-    """Return the addresses that a stack may take in each zone's private subnet, by what takes them."""
+    """Return the number of addresses that a stack may use in the private subnet of each zone, by their use."""
     network, cluster = settings.network, settings.cluster
     own_cluster = cluster.existing is None
     found: dict[str, dict[str, int]] = {}
@@ -212,7 +212,7 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
 
 
 def _system(cluster: Cluster, zones: int) -> int:
-    """Return the addresses of the system nodes that may be in one zone."""
+    """Return the maximum number of addresses of system nodes in one zone."""
     facts = instance_types.TYPES[cluster.system_instance_type]
     nodes = -(-cluster.system_count // zones) + eks.SPARE_IN_A_ZONE
     machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)

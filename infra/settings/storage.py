@@ -26,12 +26,12 @@ ONLY_NEW: Final = (
     *("deploymentType", "storageType", "driveCache", "capacityGiB", "throughput", "metadataIops", "zone"),
     *("compression", "s3", "efa", "backupDays"),
 )
-# Of an image's system and of its runtime, /dev/shm among them, and where the workspaces of torchrun jobs are.
+# Directories of an image's system and runtime, including /dev/shm, and those of torchrun jobs' workspaces.
 TAKEN: Final = (
     *("app", "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys"),
     *("tmp", "usr", "var"),
 )
-# Of EFA's libraries and of the trainer itself (trainer/Dockerfile); others may be below /opt.
+# Directories of EFA's libraries and of the trainer (trainer/Dockerfile). Others may be below /opt.
 TAKEN_BELOW: Final = ("/opt/amazon", "/opt/trainyard")
 READ, WRITE = "read", "write"
 # Other namespaces would have to exist before the stack.
@@ -223,7 +223,7 @@ def _check_lustre(section: Section[Lustre], network: Network, region: str, pools
         ONLY_NEW, "is for a file system that the stack makes, and existing gives one; leave it out"
     )
     given = section.part("existing", values.existing)
-    # FSx makes the name of both (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html).
+    # FSx builds the DNS name from both (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html).
     begin = f"{values.existing.file_system_id}.fsx.{region}."
     is_valid = given.ok("fileSystemId", "dnsName")
     if region and is_valid and not values.existing.dns_name.startswith(begin):
@@ -235,7 +235,7 @@ def _check_lustre(section: Section[Lustre], network: Network, region: str, pools
 
 
 def _check_offer(section: Section[Lustre]) -> None:
-    """Check what FSx offers (`components.documents.lustre`)."""
+    """Check that FSx offers this file system (`components.documents.lustre`)."""
     values, deployment, storage = section.values, section.values.deployment_type, section.values.storage_type
     capacity, throughput = values.capacity_gib, values.throughput
     if not section.ok("deploymentType", "storageType"):
@@ -270,14 +270,14 @@ def _check_offer(section: Section[Lustre]) -> None:
 
 
 def _check_zone(section: Section[Lustre], zones: tuple[str, ...], pools: list[PoolEntry]) -> str:
-    """Return the zone of file system and clients: two zones would cost time, and money for the traffic."""
+    """Return the zone of file system and clients. Traffic between two zones would be slower and cost money."""
     used = sorted({each.zone for each in pools if each.zone})
     default = used[0] if used else zones[0] if zones else ""
     zone = section.values.zone if section.has("zone") else default
     if not section.ok("zone"):
         return zone
     if section.has("existing"):
-        # Only the account knows which zone it is in (`trainyard.preflight`).
+        # The zone is only known in the account (`trainyard.preflight` checks it).
         if len(used) > 1:
             section.reject(
                 "existing",
@@ -304,7 +304,7 @@ def _check_mount_path(section: Section[Lustre]) -> None:
 
 
 def check_service_accounts(entries: list[Section[ServiceAccount]], prefix: str) -> tuple[ServiceAccount, ...]:
-    """Return the service accounts, also those with mistakes. Each has a role, whose name begins with `prefix`."""
+    """Return the service accounts, including invalid ones. Each has a role, whose name begins with `prefix`."""
     most = ROLE_NAME_MAXIMUM - len(prefix) - 1
     seen: dict[str, str] = {}
     for section in entries:
@@ -316,7 +316,7 @@ def check_service_accounts(entries: list[Section[ServiceAccount]], prefix: str) 
         elif account.name == OF_EVERY_NAMESPACE:
             section.reject("name", f"'{account.name}' is in every namespace already; it must be another name")
         elif account.name and account.name in seen:
-            # Roles are named by it, without the namespace.
+            # The role is named after the account, without the namespace.
             section.reject(
                 "name",
                 f"'{account.name}' is also in {seen[account.name]}; each needs its own name, in whatever namespace",

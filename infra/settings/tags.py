@@ -10,7 +10,7 @@ from infra.settings.problems import Problems
 
 SETTING: Final = "trainyard:tags"
 DEFAULTS: Final = "aws:defaultTags.tags"
-# Keys have 1 to 128 characters and values at most 256; all services accept letters, digits, spaces and _.:/=+@-, and
+# Keys have 1 to 128 characters and values at most 256. All services accept letters, digits, spaces and _.:/=+@-, and
 # 50 tags (https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html). The stack,
 # Karpenter, EKS and the EBS CSI driver set up to 20 of them.
 MAXIMUM: Final = 30

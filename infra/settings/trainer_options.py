@@ -1,6 +1,6 @@
 """Check the arguments of the trainer that the stack builds.
 
-The trainer refuses the same (`trainer.config`), but only after nodes were bought. Only the trainer checks the values.
+The trainer checks the same (`trainer.config`), but only after nodes exist. Only the trainer checks the values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METRICS: Final = "metrics"
 
 
 def of_the_stack(shared: str | None, *, built: bool) -> tuple[str, ...]:
-    """Return the arguments before those of the settings, which override them: argparse takes the last of two.
+    """Return the stack's own arguments. Those of the settings follow and override them, because argparse uses the last.
 
     Args:
         shared: The directory of a shared file system that workers can write, None without one. The trainer writes its
@@ -29,7 +29,7 @@ def of_the_stack(shared: str | None, *, built: bool) -> tuple[str, ...]:
 
 
 def wrong(words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Return the index of each word that the trainer refuses, and what is wrong with it."""
+    """Return the index of each word that the trainer refuses, and the error."""
     index = 0
     while index < len(words):
         name, given, _ = words[index].partition("=")

@@ -1,6 +1,6 @@
-"""Section `training` of a stack file: the run, the size of its workers, and the pools that it falls back to.
+"""Section `training` of a stack file: the run, the size of its workers, and its fallback pools.
 
-The launcher refuses the same (`launcher.request`), but only after nodes were bought.
+The launcher checks the same (`launcher.request`), but only after nodes exist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REFERENCE: Final = (
     rf"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(=(?P<secret>{_OBJECT_NAME})(/(?P<key>[-._A-Za-z0-9]+))?)?"
 )
 _REFERENCE_MUST_BE: Final = "NAME or NAME=SECRET/KEY, such as HF_TOKEN or HF_TOKEN=hub/token"
-# What the training operator, torchrun and its workers tell each other
+# Variables that the training operator, torchrun and its workers set
 # (https://docs.pytorch.org/docs/stable/elastic/run.html; kubeflow/training-operator@v1.9.4, pkg/controller.v1/pytorch).
 RENDEZVOUS: Final = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK"),
@@ -68,7 +68,7 @@ class Fallback(Model):
 
     @classmethod
     def to_mapping(cls, data: Any) -> Any:
-        """Return a mapping for the name of a pool, too."""
+        """Return a mapping, also for an entry that is only the name of a pool."""
         return super().to_mapping({"pool": data} if isinstance(data, str) else data)
 
     @classmethod
@@ -217,13 +217,13 @@ Worker = Section[TrainingSection] | Section[Fallback]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training run. Without `run_id` the stack starts none; the manifest in its outputs does.
+    """One training run. Without `run_id` the stack starts no run; the manifest in its outputs starts one.
 
     `candidates` are the pools for the run in the order in which the launcher tries them: `pool`, then `fallbackPools`.
     The launcher deletes a node that is not usable after `node_start_seconds`. It tries all candidates `attempts` times,
     with a pause of `retry_seconds`. A failed run restarts up to `max_restarts` times. `shape` is static (all nodes of
-    the start, or none) or elastic (torchrun continues with fewer). `checkpoints` is their place
-    (`components.documents.checkpoints.PLACES`). `secrets` are variables with `<Secret>/<key>`.
+    the start, or none) or elastic (torchrun continues with fewer). `checkpoints` is where they
+    are kept (`components.documents.checkpoints.PLACES`). `secrets` are variables with `<Secret>/<key>`.
     """
 
     candidates: tuple[Candidate, ...]
@@ -272,7 +272,7 @@ def check_training(section: Section[TrainingSection], pools: list[PoolEntry]) ->
     _check_ceiling(section, entry)
     if pool and values.device == CUDA and section.ok("device") and pool.resource != GPU:
         section.reject("device", f"cuda needs GPUs and {pool.instance_type} has none; it must be cpu")
-    # An invalid device makes no demands on the pools.
+    # With an invalid device, the pools are not checked.
     device = values.device if section.ok("device") else ""
     size = check_size(section, pool, device, size_of_type(pool))
     first = (
@@ -306,7 +306,7 @@ def _usable_pool(section: Worker, pools: list[PoolEntry]) -> PoolEntry | None:
 
 
 def _check_ceiling(section: Section[TrainingSection], entry: PoolEntry | None) -> None:
-    """The minimum must be within the pool's `maxNodes`; the launcher lowers a maximum above it."""
+    """Check that the minimum is within the pool's `maxNodes`. The launcher lowers a maximum above it."""
     least, most = section.values.min_nodes, entry.max_nodes if entry else None
     if entry and most is not None and section.ok("minNodes") and least > most:
         section.reject(
@@ -356,7 +356,7 @@ def _check_fallbacks(
 def _check_fallback_pool(
     section: Section[Fallback], entry: PoolEntry, device: str, run: Section[TrainingSection]
 ) -> None:
-    """Check what the run demands of every pool. `storage.lustre` checks the zone of all pools."""
+    """Check a fallback pool against the requirements of the run. `storage.lustre` checks the zone of all pools."""
     pool, most, least = entry.pool, entry.max_nodes, run.values.min_nodes
     if device == CUDA and entry.sized and pool.resource != GPU:
         section.reject(
@@ -373,7 +373,7 @@ def _check_fallback_pool(
 
 
 def size_of_type(pool: Pool | None) -> WorkerSize:
-    """Return the default size of a worker on a node of the pool. An unknown pool is None."""
+    """Return the default size of a worker on a node of the pool. `None` stands for an unknown pool."""
     return WorkerSize(
         processes_per_node=(pool.accelerators if pool else 0) or 1,
         cpu=pool.worker_cpu if pool else "1",
@@ -385,8 +385,8 @@ def size_of_type(pool: Pool | None) -> WorkerSize:
 def size_of_fallback(pool: Pool, first: Pool, size: WorkerSize, *, same_processes: bool) -> WorkerSize:
     """Return the default size of a worker on a node of a fallback.
 
-    `size` is that on a node of the `first` pool. Another instance type has its own cores, memory and GPUs.
-    `same_processes`: their number was set, and does not depend on GPUs.
+    `size` is the size on a node of the `first` pool. Another instance type has other cores, memory and GPUs.
+    `same_processes` says that the number of processes was set, and so does not depend on GPUs.
     """
     if pool.instance_type == first.instance_type:
         return size
@@ -395,7 +395,7 @@ def size_of_fallback(pool: Pool, first: Pool, size: WorkerSize, *, same_processe
 
 
 def check_size(section: Worker, pool: Pool | None, device: str, default: WorkerSize) -> WorkerSize:
-    """Return the size of a worker on a node of the pool. Report what no node of its type has."""
+    """Return the size of a worker on a node of the pool. Report values that exceed the instance type."""
     values = section.values
     processes = values.processes_per_node
     if processes and pool and device == CUDA and pool.accelerators and processes > pool.accelerators:
@@ -424,7 +424,7 @@ def check_size(section: Worker, pool: Pool | None, device: str, default: WorkerS
 
 
 def _within_memory(size: WorkerSize) -> WorkerSize:
-    """Return the size with a /dev/shm that its memory can hold: the default may be larger."""
+    """Return the size with /dev/shm limited to the worker's memory, because the default may be larger."""
     if amount(size.shared_memory) <= amount(size.memory):
         return size
     return replace(size, shared_memory=size.memory)
@@ -450,7 +450,7 @@ def _check_shared_memory(section: Worker, size: WorkerSize) -> None:
     """Check /dev/shm, which counts towards the worker's limit, its memory.
 
     https://kubernetes.io/docs/concepts/storage/volumes/#emptydir
-    The default may be larger: then `_within_memory` lowers it.
+    `_within_memory` lowers a default that is too large.
     """
     is_set = section.values.shared_memory is not None
     is_default = not is_set and size.shared_memory == SHARED_MEMORY
