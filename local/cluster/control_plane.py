@@ -143,7 +143,7 @@ class ControlPlane:
         return authority, administrator, client
 
     def stop(self) -> None:
-        """Stop everything, first the nodes and what remains of their pods, and remove the cluster's directory."""
+        """Stop everything, first the nodes and the rest of their pods, and remove the cluster's directory."""
         pods = self._pod_processes()
         for name in ("machines", "scheduler", "controller-manager", "apiserver", "etcd"):
             self._processes.stop(f"{self.plan.name}-{name}")

@@ -111,7 +111,7 @@ def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> 
         raise CloudError(f"there is no command {words[0]}")
     command = [*prefix, program, *words[1:]]
     sys.stdout.flush()
-    os.execvpe(command[0], command, environment)  # noqa: S606  (the person's own command, no shell)
+    os.execvpe(command[0], command, environment)  # noqa: S606  (the user's own command, no shell)
 
 
 def log_files(home: Home, name: str | None) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The kubelets' HTTPS server: container logs and exec. It refuses all other requests with a message."""
+"""The kubelets' HTTPS server: container logs and exec. Others, such as port-forward, get an error."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Pod(PodSite):
         """Whether no container of it has a process: then it needs no files either."""
         return all(container.simulated for container in self.every)
 
-    # What the API says -----------------------------------------------------------------------------------------
+    # Changes in the API ----------------------------------------------------------------------------------------
 
     def update(self, item: Object) -> None:
         """Take the newest object; a deletion stops the pod."""
@@ -113,7 +113,7 @@ class Pod(PodSite):
         await self.persist(self._end, "removal", to_the_end=True)
 
     async def _rest(self) -> None:
-        """Report that all containers have ended, and release the volumes until the pod is removed."""
+        """Report the end of all containers, and release the volumes before the pod is removed."""
         await self._send()
         self.volumes.release()
 

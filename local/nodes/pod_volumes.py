@@ -39,7 +39,7 @@ class Unreadable(NamedTuple):
 
 @functools.cache
 def find_unreadable(parts: tuple[str, ...] = PRIVATE_PARTS) -> Unreadable:
-    """Return what only the owner or a group can read.
+    """Return the paths that only the owner or a group can read.
 
     In a container these files can belong to its user (`drop_privileges`).
     """

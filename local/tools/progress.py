@@ -9,7 +9,7 @@ from typing import TextIO
 
 # The interval of reports without a terminal.
 REPORT_SECONDS = 60.0
-# The smallest share of the work that an estimate is made from.
+# The minimum share of the work for an estimate.
 ESTIMATE_MINIMUM = 0.03
 
 
