@@ -71,7 +71,7 @@ def serve(path: Path, controlled: Controlled) -> None:
             self._answer()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: the methods log what they do."""
+            """Log nothing, because the methods log their actions."""
 
         def _answer(self) -> None:
             try:

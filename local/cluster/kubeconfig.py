@@ -1,4 +1,4 @@
-"""Kubeconfig files: one per user of a control plane, and the administrator's with a context per cluster."""
+"""Read, merge and write kubeconfig files: one per user of a control plane, and one with a context per cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def document(cluster: str, server: str, authority: bytes, user: Pair) -> Documen
 
 
 def read(path: Path) -> Document:
-    """Return the content of a kubeconfig, {} if the file is missing or no mapping."""
+    """Return the content of a kubeconfig, {} if the file is missing or not a mapping."""
     try:
         content = yaml.safe_load(path.read_text())
     except (FileNotFoundError, yaml.YAMLError):

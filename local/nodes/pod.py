@@ -54,13 +54,13 @@ class Pod(PodSite):
 
     @property
     def simulated(self) -> bool:
-        """Whether no container of it has a process: then it needs no files either."""
+        """Whether none of its containers has a process. Such a pod needs no files."""
         return all(container.simulated for container in self.every)
 
     # Changes in the API ----------------------------------------------------------------------------------------
 
     def update(self, item: Object) -> None:
-        """Take the newest object; a deletion stops the pod."""
+        """Store the newest object. A deletion stops the pod."""
         self.item = item
         if "deletionTimestamp" in item["metadata"]:
             self.stop(float(item["metadata"].get("deletionGracePeriodSeconds") or 0))

@@ -207,7 +207,7 @@ class Process:
         raise NotRunningError("it does not run")
 
     async def wait(self) -> Ended:
-        """Wait for the end."""
+        """Wait for the end, and return the exit code and time."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 await wait_for_pid(self.keeper)

@@ -38,13 +38,13 @@ class Built:
 
 
 def is_built(directory: Path) -> bool:
-    """Return whether a tool's directory is complete: the record is the last file written before the rename."""
+    """Return whether a tool's directory is complete. The record is the last file written before the rename."""
     return (directory / RECORD).is_file()
 
 
 @contextmanager
 def locked(path: Path, progress: Progress) -> Iterator[int]:
-    """Hold a lock file and yield its descriptor; wait while another process builds the same tools."""
+    """Hold a lock file and yield its descriptor. Wait while another process builds the same tools."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -59,9 +59,9 @@ def locked(path: Path, progress: Progress) -> Iterator[int]:
 
 
 def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progress, lock: int) -> Built:
-    """Build tools of one lock directory together; install each whole in `<cache>/tools/<key>`, or none.
+    """Build the tools of one lock directory together, and install each completely in `<cache>/tools/<key>`.
 
-    An interrupted build resumes from Go's caches.
+    An interrupted build resumes from Go's caches. A failed build installs no tool.
 
     Args:
         name: Name of the log, `<cache>/logs/<name>.log`.
@@ -110,7 +110,7 @@ def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progr
 
 
 def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: Built) -> None:
-    """Stage the programs and rename their directory, so that a tool is installed whole or not at all."""
+    """Stage the programs and rename their directory, so that a tool is never installed in part."""
     staged = work / tool.key
     (staged / "bin").mkdir(parents=True)
     for built, name in tool.binaries.items():
@@ -136,7 +136,7 @@ def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: 
 
 
 def _downloaded(go: Go) -> int:
-    """Return the bytes of everything in Go's cache of downloads."""
+    """Return the number of bytes in Go's download cache."""
     root = go.module_cache() / "cache" / "download"
     total = 0
     for directory, _, files in os.walk(root):
@@ -149,7 +149,7 @@ def _downloaded(go: Go) -> int:
 
 
 def _sizes(listing: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of source of each package, an estimate of its compile time."""
+    """Return the source bytes of each package, as an estimate of its compile time."""
     sizes = {}
     for line in listing:
         path, directory, files = line.split("\t")
@@ -222,7 +222,7 @@ class _Step:
 
 
 def _state(action: str, compiled: Sequence[str], sizes: dict[str, int] | None, seconds: float) -> str:
-    """Return the progress of `go`; `compiled` are the packages that it has started to compile."""
+    """Return the progress of `go`. `compiled` are the packages that it has started to compile."""
     if not sizes:
         return action
     done = sum(sizes.get(path, 0) for path in compiled)

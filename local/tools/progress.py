@@ -44,7 +44,7 @@ class Progress:
             self._stream.flush()
 
     def update(self, text: str) -> None:
-        """Show the current state; call it about once a second."""
+        """Show the current state. Call it about once a second."""
         now = time.monotonic()
         if self._terminal:
             line = f"{self._title}: {text}, {now - self._started:.0f} s"
@@ -56,7 +56,7 @@ class Progress:
         self._stream.flush()
 
     def finish(self, text: str) -> None:
-        """Show the result; the line stays."""
+        """Show the result. The line stays."""
         self._stream.write(
             f"\r\x1b[2K{self._title}: {text}\n" if self._terminal else f"{self._title}: {text}\n"
         )
@@ -64,7 +64,7 @@ class Progress:
 
 
 class SilentProgress(Progress):
-    """Print nothing."""
+    """Progress without output."""
 
     def __init__(self) -> None:
         super().__init__("")

@@ -22,7 +22,7 @@ def parse_version(text: str) -> Version:
     """Return `v1.35.4` or `1.35.4` as (1, 35, 4).
 
     Raises:
-        ValueError: the text is not numbers with dots between them.
+        ValueError: The text is not numbers with dots between them.
     """
     return tuple(int(part) for part in text.removeprefix("v").split("."))
 
