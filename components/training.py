@@ -230,7 +230,7 @@ def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> tuple[Rule, ...]:
         _rule(TRAINING_NAMESPACE, "", "events", "create"),
         _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
         # Which launcher a run belongs to, and what its next one must know (the Lease launch-<run>). It is deleted with
-        # the launcher's Job, whose dependent it is. A right to create can't be bound to a name
+        # the launcher's Job, which owns it. Permission to create can't be limited to a name
         # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
         _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
         *_JOB_RULES[backend],

@@ -1,12 +1,12 @@
-"""The device plugins as Kubernetes objects, and which releases of them are known to be wrong. Pure: no Pulumi.
+"""The DaemonSets of the device plugins, and the releases of plugins that must not be run. Pure: no Pulumi.
 
-A machine's GPUs, EFA interfaces and Neuron devices show in its Node only while the matching plugin runs on it. The
-manifests follow their publishers':
+A node's GPUs, EFA interfaces and Neuron devices appear in its Node object only while the matching plugin runs
+on it. The manifests follow those of their publishers:
 
 - NVIDIA: github.com/NVIDIA/k8s-device-plugin, deployments/static/nvidia-device-plugin.yml;
 - EFA: github.com/aws/eks-charts at 5239609, stable/aws-efa-k8s-device-plugin (chart 0.5.30, image v0.5.20);
-- Neuron: github.com/aws-neuron/neuron-helm-charts, charts/neuron-helm-chart: values.yaml at 14049c2 (image 2.28.27.0),
-  templates/device-plugin-rbac.yaml at 8172e5e.
+- Neuron: github.com/aws-neuron/neuron-helm-charts, charts/neuron-helm-chart: values.yaml at 14049c2 (image
+  2.28.27.0), templates/device-plugin-rbac.yaml at 8172e5e.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
-    """Releases of a plugin from `first` (included) to `fixed` (excluded) that must not be run, and why."""
+    """Releases of a plugin that must not be run, from `first` (included) to `fixed` (excluded), and the reason."""
 
     resource: str
     first: Version
@@ -66,13 +66,13 @@ _TAG: Final = re.compile(r":v?(\d+(?:\.\d+)+)(?=[-@]|$)")
 
 
 def version_of(image: str) -> Version | None:
-    """The version in an image's tag, such as (0, 19, 3) of `...:v0.19.3@sha256:...`; None where no tag tells it."""
+    """Return the version in an image's tag, such as (0, 19, 3) of `...:v0.19.3@sha256:...`; None without one."""
     found = _TAG.search(image.rsplit("/", 1)[-1])
     return tuple(int(part) for part in found[1].split(".")) if found else None
 
 
 def known_wrong(resource: str, image: str) -> str:
-    """Why this image of the plugin for a resource must not be run; empty if nothing is known against it."""
+    """Return why this image of a resource's plugin must not be run; empty if no problem is known."""
     version = version_of(image)
     for each in KNOWN_WRONG:
         if each.resource == resource and version is not None and each.first <= version < each.fixed:
@@ -86,7 +86,7 @@ def _fixed(resource: str) -> Version:
 
 
 def where(pools: tuple[Pool, ...]) -> dict[str, dict[str, str]]:
-    """Resource -> (name of each pool that offers it -> instance type); a resource that no pool offers is left out."""
+    """Return, by resource, the pools that have it and their instance types. Resources without a pool are left out."""
     offers: Mapping[str, Callable[[Pool], bool]] = {
         GPU: lambda pool: pool.resource == GPU and pool.accelerators > 0,
         EFA: lambda pool: pool.efa > 0,
@@ -100,13 +100,13 @@ def where(pools: tuple[Pool, ...]) -> dict[str, dict[str, str]]:
 
 
 def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonObject:
-    """The `spec` of the DaemonSet of one plugin on the machines of these pools (name -> instance type).
+    """Return the `spec` of a plugin's DaemonSet on the nodes of these pools (name -> instance type).
 
-    Not by type alone: where a machine of the same type has no EFA interface, its plugin would end again and again
-    (github.com/aws/sagemaker-hyperpod-cli/issues/367).
+    The instance type alone is not enough: on a node of the same type without an EFA interface, the plugin would
+    exit again and again (github.com/aws/sagemaker-hyperpod-cli/issues/367).
 
     Raises:
-        ValueError: the image is known to be wrong.
+        ValueError: The image must not be run.
     """
     wrong = known_wrong(resource, image)
     if wrong:
@@ -122,7 +122,7 @@ def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonOb
             "metadata": {"labels": labels},
             "spec": {
                 "priorityClassName": "system-node-critical",
-                # Whatever else keeps pods off such a machine, its devices must show: it counts as ready only then.
+                # The plugin tolerates all taints: the node counts as ready only when its devices are registered.
                 "tolerations": [{"operator": "Exists"}],
                 "affinity": {
                     "nodeAffinity": {
@@ -172,7 +172,7 @@ def _expressions(machines: Mapping[str, str]) -> list[JsonObject]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What sets one plugin apart. `paths` are the directories of the machine that it sees beside the sockets."""
+    """The differences between plugins. `paths` are directories of the node that a plugin mounts besides the sockets."""
 
     env: list[JsonObject]
     security: JsonObject
@@ -215,7 +215,7 @@ _PARTS: Final = {
     ),
 }
 _READ: Final = ("aws",)
-# A machine without Neuron tools has no such directory.
+# A node without Neuron tools has no such directory.
 _KINDS: Final[Mapping[str, JsonObject]] = {"neuron-tools": {"type": "DirectoryOrCreate"}}
 
 # Neuron's plugin notes on pods and nodes which cores it gave to whom. Charts after 2.28 also grant `nodes/proxy`, which
@@ -228,7 +228,7 @@ NEURON_RULES: Final[tuple[JsonObject, ...]] = (
 )
 
 NAMESPACE_LABELS: Final = {
-    # The sockets of the kubelet are a directory of the machine, which the standard `baseline` forbids to all pods.
+    # The kubelet's sockets are in a directory of the node, which the standard `baseline` forbids to all pods.
     "pod-security.kubernetes.io/enforce": "privileged",
     "app.kubernetes.io/part-of": DEVICE_PLUGIN_NAMESPACE,
 }

@@ -1,4 +1,4 @@
-"""Network interfaces of machines with EFA. Pure: no Pulumi."""
+"""Network interfaces of nodes with EFA. Pure: no Pulumi."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ NONE: Final = "none"
 IP: Final = "ip"
 BANDWIDTH: Final = "bandwidth"
 POLICIES: Final = (NONE, IP, BANDWIDTH)
-# The first VPC CNI that leaves interfaces without an address alone; an older one asks the machine for their address and
+# The first VPC CNI that ignores interfaces without an address; an older one asks the node for their address and
 # fails (github.com/aws/amazon-vpc-cni-k8s, pull request 3047, release v1.18.5).
 LEAST_VPC_CNI: Final = (1, 18, 5)
 
 
 def ip_interfaces(cards: int, policy: str, cards_per_ip_group: int = 1) -> tuple[int, ...]:
-    """Indexes of the network cards that carry an interface with an IP address of its own, the first one always.
+    """Return the indexes of network cards with their own IP interface. The first card always has one.
 
-    `cards` counts all network cards. `ip` saves addresses: one interface in all. `bandwidth` takes one per card, or one
-    per group of cards where these share their bandwidth for IP traffic.
+    `cards` counts all network cards. The policy `ip` saves addresses: it has one interface in total. `bandwidth`
+    has one per card, or one per group of cards that share their bandwidth for IP traffic.
     """
     return tuple(range(0, cards, cards_per_ip_group)) if policy == BANDWIDTH else (0,)
 
 
 def cni_problem(version: str) -> str | None:
-    """What is wrong with a version of the VPC CNI for machines with EFA, such as v1.21.1-eksbuild.3, or None.
+    """Return the problem of a VPC CNI version, such as v1.21.1-eksbuild.3, on nodes with EFA, or None.
 
     Raises:
-        ValueError: `version` is none.
+        ValueError: `version` is not a version.
     """
     found = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-.+)?", version)
     if found is None:
@@ -42,18 +42,18 @@ def cni_problem(version: str) -> str | None:
 def layout(
     interfaces: int, policy: str, cards_per_ip_group: int = 1, first_efa_card: int = 0
 ) -> list[JsonObject]:
-    """`spec.networkInterfaces` of an EC2NodeClass: one EFA per network card, beside the interfaces for IP traffic.
+    """Return `spec.networkInterfaces` of an EC2NodeClass: one EFA per network card, and the interfaces for IP traffic.
 
-    The first card's IP interface is the machine's primary one (device 0), so that an EFA there is device 1; on every
-    other card it is the other way round
-    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
-    Karpenter's own way, without this list, gives every card an EFA with an address: 32 addresses for one p5.
+    The IP interface of the first card is the primary one of the instance (device 0), and the EFA of that card is
+    device 1. On every other card, it is the other way round
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html). Without this list, Karpenter
+    gives every card an EFA with an address: 32 addresses for one p5.
 
     Args:
         interfaces: EFA interfaces, one per network card from `first_efa_card` on.
         policy: `ip` or `bandwidth`.
-        cards_per_ip_group: cards that share their bandwidth for IP traffic.
-        first_efa_card: the first network card that takes an EFA.
+        cards_per_ip_group: Cards that share their bandwidth for IP traffic.
+        first_efa_card: The first network card that supports an EFA.
 
     Raises:
         ValueError: `interfaces` is not at least 1, or `policy` is neither `ip` nor `bandwidth`.

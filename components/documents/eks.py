@@ -43,22 +43,22 @@ WARM_INTERFACES: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What decides how many network interfaces and addresses one machine takes.
+    """The values that determine how many network interfaces and addresses a node uses.
 
-    The VPC CNI uses interfaces of the first network card, and an EFA there takes the place of one of them (Karpenter,
-    `ENILimitedPods` in pkg/providers/instancetype/types.go). No pod gets the first address of an interface. Further
-    interfaces for IP traffic, of the policy `bandwidth`, have one address each.
+    The VPC CNI uses interfaces of the first network card, and an EFA there takes the place of one of them
+    (Karpenter, `ENILimitedPods` in pkg/providers/instancetype/types.go). No pod gets the first address of an
+    interface. The other interfaces for IP traffic, of the policy `bandwidth`, have one address each.
 
     Args:
-        interfaces: network interfaces that the first card takes.
-        addresses: IPv4 addresses of each of them.
-        cards: network cards.
+        interfaces: The number of network interfaces that the first card supports.
+        addresses: The number of IPv4 addresses of each interface.
+        cards: The number of network cards.
         policy: `none`, `ip` or `bandwidth`.
-        cards_per_ip_group: cards that share their bandwidth for IP traffic.
-        first_efa_card: the first network card that takes an EFA.
-        pods: pods with an address of their own.
-        own_cni: the CNI is configured by the stack; else, in a given cluster, it is taken to fill whole interfaces, for
-            a handful of pods.
+        cards_per_ip_group: The number of cards that share their bandwidth for IP traffic.
+        first_efa_card: The first network card that supports an EFA.
+        pods: The number of pods with their own address.
+        own_cni: Whether the stack configures the CNI. If not, in an existing cluster, the calculation assumes that the
+            CNI allocates whole interfaces, for a few pods.
     """
 
     interfaces: int
@@ -72,47 +72,47 @@ class Machine:
 
     @property
     def taken(self) -> int:
-        """Addresses that it takes from its subnet."""
+        """The number of addresses that the node uses in its subnet."""
         if not self.own_cni:
             return self._of_cni * self.addresses + self._beside
         return self._for_pods + self._of_cni + self._beside
 
     @property
     def network_interfaces(self) -> int:
-        """Its EFA and IP interfaces, and those that the VPC CNI adds for pods."""
+        """The number of its EFA and IP interfaces, and of those that the VPC CNI adds for pods."""
         with_efa = 0 if self.policy == efa.NONE else self.cards - self.first_efa_card
         return with_efa + self._of_cni + self._beside
 
     @property
     def _usable(self) -> int:
-        """Interfaces of the first network card that the VPC CNI can have."""
+        """The number of interfaces of the first network card that the VPC CNI can use."""
         return max(1, self.interfaces - (self.policy != efa.NONE and self.first_efa_card == 0))
 
     @property
     def _for_pods(self) -> int:
-        """Addresses that pods have, or may soon."""
+        """The number of addresses that pods have, or may soon have."""
         return min(max(MINIMUM_IP_TARGET, self.pods + WARM_IP_TARGET), self._usable * (self.addresses - 1))
 
     @property
     def _of_cni(self) -> int:
-        """Interfaces of the first network card that the VPC CNI takes, the machine's first one among them."""
+        """The number of interfaces of the first card that the VPC CNI uses, including the primary one."""
         if not self.own_cni:
             return min(self._usable, 1 + WARM_INTERFACES)
         return math.ceil(self._for_pods / (self.addresses - 1))
 
     @property
     def _beside(self) -> int:
-        """Interfaces for IP traffic of the other network cards."""
+        """The number of interfaces for IP traffic of the other network cards."""
         return len(efa.ip_interfaces(self.cards, self.policy, self.cards_per_ip_group)) - 1
 
 
 def of_file_system(capacity_gib: int) -> int:
-    """Addresses of an FSx for Lustre file system, estimated: two servers for metadata, one per 1200 GiB."""
+    """Estimate the addresses of an FSx for Lustre file system: two metadata servers, and one server per 1200 GiB."""
     return 2 + capacity_gib // 1200
 
 
 def free_in(block: str) -> int:
-    """Addresses of a subnet that are not AWS's own."""
+    """Return the number of addresses of a subnet that AWS does not reserve."""
     return ipaddress.IPv4Network(block).num_addresses - RESERVED_BY_AWS
 
 

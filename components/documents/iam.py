@@ -21,22 +21,22 @@ VERSION = "2012-10-17"
 
 
 def document(*statements: JsonObject) -> JsonObject:
-    """A policy document of the given statements."""
+    """Return a policy document with these statements."""
     return {"Version": VERSION, "Statement": list(statements)}
 
 
 def account_of(arn: str) -> str:
-    """The account id in an ARN (arn:partition:service:region:account:resource)."""
+    """Return the account id in an ARN (arn:partition:service:region:account:resource)."""
     return arn.split(":")[4]
 
 
 def partition_of(arn: str) -> str:
-    """The partition in an ARN: aws, aws-cn or aws-us-gov."""
+    """Return the partition in an ARN: aws, aws-cn or aws-us-gov."""
     return arn.split(":")[1]
 
 
 def service_trust(service: str) -> JsonObject:
-    """Trust of an AWS service, such as ec2.amazonaws.com."""
+    """Return the trust policy for an AWS service, such as ec2.amazonaws.com."""
     return document(
         {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}},
     )
@@ -45,11 +45,11 @@ def service_trust(service: str) -> JsonObject:
 def service_account_trust(
     *, provider_arn: str, issuer: str, namespace: str, service_account: str
 ) -> JsonObject:
-    """Trust of exactly one Kubernetes service account (IAM roles for service accounts).
+    """Return the trust policy for one Kubernetes service account (IAM roles for service accounts).
 
-    Both the subject and the audience are compared for equality
-    (https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html). `issuer` may have its
-    https:// in front.
+    It compares the subject and the audience for equality
+    (https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html). `issuer` may start with
+    https://.
     """
     host = issuer.removeprefix("https://")
     return document(
@@ -69,7 +69,7 @@ def service_account_trust(
 
 
 def key_policy(*, account: str, partition: str) -> JsonObject:
-    """Policy of a KMS key: the account's IAM policies decide, as with a key that has no policy of its own."""
+    """Return the policy of a KMS key. IAM policies of the account decide, as in the default key policy."""
     return document(
         {
             "Sid": "LetTheAccountsPoliciesDecide",
@@ -82,7 +82,7 @@ def key_policy(*, account: str, partition: str) -> JsonObject:
 
 
 def bucket_tls_only(bucket_arn: str) -> JsonObject:
-    """Bucket policy that refuses every request without TLS."""
+    """Return a bucket policy that denies every request without TLS."""
     return document(
         {
             "Sid": "DenyRequestsWithoutTls",
@@ -96,10 +96,10 @@ def bucket_tls_only(bucket_arn: str) -> JsonObject:
 
 
 def model_writer(*, bucket_arn: str, prefix: str, key_arn: str, checkpoints: str | None) -> JsonObject:
-    """What the trainer may do: read and write objects under one prefix, and nothing that deletes.
+    """Return the policy of the trainer: read and write objects under one prefix, and delete nothing.
 
-    With `checkpoints`, the prefix of these, it may also read, write and delete there: of a run's checkpoints the newest
-    stay.
+    With `checkpoints`, their prefix, it can also read, write and delete there, because a run keeps only its newest
+    checkpoints.
     """
     below = [prefix] if checkpoints is None else [prefix, checkpoints]
     return document(
@@ -129,7 +129,10 @@ def model_writer(*, bucket_arn: str, prefix: str, key_arn: str, checkpoints: str
 
 
 def _checkpoint_keeper(objects: str) -> JsonObject:
-    """Versions that are deleted without their id stay for as long as the bucket keeps them."""
+    """Return the statement for checkpoints.
+
+    A version that is deleted without its id stays for as long as the bucket keeps it.
+    """
     return {
         "Sid": "KeepCheckpoints",
         "Effect": "Allow",
@@ -141,9 +144,9 @@ def _checkpoint_keeper(objects: str) -> JsonObject:
 def torchrun_worker(*, bucket_arns: list[str], workspaces: str, logs: str, key_arn: str | None) -> JsonObject:
     """Return the policy of the workers of one namespace: read workspaces, write and read logs.
 
-    They can't write workspaces. They may list both prefixes, because S3 otherwise returns 403 instead of 404 for an
-    object that does not exist yet.
-    (https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html, "Permissions"), and workers look for what may
+    They can't write workspaces. They can list both prefixes, because S3 otherwise returns 403 instead of 404 for an
+    object that does not exist yet (https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html,
+    "Permissions").
 
     Args:
         bucket_arns: The buckets of the namespace's queues.
@@ -162,7 +165,7 @@ def torchrun_worker(*, bucket_arns: list[str], workspaces: str, logs: str, key_a
 def torchrun_submitter(
     *, bucket_arns: list[str], workspaces: str, logs: str, key_arn: str | None
 ) -> JsonObject:
-    """Return the policy of users who send workspaces of one namespace and read logs; see `torchrun_worker`."""
+    """Return the policy of users who upload workspaces of one namespace and read logs; see `torchrun_worker`."""
     return document(
         _objects("ReadAndWriteWorkspaces", ["s3:GetObject", "s3:PutObject"], bucket_arns, workspaces),
         _objects("ReadLogs", ["s3:GetObject"], bucket_arns, logs),
@@ -194,9 +197,9 @@ def _key(arn: str | None) -> list[JsonObject]:
 
 
 def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, write: bool) -> JsonObject:
-    """Access to a bucket, or to one prefix of it: reading, with `write` writing too, and nothing that deletes.
+    """Return the policy to read a bucket or one prefix of it and, with `write`, to write; it allows no deletion.
 
-    `key_arn` is the key that encrypts the bucket; None where that is the bucket owner's business.
+    `key_arn` is the key that encrypts the bucket. None if the owner of the bucket manages access to its key.
     """
     objects = f"{bucket_arn}/*" if prefix is None else f"{bucket_arn}/{prefix}/*"
     listed: JsonObject = {
@@ -235,7 +238,7 @@ FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
 
 
 def control_plane_group(cluster: str) -> str:
-    """The group that EKS writes a control plane's logs to; the name is fixed by the service.
+    """Return the log group of a control plane. EKS defines the name.
 
     https://docs.aws.amazon.com/eks/latest/userguide/control-plane-logs.html
     """
@@ -243,21 +246,22 @@ def control_plane_group(cluster: str) -> str:
 
 
 def flow_logs_group(cluster: str) -> str:
-    """The group of the flow logs of a cluster's VPC."""
+    """Return the log group of the flow logs of a cluster's VPC."""
     return f"/aws/vpc/{cluster}/flow-logs"
 
 
 def logs_service(region: str) -> str:
-    """CloudWatch Logs as a principal: one per region."""
+    """Return the principal of CloudWatch Logs, which has one per region."""
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return f"logs.{region}.{suffix}"
 
 
 def logs_key_policy(*, account: str, partition: str, region: str, log_groups: tuple[str, ...]) -> JsonObject:
-    """Policy of the key of log groups: the account's policies decide, and CloudWatch Logs may use it for these groups.
+    """Return the policy of the key of log groups. IAM policies decide, and CloudWatch Logs can use it for these
+    groups.
 
-    The encryption context binds the service to the groups by name, so that nobody's other group can be encrypted
-    with it (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html).
+    The encryption context contains the names of the groups, so that the service can't encrypt groups of other users
+    with the key (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html).
     """
     arns = [f"arn:{partition}:logs:{region}:{account}:log-group:{name}" for name in log_groups]
     account_decides = key_policy(account=account, partition=partition)["Statement"][0]
@@ -281,9 +285,9 @@ def logs_key_policy(*, account: str, partition: str, region: str, log_groups: tu
 
 
 def flow_logs_trust(*, account: str, partition: str, region: str) -> JsonObject:
-    """Trust of a role that flow logs alone may take, and only for flow logs of this account and region.
+    """Return the trust policy of a role that only flow logs of this account and region can assume.
 
-    Without the conditions another account's flow log could be pointed at the role (the confused deputy,
+    Without the conditions, a flow log of another account could use the role (the confused deputy,
     https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
     """
     return document(
@@ -303,8 +307,8 @@ def flow_logs_trust(*, account: str, partition: str, region: str) -> JsonObject:
 def flow_logs_writer(*, log_group_arn: str) -> JsonObject:
     """Return the policy of the flow logs' role: it writes to one log group.
 
-    It does not allow to create the group: flow logs deliver for some minutes after their deletion, and would create it
-    again, outside of any stack.
+    It does not allow to create the group. Flow logs deliver entries for some minutes after their deletion, and
+    would create the group again, outside of any stack.
     """
     parts = log_group_arn.removesuffix(":*").split(":")
     groups = ":".join(parts[:6])
@@ -329,7 +333,7 @@ CLUSTER_TAG: Final = "ebs.csi.aws.com/cluster-name"
 
 
 def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonObject:
-    """Make, change, attach and delete volumes that carry this cluster's tags, and no others."""
+    """Return the policy to create, change, attach and delete only volumes with this cluster's tags."""
 
     def arn(kind: str) -> str:
         return f"arn:{partition}:ec2:{region}:{account}:{kind}/*"
@@ -379,17 +383,17 @@ def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonO
             "Effect": "Allow",
             "Action": ["ec2:AttachVolume", "ec2:DetachVolume"],
             "Resource": arn("instance"),
-            # Both EKS and Karpenter put it on every machine that they start for the cluster.
+            # Both EKS and Karpenter put it on every instance that they launch for the cluster.
             "Condition": {"StringEquals": {f"aws:ResourceTag/kubernetes.io/cluster/{cluster}": "owned"}},
         },
     )
 
 
 def volume_key(*, region: str, key_arn: str) -> JsonObject:
-    """Use one key for encrypted volumes, through EC2 alone.
+    """Return the policy to use one key for encrypted volumes, through EC2 only.
 
-    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html: EC2 needs a grant to use the
-    key for as long as a volume is attached, which the driver may give to AWS services only.
+    EC2 needs a grant to use the key as long as a volume is attached. The driver can create grants for AWS services
+    only (https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html).
     """
     through_ec2 = {"kms:ViaService": f"ec2.{region}.amazonaws.com"}
     return document(

@@ -20,7 +20,7 @@ OFFICIAL = "library"
 
 
 def full_name(image: str) -> str:
-    """An image's name with its registry: `alpine:3` is `docker.io/library/alpine:3`."""
+    """Return an image's name with its registry: `alpine:3` is `docker.io/library/alpine:3`."""
     host, slash, _ = image.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
         return image
@@ -66,7 +66,7 @@ Pattern = tuple[bool, "re.Pattern[str]", str]
 
 
 def parse_ignore(text: str) -> list[Pattern]:
-    """The patterns of a .dockerignore, in their order."""
+    """Return the patterns of a .dockerignore, in their order."""
     patterns: list[Pattern] = []
     for raw in text.splitlines():
         line = raw.strip()
@@ -80,7 +80,7 @@ def parse_ignore(text: str) -> list[Pattern]:
 
 
 def ignored(relative: str, patterns: list[Pattern]) -> bool:
-    """Whether the build can't see a path: the last pattern that matches it or a parent of it decides."""
+    """Return whether the build excludes a path. The last pattern that matches it or a parent decides."""
     result = False
     for negated, expression, _ in patterns:
         if expression.match(relative):
@@ -89,7 +89,7 @@ def ignored(relative: str, patterns: list[Pattern]) -> bool:
 
 
 def visible_files(root: Path, patterns: list[Pattern]) -> Iterator[str]:
-    """The files below `root` that the build can see, as sorted POSIX paths relative to it."""
+    """Return the files below `root` in the build context, as sorted POSIX paths relative to it."""
     found: list[str] = []
     for directory, names, files in os.walk(root):
         base = Path(directory).relative_to(root).as_posix()
@@ -100,14 +100,14 @@ def visible_files(root: Path, patterns: list[Pattern]) -> Iterator[str]:
 
 
 def _skip(directory: str, patterns: list[Pattern]) -> bool:
-    """Whether nothing below an ignored directory can be taken back in."""
+    """Return whether no pattern can include a path below an ignored directory again."""
     if not ignored(directory, patterns):
         return False
     return not any(negated and _reaches(directory, text) for negated, _, text in patterns)
 
 
 def _reaches(directory: str, pattern: str) -> bool:
-    """Whether a pattern may match something below the directory: all the directory's parts match its beginning."""
+    """Return whether a pattern may match a path below the directory, because its start matches the directory."""
     parts = pattern.split("/")
     for index, part in enumerate(directory.split("/")):
         if index >= len(parts):
@@ -120,7 +120,7 @@ def _reaches(directory: str, pattern: str) -> bool:
 
 
 def _expression(pattern: str) -> str:
-    """A regular expression for a pattern: `*` and `?` stay within a name, `**` does not; parents match, too."""
+    """Return a regular expression for a pattern. `*` and `?` stay within a name, `**` does not; parents match, too."""
     result = ""
     index = 0
     while index < len(pattern):

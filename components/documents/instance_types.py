@@ -24,14 +24,14 @@ IDLE_SECONDS: Final = 600
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """One type. `efa` is the largest number of EFA interfaces, `nvme_gb` the local disks in GB (0: none).
+    """An instance type. `efa` is the maximum number of EFA interfaces, `nvme_gb` the local disks in GB (0: none).
 
-    `interfaces` is how many network interfaces the first network card takes and `addresses` how many IPv4 addresses
-    each of them has. A type with EFA has one network card per EFA interface, from card `first_efa_card` on: those
-    before it carry IP traffic alone. Where the cards share their bandwidth for IP traffic in groups,
-    `cards_per_ip_group` is the size of a group
-    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
-    `gigabits` is the network bandwidth of a type with EFA, all of its cards together, in Gbit/s.
+    `interfaces` is the number of network interfaces that the first network card supports, and `addresses` the
+    number of IPv4 addresses of each. A type with EFA has one network card per EFA interface, from card
+    `first_efa_card` on. The cards before it only support IP traffic. If groups of cards share their bandwidth for
+    IP traffic, `cards_per_ip_group` is the size of a group
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html). `gigabits` is the network
+    bandwidth of a type with EFA, of all its cards together, in Gbit/s.
     """
 
     name: str
@@ -364,12 +364,12 @@ def make_pool(
 
 
 def torch_serves(facts: InstanceType) -> bool:
-    """Whether the trainer's torch has kernels for the GPUs of a type; a type without any needs none."""
+    """Return whether the trainer's torch has kernels for the GPUs of a type; True for a type without GPUs."""
     return facts.resource != GPU or COMPUTE_CAPABILITY[facts.accelerator] >= TORCH_LEAST_CAPABILITY
 
 
 def nearest(name: str) -> list[str]:
-    """Up to three known types that `name` may have meant: sizes of its family, the nearest first, else like names."""
+    """Return up to three known types that are similar to `name`: of its family by size, else by name."""
     family, _, size = name.lower().partition(".")
     siblings = [known for known in TYPES if known.startswith(f"{family}.")]
     # For a misspelt size, look for similar names instead.
@@ -379,7 +379,7 @@ def nearest(name: str) -> list[str]:
 
 
 def _size(size: str) -> float:
-    """A size as a number, so that sizes can be compared: 12xlarge is 12, large a half, metal the largest."""
+    """Return a size as a number for comparisons: 12xlarge is 12, large a half, metal the largest."""
     digits = size.removesuffix("xlarge")
     if digits.isdigit():
         return int(digits)

@@ -1,10 +1,10 @@
-"""What Karpenter's controller may do, and what its interruption queue hears of.
+"""The IAM policies of Karpenter's controller, and the events of its interruption queue.
 
-Follows the policies that Karpenter 1.14 publishes for its controller (aws/karpenter-provider-aws,
-website/content/en/v1.14/getting-started/getting-started-with-karpenter/cloudformation.yaml, read 2026-11-21). They
-are several because one managed policy holds 6144 characters
-(https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html). Every statement that changes something
-is bound to the tags of this cluster.
+They follow the policies that Karpenter 1.14 publishes for its controller (aws/karpenter-provider-aws,
+website/content/en/v1.14/getting-started/getting-started-with-karpenter/cloudformation.yaml, read 2026-11-21).
+There are several, because one managed policy has at most 6144 characters
+(https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html). Every statement that allows
+changes requires the tags of this cluster.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REGION: Final = "topology.kubernetes.io/region"
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """The one cluster that the policies are for."""
+    """The cluster that the policies are for."""
 
     partition: str
     region: str
@@ -54,7 +54,7 @@ class Scope:
 
     @property
     def owned(self) -> str:
-        """The tag that Karpenter puts on what it makes for this cluster."""
+        """The tag that Karpenter puts on the resources that it creates for this cluster."""
         return f"kubernetes.io/cluster/{self.cluster}"
 
     @property
@@ -63,12 +63,12 @@ class Scope:
         return f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{self.cluster}"
 
     def ec2(self, *kinds: str, account: str = "*") -> list[str]:
-        """ARN patterns of EC2 resources of the given kinds in the region."""
+        """Return ARN patterns of EC2 resources of these kinds in the region."""
         return [f"arn:{self.partition}:ec2:{self.region}:{account}:{kind}/*" for kind in kinds]
 
     @property
     def profiles(self) -> str:
-        """ARN pattern of the account's instance profiles."""
+        """The ARN pattern of the account's instance profiles."""
         return f"arn:{self.partition}:iam::{self.account}:instance-profile/*"
 
 
@@ -83,7 +83,7 @@ _MADE_IN_A_LAUNCH: Final = (
 
 
 def node_lifecycle(scope: Scope) -> JsonObject:
-    """Launching machines with this cluster's tags, and ending exactly those."""
+    """Allow to launch instances with this cluster's tags, and to terminate only those."""
     on_request = {
         f"aws:RequestTag/{scope.owned}": "owned",
         f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
@@ -155,7 +155,7 @@ def node_lifecycle(scope: Scope) -> JsonObject:
 
 
 def iam_integration(scope: Scope) -> JsonObject:
-    """Giving the node role to machines, and the instance profiles for that."""
+    """Allow to pass the node role to instances, and to manage their instance profiles."""
     request = {
         f"aws:RequestTag/{scope.owned}": "owned",
         f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
@@ -216,7 +216,7 @@ def iam_integration(scope: Scope) -> JsonObject:
 
 
 def eks_integration(scope: Scope) -> JsonObject:
-    """Finding the API server of this cluster."""
+    """Allow to find the API server of this cluster."""
     return document(
         {
             "Sid": "AllowAPIServerEndpointDiscovery",
@@ -240,9 +240,10 @@ def interruption(scope: Scope) -> JsonObject:
 
 
 def resource_discovery(scope: Scope) -> JsonObject:
-    """Reading what there is to buy. None of these calls can be bound to a resource, so the region binds them.
+    """Allow to read instance types, prices and other resources. These calls support no resources, so a condition
+    limits the region.
 
-    `iam:ListInstanceProfiles` is what lets the finalizer of an EC2NodeClass clear.
+    The finalizer of an EC2NodeClass needs `iam:ListInstanceProfiles`.
     """
     described = (
         "CapacityReservations",

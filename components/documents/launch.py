@@ -1,4 +1,4 @@
-"""The launcher's Job and the request that it is given. Pure: no Pulumi."""
+"""The launcher's Job and its request. Pure: no Pulumi."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .pool import Pool, off_the_pools, request
 
 JsonObject = dict[str, Any]
 
-# No standard, but what Prometheus' chart goes by as it comes
+# Not a standard, but the default annotations of Prometheus' chart
 # (prometheus-community/helm-charts@005bec2, charts/prometheus/values.yaml, job kubernetes-pods).
 _SCRAPED = {
     "prometheus.io/scrape": "true",
@@ -25,7 +25,7 @@ _SCRAPED = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSize:
-    """What one worker takes of its machine; cores and memory are Kubernetes quantities."""
+    """The resources of one worker on its node. Cores and memory are Kubernetes quantities."""
 
     processes_per_node: int
     cpu: str
@@ -35,7 +35,7 @@ class WorkerSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A pool that a run may get its machines from, and for how many seconds it waits for the minimum there."""
+    """A pool that a run may use, and the seconds for which it waits for the minimum number of nodes there."""
 
     pool: Pool
     size: WorkerSize
@@ -44,12 +44,12 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields.
+    """A training run of the settings; see `infra.settings.Training` for the meaning of the fields.
 
-    `candidates` are asked in their order; there is at least one. `mounts` maps the claims of shared volumes to the
-    directories where workers see them; `writes` are the directories there that all of them may write to. `revision` is
-    the trainer's in git, None where that is its image's to say. `secrets` maps variables of the workers to
-    `<Secret>/<key>` of their namespace.
+    The launcher tries `candidates` in their order; there is at least one. `mounts` maps the claims of shared
+    volumes to the directories where workers see them; `writes` are the directories there that all workers can write
+    to. `revision` is the trainer's revision in git; None if the image contains it. `secrets` maps environment
+    variables of the workers to `<Secret>/<key>` of their namespace.
     """
 
     candidates: tuple[Candidate, ...]
@@ -76,7 +76,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """What is known only once images and bucket exist; `checkpoint_uri` None: the run keeps no checkpoints."""
+    """Values that only exist after images and bucket. `checkpoint_uri` None: the run stores no checkpoints."""
 
     launcher_image: str
     trainer_image: str
@@ -86,7 +86,7 @@ class Resolved:
 
 
 def launch_request(run: Run, resolved: Resolved) -> JsonObject:
-    """The value of TRAINYARD_REQUEST."""
+    """Return the value of TRAINYARD_REQUEST."""
     first, *others = (_candidate(run, resolved, each) for each in run.candidates)
     return {
         **first,
@@ -142,7 +142,7 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
 
 
 def job_spec(run: Run, resolved: Resolved) -> JsonObject:
-    """The `spec` of the launcher's Job. No TTL: the Job is the record of its run."""
+    """Return the `spec` of the launcher's Job. It has no TTL, because the Job is the record of its run."""
     environment = [
         {"name": names.ENV_MIN_NODES, "value": str(run.min_nodes)},
         {"name": names.ENV_MAX_NODES, "value": str(run.max_nodes)},
@@ -187,7 +187,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
             "spec": {
                 "restartPolicy": "Never",
                 "serviceAccountName": names.LAUNCHER_SERVICE_ACCOUNT,
-                # The launcher waits for machines of the pools, so it stays off them.
+                # The launcher waits for nodes of the pools, so it does not run on them.
                 "affinity": off_the_pools(),
                 "securityContext": pods.pod(),
                 "containers": [container],
@@ -197,13 +197,13 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
 
 
 def labels(run_id: str | None) -> dict[str, str]:
-    """Labels of the launcher's Job and of its pods."""
+    """Return the labels of the launcher's Job and of its pods."""
     base = {names.LABEL_ROLE: names.ROLE_LAUNCHER}
     return {**base, names.LABEL_RUN: run_id} if run_id else base
 
 
 def manifest(run: Run, resolved: Resolved) -> str:
-    """A Job to hand to `kubectl create -f -`: each time another run, named after the Job."""
+    """Return a Job for `kubectl create -f -`. Each creation starts another run, with the name of its Job."""
     nameless = replace(run, run_id=None)
     return json.dumps(
         {

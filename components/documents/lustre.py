@@ -1,8 +1,9 @@
-"""FSx for Lustre: the file systems that AWS accepts, and the objects of one in Kubernetes. Pure: no Pulumi.
+"""FSx for Lustre: the file systems that AWS accepts, and their Kubernetes objects. Pure: no Pulumi.
 
 Sources, 2026-11-21: Amazon FSx API reference, CreateFileSystem (`StorageCapacity`),
-CreateFileSystemLustreConfiguration (throughput, drive cache, EFA) and CreateFileSystemLustreMetadataConfiguration
-(IOPS); https://docs.aws.amazon.com/fsx/latest/LustreGuide/increase-storage-capacity.html (steps with EFA).
+CreateFileSystemLustreConfiguration (throughput, drive cache, EFA) and
+CreateFileSystemLustreMetadataConfiguration (IOPS);
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/increase-storage-capacity.html (steps with EFA).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ PERSISTENT_2: Final = "PERSISTENT_2"
 SSD: Final = "SSD"
 HDD: Final = "HDD"
 STORAGE_TYPES: Final = (SSD, HDD)
-# Of HDD: READ adds SSDs of a fifth of the capacity that hold what is read often.
+# For HDD: READ adds an SSD cache for reads, of a fifth of the capacity.
 DRIVE_CACHES: Final = ("NONE", "READ")
 COMPRESSIONS: Final = ("LZ4", "NONE")
 
-# Deployment and storage type -> throughput in MB/s per TiB that can be asked for. SCRATCH_2 always has 200.
+# Deployment and storage type -> supported throughput in MB/s per TiB. SCRATCH_2 always has 200.
 THROUGHPUT: Final[dict[tuple[str, str], tuple[int, ...]]] = {
     (SCRATCH_2, SSD): (200,),
     (PERSISTENT_1, SSD): (50, 100, 200),
@@ -35,23 +36,23 @@ DEPLOYMENTS: Final = (SCRATCH_2, PERSISTENT_1, PERSISTENT_2)
 # On SSD: 1200 GiB, or a multiple of 2400.
 SMALLEST_GIB: Final = 1200
 STEP_GIB: Final = 2400
-# Throughput in MB/s per TiB -> the step of the capacity in GiB, which is the least one, too.
+# Throughput in MB/s per TiB -> the step of the capacity in GiB, which is also the minimum.
 HDD_STEP_GIB: Final = {12: 6000, 40: 1800}
 EFA_STEP_GIB: Final = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
-# Metadata operations per second that can be asked for on SSD, and from the last of them on its multiples.
+# Supported metadata operations per second on SSD: these, and multiples of the last one.
 METADATA_IOPS: Final = (1500, 3000, 6000, 12000)
 MOST_METADATA_IOPS: Final = 192000
 
 
 def storage_problem(deployment: str, storage: str) -> str | None:
-    """What is wrong with a storage type for a deployment type, as the end of a sentence, or None."""
+    """Return the problem of a storage type for a deployment type, as the end of a sentence, or None."""
     if (deployment, storage) in THROUGHPUT:
         return None
     return f"{deployment} is on {SSD} alone; deploymentType must be {PERSISTENT_1}, or storageType {SSD}"
 
 
 def least_capacity(deployment: str, storage: str, throughput: int) -> int:
-    """The smallest capacity in GiB of a file system without EFA; SSD's where the throughput is none of its kind."""
+    """Return the minimum capacity in GiB without EFA. For an unknown throughput, it is that of SSD."""
     if (deployment, storage) == (PERSISTENT_1, HDD):
         return HDD_STEP_GIB.get(throughput, SMALLEST_GIB)
     return SMALLEST_GIB
@@ -78,13 +79,13 @@ def _is_multiple(number: int, step: int) -> bool:
 
 
 def _near(number: int, step: int, least: int | None = None) -> str:
-    """The steps around a number, or the least one."""
+    """Return the two nearest steps around a number, or the minimum."""
     below, above = number // step * step, (number // step + 1) * step
     return f"{below or least} or {above}" if below or least else f"{above}"
 
 
 def throughput_problem(deployment: str, storage: str, throughput: int) -> str | None:
-    """What is wrong with a throughput in MB/s per TiB for a deployment and storage type, or None."""
+    """Return the problem of a throughput in MB/s per TiB for a deployment and storage type, or None."""
     offered = THROUGHPUT[deployment, storage]
     if throughput in offered:
         return None
@@ -93,7 +94,7 @@ def throughput_problem(deployment: str, storage: str, throughput: int) -> str | 
 
 
 def efa_problem(deployment: str, storage: str, capacity_gib: int, throughput: int) -> str | None:
-    """What stands against EFA on a file system, or None."""
+    """Return the reason why a file system can't have EFA, or None."""
     if deployment != PERSISTENT_2 or storage != SSD:
         kind = deployment if storage == SSD else f"{deployment} on {storage}"
         return f"{kind} has no EFA; deploymentType must be {PERSISTENT_2}, on {SSD}"
@@ -107,7 +108,7 @@ def efa_problem(deployment: str, storage: str, capacity_gib: int, throughput: in
 
 
 def metadata_problem(deployment: str, iops: int) -> str | None:
-    """What is wrong with a number of metadata operations per second, or None; 0 asks for none."""
+    """Return the problem of a number of metadata operations per second, or None. 0 requests no number."""
     if not iops:
         return None
     if deployment != PERSISTENT_2:
@@ -119,14 +120,14 @@ def metadata_problem(deployment: str, iops: int) -> str | None:
 
 
 def cache_problem(storage: str, cache: str) -> str | None:
-    """What is wrong with a drive cache for a storage type, or None."""
+    """Return the problem of a drive cache for a storage type, or None."""
     if storage == HDD or cache == DRIVE_CACHES[0]:
         return None
     return f"{storage} needs none; it must be {DRIVE_CACHES[0]}, or storageType {HDD}"
 
 
 def keeps_backups(deployment: str) -> bool:
-    """Whether a deployment type can be backed up; scratch ones cannot."""
+    """Return whether a deployment type supports backups. Scratch file systems do not."""
     return deployment != SCRATCH_2
 
 
@@ -136,7 +137,7 @@ DRIVER: Final = "fsx.csi.aws.com"
 # Put on a node by its NodePool and taken off by the driver's pod there
 # (https://github.com/kubernetes-sigs/aws-fsx-csi-driver, docs/install.md).
 STARTUP_TAINT: Final[JsonObject] = {"key": f"{DRIVER}/agent-not-ready", "effect": "NoExecute"}
-# flock: locks hold between machines; noatime: no write for a read; lazystatfs: `df` answers while a server is away
+# flock: locks are valid across nodes; noatime: reads cause no writes; lazystatfs: `df` works without a server
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-fs-auto-mount-onreboot.html, mount.lustre(8)).
 MOUNT_OPTIONS: Final = ("flock", "noatime", "lazystatfs")
 
@@ -154,7 +155,7 @@ OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
 
 # The container of the test pod that users enter.
 SHELL: Final = "shell"
-# In a file system that is given, whose root is its owner's: <this>/<stack>.
+# The directory in an existing file system is <this>/<stack>, because its root belongs to its owner.
 OWN_DIRECTORY: Final = "trainyard"
 # What is created here belongs to root, as the root of a new file system does, and the training pods are not root: each
 # user may create files there, and delete only their own. A directory of another owner is not changed. Below one, only
@@ -175,7 +176,7 @@ echo "written and read on $1"
 
 
 def directory(mount_path: str, stack: str, *, given: bool) -> str:
-    """Return the directory that training pods write to: the root, or their own one on an existing file system."""
+    """Return the directory that training pods write to: the root, or the stack's own on an existing one."""
     return f"{mount_path}/{OWN_DIRECTORY}/{stack}" if given else mount_path
 
 
@@ -184,8 +185,8 @@ def volume_spec(
 ) -> JsonObject:
     """Return the `spec` of the PersistentVolume, reserved for one claim and retained after the claim's deletion.
 
-    https://github.com/kubernetes-sigs/aws-fsx-csi-driver, examples/kubernetes/static_provisioning. Kubernetes wants a
-    capacity, which Lustre does not enforce. Id and names may be outputs of other resources.
+    See https://github.com/kubernetes-sigs/aws-fsx-csi-driver, examples/kubernetes/static_provisioning. Kubernetes
+    requires a capacity, which Lustre does not enforce. Id and names may be outputs of other resources.
     """
     return {
         "capacity": {"storage": f"{capacity_gib}Gi"},
@@ -210,7 +211,7 @@ def volume_spec(
 
 
 def claim_spec(*, volume: str, capacity_gib: int) -> JsonObject:
-    """The `spec` of the PersistentVolumeClaim to exactly that volume."""
+    """Return the `spec` of the PersistentVolumeClaim for exactly that volume."""
     return {
         "accessModes": ["ReadWriteMany"],
         "storageClassName": "",
@@ -220,9 +221,9 @@ def claim_spec(*, volume: str, capacity_gib: int) -> JsonObject:
 
 
 def opening(name: str, image: Any, volume: str, mount_path: str, directory_: str) -> JsonObject:
-    """An init container that opens a directory of a mounted volume to the pod's user; `image` has a shell.
+    """Return an init container that makes a directory of a volume writable for the pod's user. `image` has a shell.
 
-    It needs nothing of the file system but to be its owner.
+    The container must own the directory. It needs no other permission on the file system.
     """
     root = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0}
     return {
@@ -244,13 +245,13 @@ def _common(image: Any, volume: str, mount_path: str) -> JsonObject:
 def proof_spec(
     *, image: Any, claim: str, mount_path: str, placement: JsonObject, writes: str | None = None
 ) -> JsonObject:
-    """The `spec` of a pod that opens a directory to the training pods, writes and reads as one, and sleeps.
+    """Return the `spec` of a pod that opens a directory to the training pods, writes and reads as one, and sleeps.
 
-    The directory is `writes`, by default the file system's root. The pod is Ready once the init containers have ended
-    well; then people enter the container `shell`. The image, which may be the output of another resource, has a shell
-    and `sleep`. `placement` are the parts of the `spec` that say where the pod runs. The first container needs nothing
-    of a file system but to be its owner. The pod asks for as little as one that keeps a machine, so that a worker fits
-    beside it.
+    The directory is `writes`, by default the file system's root. The pod is Ready after the init containers have
+    succeeded. Users then enter the container `shell`. The image, which may be the output of another resource, has a
+    shell and `sleep`. `placement` has the parts of the `spec` that select the node. The first container needs no
+    permission on the file system except to be its owner. The pod has small requests, like the pod that keeps a warm
+    node, so that a worker fits on the same node.
     """
     opened = mount_path if writes is None else writes
     common = _common(image, "lustre", mount_path)
@@ -276,7 +277,7 @@ def proof_spec(
         "containers": [
             {
                 "name": SHELL,
-                # As long as an `int` of any `sleep` goes.
+                # The maximum that every `sleep` supports (an `int`).
                 "command": ["sleep", "2147483647"],
                 "securityContext": pods.container(),
                 **common,

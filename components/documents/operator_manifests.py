@@ -1,10 +1,11 @@
-"""The training operator's published manifests, our changes to them, and the init container of workers. Pure: no Pulumi.
+"""The training operator's published manifests, the changes to them, and the init container of workers. Pure.
 
-The init container waits until DNS resolves the master's name. The operator's own one runs `alpine:3.10` from Docker Hub
-without restricted privileges. Ours runs the worker's image, so that the node pulls no other, and meets the restricted
-pod security standard. Its text is a Go template of the package html/template with the values InitContainerImage,
-MasterAddr and MaxTries (github.com/kubeflow/training-operator v1.9.4, pkg/controller.v1/pytorch/initcontainer.go), so
-it contains no `<`. Its requests equal its limits. Otherwise the pod would lose the QoS class Guaranteed.
+The init container waits until DNS resolves the master's name. The operator's default one runs `alpine:3.10`
+from Docker Hub and does not meet the restricted standard. This one runs the worker's image, so that the node
+pulls no other, and meets the restricted pod security standard. Its text is a Go template of the package
+html/template with the values InitContainerImage, MasterAddr and MaxTries (github.com/kubeflow/training-operator
+v1.9.4, pkg/controller.v1/pytorch/initcontainer.go), so it contains no `<`. Its requests equal its limits.
+Otherwise the pod would lose the QoS class Guaranteed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def definitions(kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def scheme_arguments(kinds: Sequence[str]) -> list[str]:
-    """The operator's arguments for these kinds of jobs."""
+    """Return the operator's arguments for these kinds of jobs."""
     return [*(f"--enable-scheme={kind}" for kind in kinds), THREADS]
 
 
@@ -64,13 +65,13 @@ def waves(
     arguments: Sequence[Any],
     kinds: Sequence[str] = (PYTORCH,),
 ) -> list[list[JsonObject]]:
-    """The objects for these kinds of jobs; those of one wave need only what is in the waves before it.
+    """Return the objects for these kinds of jobs, in waves. A wave only depends on the waves before it.
 
-    `image` replaces the operator's image where it is given. `arguments` are added to the operator's; they may be
-    outputs of other resources.
+    If set, `image` replaces the operator's image. `arguments` are added to the operator's; they may be outputs of
+    other resources.
 
     Raises:
-        ValueError: the manifests lack the operator, a definition or the webhook of PyTorchJobs.
+        ValueError: The manifests lack the operator, a definition or the webhook of PyTorchJobs.
     """
     names_of_kinds = definitions(kinds)
     wanted = [
@@ -95,13 +96,13 @@ def waves(
 
 
 def token(manifest: JsonObject) -> str:
-    """Pulumi's type token of an object, such as kubernetes:core/v1:Service."""
+    """Return Pulumi's type token of an object, such as kubernetes:core/v1:Service."""
     version = manifest["apiVersion"]
     return f"kubernetes:{version if '/' in version else 'core/' + version}:{manifest['kind']}"
 
 
 def _init_container_template() -> JsonObject:
-    """The template of the init container that workers get."""
+    """Return the template of the workers' init container."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -161,7 +162,7 @@ def _change_operator(template: JsonObject, image: str | None, arguments: Sequenc
 
 
 def _needed(rules: list[JsonObject], kinds: Sequence[str]) -> list[JsonObject]:
-    """The operator's rights without those for kinds of jobs, gang schedulers and pods that are not served here."""
+    """Return the operator's RBAC rules without those for unused kinds of jobs, gang schedulers and pods."""
     kept = []
     for rule in rules:
         resources = [each for each in rule.get("resources") or [] if _serves(rule, each, kinds)]
@@ -180,7 +181,7 @@ def _serves(rule: Mapping[str, Any], resource: str, kinds: Sequence[str]) -> boo
 
 
 def without_descriptions(schema: Any) -> Any:
-    """The same without texts named `description`; a property of that name is no text and stays."""
+    """Return a copy without the texts named `description`. A property of that name stays."""
     if isinstance(schema, dict):
         return {
             key: without_descriptions(value)

@@ -1,13 +1,14 @@
-"""What pods have in common: the security context of the restricted profile, and network policies. Pure.
+"""The security context of the restricted profile, and network policies. Pure.
 
 `pod` and `container` return the fields that
-https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted requires. Each call returns a new
-mapping, because YAML writes a mapping that is used twice as a reference.
+https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted requires. Each call returns a
+new mapping, because YAML writes a mapping that is used twice as a reference.
 
 The other functions return the `spec` of NetworkPolicies; those of TorchrunJobs and their controller are in
-config/network.yaml and config/network-jobs.yaml. The VPC CNI enforces them (`components.cluster`). Policies add up:
-once one selects a pod, only listed traffic reaches it. They do not apply to EFA traffic between workers, and a node can
-always reach its pods (https://kubernetes.io/docs/concepts/services-networking/network-policies/).
+config/network.yaml and config/network-jobs.yaml. The VPC CNI enforces them (`components.cluster`). Policies add
+up: once one selects a pod, only listed traffic reaches it. They do not apply to EFA traffic between workers,
+and a node can always reach its pods
+(https://kubernetes.io/docs/concepts/services-networking/network-policies/).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ JOB_PODS: Final[Mapping[str, Any]] = {
 
 
 def closed() -> JsonObject:
-    """Nothing reaches any pod of the namespace."""
+    """Return a policy that blocks all ingress to the pods of the namespace."""
     return {"podSelector": {}, "policyTypes": ["Ingress"]}
 
 
 def jobs_from(peer: Mapping[str, Any], jobs: Mapping[str, Any] = JOB_PODS) -> JsonObject:
-    """The pods of jobs are reached by the pods that `peer` selects, in their own namespace."""
+    """Return a policy that allows the pods selected by `peer` to reach the pods of jobs in their namespace."""
     return {
         "podSelector": dict(jobs),
         "policyTypes": ["Ingress"],
@@ -39,10 +40,10 @@ def jobs_from(peer: Mapping[str, Any], jobs: Mapping[str, Any] = JOB_PODS) -> Js
 
 
 def scraped(labels: Mapping[str, str], port: int, scrapers: Mapping[str, str]) -> JsonObject:
-    """One TCP port of the pods with these labels is reached by the pods of the namespaces with the labels `scrapers`.
+    """Return a policy that allows namespaces with the labels `scrapers` to reach one TCP port of pods with `labels`.
 
-    No namespace has them until its owner says so. kubebuilder's projects let their metrics be read this way, too
-    (kubernetes-sigs/kubebuilder@22b877f,
+    No namespace has these labels until its owner adds them. kubebuilder's projects protect their metrics in the
+    same way (kubernetes-sigs/kubebuilder@22b877f,
     docs/book/src/cronjob-tutorial/testdata/project/config/network-policy/allow-metrics-traffic.yaml).
     """
     return {
@@ -58,9 +59,9 @@ def scraped(labels: Mapping[str, str], port: int, scrapers: Mapping[str, str]) -
 
 
 def port_open(labels: Mapping[str, str], port: int) -> JsonObject:
-    """One TCP port of the pods with these labels is reached by everybody.
+    """Return a policy that allows everybody to reach one TCP port of the pods with these labels.
 
-    A webhook is called by the API server, whose addresses no selector names.
+    The API server calls a webhook, and no selector matches its addresses.
     """
     return {
         "podSelector": {"matchLabels": dict(labels)},
@@ -70,7 +71,7 @@ def port_open(labels: Mapping[str, str], port: int) -> JsonObject:
 
 
 def policy(name: str, namespace: str, spec: JsonObject) -> JsonObject:
-    """The whole object."""
+    """Return the NetworkPolicy object."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -80,7 +81,7 @@ def policy(name: str, namespace: str, spec: JsonObject) -> JsonObject:
 
 
 def pod() -> dict[str, Any]:
-    """The `securityContext` of a pod: an ordinary user, and the runtime's own filter of system calls."""
+    """Return the `securityContext` of a pod: a user without privileges, and the runtime's default seccomp profile."""
     return {
         "runAsNonRoot": True,
         "runAsUser": names.POD_USER,
@@ -90,7 +91,7 @@ def pod() -> dict[str, Any]:
 
 
 def container() -> dict[str, Any]:
-    """The `securityContext` of a container: no privilege, and nothing to write to but its volumes."""
+    """Return the `securityContext` of a container: no privileges, and a read-only root file system."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

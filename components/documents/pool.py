@@ -1,4 +1,4 @@
-"""What a pool of worker machines is, and the two Karpenter objects that describe it. Pure: no Pulumi."""
+"""The pool of worker nodes, and its two Karpenter objects. Pure: no Pulumi."""
 
 from __future__ import annotations
 
@@ -55,22 +55,20 @@ LUSTRE_STARTUP_TAINT: Final = {"key": "fsx.csi.aws.com/agent-not-ready", "effect
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Machines of exactly one instance type in one zone, bought up to a ceiling.
+    """A pool of nodes of one instance type in one zone, with a maximum number of nodes.
 
     `purchase` is a value of Karpenter's label `karpenter.sh/capacity-type`: on-demand, spot or reserved.
-    `accelerators` is the number of devices named `resource` per machine (0 for a CPU pool), `memory_gib` and
-    `nvme_gb` are the machine's memory in GiB and local disks in GB. An empty machine is given back after
-    `idle_seconds`.
+    `accelerators` is the number of devices named `resource` per node (0 for a CPU pool), `memory_gib` and `nvme_gb`
+    are a node's memory in GiB and local disks in GB. Karpenter terminates an empty node after `idle_seconds`.
 
-    `efa` is the number of EFA interfaces per machine, laid out by `efa_policy` (`components.documents.efa`) on the
-    network
-    cards from `first_efa_card` on. With `on_demand_fallback` a machine is bought on demand while the reservations are
-    full. `reservation_begins` and `reservation_ends` are when a reservation begins and ends, RFC 3339.
-    `placement_group` is the name of the group that machines are put into, which the stack makes where
-    `makes_placement_group` says so; `placement_group_of_reservation` is the one that the reservations lie in.
-    `data_snapshot_id` is a snapshot with the container runtime's directory, images in it, which every machine gets on a
-    disk of `data_volume_gib` GiB (None: the snapshot's size). `warm_nodes` machines are kept without a job. The first
-    network card takes `interfaces` interfaces of `addresses_per_interface` addresses each.
+    `efa` is the number of EFA interfaces per node, in the layout of `efa_policy` (`components.documents.efa`) on
+    the network cards from `first_efa_card` on. With `on_demand_fallback`, a node is launched on demand while the
+    reservations are full. `reservation_begins` and `reservation_ends` are the times of a reservation, RFC 3339.
+    `placement_group` is the name of the nodes' placement group, which the stack creates if `makes_placement_group`
+    is set; `placement_group_of_reservation` is the group of the reservations. `data_snapshot_id` is a snapshot with
+    the container runtime's directory and the images in it. Every node gets it on a disk of `data_volume_gib` GiB
+    (None: the snapshot's size). `warm_nodes` is the number of nodes that stay without a job. The first network card
+    supports `interfaces` interfaces with `addresses_per_interface` addresses each.
     """
 
     name: str
@@ -105,11 +103,11 @@ class Pool:
     addresses_per_interface: int = 10
 
     def addresses(self, *, own_cni: bool) -> int:
-        """Addresses that one of the machines takes from its subnet; `own_cni`: the stack configures the VPC CNI."""
+        """Return the number of addresses of a node in its subnet. `own_cni`: the stack configures the VPC CNI."""
         return self._network(own_cni).taken
 
     def network_interfaces(self, *, own_cni: bool) -> int:
-        """Network interfaces that one of the machines has; `own_cni`: the stack configures the VPC CNI."""
+        """Return the number of network interfaces of a node. `own_cni`: the stack configures the VPC CNI."""
         return self._network(own_cni).network_interfaces
 
     def _network(self, own_cni: bool) -> subnet_addresses.Machine:
@@ -125,7 +123,7 @@ class Pool:
 
     @property
     def capacity_types(self) -> list[str]:
-        """Values of Karpenter's label `karpenter.sh/capacity-type`; of several it takes reserved ones first."""
+        """The values of Karpenter's label `karpenter.sh/capacity-type`. Karpenter prefers reserved ones."""
         return [self.purchase, ON_DEMAND] if self.on_demand_fallback else [self.purchase]
 
     @property
@@ -140,20 +138,20 @@ class Pool:
 
     @property
     def worker_cpu(self) -> str:
-        """Cores that one worker asks for: the machine's, less what the system and the daemons take."""
+        """The cores that one worker requests: the node's, without those of the system and the daemons."""
         return str(max(1, int(self.vcpus * 0.85)))
 
     @property
     def worker_memory(self) -> str:
-        """Memory that one worker asks for; Karpenter itself takes 7.5 % off for the hypervisor."""
+        """The memory that one worker requests. Karpenter subtracts 7.5 % for the hypervisor."""
         return f"{max(1, int(self.memory_gib * 0.75))}Gi"
 
 
 def limits(pool: Pool) -> JsonObject:
-    """The ceiling of a pool.
+    """Return the limit of a pool.
 
-    It is counted in devices (or in cores), not with `nodes`: that limit is only eventually consistent, and six
-    pending pods were seen to buy six machines under a limit of four, while the same limit in devices held.
+    The limit is in devices (or in cores), not in `nodes`. That limit is only eventually consistent: six pending
+    pods launched six nodes under a limit of four, while the same limit in devices held.
     """
     if pool.accelerators:
         return {pool.resource: str(pool.accelerators * pool.max_nodes)}
@@ -178,14 +176,15 @@ def pool_annotations(pool: Pool) -> dict[str, str]:
 
 
 def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
-    """The `spec` of the NodePool (karpenter.sh/v1, https://karpenter.sh/docs/concepts/nodepools/).
+    """Return the `spec` of the NodePool (karpenter.sh/v1, https://karpenter.sh/docs/concepts/nodepools/).
 
-    `lustre`: pods mount FSx for Lustre, so no pod starts before the node can mount it.
-    A node with workers is never consolidated, expired or replaced for drift; only an empty one is terminated.
+    `lustre`: pods mount FSx for Lustre, so no pod starts before the node can mount it. A node with workers is never
+    consolidated, expired or replaced for drift; only an empty one is terminated.
 
-    With a `terminationGracePeriod`, Karpenter ends workers despite their do-not-disrupt annotation. Spot Instances and
-    nodes of capacity blocks have one: without it, a drain would wait for the workers until EC2 ends the instance, and
-    no worker would get SIGTERM in time to save. It would also allow drift to end workers, but the budgets forbid that.
+    With a `terminationGracePeriod`, Karpenter ends workers despite their do-not-disrupt annotation. Spot Instances
+    and nodes of capacity blocks have one: without it, a drain would wait for the workers until EC2 ends the
+    instance, and no worker would get SIGTERM in time to save. It would also allow drift to end workers, but the
+    budgets forbid that.
     """
     requirements = [
         (names.LABEL_INSTANCE_TYPE, [pool.instance_type]),
@@ -214,7 +213,7 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
 
 
 def _grace_seconds(pool: Pool) -> int | None:
-    """The longest that workers stay on a machine that is drained; None: until they end."""
+    """Return the maximum time that workers stay on a node that is drained; None: until they end."""
     if pool.purchase == SPOT:
         return SPOT_GRACE_SECONDS
     return BLOCK_GRACE_SECONDS if pool.reservation_type == CAPACITY_BLOCK else None
@@ -234,13 +233,14 @@ def node_class(
     lustre_efa: bool = False,
     volume_key: str | None = None,
 ) -> JsonObject:
-    """The `spec` of the EC2NodeClass (karpenter.k8s.aws/v1, https://karpenter.sh/docs/concepts/nodeclasses/).
+    """Return the `spec` of the EC2NodeClass (karpenter.k8s.aws/v1, https://karpenter.sh/docs/concepts/nodeclasses/).
 
-    `role`, `subnet_id` and the others of type Any may be outputs of other resources. With an `instance_profile`
-    Karpenter makes none for `role`, which it could not without a way to IAM. Two security groups: the workers', who
-    talk to each other over EFA, and the one that EKS made for the cluster, in which the system nodes and the API server
-    are. Where an id is not given, they are found by their tags. `lustre_efa`: a file system has EFA, too, and machines
-    that can reach it so are set up for it. `volume_key` encrypts the disks; None: the account's default key for EBS.
+    `role`, `subnet_id` and the others of type Any may be outputs of other resources. With an `instance_profile`,
+    Karpenter creates none for `role`, which needs access to IAM. Nodes have two security groups: the workers',
+    whose members reach each other over EFA, and the one that EKS created for the cluster, with the system nodes and
+    the API server. Without an id, Karpenter finds a group by its tags. `lustre_efa`: a file system has EFA, and
+    nodes whose type supports it are configured for it. `volume_key` encrypts the disks; None: the account's default
+    key for EBS.
     """
     identity = {"role": role} if instance_profile is None else {"instanceProfile": instance_profile}
     spec: JsonObject = {
@@ -283,7 +283,7 @@ def node_class(
 
 
 def _disks(pool: Pool, volume_key: str | None) -> list[JsonObject]:
-    """The disk of the system, and where a snapshot is given the one with the images."""
+    """Return the disk of the system and, with a snapshot, the disk of the images."""
     common: JsonObject = {
         "volumeType": "gp3",
         "iops": DISK_IOPS,
@@ -324,13 +324,16 @@ def request(pool: Pool) -> JsonObject:
 
 
 def taken_back_seconds(instance_type: str) -> int:
-    """How long before the end of a capacity block of a type a run has to be over."""
+    """Return how long before the end of a type's capacity block a run must be over."""
     ultra = instance_type.partition(".")[0] in ULTRASERVER_FAMILIES
     return names.ULTRASERVER_DRAIN_SECONDS if ultra else names.CAPACITY_BLOCK_DRAIN_SECONDS
 
 
 def _block(pool: Pool) -> JsonObject | None:
-    """The pool's capacity block. Machines of an on-demand reservation that has ended stay, as on-demand ones."""
+    """Return the pool's capacity block, None without one.
+
+    Nodes of an on-demand reservation that has ended stay, as on-demand nodes.
+    """
     if pool.reservation_type != CAPACITY_BLOCK:
         return None
     begins = {"begins": pool.reservation_begins} if pool.reservation_begins else {}

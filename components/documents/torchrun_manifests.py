@@ -1,4 +1,4 @@
-"""The controller of torchrun jobs as Kubernetes objects: what crd/ and config/ hold, with a stack's changes. Pure."""
+"""The objects of the torchrun controller: the files in crd/ and config/, with a stack's changes. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .pool import off_the_pools
 
 JsonObject = dict[str, Any]
 
-# The files of the checkout, in the order in which people apply them.
+# The files of the checkout, in the order in which users apply them.
 FILES: Final = (
     "crd/torchrunqueues.torchrun.ai.yaml",
     "crd/torchrunjobs.torchrun.ai.yaml",
@@ -22,10 +22,10 @@ FILES: Final = (
 )
 JOB_NAMESPACE_FILE: Final = "config/network-jobs.yaml"
 RIGHTS: Final = "config/rbac/role.yaml"
-# As EKS's add-ons and Karpenter have it: it goes from a full node last
+# As for EKS's add-ons and Karpenter: it is evicted from a full node last
 # (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
 PRIORITY_CLASS: Final = "system-cluster-critical"
-# What the others need: first the namespace, then all but what runs.
+# The order: first the namespace, last the Deployment.
 FIRST: Final = ("Namespace",)
 LAST: Final = ("Deployment",)
 _SCRAPED: Final = {
@@ -36,14 +36,14 @@ _SCRAPED: Final = {
 
 
 def waves(documents: Iterable[JsonObject], image: Any) -> list[list[JsonObject]]:
-    """The objects; those of one wave need only what is in the waves before it.
+    """Return the objects, in waves. A wave only depends on the waves before it.
 
-    `image` takes the place of the one that the Deployment names; it may be an output of another resource. A disruption
-    budget is not among them: with one replica it would keep every system node from being drained, and the controller
-    that is started elsewhere goes on where the old one was.
+    `image` replaces the image of the Deployment; it may be an output of another resource. There is no
+    PodDisruptionBudget: with one replica, it would block the drain of every system node, and a controller that
+    starts on another node continues the work of the old one.
 
     Raises:
-        ValueError: there is no Deployment of the controller, or no definition of queues or of jobs.
+        ValueError: The Deployment of the controller, or the definition of queues or of jobs, is missing.
     """
     objects = [copy.deepcopy(each) for each in documents]
     found = {(each["kind"], each["metadata"]["name"]) for each in objects}
@@ -80,7 +80,7 @@ def _deployment(manifest: JsonObject, image: Any) -> JsonObject:
     pod.setdefault("affinity", off_the_pools())
     pod.setdefault("priorityClassName", PRIORITY_CLASS)
     for container in pod["containers"]:
-        # `up` goes on when it answers, not when it was started.
+        # `up` continues when the controller is ready, not when it was started.
         container.setdefault("readinessProbe", {**container["livenessProbe"], "initialDelaySeconds": 1})
     # Also in its argument with its own image, which contains the tools of the jobs.
     manifest["spec"]["template"] = _with_image(template, published, image)

@@ -1,6 +1,7 @@
-"""A TorchrunQueue out of a pool and what the settings say of it. Pure: no Pulumi.
+"""The TorchrunQueue for a pool and its settings. Pure: no Pulumi.
 
-The names of its fields are those of crd/torchrunqueues.torchrun.ai.yaml; docs/torchrun-fields.md says what each does.
+The names of its fields are those of crd/torchrunqueues.torchrun.ai.yaml; docs/torchrun-fields.md documents
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LOGS_PREFIX: Final = f"{BUCKET_PREFIX}/{names.TORCHRUN_LOGS}"
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume of each job: of `size`, or of `size_per_gpu` for each GPU, or a claim that is there already."""
+    """A volume of each job: of `size`, or of `size_per_gpu` for each GPU, or an existing claim."""
 
     size: str | None = None
     size_per_gpu: str | None = None
@@ -40,7 +41,7 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class JobDefaults:
-    """What holds for jobs that do not say it themselves. Times are seconds; None: a finished job stays, or no limit."""
+    """Defaults of jobs. Times are in seconds. None: a finished job is kept, or there is no limit."""
 
     time_to_live: int | None = None
     deadline: int | None = None
@@ -75,17 +76,17 @@ class Queue:
 
     @property
     def fetches(self) -> bool:
-        """Whether its workers get their workspace from a bucket."""
+        """Return whether its workers download their workspace from a bucket."""
         return self.own_bucket or self.bucket is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What only the rest of the stack knows; what is of type Any may be an output of another resource.
+    """Values of the other components. Those of type Any may be outputs of other resources.
 
-    `trainer_image` is the stack's, `workspaces` and `model_uri` are where workspaces and models go in its bucket.
-    `mounts` maps claims of shared volumes in the training namespace to the directories where training pods see them,
-    and `writes` are the directories there that all of them may write to. `tools_image` has a shell.
+    `trainer_image` is the stack's; `workspaces` and `model_uri` are the places of workspaces and models in its
+    bucket. `mounts` maps claims of shared volumes in the training namespace to the directories where training pods
+    see them, and `writes` are the directories there that all pods can write to. `tools_image` has a shell.
     """
 
     trainer_image: Any
@@ -98,7 +99,7 @@ class Surroundings:
 
 
 def spec(queue: Queue, around: Surroundings) -> JsonObject:
-    """The `spec` of the TorchrunQueue."""
+    """Return the `spec` of the TorchrunQueue."""
     return {
         "nodeResources": {"gpus": queue.gpus, "cpus": queue.cpus, "memory": queue.memory},
         "image": queue.image or around.trainer_image,
@@ -114,10 +115,10 @@ def spec(queue: Queue, around: Surroundings) -> JsonObject:
 
 
 def devices(queue: Queue) -> dict[str, str]:
-    """What a worker asks for beside cores, memory and NVIDIA's GPUs, which the controller itself asks for.
+    """Return what a worker requests besides cores, memory and NVIDIA GPUs, which the controller requests itself.
 
-    Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs, or without
-    one, would block the node. A worker gets all other accelerators, which the controller does not divide.
+    Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs, or without one,
+    would block the node. A worker gets all other accelerators, which the controller does not divide.
     """
     pool, found = queue.pool, {}
     if pool.accelerators and pool.resource != GPU:
@@ -128,7 +129,7 @@ def devices(queue: Queue) -> dict[str, str]:
 
 
 def _template(queue: Queue, around: Surroundings) -> JsonObject:
-    """What every worker has: the restricted security standard, devices, and what training pods of the stack have."""
+    """Return the pod template of workers: the restricted standard, devices, and the stack's volumes and variables."""
     mounts = around.mounts if queue.namespace == names.TRAINING_NAMESPACE else {}
     own_image = queue.image is None
     asked = devices(queue)
@@ -137,12 +138,12 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
         **(_for_the_trainer(queue, around) if own_image else {}),
     }
     if names.EFA_RESOURCE in asked:
-        # As launchers say it to their workers: no type offers huge pages to Karpenter.
+        # As launchers set it for their workers: no type offers huge pages to Karpenter.
         env["FI_EFA_USE_HUGE_PAGE"] = "0"
     container: JsonObject = {
         "name": names.TORCHRUN_WORKER_CONTAINER,
         "env": [{"name": name, "value": value} for name, value in env.items()],
-        # People's own code writes where it likes: the root file system is not read-only.
+        # Users' code can write anywhere: the root file system is not read-only.
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         **({"resources": {"requests": dict(asked), "limits": dict(asked)}} if asked else {}),
     }
@@ -156,7 +157,7 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
     pod: JsonObject = {
         "automountServiceAccountToken": False,
         **({"serviceAccountName": queue.service_account} if queue.service_account else {}),
-        # Volumes that a driver makes belong to root, unless to the pods' group.
+        # Volumes that a driver creates belong to root without `fsGroup`.
         "securityContext": {**pods.pod(), "fsGroup": names.POD_USER},
         "containers": [container],
         **volumes,
@@ -165,7 +166,7 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
 
 
 def _opening(around: Surroundings, mounts: Mapping[str, str], index: int) -> JsonObject:
-    """As launchers do it before their workers: a new file system belongs to root."""
+    """Return the init container that opens a directory, as launchers have it: a new file system belongs to root."""
     place = around.writes[index]
     claim = next(name for name, path in mounts.items() if f"{place}/".startswith(f"{path}/"))
     name = f"{OPENING}-{index}" if index else OPENING
@@ -173,7 +174,7 @@ def _opening(around: Surroundings, mounts: Mapping[str, str], index: int) -> Jso
 
 
 def _for_the_trainer(queue: Queue, around: Surroundings) -> JsonObject:
-    """What this repository's trainer goes by; the controller adds the run's id and the number of nodes."""
+    """Return variables of this repository's trainer. The controller adds the run's id and the number of nodes."""
     return {
         names.ENV_DEVICE: "cuda" if queue.gpus else "cpu",
         names.ENV_MODEL_URI: around.model_uri,
@@ -182,7 +183,7 @@ def _for_the_trainer(queue: Queue, around: Surroundings) -> JsonObject:
 
 
 def _scraped() -> dict[str, str]:
-    """By these the controller finds the trainer's metrics, which it takes a job's progress from."""
+    """Return annotations with which the controller finds the trainer's metrics, and reads the progress of a job."""
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(names.TRAINER_METRICS_PORT),
@@ -191,7 +192,7 @@ def _scraped() -> dict[str, str]:
 
 
 def workspaces(bucket: str) -> str:
-    """Where the workspaces of jobs are in a bucket."""
+    """Return the place of workspaces in a bucket."""
     return f"s3://{bucket}/{BUCKET_PREFIX}"
 
 

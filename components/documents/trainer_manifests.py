@@ -1,7 +1,9 @@
-"""The published manifests of Kubeflow Trainer and of JobSet, which it needs, and our changes to them. Pure: no Pulumi.
+"""The published manifests of Kubeflow Trainer and of JobSet, which it needs, and the changes to them. Pure: no
+Pulumi.
 
-Both managers run in the training operator's namespace, which holds nothing else. Each keeps its webhooks' certificate
-in a Secret and writes the authority into its webhook configurations (github.com/open-policy-agent/cert-controller).
+Both managers run in the training operator's namespace, which contains nothing else. Each keeps its webhooks'
+certificate in a Secret and writes the authority into its webhook configurations
+(github.com/open-policy-agent/cert-controller).
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"
 
 
 def waves(objects: Iterable[JsonObject], images: Mapping[str, str]) -> list[list[JsonObject]]:
-    """Return the objects of both; those of one wave need only what is in the waves before it.
+    """Return the objects of both, in waves. A wave only depends on the waves before it.
 
     Args:
         objects: JobSet's kustomization `config/default`, and `PARTS` of Trainer's.
         images: The image of each Deployment.
 
     Raises:
-        ValueError: a Deployment or a definition is missing.
+        ValueError: A Deployment or a definition is missing.
     """
     chosen = [_changed(each, images) for each in objects if _is_needed(each)]
     found = {(each["kind"], each["metadata"]["name"]) for each in chosen}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Several connections per image and unpacking in parallel, which needs a machine of the size 2xlarge and a fast disk:
+# Several connections per image and parallel unpacking, which need an instance of size 2xlarge and a fast disk:
 # https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/doc/examples.md
 FAST_IMAGE_PULL_LEAST_VCPUS: Final = 8
 FAST_IMAGE_PULL: Final = """\
@@ -28,7 +28,7 @@ spec:
 DATA_DEVICE: Final = "/dev/xvdb"
 
 # The runtime's directory comes from the snapshot, everything else of the local disks as usual (nodeadm's
-# `disabledMounts`). FastImagePull stays off: its snapshotter has a directory of its own, and would not see the images.
+# `disabledMounts`). FastImagePull stays off: its snapshotter uses another directory, and would not find the images.
 _KEEP_RUNTIME_OFF_LOCAL_DISKS: Final = """\
 apiVersion: node.eks.aws/v1alpha1
 kind: NodeConfig
@@ -39,7 +39,7 @@ spec:
       disabledMounts: [Containerd]
 """
 
-# A disk without the runtime's directory is left alone: the machine then pulls its images, as others do.
+# A disk without the runtime's directory is not used. The node then pulls its images.
 _MOUNT_IMAGES: Final = f"""\
 #!/bin/bash
 set -euo pipefail
@@ -67,9 +67,9 @@ _BOUNDARY: Final = "trainyard"
 def user_data(
     *, vcpus: int, local_disks: bool, images_from_snapshot: bool, lustre_interfaces: int = 0
 ) -> str | None:
-    """User data of a machine, None where there is nothing to tell.
+    """Return the user data of a node, or None if there is none.
 
-    `lustre_interfaces` is how many EFA interfaces its Lustre client uses (0: it has none to set up).
+    `lustre_interfaces` is the number of EFA interfaces of its Lustre client (0: there is nothing to configure).
     """
     scripts = [_MOUNT_IMAGES] if images_from_snapshot else []
     if lustre_interfaces:
@@ -99,7 +99,7 @@ FAMILIES: Final = ("g6", "g6e", "p5", "p5e", "p5en", "p6-b200", "trn1", "trn1n")
 INTERFACES: Final = {"p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8, "p6-b200.48xlarge": 8}
 
 # What fails leaves the client as it was: the file system is then reached over TCP, which every mount begins with. The
-# modules are the kernel's own. The interface with the machine's address has the first default route.
+# modules are the kernel's own. The interface with the node's address has the first default route.
 _SCRIPT: Final = """\
 #!/bin/bash
 set -euo pipefail
@@ -134,15 +134,16 @@ lnetctl net show
 
 
 def interfaces(instance_type: str, efa: int) -> int:
-    """How many of the `efa` interfaces of a machine its Lustre client uses; 0 where it can use none."""
+    """Return how many of a node's `efa` interfaces its Lustre client uses; 0 if it can use none."""
     if not efa or instance_type.partition(".")[0] not in FAMILIES:
         return 0
     return min(efa, INTERFACES.get(instance_type, 2))
 
 
 def script(wanted: int) -> str:
-    """The shell script that sets up the client over `wanted` interfaces, spread evenly over the network cards.
+    """Return the shell script that configures the client over `wanted` interfaces, spread evenly over the network
+    cards.
 
-    It is for the first boot, before anything mounts; a machine that is restarted reaches the file system over TCP.
+    It runs at the first boot, before any mount. A node that reboots reaches the file system over TCP.
     """
     return _SCRIPT.format(wanted=wanted)

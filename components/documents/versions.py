@@ -1,6 +1,6 @@
-"""Every version that the program pins, each with its source and the day it was taken.
+"""Every version that the program pins, each with its source and the day it was read.
 
-A digest stands here only where a published file names it; that file is given beside it.
+A digest is listed only if a published file names it. The comment names that file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KARPENTER_IMAGE: Final = "public.ecr.aws/karpenter/controller"
 KARPENTER_CRD_CHART: Final = "oci://public.ecr.aws/karpenter/karpenter-crd"
 
 # github.com/awslabs/amazon-eks-ami, release v20260724, CHANGELOG, 2026-11-21. Never `latest`: a new image would
-# make every machine at work drift. The accelerated variant is chosen by the instance type.
+# make every node drift. The accelerated variant is chosen by the instance type.
 AMI: Final = "al2023@v20260724"
 
 # github.com/kubeflow/training-operator v1.9.4, 2026-08-18. Its manifests/overlays/standalone/kustomization.yaml

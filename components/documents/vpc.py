@@ -56,9 +56,9 @@ KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS, **OTHERS}
 def private_endpoints(
     *, file_system: bool, load_balancers: bool, more: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """The interface endpoints of a network without a way out, sorted; `more` are those of the settings.
+    """Return the sorted interface endpoints of a network without internet access. `more` are those of the settings.
 
-    A service of `more` takes the place of the same one under its short name.
+    A service in `more` replaces the same service under its short name.
 
     An interface endpoint costs about 0.01 USD per hour and zone (https://aws.amazon.com/privatelink/pricing/).
     """
@@ -73,7 +73,7 @@ def private_endpoints(
 
 
 def full_name(service: str) -> tuple[str, str] | None:
-    """Region and short name in the full name of an AWS service; None where it is none."""
+    """Return region and short name in the full name of an AWS service; None if it is not a full name."""
     found = re.fullmatch(
         r"(?:cn\.)?com\.amazonaws\.([a-z]{2}(?:-[a-z]+)+-[0-9])\.([a-z0-9][a-z0-9.-]*)", service
     )
@@ -135,20 +135,20 @@ ZONES: Final = range(2, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One private and one public range per zone, in the order of the zones."""
+    """The ranges of subnets: one private and one public range per zone, in the order of the zones."""
 
     private: tuple[str, ...]
     public: tuple[str, ...]
 
 
 def subnets(cidr: str, zones: int) -> Layout:
-    """Cut a VPC's range for `zones` zones.
+    """Divide a VPC's range for `zones` zones.
 
-    Machines and pods live in the private subnets, so these take all but one of the equal blocks; the last block
-    holds the public ones. Cutting for fewer zones never moves a subnet as long as the number of blocks stays.
+    Nodes and pods are in the private subnets, so these get all equal blocks except one. The last block contains the
+    public subnets. Fewer zones never move a subnet as long as the number of blocks stays the same.
 
     Raises:
-        ValueError: the range is not a proper IPv4 network of /16 to /20, or `zones` is not 2, 3 or 4.
+        ValueError: The range is not an IPv4 network of /16 to /20, or `zones` is not 2, 3 or 4.
     """
     network = ipaddress.IPv4Network(cidr)
     if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_VPC_PREFIX:

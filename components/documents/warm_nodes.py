@@ -1,8 +1,8 @@
-"""Pods that keep machines of a pool without a job. Pure: no Pulumi.
+"""Pods that keep warm nodes of a pool. Pure: no Pulumi.
 
-They ask for next to nothing, so that placeholders and workers run beside them. A pod as large as a worker would have
-to be displaced by every job, and its Deployment would at once ask for another machine in place of the one that the
-job took.
+They request almost nothing, so that placeholders and workers fit on the same node. Every job would have to
+preempt a pod as large as a worker, and its Deployment would at once request another node in place of the one
+that the job took.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .pool import Pool
 
 JsonObject = dict[str, Any]
 
-# One thousandth of a core: with nothing at all the pod would be the first to be evicted from a full machine.
+# One thousandth of a core: without requests, the pod would be the first to be evicted from a full node.
 REQUESTS: Final = {"cpu": "1m", "memory": "16Mi"}
 SAME_MACHINE: Final = "kubernetes.io/hostname"
 
 
 def name_of(pool: Pool) -> str:
-    """The name of the pool's Deployment, in the training namespace."""
+    """Return the name of the pool's Deployment, in the training namespace."""
     return f"warm-{pool.name}"
 
 
@@ -61,7 +61,7 @@ def deployment(pool: Pool, image: str) -> JsonObject:
     return {
         "replicas": pool.warm_nodes,
         "selector": {"matchLabels": mine},
-        # Never more pods than machines are wanted: one more would be one more machine.
+        # Never more pods than `warm_nodes`: one more pod would launch one more node.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
         # A pod that waits for capacity is no failure of the Deployment; EC2 may lack it for hours.
         "progressDeadlineSeconds": 86400,

@@ -1,6 +1,7 @@
-"""Giving back what a stack's own state does not name, while that is still possible. Runs when a resource is deleted.
+"""Deletes what no state contains while this is still possible. It runs when a resource of `components.drain` is
+deleted.
 
-`steps` and `remains` decide (no I/O: cluster, account and clock are passed in), `kinds` says what is looked at,
-`cluster_api` and `account_api` do the calls, `entry` puts them together. No Pulumi: `components.drain` has the
-resources.
+`steps` and `remains` decide (no I/O: cluster, account and clock are passed in), `kinds` lists the kinds of
+objects, `cluster_api` and `account_api` make the calls, `entry` connects them. No Pulumi: `components.drain`
+has the resources.
 """

@@ -1,4 +1,4 @@
-"""What machines and the cluster leave in the account, found by exactly this cluster's tags, never by a name's start."""
+"""What nodes and the cluster leave in the AWS account, found by this cluster's tags, never by the prefix of a name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KARPENTER_CLUSTER_TAG: Final = "eks:eks-cluster-name"
 EKS_CLUSTER_TAG: Final = "aws:eks:cluster-name"
 # Karpenter's on an instance profile: the EC2NodeClass, which has its pool's name (pkg/apis/v1/labels.go).
 NODE_CLASS_TAG: Final = "karpenter.k8s.aws/ec2nodeclass"
-# GuardDuty makes an endpoint and a group in every VPC that it watches and keeps both when the machines go
+# GuardDuty creates an endpoint and a group in every VPC that it monitors and keeps both after the nodes are deleted
 # (GuardDuty user guide, "Runtime Monitoring", shared VPC and automated agent).
 GUARDDUTY_TAG: Final = "GuardDutyManaged"
 # Values of one filter (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html).
@@ -75,7 +75,7 @@ class Account:
         return [*self.remove_interfaces(), *self._remove_templates(), *self._remove_profiles()]
 
     def remove_interfaces(self) -> list[str]:
-        """Interfaces that machines had and nothing holds any more; they would keep subnets and groups."""
+        """Remove free interfaces of nodes, which would block the deletion of subnets and groups."""
         found: set[str] = set()
         for filters in (self._karpenters(), *self._network_plugins()):
             free = [*filters, {"Name": "status", "Values": ["available"]}]
@@ -87,7 +87,7 @@ class Account:
         ]
 
     def remove_cluster_group(self) -> list[str]:
-        """The security group that EKS makes; it stays where an interface held it when the cluster went."""
+        """Remove EKS's security group, which remains if an interface uses it when the cluster is deleted."""
         found = self._ids("describe_security_groups", "SecurityGroups", self._tagged(EKS_CLUSTER_TAG))
         return [
             f"security group {each}"
@@ -96,7 +96,7 @@ class Account:
         ]
 
     def remove_guardduty(self, vpc: str) -> list[str]:
-        """GuardDuty's endpoint and group in one VPC."""
+        """Remove GuardDuty's endpoint and group in one VPC."""
         filters = [
             {"Name": "vpc-id", "Values": [vpc]},
             {"Name": f"tag:{GUARDDUTY_TAG}", "Values": ["true"]},
@@ -167,7 +167,10 @@ class Account:
         ]
 
     def _profiles(self) -> Iterator[tuple[str, list[str]]]:
-        """Instance profiles of this cluster and their roles. Listing tells no tags, so each is asked for its own."""
+        """Return instance profiles of this cluster and their roles.
+
+        Lists contain no tags, so it reads the tags of each profile.
+        """
         for page in self._iam.get_paginator("list_instance_profiles").paginate():
             for profile in page["InstanceProfiles"]:
                 name = profile["InstanceProfileName"]
@@ -186,16 +189,16 @@ class Account:
         return _passes(self._iam.delete_instance_profile, InstanceProfileName=name)
 
     def _karpenters(self) -> list[dict[str, Any]]:
-        """Filters of what Karpenter made for the cluster, or in a given one for the stack's pools."""
+        """Return filters of Karpenter's resources for the cluster or, in an existing one, the stack's pools."""
         of_cluster = self._tagged(KARPENTER_CLUSTER_TAG)
         if self._pools is None:
             return of_cluster
         return [*of_cluster, {"Name": f"tag:{LABEL_NODEPOOL}", "Values": sorted(self._pools)}]
 
     def _network_plugins(self) -> Iterator[list[dict[str, Any]]]:
-        """Filters of the network plugin's interfaces. They tell the machine that they were made for, and no pool.
+        """Return filters of the VPC CNI's interfaces. Their tags name the instance, and no pool.
 
-        That of another's machine may be on its way there: it is available for some seconds before it is attached.
+        An interface of another node may be about to be attached: it is available for some seconds before.
         """
         of_cluster = self._tagged(INTERFACE_CLUSTER_TAG)
         if self._pools is None:
@@ -227,7 +230,7 @@ class Account:
 
 
 def _passes(call: Any, **arguments: str) -> bool:
-    """Whether a deletion was accepted; False for what is gone already or still in use."""
+    """Return whether a deletion was accepted; False if the resource is deleted already or still in use."""
     try:
         call(**arguments)
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""The drain's requests to a cluster, as the identity that runs the destroy. Entry point: `connect`."""
+"""The drain's requests to a cluster, with the identity that runs `destroy`. Entry point: `connect`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONTROLLER_PATH: Final = f"/apis/apps/v1/namespaces/{KARPENTER_NAMESPACE}/deploy
 
 
 def connect(session: Any, cluster: str, scope: Scope) -> Cluster | None:
-    """Connect to a cluster as the identity that runs the destroy; None where EKS has no such cluster any more."""
+    """Connect to a cluster with the identity that runs `destroy`. Return None if EKS has no such cluster."""
     try:
         description = session.client("eks").describe_cluster(name=cluster)["cluster"]
     except ClientError as error:
@@ -53,7 +53,7 @@ def connect(session: Any, cluster: str, scope: Scope) -> Cluster | None:
 
 
 class Cluster:
-    """A `ClusterApi`. Every method may raise ApiError and DrainError. `label` names the cluster in messages."""
+    """A `ClusterApi`. Every method can raise ApiError and DrainError. `label` names the cluster in messages."""
 
     def __init__(self, client: Client, label: str, scope: Scope) -> None:
         self._client = client
@@ -125,7 +125,7 @@ class Cluster:
         return self._call(lambda: self._client.request(method, path, body=body, **options))
 
     def _call(self, request: Callable[[], T]) -> T | None:
-        """Make a request. None where there is no such object or kind.
+        """Make a request. Return None if there is no such object or kind.
 
         Raises:
             ApiError: The API server refused.
@@ -149,7 +149,7 @@ class Cluster:
 
 
 def _path(kind: Kind, name: str = "") -> str:
-    """The path of a kind's list, or of one object."""
+    """Return the path of a kind's list, or of one object."""
     base = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     namespace, _, own = (
         name.rpartition("/") if kind.namespace == EVERYWHERE else (kind.namespace or "", "", name)

@@ -1,4 +1,4 @@
-"""What the resources of `components.drain` call when they are deleted."""
+"""The entry point of the resources in `components.drain` when they are deleted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ REMAINS: Final = "remains"
 
 
 def at_delete(props: Mapping[str, Any]) -> None:
-    """Do the task that `props` names, with progress on standard output.
+    """Do the task in `props`, with progress on standard output.
 
     Raises:
-        DrainError: something is left after the time limit.
+        DrainError: Something is left after the time limit.
     """
     cluster, timeout = str(props["cluster"]), float(props["timeoutSeconds"])
     session = boto3.Session(region_name=str(props["region"]), profile_name=props.get("profile"))
@@ -36,7 +36,7 @@ def at_delete(props: Mapping[str, Any]) -> None:
     account = Account(session, cluster, pools)
     found = connect(session, cluster, Scope(pools=pools, torchrun=bool(props.get("torchrun"))))
     steps.run(found, account, timeout=timeout, say=say, clock=steps.Clock())
-    if pools is None:  # a given cluster stays
+    if pools is None:  # an existing cluster stays
         protection.turn_off(session.client("eks"), cluster, say=say, clock=steps.Clock())
 
 

@@ -1,4 +1,4 @@
-"""The kinds of objects that a drain looks at, and which of them are its own to delete."""
+"""The kinds of objects that a drain reads, and which of these objects it may delete."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ EVERYWHERE: Final = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of object: where it is served, and in which namespace.
+    """A kind of object: its API path and its namespace.
 
-    `namespace` None: cluster-wide; `EVERYWHERE`: in all namespaces, names then are `<namespace>/<name>`.
-    `labels` is the selector of those that are meant.
+    `namespace` None: cluster-wide; `EVERYWHERE`: in all namespaces, names are then `<namespace>/<name>`. `labels`
+    is the selector of the objects.
     """
 
     group: str
@@ -81,21 +81,22 @@ VOLUME_CLAIMS: Final = Kind(group="", version="v1", plural="persistentvolumeclai
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What is the stack's own in a cluster.
+    """The objects in a cluster that belong to the stack.
 
-    `pools` None: the cluster is the stack's, and so is everything in it. Else only these pools, their machines and
-    the namespace `training` are; with `torchrun` the definitions of torchrun jobs and queues, and so all of these.
+    `pools` None: the cluster and all its objects belong to the stack. Otherwise only these pools, their nodes and
+    the namespace `training` do; with `torchrun` also the definitions of torchrun jobs and queues, and so all of
+    these.
     """
 
     pools: frozenset[str] | None = None
     torchrun: bool = False
 
     def asks_for(self, kind: Kind) -> bool:
-        """Whether there may be anything of the stack's of a kind: who may not list others' need not to."""
+        """Return whether the stack may have objects of a kind. The drain needs no permission to list other kinds."""
         return self.pools is None or self.torchrun or kind not in (GANGS, QUEUES)
 
     def has(self, kind: Kind, item: Mapping[str, Any]) -> bool:
-        """Whether an object that the API served is one that the drain may delete."""
+        """Return whether the drain may delete this object."""
         metadata = item["metadata"]
         if kind == SERVICES and item.get("spec", {}).get("type") != "LoadBalancer":
             return False
@@ -116,21 +117,22 @@ class Scope:
 
 
 def _is_made_to_go(volume: Mapping[str, Any]) -> bool:
-    """Whether a volume was made for a claim by a driver and goes with that claim; a static one stays."""
+    """Return whether a driver created the volume for a claim and deletes it with the claim. A static volume stays."""
     made = metadata_of(volume).get("annotations", {}).get("pv.kubernetes.io/provisioned-by")
     return bool(made) and volume.get("spec", {}).get("persistentVolumeReclaimPolicy") == "Delete"
 
 
 def metadata_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An object's metadata."""
+    """Return an object's metadata."""
     metadata: Mapping[str, Any] = item.get("metadata") or {}
     return metadata
 
 
 def holds_a_node(pod: Mapping[str, Any], nodes: frozenset[str]) -> bool:
-    """Whether a pod keeps one of the nodes from going: Karpenter waits for `do-not-disrupt` and for disruption budgets.
+    """Return whether a pod blocks the deletion of its node. Karpenter waits for `do-not-disrupt` and disruption
+    budgets.
 
-    Pods of a DaemonSet or of the node itself, and those that have ended, hold nothing.
+    Pods of a DaemonSet, static pods and finished pods block nothing.
     """
     if pod.get("spec", {}).get("nodeName") not in nodes:
         return False
@@ -141,6 +143,6 @@ def holds_a_node(pod: Mapping[str, Any], nodes: frozenset[str]) -> bool:
 
 
 def name_of(kind: Kind, item: Mapping[str, Any]) -> str:
-    """The name by which the drain speaks of an object: with its namespace where the kind is in all of them."""
+    """Return an object's name in messages: with its namespace if the kind is in all namespaces."""
     metadata = metadata_of(item)
     return f"{metadata['namespace']}/{metadata['name']}" if kind.namespace == EVERYWHERE else metadata["name"]

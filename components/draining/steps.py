@@ -91,7 +91,7 @@ class AccountApi(Protocol):
 
 @dataclass(kw_only=True)
 class Clock:
-    """Time; tests pass their own."""
+    """The time. Tests pass their own clock."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
