@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--port", required=True, type=int, help="port on 127.0.0.1; 0 chooses a free one")
     arguments = parser.parse_args()
 
-    # moto reads its settings when it is imported, so its modules come after this call.
+    # moto reads its settings at import, so its modules are imported after this call.
     from local.aws.account import prepare_environment
 
     prepare_environment(os.environ)

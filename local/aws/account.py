@@ -22,9 +22,9 @@ class Deployer:
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
     """Set the environment variables that moto reads at import. Call it before the first import of moto."""
     environment["MOTO_ACCOUNT_ID"] = ACCOUNT_ID
-    # 1299 images that nobody here uses take seconds to load; local.aws.images makes the ones that are asked for.
+    # 1299 images that nobody uses here take seconds to load. local.aws.images creates those that clients request.
     environment["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-    # AmazonEKSClusterPolicy and its like, with their real documents.
+    # AmazonEKSClusterPolicy and other managed policies, with their real documents.
     environment["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
     # An instance type that EC2 does not have is an error, as on AWS.
     environment["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "true"

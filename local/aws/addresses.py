@@ -22,7 +22,7 @@ def _take(subnet: Any, instance: Any) -> str:
     Raises:
         InsufficientFreeAddressesInSubnet: All addresses are in use.
     """
-    # AWS keeps the first four addresses and the last one.
+    # AWS reserves the first four addresses and the last one.
     last = int(subnet.cidr.broadcast_address) - 1
     first = int(subnet.cidr.network_address) + 4
     size = last - first + 1

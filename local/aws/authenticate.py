@@ -23,7 +23,7 @@ from local.aws.eks.store import store
 
 PREFIX = "k8s-aws-v1."
 CLUSTER_HEADER = "x-k8s-aws-id"
-# EKS takes a token for 15 minutes whatever its X-Amz-Expires says.
+# EKS accepts a token for 15 minutes. It ignores X-Amz-Expires.
 TOKEN_SECONDS = 900
 
 

@@ -26,7 +26,7 @@ from local.aws.policy import Request, evaluate
 
 log = logging.getLogger(__name__)
 
-# Calls that AWS answers without a signature, or for everyone (STS User Guide).
+# Calls that AWS accepts without a signature, or from everyone (STS User Guide).
 OPEN_ACTIONS = {"sts:AssumeRoleWithWebIdentity", "sts:GetCallerIdentity"}
 JSON_SERVICES = {
     "eks", "ssm", "sqs", "ecr", "fsx", "kms", "logs", "events", "pricing", "dynamodb", "secretsmanager",
@@ -113,8 +113,8 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
         raise Refused("AccessDenied", message, 403)
 
 
-# moto walks over its dictionaries of policies while another call of the same moment changes them. No call of IAM waits
-# for anything, so that they take turns.
+# moto iterates over its dictionaries of policies while a concurrent call changes them. No call of IAM waits for
+# anything, so they run one after the other.
 ONE_AT_A_TIME = {"iam": threading.Lock()}
 
 
@@ -127,7 +127,7 @@ def error_response(response: Any, code: str, message: str, status: int) -> Any:
 
 def install() -> None:
     """Authorize every call before moto runs it."""
-    # Codes that every service answers though its model does not list them: moto would warn at each.
+    # Every service returns these codes although its model does not list them. moto would log a warning for each.
     errors.COMMON_ERROR_CODES.extend(COMMON_CODES)
     act = BaseResponse.call_action
 
@@ -148,7 +148,7 @@ def install() -> None:
             with ONE_AT_A_TIME.get(service, contextlib.nullcontext()):
                 return static_answers.answer(self, name, act)
         except NotImplementedError as error:
-            # Not a 500: SDKs would repeat the call for minutes before they show it.
+            # Not a 500: SDKs would retry the call for minutes before they report it.
             log.warning("not supported: %s: %s", name, error)
             text = f"The local cloud does not have {name}: {error}"
             return error_response(self, "UnsupportedOperation", text, 400)
@@ -160,11 +160,11 @@ def install() -> None:
         if action is not None:
             check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
 
-    # S3 does not pass through call_action: its methods ask this hook once the action and the key are known.
+    # S3 does not use call_action. Its methods call this hook when the action and the key are known.
     def authorise_s3(self: Any, bucket_name: str | None = None, key_name: str | None = None) -> None:
         action = self.data.get("Action", "ListAllMyBuckets")
         action = action[0] if isinstance(action, list) else action
-        # DeleteObjects, of which each object is asked for by itself (`s3_deletions`); here, who asks must be known.
+        # DeleteObjects checks each object separately (`s3_deletions`). Here only the caller must be known.
         by_object = action == "DeleteObject" and key_name is None
         try:
             check_s3(self, None if by_object else action, bucket_name, key_name)

@@ -17,7 +17,7 @@ from typing import Any
 from local.aws.policy import as_list
 from local.home import write_atomically
 
-# A pair that is new is written at once, counts alone at most so often.
+# A new pair is written at once. Changed counts are written at most once per this interval.
 WRITE_SECONDS = 2.0
 
 

@@ -21,9 +21,9 @@ from local.aws.errors import ApiError
 from local.aws.prices import hourly
 from local.aws.reservations import moment, reservations, shown, state, tags_of, used
 
-# The type of a reservation, of a market, of a fleet's capacity and of an instance's life: one word for all of them.
+# The same term for the type of a reservation, of a market, of a fleet's capacity and of an instance's lifecycle.
 BLOCK = "capacity-block"
-# EC2 begins to end a block's machines so long before its end, and gives out none any more.
+# This long before a block's end, EC2 begins to terminate its instances and launches no more.
 LAST_MINUTES = timedelta(minutes=30)
 LONGEST = timedelta(days=182)
 

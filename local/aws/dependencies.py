@@ -88,7 +88,7 @@ def install() -> None:
         if gateway is None:
             raise ApiError("NatGatewayNotFound", f"NatGateway {nat_gateway_id} was not found")
         result = delete_gateway(self, nat_gateway_id)
-        # moto keeps the interface and the association of the address.
+        # moto does not delete the interface and the association of the address.
         for address in self.addresses:
             if address.eni is gateway._eni:
                 address.eni = address.association_id = None

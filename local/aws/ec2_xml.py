@@ -30,7 +30,7 @@ def answer(operation: str, result: dict[str, Any]) -> str:
     )
 
 
-# Shapes are few and their writers are asked for once per member, so the recursion below costs nothing when it counts.
+# There are few shapes, and each member requests its writer once. So the cost of the recursion below is negligible.
 @functools.cache
 def _by_name(shape_name: str, shape: Any) -> Writer:
     if shape.type_name == "structure":

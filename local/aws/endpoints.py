@@ -115,7 +115,7 @@ def install() -> None:
         _check_groups(self, vpc_id, groups)
         if kwargs.get("private_dns_enabled"):
             _check_private_dns(self, vpc_id, kwargs["service_name"])
-        # Without subnets: moto's own interfaces lie in no group of the endpoint.
+        # Without subnets: moto's own interfaces do not have the endpoint's groups.
         endpoint = create(self, **kwargs, subnet_ids=[], security_group_ids=groups)
         endpoint.subnet_ids = subnets
         for subnet_id in subnets:

@@ -168,7 +168,7 @@ def install() -> None:
         return dict(zip(self.launch_specs, shared, strict=True)), float(sum(shared))
 
     def create_fleet(self: Any) -> Any:
-        self.error_on_dryrun()  # Karpenter validates its EC2NodeClasses with dry runs; they meet no capacity
+        self.error_on_dryrun()  # Karpenter validates its EC2NodeClasses with dry runs; they need no capacity
         capacity = self._get_param("TargetCapacitySpecification") or {}
         asked = capacity.get("DefaultTargetCapacityType")
         into_block = asked == capacity_blocks.BLOCK
@@ -190,7 +190,7 @@ def install() -> None:
         self.params["LaunchTemplateConfigs"] = [
             {**offer.config, "Overrides": [offer.override] if offer.override else []} for offer, _ in shares
         ]
-        # What is paid before is launched as what is paid by the hour; `local.aws.launch` tells them apart.
+        # Prepaid capacity is launched as on-demand capacity. `local.aws.launch` distinguishes them.
         self.params["TargetCapacitySpecification"] = {
             "DefaultTargetCapacityType": CAPACITY_DEFAULT if into_block else asked or CAPACITY_DEFAULT,
             "TotalTargetCapacity": sum(number for _, number in shares),

@@ -39,7 +39,7 @@ def delivers(backend: Any, role: Any, group_arn: str) -> bool:
     if name not in logs_backends[backend.account_id][backend.region_name].groups:
         return False
     streams = all(role_grants(role, action, f"{arn}:log-stream:eni-1-all") for action in ON_STREAMS)
-    # Listing names no group: this is the resource that is judged then.
+    # A listing names no group. The policy is evaluated for this resource then.
     return streams and role_grants(role, "logs:DescribeLogGroups", f"{head}:log-group::log-stream:")
 
 

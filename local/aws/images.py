@@ -25,8 +25,8 @@ FIRST_RELEASE = {
     "1.32": "v20241225",
     "1.31": "v20241024",
 }
-# Days of the releases since 2025, newest first: the tags of that repository, without those that its CHANGELOG calls
-# abandoned.
+# Days of the releases since 2025, newest first. They are the tags of that repository, without those that its
+# CHANGELOG calls abandoned.
 _DAYS = """
 20260724 20260714 20260709 20260707 20260625 20260618 20260610 20260529 20260527 20260523 20260520
 20260512 20260505 20260423 20260415 20260409 20260403 20260318 20260310 20260304 20260224 20260209
@@ -38,7 +38,7 @@ _DAYS = """
 """
 RELEASES = tuple(f"v{day}" for day in _DAYS.split())
 RECOMMENDED = RELEASES[0]
-# Account that owns the images of EKS in the commercial regions.
+# The account that owns the images of EKS in the commercial regions.
 EKS_IMAGES_OWNER = "602401143452"
 VARIANTS = {"x86_64": ("standard", "nvidia", "neuron"), "arm64": ("standard", "nvidia")}
 

@@ -17,7 +17,7 @@ from local.aws.eks.addons import AGENT, dcgm_tolerations
 from local.aws.eks.store import Cluster, store
 from local.aws.fleets import capacity_type
 
-# While somebody waits, tags that were changed without an event show after this long.
+# Changes of tags cause no event. A waiting client sees them after this time.
 POLL_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 55.0
 SHOWN_STATES = ("pending", "running", "stopping", "shutting-down")
@@ -29,7 +29,7 @@ def listing(cluster_name: str) -> list[dict[str, Any]]:
     cluster = store.by_name(cluster_name)
     for backend in list(ec2_backends[ACCOUNT_ID].values()):
         for instance in backend.all_instances():
-            # One that ends at launch never boots.
+            # An instance that ends at launch never boots.
             if instance.state not in SHOWN_STATES or hasattr(instance, "launch_failure"):
                 continue
             tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
@@ -81,7 +81,7 @@ def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> d
         "gpuName": gpus[0].get("Name") if gpus else None,
         "gpuMemoryMiB": gpus[0].get("MemoryInfo", {}).get("SizeInMiB", 0) if gpus else 0,
         "neuronDevices": sum(n.get("Count", 0) for n in neuron),
-        # Those that it was launched with: a type that may have EFA has none by itself.
+        # Only the interfaces of the launch count: a type that supports EFA has no EFA interface by default.
         "efaInterfaces": getattr(instance, "efa_interfaces", 0),
         "nvmeGiB": facts.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         "capacityType": capacity_type(instance),

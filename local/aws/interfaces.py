@@ -59,7 +59,7 @@ def install() -> None:
             raise ApiError(
                 "InvalidParameterValue", f"Network interface '{interface_id}' is currently in use."
             )
-        interface.delete()  # with its address, which moto's own call would keep
+        interface.delete()  # this also releases its address; moto's own call would not
         return EmptyResult()
 
     ElasticNetworkInterfaces.delete_network_interface = delete_network_interface

@@ -37,7 +37,7 @@ def begin(asked: dict[str, Any]) -> dict[str, Any]:
     if instance is None:
         raise ValueError(f"instanceId: expected the id of a running spot instance, not {wanted!r}")
     backend = instance.ec2_backend
-    # Of this event alone the ARN names the zone and no account.
+    # Only in this event, the ARN has the zone and no account.
     arn = f"arn:aws:ec2:{instance.placement.zone}:instance/{instance.id}"
     detail = {"instance-id": instance.id, "instance-action": "terminate"}
     events.publish(backend.region_name, "aws.ec2", "EC2 Spot Instance Interruption Warning", [arn], detail)

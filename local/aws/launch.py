@@ -28,7 +28,7 @@ def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
     """Set on an instance what its launch template contains and DescribeInstances shows."""
     profile = data.get("IamInstanceProfile") or {}
     if profile and instance.id not in instance.ec2_backend.iam_instance_profile_associations:
-        # AWS refuses the launch when the profile is absent; moto raises, the fleet reports it.
+        # AWS refuses the launch if the profile does not exist. moto raises an error, and the fleet reports it.
         instance.ec2_backend.associate_iam_instance_profile(
             instance_id=instance.id,
             iam_instance_profile_name=profile.get("Name"),
@@ -36,7 +36,7 @@ def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
         )
     reservation = data.get("CapacityReservationSpecification")
     if reservation:
-        # Both or neither: with the id alone several of Karpenter's controllers panic again and again.
+        # Set both or neither: with the id alone, several of Karpenter's controllers panic repeatedly.
         instance.capacity_reservation_specification = reservation
         target = reservation.get("CapacityReservationTarget") or {}
         if target.get("CapacityReservationId"):
@@ -81,10 +81,10 @@ def install() -> None:
     make_instance = Instance.__init__
 
     def instance_in_region(self: Any, ec2_backend: Any, *args: Any, **kwargs: Any) -> None:
-        # A fleet gives no region, and moto then names instances ip-...ec2.internal as in us-east-1.
+        # A fleet passes no region. moto then names instances ip-...ec2.internal, as in us-east-1.
         kwargs["region_name"] = ec2_backend.region_name
         make_instance(self, ec2_backend, *args, **kwargs)
-        # DeleteOnTermination is true for interfaces that a launch makes (EC2 User Guide); moto keeps them for ever.
+        # DeleteOnTermination is true for interfaces of a launch (EC2 User Guide). moto never deletes them.
         for interface in self.nics.values():
             interface.delete_on_termination = True
 
@@ -129,7 +129,7 @@ def install() -> None:
             for instance in reservation.instances:
                 with contextlib.suppress(
                     ServiceException
-                ):  # a profile that moto associates itself right after
+                ):  # moto associates this profile itself right afterwards
                     complete(instance, {k: v for k, v in version.data.items() if k != "IamInstanceProfile"})
                 _check_disks(instance, version.data, _caller())
         elif kwargs.get("block_device_mappings"):

@@ -71,7 +71,7 @@ def install() -> None:
     def delete_log_group(self: Any, log_group_name: str) -> None:
         found = self.groups.get(log_group_name)
         delete(self, log_group_name)
-        # moto would give them to the next group of this name.
+        # moto would add them to the next group of this name.
         self.tagger.delete_all_tags_for_resource(found.arn)
         if log_group_name in _late(self):
             _late(self).discard(log_group_name)

@@ -18,14 +18,14 @@ from local.aws.policy import Request
 Tags = dict[str, str]
 Context = dict[str, tuple[str, ...]]
 
-# Parameters of IAM calls that name the resource, and the kind of ARN they make.
+# Parameters of IAM calls that name the resource, and the kind of its ARN.
 IAM_RESOURCES = (
     ("InstanceProfileName", "instance-profile"),
     ("RoleName", "role"),
     ("UserName", "user"),
     ("GroupName", "group"),
 )
-# Services whose actions have another prefix than their own name.
+# Services whose actions have a prefix other than the service's name.
 IAM_PREFIXES = {
     "service-quotas": "servicequotas",
     "resourcegroupstaggingapi": "tag",
@@ -40,11 +40,11 @@ def needed(response: Any, service: str, action: str) -> list[Request]:
         handler = EC2.get(action)
         if handler is not None:
             return [Request(r.action, r.resource, {**base, **r.context}) for r in handler(response)]
-        # Describe calls have no resource-level permissions; for what is left no resource is derived.
+        # Describe calls have no resource-level permissions. For the other calls, this module derives no resource.
         return [Request(f"ec2:{action}", "*" if action.startswith(("Describe", "List")) else None, base)]
     if service == "iam":
         return _iam(response, action, base)
-    if service == "s3":  # goes through s3() below, with bucket and key
+    if service == "s3":  # handled by s3() below, with bucket and key
         return []
     resource = RESOURCES[service](response, action) if service in RESOURCES else None
     return [Request(f"{IAM_PREFIXES.get(service, service)}:{action}", resource, base)]

@@ -20,7 +20,7 @@ KIND = "placement-group"
 PREFIX = "pg"
 STRATEGIES = ("cluster", "partition", "spread")
 MOST_PARTITIONS = 7
-# States of an instance in which it is still in its group.
+# In these states, an instance is still in its group.
 INSIDE = ("pending", "running", "stopping", "stopped")
 FILTERS = {
     "group-name": "GroupName",
@@ -177,7 +177,7 @@ def install() -> None:
     """Add the actions to moto's EC2."""
     for action in (create_placement_group, describe_placement_groups, delete_placement_group):
         setattr(EC2Response, action.__name__, action)
-    # CreateTags takes ids of known prefixes alone.
+    # CreateTags accepts only ids with known prefixes.
     utils.EC2_RESOURCE_TO_PREFIX[KIND] = PREFIX
     utils.EC2_PREFIX_TO_RESOURCE[PREFIX] = KIND
     # A filter of DescribeInstances that moto lacks.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Condition keys that `local.aws.permissions` can tell from a request; a final slash stands for every tag key.
+# Condition keys that `local.aws.permissions` derives from a request. A final slash means every tag key.
 DERIVED_KEYS = (
     "aws:requestedregion",
     "aws:requesttag/",
@@ -27,8 +27,8 @@ DERIVED_KEYS = (
     "aws:principalaccount",
     "aws:principaltype",
     "aws:resourceaccount",
-    # The local endpoint is plain HTTP on loopback; it is told as secure so that the usual "deny plain HTTP" statement
-    # behaves as it does on AWS, where every SDK call is TLS.
+    # The local endpoint is plain HTTP on loopback. It counts as secure, so that the usual "deny plain HTTP" statement
+    # behaves as on AWS, where every SDK call uses TLS.
     "aws:securetransport",
     "ec2:createaction",
     "ec2:instancetype",

@@ -15,7 +15,8 @@ from moto.servicequotas.responses import ServiceQuotasResponse
 from local.aws.account import ACCOUNT_ID
 
 _VCPUS: Final = 10000.0
-# Service, code, name, value in this account and default of AWS; codes as `aws service-quotas list-service-quotas` says.
+# Service, code, name, value in this account, AWS default. The codes are from `aws service-quotas
+# list-service-quotas`.
 QUOTAS: Final = (
     ("ec2", "L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", _VCPUS, 5.0),
     ("ec2", "L-DB2E81BA", "Running On-Demand G and VT instances", _VCPUS, 0.0),
@@ -84,7 +85,7 @@ def install() -> None:
     def increase(self: Any) -> str:
         body = json.loads(self.body)
         service, code = str(body.get("ServiceCode")), str(body.get("QuotaCode"))
-        value(self.backend, service, code)  # an unknown one is refused there
+        value(self.backend, service, code)  # refuses an unknown one
         _granted(self.backend)[(service, code)] = float(body["DesiredValue"])
         requested = {"ServiceCode": service, "QuotaCode": code, "DesiredValue": float(body["DesiredValue"])}
         return json.dumps({"RequestedQuota": {**requested, "Id": f"{service}-{code}", "Status": "APPROVED"}})

@@ -22,7 +22,7 @@ from moto.core.utils import unix_time_millis
 from moto.s3.models import FakeDeleteMarker, S3Backend
 from moto.s3.responses import S3Response
 
-# Where the errors of what was refused go in moto's answer about the rest.
+# The position of the errors for refused objects in moto's answer about the others.
 _END = re.compile(r"</DeleteResult>\s*$")
 
 
@@ -72,7 +72,7 @@ def _list_behind_what_is_gone() -> None:
         if key_marker and version_id_marker:
             there = keys.getlist(key_marker, [])
             if version_id_marker not in [str(each.version_id) for each in there]:
-                # Where it stood among its key's versions is not known: those that are there are listed (again).
+                # Its position among the versions of its key is unknown, so the existing ones are listed (again).
                 key_marker = max((key for key in keys if key < key_marker), default=None)
                 version_id_marker = _listed_last(keys.getlist(key_marker)) if key_marker else None
         return listing(self, bucket_name, delimiter, key_marker, max_keys, prefix, version_id_marker)

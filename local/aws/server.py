@@ -105,7 +105,7 @@ class Application:
         return self.moto(environ, start_response)
 
     def _ours(self, request: Request, name: str) -> Response:
-        # The API server drops the query of its webhook's address: there the cluster's name follows in the path.
+        # The API server drops the query of its webhook's address. So the path contains the cluster's name.
         name = name.partition("/")[0]
         if name not in OPEN_PATHS and not self._may_call(request):
             reason = f"{request.path}: the token is missing or wrong; send `Authorization: Bearer TOKEN`"
@@ -208,7 +208,7 @@ def serve(home_directory: str, port: int) -> None:
     token = secrets.token_urlsafe(32)
     application = Application(token)
     memory.Collector.settle()
-    with socket.socket() as trial:  # werkzeug would print two lines of its own and exit
+    with socket.socket() as trial:  # werkzeug would print two lines and exit
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         trial.bind(("127.0.0.1", port))
     server = make_server("127.0.0.1", port, application, threaded=True, request_handler=RequestHandler)

@@ -20,7 +20,7 @@ STATIC_ACTIONS = {
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeSpotPriceHistory",
 }
-# Parts of a request that do not change the answer.
+# Parts of a request that do not affect the answer.
 IGNORED = ("Version", "StartTime", "EndTime", "MaxResults")
 # The maximum size of the cache in characters. A list of all instance types has millions, for each filter.
 KEPT = 48 * 2**20

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from local.cluster import control
 
-# A control plane is ready in about five seconds; a machine that builds at the same time needs longer.
+# A control plane is ready in about five seconds, or later on a host with other load.
 TIMEOUT_SECONDS = 300.0
 
 

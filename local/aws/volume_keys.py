@@ -33,8 +33,8 @@ SPOT: Final = f"arn:aws:iam::{ACCOUNT_ID}:role/aws-service-role/spot.amazonaws.c
 AUTO_SCALING: Final = (
     f"arn:aws:iam::{ACCOUNT_ID}:role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
 )
-# What the launch needs of the key (https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html),
-# as operations of a grant.
+# The permissions on the key that the launch needs
+# (https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html), as operations of a grant.
 NEEDED: Final = ("CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext")
 
 WRONG_STATE: Final = StateReason(
@@ -44,14 +44,14 @@ WRONG_STATE: Final = StateReason(
 NOT_ALLOWED: Final = StateReason("Client.InternalError: Client error on launch", "Client.InternalError")
 # https://github.com/aws/karpenter-provider-aws/issues/1407
 TRANSITION_REASON: Final = "Server.InternalError"
-# Long enough for Karpenter to know the instance that the event is about, as on EC2.
+# Long enough for Karpenter to know the instance before the event arrives, as on EC2.
 END_SECONDS: Final = 3.0
 
 
 def default_key(backend: Any) -> str:
     """Return the account's default key for EBS: an ARN, or the alias of the AWS managed key."""
     chosen = backend.default_kms_key_id
-    # moto makes the AWS managed key with the first volume that needs it, and notes its ARN.
+    # moto creates the AWS managed key with the first volume that needs it, and stores its ARN.
     key = _find(backend, chosen) if chosen else None
     return AWS_MANAGED if not chosen or (key is not None and _is_aws_managed(key)) else str(chosen)
 
@@ -139,7 +139,7 @@ def _allows(key: Any, launcher: str, request: Request) -> bool:
     https://docs.aws.amazon.com/kms/latest/developerguide/policy-evaluation.html
     """
     statements = as_list(json.loads(key.policy or "{}").get("Statement"))
-    # A key policy's Resource is the key itself, whatever it says.
+    # In a key policy, any Resource means the key itself.
     asked = Request(request.action, None, request.context)
     applying = [each for each in statements if statement_applies(each, asked)]
     if any(each.get("Effect") == "Deny" and _names(each, (launcher, _ROOT)) for each in applying):
@@ -147,7 +147,7 @@ def _allows(key: Any, launcher: str, request: Request) -> bool:
     allowing = [each for each in applying if each.get("Effect") == "Allow"]
     if any(_names(each, (launcher,)) for each in allowing):
         return True
-    # The account's root stands for what the policies of its roles allow.
+    # For the account's root as principal, the policies of the account's roles decide.
     role = role_for(launcher)
     by_account = any(_names(each, (_ROOT, ACCOUNT_ID)) for each in allowing)
     return (

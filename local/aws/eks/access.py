@@ -18,7 +18,7 @@ from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks.store import AccessEntry, Cluster, Document, EksError, arn, in_use, invalid, not_found
 
 POLICY_PREFIX = "arn:aws:eks::aws:cluster-access-policy/"
-# Access policy -> the Kubernetes group that has its rights.
+# Access policy -> the Kubernetes group that has its permissions.
 POLICY_GROUPS = {
     "AmazonEKSClusterAdminPolicy": "eks:cluster-admin",
     "AmazonEKSAdminPolicy": "eks:admin",

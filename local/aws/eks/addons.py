@@ -48,9 +48,9 @@ ADDONS = {
     "kube-state-metrics": ("v2.17.0-eksbuild.4",),
     "prometheus-node-exporter": ("v1.10.2-eksbuild.2",),
 }
-# Minor versions of CoreDNS -> minor versions of Kubernetes that they are for, first and last, by the same tables.
+# Minor versions of CoreDNS -> the first and last minor version of Kubernetes that they support, by the same tables.
 COREDNS = {14: (35, 99), 13: (33, 99), 12: (33, 99), 11: (0, 32)}
-# A kube-proxy may be older than the control plane by so many minor versions, and never newer
+# A kube-proxy may be older than the control plane by this number of minor versions, and never newer
 # (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
 KUBE_PROXY_SKEW = 3
 _VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)-eksbuild\.(\d+)")

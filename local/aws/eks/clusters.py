@@ -145,7 +145,7 @@ def _stop(cluster: Cluster) -> None:
     try:
         backend.delete_security_group(group_id=group)
     except ServiceException as error:
-        # As on AWS the group stays when something still uses it, and then blocks the deletion of the VPC.
+        # As on AWS, the group stays if something still uses it. Then it blocks the deletion of the VPC.
         log.warning("cluster %s: its security group %s stays: %s", cluster.name, group, error)
     if any(entry["enabled"] for entry in cluster.document["logging"]["clusterLogging"]):
         log_groups.deliver_late(cluster.region, cluster.name)
@@ -228,7 +228,7 @@ def _network(region: str, name: str, config: Document) -> tuple[Document, list[s
             raise invalid(f"The securityGroup ID '{group_id}' does not exist")
     group = _security_group(backend, name, vpc_id)
     groups = [group.id, *(config.get("securityGroupIds") or [])]
-    # EKS puts interfaces into two of the subnets; they keep subnets and groups from being deleted under the cluster.
+    # EKS creates interfaces in two of the subnets. They prevent the deletion of subnets and groups of a cluster.
     interfaces = []
     zones: dict[str, Any] = {s.availability_zone: s for s in subnets}
     for subnet in list(zones.values())[:2]:

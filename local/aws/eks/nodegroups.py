@@ -89,7 +89,7 @@ def create(cluster: Cluster, params: Document) -> NodeGroup:
     cluster.node_groups[name] = group
     mode = cluster.document["accessConfig"]["authenticationMode"]
     if mode != "CONFIG_MAP" and document["nodeRole"] not in cluster.entries:
-        # EKS lets the nodes of its own groups in.
+        # EKS accepts the nodes of its own groups.
         access.create(cluster, {"principalArn": document["nodeRole"], "type": "EC2_LINUX"})
     try:
         _scale(cluster, group)
@@ -238,7 +238,7 @@ def _launch(cluster: Cluster, group: NodeGroup, count: int) -> None:
             tags.update({t["Key"]: t["Value"] for t in specification.get("Tags", [])})
     used = [i.subnet_id for i in running(cluster, group)]
     for _ in range(count):
-        # The subnet with the fewest of the group's instances: an Auto Scaling group balances its zones.
+        # Use the subnet with the fewest instances of the group: an Auto Scaling group balances its zones.
         subnet_id = min(document["subnets"], key=used.count)
         used.append(subnet_id)
         reservation = backend.run_instances(

@@ -73,7 +73,7 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
 
     def describe_cluster_versions(self) -> ActionResult:
         asked, support = self._get_param("clusterVersions"), self._get_param("versionStatus")
-        # EKS tells of a version that it has given up only to who asks for all of them.
+        # EKS lists a version without support only if the request asks for all versions.
         every = bool(self._get_param("includeAll")) or support == versions.UNSUPPORTED
         found = [
             each

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from moto.core.utils import utcnow
 
-# Version -> the days, UTC, that standard and extended support end; newest first. 1.36's are not known here.
+# Version -> the days (UTC) on which standard and extended support end; newest first. Those of 1.36 are unknown here.
 SUPPORT_ENDS: Final[dict[str, tuple[date, date] | None]] = {
     "1.36": None,
     "1.35": (date(2027, 3, 27), date(2028, 3, 27)),

@@ -17,7 +17,7 @@ from local.aws.account import ACCOUNT_ID
 from local.aws.fsx import backups, limits, links, mounts
 from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request, new_id, store
 
-# A metadata server and the first object storage server; more follow with the size, which nothing here looks at.
+# A metadata server and the first object storage server. Larger file systems have more, which nothing here uses.
 INTERFACES = 2
 _MOUNT_NAME = string.ascii_lowercase + string.digits
 
@@ -71,7 +71,7 @@ def create(region: str, params: Document) -> FileSystem:
 def _lustre(deployment: str, given: Document) -> Document:
     shown: Document = {
         "DeploymentType": deployment,
-        # A file system of the first kind is mounted under its type's name, the others under one of their own.
+        # A file system of the first kind is mounted under its type's name, the others under a unique name.
         "MountName": "fsx"
         if deployment == "SCRATCH_1"
         else "".join(secrets.choice(_MOUNT_NAME) for _ in range(8)),

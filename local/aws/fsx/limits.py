@@ -20,7 +20,7 @@ THROUGHPUT = {
     ("PERSISTENT_1", "HDD"): (12, 40),
     ("PERSISTENT_2", "SSD"): (125, 250, 500, 1000),
 }
-# GiB in which a file system on HDD comes and grows, by its throughput.
+# Size unit of a file system on HDD, in GiB, by its throughput. Its size and its growth are multiples of it.
 HDD_STEP = {12: 6000, 40: 1800}
 METADATA_MODES = ("AUTOMATIC", "USER_PROVISIONED")
 METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
@@ -29,7 +29,7 @@ COMPRESSION = ("NONE", "LZ4")
 AUTO_IMPORT = ("NONE", "NEW", "NEW_CHANGED", "NEW_CHANGED_DELETED")
 EVENTS = ("NEW", "CHANGED", "DELETED")
 LONGEST_RETENTION_DAYS = 90
-# GiB in which a file system with EFA grows, by its throughput.
+# Growth unit of a file system with EFA, in GiB, by its throughput.
 EFA_STEP = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 LINKS_PER_FILE_SYSTEM = 8
 

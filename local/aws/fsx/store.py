@@ -53,7 +53,7 @@ class Store:
         self.file_systems: dict[str, FileSystem] = {}
         self.backups: dict[str, Document] = {}
         self.delay_seconds = 1.0
-        self.directory: Path | None = None  # where the machines keep the files
+        self.directory: Path | None = None  # where the nodes keep the files
 
     def file_system(self, region: str, name: str) -> FileSystem:
         """Return a file system.
