@@ -190,7 +190,7 @@ class Provider:
 
     name: str
     version: str
-    # Properties that repeat another one: secrets of that one are secrets there too. To -> from, top level.
+    # Properties that copy another one: secrets of the source are secrets in the copy, too. To -> from, top level.
     copies: Mapping[str, str] = {}
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class Many:
     keyed: bool
 
 
-# None: anything goes (scalars, free maps, unions).
+# None: any value is valid (scalars, free maps, unions).
 Shape = Fields | Many | None
 
 

@@ -45,11 +45,11 @@ from local.plugins.values import (
     without_secrets,
 )
 
-# State and manifests can be large; the engine allows the same (pulumi sdk, rpcutil).
+# State and manifests can be large. The engine has the same limit (pulumi sdk, rpcutil).
 _OPTIONS = [("grpc.max_receive_message_length", 1024 * 1024 * 400), ("grpc.max_send_message_length", -1)]
-# What calls in progress get when the engine ends early.
+# The time for calls in progress when the engine ends early.
 GRACE_SECONDS = 1.0
-# Each resource that waits for readiness holds a thread.
+# Each resource that waits for readiness occupies a thread.
 _THREADS = 128
 _META = ("version", "pluginDownloadURL", "__internal", "__defaults")
 _KINDS = {"add": "ADD", "delete": "DELETE", "update": "UPDATE"}
@@ -170,7 +170,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             await context.abort_with_status(init_failed_status(error, *sources))
         except ProviderError as error:
             await context.abort(grpc.StatusCode.UNKNOWN, str(error))
-        except Exception as error:  # a defect of the plugin: say where, and keep the traceback
+        except Exception as error:  # a defect of the plugin: report the place, and print the traceback
             traceback.print_exc(file=sys.stderr)
             text = (
                 f"the local {self._provider.name} plugin failed in {place}: {type(error).__name__}: {error}"
@@ -178,7 +178,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             await context.abort(grpc.StatusCode.INTERNAL, text)
 
     async def Handshake(self, _request: Any, _context: Any) -> Any:
-        # Components need all three; where the handshake is answered, the engine ignores what `Configure` says.
+        # Components need all three. After a handshake, the engine ignores the response of `Configure`.
         return protos.provider.ProviderHandshakeResponse(
             accept_secrets=True, accept_resources=True, accept_outputs=True
         )
@@ -318,7 +318,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             response = protos.provider.InvokeResponse()
             if contains_secret(_marked(request, "args")):
                 outputs = {key: Secret(without_secrets(value)) for key, value in outputs.items()}
-            # `return` is a keyword of Python.
+            # `return` is a Python keyword.
             fill_struct(getattr(response, "return"), outputs)
             for failure in failures:
                 response.failures.add(property=failure.path, reason=failure.reason)
@@ -328,7 +328,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
 
     async def Construct(self, request: Any, context: Any) -> Any:
         if self._components is None:
-            # Pulumi's own machinery for components; imported late, it costs most of a second.
+            # Pulumi's own implementation of components. The import takes most of a second, so it is late.
             from local.plugins.components import servicer
 
             self._components = servicer(self._provider, self._engine_address)
@@ -387,7 +387,7 @@ async def _serve(provider: Provider, address: str) -> None:
     protos.provider_grpc.add_ResourceProviderServicer_to_server(Servicer(provider, address), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    # What the plugin prints is shown to a person, so that it ends without a word when the engine asks it to.
+    # Users see the plugin's output, so the plugin ends silently when the engine asks it to.
     ending: list[asyncio.Task[None]] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(
@@ -395,5 +395,5 @@ async def _serve(provider: Provider, address: str) -> None:
         )
     print(port, flush=True)
     await server.wait_for_termination()
-    # Threads of calls that go on would keep the process.
+    # Threads of calls in progress would keep the process alive.
     os._exit(0)

@@ -24,7 +24,7 @@ SECRET = "1b47061264138c4ac30d75fd1eb44270"
 RESOURCE = "5cf8f73096256a8f31e491e813e4eb8e"
 OUTPUT = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 
-# One sentinel per kind of value; only the first is ever sent by the SDKs.
+# One sentinel per kind of value. The SDKs send only the first one.
 _UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 _UNKNOWN_TEXTS = frozenset(
     {
@@ -151,7 +151,8 @@ def _object(fields: Props) -> Any:
         value = fields.get("value", UNKNOWN)
         return Secret(value) if fields.get("secret") is True else value
     if signature == RESOURCE:
-        # A custom resource stands for its id, a component for its URN; an id not known yet is the empty text.
+        # The value of a custom resource is its id, of a component its URN. An id that is not known yet is the empty
+        # text.
         if "id" not in fields:
             return fields.get("urn")
         return UNKNOWN if fields["id"] in ("", None) else fields["id"]

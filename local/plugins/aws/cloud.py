@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Error codes with which the services say "this does not exist" and do not end in NotFound.
+# Error codes that mean "this does not exist" and do not end in NotFound.
 _GONE = frozenset(
     {
         "404",
@@ -30,7 +30,7 @@ _GONE = frozenset(
         "ServerSideEncryptionConfigurationNotFoundError",
     }
 )
-# Codes that mean "something that is being deleted still uses this": worth another try.
+# Codes that mean "something that is being deleted still uses this". A retry can succeed.
 _BUSY = frozenset(
     {
         "DeleteConflict",
@@ -97,7 +97,7 @@ class Cloud:
                 config = Config(
                     retries={"mode": "standard", "max_attempts": 5},
                     max_pool_connections=32,
-                    # Buckets as paths: `bucket.127.0.0.1` is no host name.
+                    # Buckets as paths: `bucket.127.0.0.1` is not a host name.
                     s3={"addressing_style": "path"},
                 )
                 self._clients[service] = self._session.create_client(

@@ -8,7 +8,7 @@ from local.plugins.aws.cloud import Cloud, is_gone, wait_until
 from local.plugins.aws.ec2_network import Ec2Handler, only
 from local.plugins.aws.resource import Props, listed, serves, tag_map, upper
 
-# Inputs that only endpoints of one type have.
+# Inputs that only one type of endpoint has.
 _ONLY = {"Gateway": ("routeTableIds",), "Interface": ("subnetIds", "securityGroupIds", "privateDnsEnabled")}
 
 

@@ -9,14 +9,14 @@ from local.plugins.aws.cloud import Cloud, retry_busy
 from local.plugins.aws.ec2_network import Ec2Handler, only
 from local.plugins.aws.resource import Props, canonical, listed, random_name, serves, tag_list, tag_map, upper
 
-# Blocks of a launch template and how their fields are called in the API where upper case is not enough.
+# Blocks of a launch template, with the API's names of the fields for which upper case is not enough.
 _FIELDS = {
     "vpcSecurityGroupIds": "SecurityGroupIds",
     "securityGroups": "Groups",
     "ramDiskId": "RamDiskId",
     "httpPutResponseHopLimit": "HttpPutResponseHopLimit",
 }
-# Numbers and booleans that the official schema types as strings.
+# Numbers and booleans that are strings in the official schema.
 _BOOLEANS = frozenset({"deleteOnTermination", "encrypted", "associatePublicIpAddress", "ebsOptimized"})
 
 
@@ -114,7 +114,7 @@ class LaunchTemplate(Ec2Handler):
             own = [s for s in data["tagSpecifications"] if s["resourceType"] != "launch-template"]
             data["tagSpecifications"] = data["tagSpecifications"] if "launch-template" in told else own
         spelled = {k: v for k, v in inputs.items() if k in _DATA}
-        # Strings that the schema wants for booleans stay as the program wrote them.
+        # Booleans that the schema types as strings stay as the program wrote them.
         for key, value in spelled.items():
             if key in data and canonical(self, key, template_data(value)) == canonical(
                 self, key, template_data(data[key])
@@ -127,7 +127,7 @@ class LaunchTemplate(Ec2Handler):
             "description": (version or {}).get("VersionDescription", ""),
             "defaultVersion": int(found["DefaultVersionNumber"]),
             "latestVersion": int(found["LatestVersionNumber"]),
-            # DescribeTags, because the emulator's template keeps telling the tags of its creation.
+            # Use DescribeTags, because the emulator's template always reports the tags of its creation.
             "tags": tag_map(ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": [rid]}])["Tags"]),
         }
 

@@ -106,7 +106,7 @@ class RouteTableAssociation(Handler):
     token = "aws:ec2/routeTableAssociation:RouteTableAssociation"
     accepts = frozenset({"routeTableId", "subnetId", "gatewayId"})
     required = frozenset({"routeTableId"})
-    # The API gives the association a new id when its table changes.
+    # The association gets a new id when its table changes.
     replaces = frozenset({"routeTableId", "subnetId", "gatewayId"})
     exclusive = True
 

@@ -155,8 +155,8 @@ class SecurityGroup(Ec2Handler):
         for direction, name in (("ingress", "IpPermissions"), ("egress", "IpPermissionsEgress")):
             rules = rules_of(group.get(name, []), rid)
             given = inputs.get(direction)
-            # The program's own spelling where it means the same (empty lists, `self: false`).
-            # Rules that are resources of their own are no output of the group: they would look like drift.
+            # Keep the program's spelling if it means the same (empty lists, `self: false`).
+            # Rules that are separate resources are no output of the group: they would look like drift.
             if given is not None or not inputs:
                 agrees = given is not None and {_key(r) for r in given} == {_key(r) for r in rules}
                 live[direction] = given if agrees else rules

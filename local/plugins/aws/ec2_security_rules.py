@@ -99,7 +99,7 @@ class SecurityGroupRule(Handler):
         rule = self._rule(cloud, inputs)
         live["securityGroupRuleId"] = rule.get("SecurityGroupRuleId", "")
         text = texts.pop() if len(texts) == 1 else inputs.get("description", "")
-        # The emulator tells a changed description of a rule between groups here alone.
+        # Only here the emulator returns a changed description of a rule between groups.
         live["description"] = rule.get("Description") or text
         if inputs.get("cidrBlocks"):
             live["cidrBlocks"] = [c for c in inputs["cidrBlocks"] if c in cidrs]
@@ -136,7 +136,7 @@ class SecurityGroupRule(Handler):
         ec2 = cloud.client("ec2")
         rule_id = self._rule(cloud, new).get("SecurityGroupRuleId")
         if rule_id:
-            # By its id: the emulator's call for descriptions passes over rules between groups.
+            # By its id: the emulator's call for descriptions ignores rules between groups.
             ec2.modify_security_group_rules(
                 GroupId=new["securityGroupId"],
                 SecurityGroupRules=[
@@ -246,7 +246,7 @@ class _VpcRule(Ec2Handler):
         if changed - {"tags"}:
             rule = {
                 "IpProtocol": new["ipProtocol"],
-                # -1 is how the API writes "all ports"; the emulator can't do without.
+                # -1 is the API's form of "all ports". The emulator requires it.
                 "FromPort": new.get("fromPort", -1),
                 "ToPort": new.get("toPort", -1),
                 "CidrIpv4": new.get("cidrIpv4"),

@@ -28,7 +28,7 @@ def settled(what: str, status: str, issues: Any = None) -> bool:
     """
     if status in ("CREATE_FAILED", "FAILED", "DELETE_FAILED", "UPDATE_FAILED"):
         raise RuntimeError(f"{what} is {status}" + (f": {issues}" if issues else ""))
-    # A degraded add-on or node group exists and reports; the official provider waits on until its deadline.
+    # A degraded add-on or node group exists and reports its state. The official provider waits until its deadline.
     return status == "ACTIVE"
 
 
@@ -109,8 +109,8 @@ class Cluster(Handler):
         try:
             self._settle(cloud, rid)
         except RuntimeError:
-            # EKS never tries again: such a cluster can only be deleted. It goes here, so that the next `up` makes
-            # another; the official provider leaves that to a person.
+            # EKS never retries: such a cluster can only be deleted. This provider deletes it, so that the next `up`
+            # creates another one. The official provider leaves the deletion to the user.
             self.delete(cloud, rid, {})
             raise
 
@@ -120,7 +120,7 @@ class Cluster(Handler):
             return None
         vpc = found.get("resourcesVpcConfig", {})
         given = inputs.get("vpcConfig") or {}
-        # What the API does not tell (an older emulator, say) stays as the program gave it.
+        # Values that the API does not return (for example, an older emulator) stay as the program set them.
         live: Props = {
             "arn": found["arn"],
             "clusterId": found.get("id", ""),
@@ -146,7 +146,7 @@ class Cluster(Handler):
             "tags": plain_tags(found.get("tags")),
         }
         if found.get("accessConfig"):
-            # The bootstrap flag counts at creation only and is not always told back.
+            # The bootstrap flag has an effect only at creation, and the API does not always return it.
             live["accessConfig"] = {**(inputs.get("accessConfig") or {}), **found["accessConfig"]}
             told = (inputs.get("accessConfig") or {}).get("bootstrapClusterCreatorAdminPermissions")
             if told is not None:
@@ -175,7 +175,7 @@ class Cluster(Handler):
         for key in ("upgradePolicy", "deletionProtection"):
             if key in changed and new.get(key) is not None:
                 steps.append({key: new[key]})
-        # The API takes one kind of change per call, and none while another one is running.
+        # The API accepts one kind of change per call, and none during another update.
         for step in steps:
             retry_busy(lambda step=step: eks.update_cluster_config(name=rid, **step))  # type: ignore[misc]
             self._settle(cloud, rid)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 PREFIX = "k8s-aws-v1."
-# STS accepts the URL for 15 minutes whatever it says; clients renew a minute before.
+# STS accepts the URL for 15 minutes, whatever expiry it has. Clients renew it a minute earlier.
 LIFETIME = datetime.timedelta(minutes=14)
 USAGE = "usage: aws [--region REGION] eks get-token --cluster-name NAME [--output json]"
 
@@ -25,7 +25,7 @@ class UsageError(Exception):
 
 def bearer_token(cluster: str, region: str) -> str:
     """Return a token for `cluster`, signed with the environment's access key for its STS endpoint."""
-    # botocore's signer alone: its session would load service models, which takes longer than everything else.
+    # Use only botocore's signer: its session would load service models, which takes longer than everything else.
     from botocore.auth import SigV4QueryAuth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials

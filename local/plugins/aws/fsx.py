@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from local.plugins.aws.cloud import Cloud, absent, is_gone, wait_until
 from local.plugins.aws.resource import Handler, Props, serves, tag_changes, tag_list, tag_map
 
-# The official provider waits as long for each of its three calls.
+# The official provider has the same limit for each of its three calls.
 WAIT_SECONDS = 1800.0
 VERSIONS = ("2.10", "2.12", "2.15")
 
@@ -52,7 +52,7 @@ def retag(cloud: Cloud, arn: str, old: Props, new: Props) -> None:
         cloud.client("fsx").tag_resource(ResourceARN=arn, Tags=tag_list(put))
 
 
-# Inputs that stand in the request itself, and those of its LustreConfiguration.
+# Inputs of the request itself, and those of its LustreConfiguration.
 _PLAIN = {
     "fileSystemTypeVersion": "FileSystemTypeVersion",
     "kmsKeyId": "KmsKeyId",
@@ -168,7 +168,7 @@ class LustreFileSystem(Handler):
                 raise RuntimeError(
                     f"file system {rid}: {failed[0]['AdministrativeActionType']} failed: {why}"
                 )
-            # A file system that is growing or optimising is in use meanwhile.
+            # A file system is usable while it grows or optimises.
             done = all(a["Status"] in ("COMPLETED", "UPDATED_OPTIMIZING", "OPTIMIZING") for a in actions)
             return live["Lifecycle"] == "AVAILABLE" and done
 
@@ -199,7 +199,7 @@ class LustreFileSystem(Handler):
             source = lustre.get("DataRepositoryConfiguration") or {} if name in _REPOSITORY else lustre
             if source.get(api) is not None:
                 live[name] = sdk_form(source[api])
-        # FSx tells only the network interfaces; their groups stand on them.
+        # FSx returns only the network interfaces. These have the groups.
         live["securityGroupIds"] = self._groups(cloud, found.get("NetworkInterfaceIds", []))
         return live
 
@@ -221,7 +221,7 @@ class LustreFileSystem(Handler):
             retag(cloud, self._live(cloud, rid)["ResourceARN"], old, new)
 
     def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        # One that is still being created cannot be deleted yet.
+        # A file system can't be deleted during its creation.
         wait_until(
             f"file system {rid} created",
             lambda: self._live(cloud, rid)["Lifecycle"] != "CREATING",

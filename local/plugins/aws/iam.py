@@ -116,7 +116,7 @@ class Role(Handler):
             "permissionsBoundary": role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", ""),
             "tags": tag_map(iam.list_role_tags(RoleName=rid)["Tags"]),
         }
-        # Only where the program manages them here: separate attachment resources add to both lists.
+        # Only if the program manages them here: separate attachment resources add to both lists.
         if inputs.get("managedPolicyArns") is not None:
             attached = iam.list_attached_role_policies(RoleName=rid)["AttachedPolicies"]
             live["managedPolicyArns"] = [policy["PolicyArn"] for policy in attached]
@@ -207,7 +207,7 @@ class Policy(Handler):
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
         iam = cloud.client("iam")
         if "policy" in changed:
-            # A policy keeps five versions at most: the oldest one that is not in use makes room.
+            # A policy has at most five versions. Delete the oldest one that is not in use to make room.
             versions = iam.list_policy_versions(PolicyArn=rid)["Versions"]
             spare = sorted((v for v in versions if not v["IsDefaultVersion"]), key=lambda v: v["CreateDate"])
             if len(versions) >= 5:

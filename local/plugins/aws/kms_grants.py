@@ -51,7 +51,7 @@ class Grant(Handler):
         live: Props = {
             "grantId": found["GrantId"],
             "granteePrincipal": found["GranteePrincipal"],
-            # The program may give the key's id or its ARN; KMS tells the ARN.
+            # The program may set the key's id or its ARN. KMS returns the ARN.
             "keyId": inputs.get("keyId") or found["KeyId"],
             "name": found.get("Name") or "",
             "operations": found["Operations"],

@@ -98,7 +98,7 @@ class Queue(Handler):
             attributes.setdefault(_QUEUE[key], "")
         if changed - {"tags"}:
             if "policy" not in new and "policy" not in changed:
-                # A QueuePolicy resource owns it; the emulator drops it from a call that leaves it out.
+                # A QueuePolicy resource owns it. The emulator removes it if a call leaves it out.
                 found = sqs.get_queue_attributes(QueueUrl=rid, AttributeNames=["All"])["Attributes"]
                 attributes |= {"Policy": found["Policy"]} if found.get("Policy") else {}
             sqs.set_queue_attributes(QueueUrl=rid, Attributes=attributes)

@@ -32,9 +32,9 @@ from local.plugins.provider import (
 )
 from local.plugins.values import UNKNOWN, decode_json, diff_paths, is_unknown
 
-# Names of inputs that the provider chose itself; the engine keeps and hides what begins with two underscores.
+# Names of inputs that the provider chose itself. The engine keeps and hides names that begin with two underscores.
 OWN = "__defaults"
-# Settings of `aws.Provider` that mean something here. Credentials and endpoints come from the environment alone.
+# Settings of `aws.Provider` that have an effect here. Credentials and endpoints come only from the environment.
 SETTINGS = frozenset(
     {
         "region",
@@ -230,7 +230,7 @@ class AwsProvider(Provider):
                 handler.finish(cloud, rid, request.inputs)
         except ProviderError as error:
             if self._read(cloud, handler, rid, request.inputs, request.name) is None:
-                raise  # nothing is left of it
+                raise  # nothing of it exists
             outputs = self._outputs(cloud, handler, rid, request.inputs, request.name)
             raise InitFailed(rid, outputs, [str(error)], request.inputs) from error
 
@@ -258,7 +258,7 @@ class AwsProvider(Provider):
     def read(self, request: ReadRequest) -> ReadResult | None:
         """Return live values for `refresh` (with the state's inputs) and `import` (without inputs)."""
         handler, cloud = self.handler(request.type), self.cloud()
-        # The old outputs help where an id alone does not lead to the resource.
+        # The old outputs help if the id alone does not identify the resource.
         hints = {**request.outputs, **request.inputs}
         given = hints if request.inputs else {}
         live = self._read(cloud, handler, request.id, given, request.name)
@@ -290,7 +290,7 @@ class AwsProvider(Provider):
             with _told(request.name, "update"):
                 handler.update(cloud, request.id, old, new, changed)
         except ProviderError as error:
-            # Part of it may be in effect: the state takes what is live, so that the next run sees what is missing.
+            # A part may be in effect. The state gets the live values, so that the next run sees what is missing.
             live = self._read(cloud, handler, request.id, new, request.name)
             if live is None:
                 raise

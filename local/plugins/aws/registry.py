@@ -232,7 +232,7 @@ class Alias(Handler):
                 if alias["AliasName"] == rid and alias.get("TargetKeyId"):
                     key = kms.describe_key(KeyId=alias["TargetKeyId"])["KeyMetadata"]
                     given = inputs.get("targetKeyId")
-                    # The program may give the key's id or its ARN.
+                    # The program may set the key's id or its ARN.
                     same = given in (key["KeyId"], key["Arn"])
                     return {
                         "arn": alias["AliasArn"],

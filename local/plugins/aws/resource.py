@@ -16,7 +16,7 @@ from local.plugins.aws.cloud import Cloud
 
 Props = dict[str, Any]
 
-# Maps that belong to the stack as a whole: an entry added by somebody else is drift, too.
+# Maps that belong to the stack as a whole: an entry that someone else added is drift, too.
 _WHOLE_MAPS = frozenset({"tags", "tagsAll", "labels"})
 
 
@@ -24,28 +24,28 @@ class Handler:
     """A resource type. Subclasses set the tables and override the calls."""
 
     token: ClassVar[str]
-    # Inputs that this handler acts on; any other input of the official SDK is refused by name.
+    # Inputs that this handler supports. It refuses any other input of the official SDK by name.
     accepts: ClassVar[frozenset[str]]
     required: ClassVar[frozenset[str]] = frozenset()
     # Inputs that can't be changed in place (force-new in the official provider).
     replaces: ClassVar[frozenset[str]] = frozenset()
-    # Lists whose order means nothing.
+    # Lists whose order has no meaning.
     unordered: ClassVar[frozenset[str]] = frozenset()
-    # Strings that hold JSON and are compared by meaning.
+    # Strings that contain JSON and are compared by meaning.
     documents: ClassVar[frozenset[str]] = frozenset()
-    # Inputs that the API never tells back, so that a refresh keeps what the stack says.
+    # Inputs that the API never returns, so a refresh keeps the values of the stack.
     write_only: ClassVar[frozenset[str]] = frozenset()
-    # Values that the official provider fills in where the program says nothing.
+    # Defaults of the official provider.
     defaults: ClassVar[Mapping[str, Any]] = {}
-    # The input that gets `<resource name>-<7 hex>` when the program gives none, and its longest value.
+    # The input that is `<resource name>-<7 hex>` if the program does not set it, and its maximum length.
     auto_name: ClassVar[str | None] = None
     auto_name_limit: ClassVar[int] = 255
-    # What an automatic name begins with, and whether the service wants lower case.
+    # The prefix of an automatic name, and whether the service requires lower case.
     auto_name_prefix: ClassVar[str] = ""
     auto_name_lower: ClassVar[bool] = False
-    # Two of them cannot exist side by side, so that a replacement deletes the old one first.
+    # Two of them can't exist at the same time, so a replacement deletes the old one first.
     exclusive: ClassVar[bool] = False
-    # Outputs that stand inside an input, by the input's name.
+    # Outputs inside an input, by the input's name.
     computed_in: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # Outputs that every update changes.
     moving: ClassVar[frozenset[str]] = frozenset()

@@ -27,7 +27,7 @@ class Bucket(Handler):
         name = str(inputs.get("bucket") or random_name(str(inputs["bucketPrefix"]).rstrip("-"), 63))
         arguments: Props = {"Bucket": name}
         if cloud.region != "us-east-1":
-            # The API refuses us-east-1 as a constraint and wants one everywhere else.
+            # The API refuses us-east-1 as a constraint, and requires one in all other regions.
             arguments["CreateBucketConfiguration"] = {"LocationConstraint": cloud.region}
         if inputs.get("objectLockEnabled"):
             arguments["ObjectLockEnabledForBucket"] = True

@@ -19,7 +19,8 @@ class _Setting(Handler):
         raise NotImplementedError
 
     def create(self, cloud: Cloud, inputs: Props) -> str:
-        # Several settings of one bucket are made at once; S3 answers such a conflict with OperationAborted.
+        # Several settings of one bucket are created at the same time. S3 returns OperationAborted for such a
+        # conflict.
         retry_busy(lambda: self.put(cloud, inputs), 60)
         return str(inputs["bucket"])
 
@@ -121,7 +122,7 @@ class BucketServerSideEncryptionConfiguration(_Setting):
         cloud.client("s3").delete_bucket_encryption(Bucket=rid)
 
 
-# Names of lifecycle rules that are not the same with an upper first letter.
+# Names of lifecycle rules that differ in more than an upper first letter.
 _LIFECYCLE = {"id": "ID", "noncurrentVersionTransitions": "NoncurrentVersionTransitions"}
 
 
@@ -156,7 +157,7 @@ class BucketLifecycleConfiguration(_Setting):
     def put(self, cloud: Cloud, inputs: Props) -> None:
         rules = [lifecycle_rule(rule) for rule in inputs["rules"]]
         for rule in rules:
-            # The API wants a filter; the official provider sends an empty prefix where the program gives none.
+            # The API requires a filter. The official provider sends an empty prefix if the program sets none.
             rule.setdefault("Filter", {"Prefix": ""})
             if not rule["Filter"]:
                 rule["Filter"] = {"Prefix": ""}

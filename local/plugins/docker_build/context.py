@@ -144,7 +144,7 @@ def build_digest(root: Path, dockerfile: Path, settings: Mapping[str, object]) -
         if path.is_symlink():
             add(name, "link", os.readlink(path).encode())
         elif path.is_file():
-            # As the official plugin does: the whole mode, also that of a checkout made under another umask.
+            # Like the official plugin, use the whole mode, also that of a checkout with another umask.
             add(name, stat.filemode(path.stat().st_mode), path.read_bytes())
     add("Dockerfile", "dockerfile", dockerfile.read_bytes())
     add("settings", "settings", json.dumps(settings, sort_keys=True).encode())

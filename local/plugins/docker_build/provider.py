@@ -28,9 +28,9 @@ from local.plugins.provider import (
 from local.plugins.values import UNKNOWN, Props, contains_unknown, diff_paths
 
 IMAGE = "docker-build:index:Image"
-# Inputs that change what an image contains; with the context and the Dockerfile they make its digest.
+# Inputs that change the content of an image. They are part of its digest, with the context and the Dockerfile.
 CONTENT = ("target", "buildArgs", "labels", "platforms")
-# Inputs that change nothing of the outcome, as the official plugin's diff treats them.
+# Inputs that do not change the result, as in the official plugin's diff.
 IRRELEVANT = frozenset({"buildOnPreview", "cacheFrom", "cacheTo", "noCache", "pull", "registries", "builder"})
 
 
@@ -110,7 +110,7 @@ class DockerBuildProvider(Provider):
             return {**inputs, "contextHash": UNKNOWN, "digest": UNKNOWN, "ref": UNKNOWN}
         _, _, digest = _build(inputs)
         foreseen: Props = {**inputs, "contextHash": digest, "digest": UNKNOWN, "ref": UNKNOWN}
-        # The official plugin builds in a preview only where it is told to, and knows the reference only then.
+        # The official plugin builds in a preview only if an input says so. Only then it knows the reference.
         if inputs.get("buildOnPreview") is True and not contains_unknown(inputs.get("tags")):
             foreseen |= {"digest": f"sha256:{digest}", "ref": reference_of(inputs, digest)}
         return foreseen
@@ -134,7 +134,7 @@ def reference_of(inputs: Props, digest: str) -> str:
     if not tags:
         return ""
     repository, colon, tag = str(tags[0]).rpartition(":")
-    # The colon of a registry's port is no tag.
+    # The colon of a registry's port does not begin a tag.
     name = repository if colon and "/" not in tag else str(tags[0])
     return f"{name}@sha256:{digest}"
 

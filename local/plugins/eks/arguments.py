@@ -80,7 +80,7 @@ def refusals(token: str, accepted: frozenset[str], inputs: Mapping[str, Any]) ->
         if mode is None:
             found.append("authenticationMode is missing; the local EKS plugin serves API")
         if inputs.get("instanceRoles"):
-            # The official component's own rule.
+            # A rule of the official component.
             found.append("instanceRoles cannot be set when authenticationMode is API")
         if inputs.get("skipDefaultNodeGroup") is not True:
             found.append(

@@ -61,7 +61,7 @@ class ServiceRole(pulumi.ComponentResource):
         )
         partition = invoke("aws:index/getPartition:getPartition", {}, self)["partition"]
         policy = partition.apply(lambda found: f"arn:{found}:iam::aws:policy/AmazonEKSClusterPolicy")
-        # The official component names attachments by the SHA-1 of the policy in the standard partition.
+        # The official component uses the SHA-1 of the policy in the standard partition in the names of attachments.
         known = "arn:aws:iam::aws:policy/AmazonEKSClusterPolicy"
         digest = hashlib.sha1(known.encode(), usedforsecurity=False).hexdigest()[:8]
         attachment = Resource(
@@ -85,7 +85,7 @@ class Cluster(pulumi.ComponentResource):
         self._in = inputs
         self._child = pulumi.ResourceOptions(parent=self)
         self.role = ServiceRole(f"{name}-eksRole", inputs.get("tags"), self)
-        # Without groups of the component the cluster has the one that EKS makes, and nodes are in it, too.
+        # Without groups of the component, the cluster has the group that EKS creates. Nodes are in it, too.
         own_groups = not inputs.get("skipDefaultSecurityGroups")
         self.group = self._cluster_group() if own_groups else None
         self.control_plane = self._control_plane()

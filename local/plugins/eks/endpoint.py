@@ -44,7 +44,7 @@ def wait_healthy(endpoint: str, authority: str, seconds: float = HEALTHY_SECONDS
             direct.open(f"{endpoint}/healthz", timeout=5).close()
             return
         except urllib.error.HTTPError as error:
-            # An answer that asks for a login comes from a server that is up.
+            # A server that requires a login is running.
             if error.code in (401, 403):
                 return
             last = str(error)

@@ -10,7 +10,7 @@ import pulumi
 from local.plugins.eks.arguments import ami_type
 from local.plugins.eks.resources import Component, Resource
 
-# Arguments that the node group takes as they are.
+# Arguments that the node group uses unchanged.
 PLAIN = (
     "capacityType",
     "diskSize",

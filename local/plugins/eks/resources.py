@@ -13,7 +13,7 @@ from typing import Any
 import pulumi
 from pulumi.runtime import ResourceModule, register_resource_module
 
-# Outputs that the components use, by token. The plugin answers with more; those are dropped here.
+# Outputs that the components use, by token. The plugin returns more; they are dropped here.
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "aws:ec2/securityGroup:SecurityGroup": ("arn", "name", "tags"),
     "aws:eks/cluster:Cluster": (

@@ -238,7 +238,7 @@ def _tls(connection: Connection) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     pair = client_certificate(connection.user)
     if pair:
-        # The ssl module reads certificates from files only; these are private and gone at once.
+        # The ssl module reads certificates only from files. These files are private and are deleted at once.
         with tempfile.NamedTemporaryFile() as certificate, tempfile.NamedTemporaryFile() as key:
             certificate.write(pair[0])
             key.write(pair[1])

@@ -46,7 +46,7 @@ def construct(
     component = pulumi.ComponentResource(resource_type, name, {}, options)
 
     async def register(values: dict[str, Any]) -> list[pulumi.CustomResource]:
-        # Rendering reads files and starts kubectl: on a thread, so that other calls go on.
+        # Rendering reads files and starts kubectl. It runs on a thread, so that other calls continue.
         loop = asyncio.get_running_loop()
         work = functools.partial(render, cluster, name, resource_type, values)
         return _register(component, await loop.run_in_executor(None, work))

@@ -85,7 +85,7 @@ _OF_VOLUMES = (
     "vsphereVolume",
 )
 TABLE: Final[dict[tuple[str, str], tuple[str, ...]]] = {
-    # These two where the provider's settings do not call them mutable.
+    # These two only if the provider's settings do not make them mutable.
     ("v1", "ConfigMap"): ("data", "binaryData"),
     ("v1", "Secret"): ("data", "stringData", "type"),
     ("v1", "Service"): ("spec.clusterIP",),

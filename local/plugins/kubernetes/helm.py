@@ -37,9 +37,9 @@ from local.plugins.values import (
     is_unknown,
 )
 
-# Inputs of the official resource that would do something else here, refused when they are set.
+# Inputs of the official resource that would have another effect here. They are refused if set.
 _REFUSED = ("disableCRDHooks", "lint", "manifest", "recreatePods")
-# Kept in the inputs so that an edited chart directory is a change; the engine shows no such property.
+# It is in the inputs so that an edited chart directory is a change. The engine does not show such a property.
 _CHECKSUM = "__chartChecksum"
 _AUTONAMED = "__autonamed"
 _COMPUTED = ("compat", "resourceNames", "status")
@@ -169,7 +169,7 @@ class Releases:
             found = _status(helm, inputs["name"], inputs["namespace"])
             if found is None or found["info"]["status"] in ("deployed", "uninstalled"):
                 raise
-            # The release is there, in status failed: it stays in the state, and the next run upgrades it.
+            # The release exists with status failed. It stays in the state, and the next run upgrades it.
             identity, outputs = self._result(helm, inputs)
             raise InitFailed(identity, outputs, [str(error)]) from error
 

@@ -17,7 +17,7 @@ from local.plugins.kubernetes.kubeconfig import Connection
 from local.plugins.provider import ProviderError
 from local.plugins.values import Props
 
-# Input -> flag, for switches of `helm install` and `helm upgrade`.
+# Input -> flag, for boolean options of `helm install` and `helm upgrade`.
 SWITCHES = {
     "atomic": "--atomic",
     "createNamespace": "--create-namespace",

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from local.plugins.provider import ProviderError
 
-# How long a credential plugin may take, in seconds, and how early its token is renewed.
+# The time limit of a credential plugin, and how long before expiry its token is renewed, in seconds.
 _EXEC_SECONDS = 60
 _RENEW_BEFORE = timedelta(seconds=30)
 

@@ -17,7 +17,7 @@ SKIP_AWAIT = "pulumi.com/skipAwait"
 TIMEOUT_SECONDS = "pulumi.com/timeoutSeconds"
 WAIT_FOR = "pulumi.com/waitFor"
 
-# Outputs of our own; the engine shows no property with two leading underscores.
+# Outputs of this plugin. The engine shows no property with two leading underscores.
 FIELD_MANAGER = "__fieldManager"
 
 CLUSTER_SCOPED = frozenset(
@@ -167,7 +167,8 @@ def outputs(live: Props, manager: str, inputs: Props | None = None) -> Props:
         if inputs and "stringData" in inputs:
             result["stringData"] = Secret(inputs["stringData"])
     if result.get("kind") == "CustomResourceDefinition":
-        # Schemas are most of a state's size, and the engine writes the state at every step: the inputs have them.
+        # Leave out schemas: they are most of a state's size, the engine writes the state at every step, and the
+        # inputs have them.
         for version in (result.get("spec") or {}).get("versions") or []:
             version.pop("schema", None)
     result[FIELD_MANAGER] = manager

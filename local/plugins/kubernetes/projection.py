@@ -35,7 +35,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
 _SETS = frozenset({"finalizers"})
-# Maps and fields whose values are quantities, which the server writes in its own way.
+# Maps and fields whose values are quantities. The server changes their spelling.
 _QUANTITIES = frozenset({"limits", "requests", "capacity", "hard", "default", "defaultRequest", "max", "min"})
 _QUANTITY_FIELDS = frozenset({"sizeLimit", "storage", "divisor"})
 
@@ -49,7 +49,8 @@ def project_object(live: Props, inputs: Props) -> Props:
     if "stringData" in inputs:
         result["stringData"] = _string_data(inputs["stringData"], live.get("data") or {})
     if AUTONAMED in ((inputs.get("metadata") or {}).get("annotations") or {}):
-        # Ours, not the cluster's: without it the next Check would take the name for the program's own.
+        # A field of this plugin, not of the cluster. Without it, the next Check would treat the name as the
+        # program's.
         metadata = result.setdefault("metadata", {})
         metadata["annotations"] = {**(metadata.get("annotations") or {}), AUTONAMED: "true"}
     return result

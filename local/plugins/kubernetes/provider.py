@@ -58,7 +58,7 @@ class KubernetesProvider(Provider):
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
         if request.type == RELEASE:
             return self._releases.check(request, inputs)
-        # Manifests as controllers generate them carry an empty status; it is never the user's to set.
+        # Manifests from controller generators have an empty status. Users never set it.
         inputs.pop("status", None)
         api_version, kind = objects.api_version_and_kind(request.type)
         failures = _check_token(request.type, api_version, kind, inputs)
@@ -89,7 +89,7 @@ class KubernetesProvider(Provider):
             namespaced = self._cluster.namespaced(api_version, kind)
             return self._cluster.default_namespace() if namespaced else None
         except ProviderError:
-            # The CRD or the cluster is not there yet: the API server will say what it misses.
+            # The CRD or the cluster does not exist yet. The API server will report what is missing.
             old: Props = (old_inputs or {}).get("metadata") or {}
             namespace: str | None = old.get("namespace")
             return namespace
@@ -140,7 +140,7 @@ class KubernetesProvider(Provider):
                 self._cluster.client(), request.id, inputs, self._manager(request.urn, request.outputs)
             )
         except UnknownKind:
-            # Its CRD is gone, and every object with it.
+            # Its CRD was deleted, and all objects with it.
             return None
 
     def update(self, request: UpdateRequest) -> Props:
@@ -167,7 +167,7 @@ class KubernetesProvider(Provider):
         try:
             end(self._cluster.client(), request.id, state, call)
         except UnknownKind:
-            # Its CRD is gone, and every object with it.
+            # Its CRD was deleted, and all objects with it.
             return
 
     def _gone_with_its_cluster(self) -> bool:
@@ -207,7 +207,7 @@ def _check_token(token: str, api_version: str, kind: str, inputs: Props) -> list
         shape = sdk.properties(sdk.resource("kubernetes:core/v1:ConfigMap"))["metadata"]
         return sdk.check_shape(shape, metadata, "metadata", token)
     if kind == "CustomResourceDefinition":
-        # A JSON schema spells its keys in two ways (`x-kubernetes-...`); the API server judges it.
+        # A JSON schema has two spellings of its keys (`x-kubernetes-...`). The API server checks it.
         inputs = {key: value for key, value in inputs.items() if key != "spec"}
     return sdk.check_shape(fields, inputs, "", token)
 

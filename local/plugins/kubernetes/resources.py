@@ -13,9 +13,9 @@ from local.plugins.kubernetes.client import ApiError, Client, Kind, Unreachable
 from local.plugins.provider import InitFailed, ProviderError, ReadResult
 from local.plugins.values import Props
 
-# Seconds; the official plugin's defaults (its `await` package), Jobs and releases included.
+# In seconds: the official plugin's defaults (its `await` package), including Jobs and releases.
 DEFAULT_TIMEOUT = 600.0
-# How long a kind may take to appear after its CRD, and a namespace after its creation.
+# The time limit for a kind to appear after its CRD, and for a namespace after its creation.
 _PATIENCE = 15.0
 _POLL_FIRST, _POLL_LAST = 0.3, 2.0
 

@@ -9,7 +9,7 @@ from typing import Any
 from local.plugins.provider import ProviderError
 from local.plugins.values import Props, decode_json
 
-# Settings that would change what happens and are not served here; a value of None, false or empty is accepted.
+# Settings that would change the behaviour and are not supported here. None, false and empty values are accepted.
 _REFUSED = ("alwaysRender", "renderYamlToDirectory", "skipUpdateUnreachable")
 _HELM_ENVIRONMENT = {
     "driver": "HELM_DRIVER",
@@ -30,7 +30,7 @@ class Settings:
     namespace: str | None = None
     patch_force: bool = False
     upsert: bool = False
-    # Objects of a cluster that does not answer are gone with it.
+    # If a cluster does not answer, its objects are gone, too.
     delete_unreachable: bool = False
     mutable_kinds: frozenset[str] = frozenset()
     helm_environment: dict[str, str] = field(default_factory=dict)
