@@ -108,7 +108,7 @@ class Plan:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def replace(self, document: Any) -> None:
-        """Replace the plan by one that `PUT /_trainyard/faults` sends.
+        """Replace the plan with the one that `PUT /_trainyard/faults` sends.
 
         Raises:
             BadPlan: It is not valid. The old plan stays.

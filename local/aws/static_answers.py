@@ -1,4 +1,4 @@
-"""A cache for answers that never change while the server runs.
+"""A cache for answers that never change while the server runs, with a fast serializer.
 
 moto needs seconds of CPU to write 1395 instance types as XML. Karpenter requests them at its start, once as a dry run.
 """

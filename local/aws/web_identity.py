@@ -1,7 +1,7 @@
 """AssumeRoleWithWebIdentity with the checks of STS: moto accepts any four characters as a token.
 
-Checked are the token's signature (by the keys of the cluster that has its issuer), its expiry, the IAM OIDC provider
-and its audiences, and the role's trust policy:
+STS checks the token's signature (by the keys of the cluster that has its issuer), its expiry, the IAM OIDC provider and
+its audiences, and the role's trust policy:
 https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
 """
 

@@ -1,7 +1,8 @@
 """EKS bearer tokens, and the command `aws eks get-token` that the official kubeconfig calls.
 
-A token is `k8s-aws-v1.` and the unpadded base64url of a presigned STS GetCallerIdentity URL whose signed headers
-include `x-k8s-aws-id: <cluster>` (https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster).
+A token is `k8s-aws-v1.` and a presigned STS GetCallerIdentity URL in unpadded base64url. The URL's signed headers
+include `x-k8s-aws-id: <cluster>`
+(https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster).
 """
 
 from __future__ import annotations

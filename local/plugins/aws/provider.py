@@ -1,4 +1,4 @@
-"""The AWS plugin. It checks names and computes differences from the handlers' tables; the handlers make the calls."""
+"""The AWS plugin: it checks names and computes differences from the handlers' tables. The handlers make the calls."""
 
 from __future__ import annotations
 

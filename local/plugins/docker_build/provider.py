@@ -100,7 +100,7 @@ class DockerBuildProvider(Provider):
         return ReadResult(request.id, request.outputs, request.inputs)
 
     def delete(self, request: DeleteRequest) -> None:
-        """Remove every reference of this resource."""
+        """Remove all references of this resource from the records."""
         with changing(_home().images_file) as records:
             for reference in [key for key, record in records.items() if record.get("owner") == request.urn]:
                 del records[reference]

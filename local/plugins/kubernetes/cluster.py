@@ -39,7 +39,7 @@ class Cluster:
             return self._client
 
     def default_namespace(self) -> str:
-        """The namespace of objects without one: the provider's, else that of the kubeconfig's context."""
+        """Return the namespace of objects without one: the provider's, else that of the kubeconfig's context."""
         if self.settings.namespace:
             return self.settings.namespace
         try:
