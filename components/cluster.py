@@ -212,7 +212,7 @@ class Cluster(pulumi.ComponentResource):
                 eks.KubeconfigOptionsArgs(profile_name=args.profile) if args.profile else None
             ),
             tags=args.tags,
-            # Not after the routes: the control plane needs none, and takes longer than all of them together.
+            # It does not depend on the routes: the control plane needs none, and takes longer than all of them.
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=[logs, *args.under],

@@ -95,7 +95,7 @@ def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
     """Return the value without its dependencies: a key needs the account's id, and outlives the role in the ARN."""
     output = pulumi.Output.from_input(arn)
     nothing: set[pulumi.Resource] = set()
-    # Without a value while it is not known.
+    # None while the value is not known.
     value = cast(Awaitable[str], output.future())
     return pulumi.Output(nothing, value, output.is_known(), output.is_secret())
 

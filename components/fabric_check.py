@@ -20,7 +20,7 @@ from .node_check import NodeCheckArgs, suspended_cron
 
 JsonObject = dict[str, Any]
 
-# torch's default port of the first process's store.
+# torch's default port of the store of the first process.
 PORT: Final = 29500
 _INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _LABELS: Final = {names.LABEL_ROLE: names.ROLE_FABRIC_CHECK}

@@ -100,7 +100,7 @@ class Karpenter(pulumi.ComponentResource):
             namespace=KARPENTER_NAMESPACE,
             chart=args.crd_chart,
             version=args.version,
-            # As below.
+            # See the other release.
             atomic=True,
             opts=self._child,
         )
@@ -209,7 +209,7 @@ class Karpenter(pulumi.ComponentResource):
             "settings": {
                 "clusterName": self._args.cluster,
                 "interruptionQueue": self.queue_name,
-                # A launcher creates its placeholders within a moment; they should be one batch.
+                # A launcher creates its placeholders at about the same time; they should be in one batch.
                 "batchIdleDuration": "2s",
                 "isolatedVPC": self._args.isolated_vpc,
                 "featureGates": {"nodeRepair": self._args.node_repair},

@@ -32,7 +32,7 @@ PORTS: Final = ((988, 988), (1018, 1023))
 # The version of the client in AL2023; PERSISTENT_2 and links to S3 need 2.12 at least
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/lustre-client-matrix.html).
 LUSTRE_VERSION: Final = "2.15"
-# How rules are named after the two ends of a connection; a client's end has the client's name.
+# The names of the two ends of a connection in the names of rules. A client's end has the client's name.
 ITSELF: Final = "itself"
 SERVERS: Final = "lustre"
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
@@ -259,7 +259,7 @@ class Lustre(pulumi.ComponentResource):
                 mode="USER_PROVISIONED", iops=wanted.metadata_iops
             )
         elif wanted.efa:
-            # EFA needs one of the two modes.
+            # EFA requires a mode.
             more["metadata_configuration"] = aws.fsx.LustreFileSystemMetadataConfigurationArgs(
                 mode="AUTOMATIC"
             )
@@ -276,7 +276,7 @@ class Lustre(pulumi.ComponentResource):
             security_group_ids=[group.id],
             file_system_type_version=LUSTRE_VERSION,
             data_compression_type=wanted.compression,
-            # A protected one that is deleted past this program leaves a last backup.
+            # If a protected file system is deleted outside of this program, FSx makes a final backup.
             skip_final_backup=not kept,
             tags=named(self._args.tags, self._name),
             opts=pulumi.ResourceOptions.merge(self._resized, pulumi.ResourceOptions(depends_on=inside)),

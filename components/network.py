@@ -100,7 +100,7 @@ class Network(pulumi.ComponentResource):
         self.private_subnet_ids = [subnet.id for subnet in self.private]
         self.public_subnet_ids = [subnet.id for subnet in self.public]
         self.private_by_zone = dict(zip(args.zones, self.private_subnet_ids, strict=True))
-        # Adopted, not made: every VPC has one, open within and to the world until its rules are taken away.
+        # This adopts the group of the VPC and removes its rules, which allow traffic between members and all egress.
         aws.ec2.DefaultSecurityGroup(
             f"{name}-default",
             vpc_id=self.vpc.id,
@@ -196,7 +196,7 @@ class Network(pulumi.ComponentResource):
         return tables
 
     def _gateway_endpoint(self, tables: list[aws.ec2.RouteTable]) -> None:
-        # Not in the public table: nothing but NAT gateways is there, and S3 traffic never reaches them.
+        # Not for the public route table: public subnets only have NAT gateways, which S3 traffic never reaches.
         self.egress.append(
             aws.ec2.VpcEndpoint(
                 f"{self._name}-s3",
@@ -239,12 +239,12 @@ class Network(pulumi.ComponentResource):
             allocation_id=address.id,
             subnet_id=subnet.id,
             tags=named(self._args.tags, f"{self._name}-{zone}"),
-            # A NAT gateway without a route out comes up as failed.
+            # A NAT gateway without an internet gateway fails.
             opts=pulumi.ResourceOptions(parent=self, depends_on=[gateway]),
         )
 
     def _table(self, suffix: str) -> aws.ec2.RouteTable:
-        # No inline routes: they fight with the Route resources.
+        # No inline routes: they conflict with the Route resources.
         return aws.ec2.RouteTable(
             f"{self._name}-{suffix}",
             vpc_id=self.vpc.id,

@@ -94,7 +94,7 @@ class ModelBucket(pulumi.ComponentResource):
             name,
             bucket=bucket.id,
             policy=bucket.arn.apply(lambda arn: json.dumps(iam.bucket_tls_only(arn))),
-            # Both change the bucket's policy status; at the same time S3 answers with a conflict.
+            # Both change the bucket's policy status. S3 returns a conflict for concurrent changes.
             opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(depends_on=[closed])),
         )
         aws.s3.BucketLifecycleConfiguration(
@@ -110,7 +110,7 @@ class ModelBucket(pulumi.ComponentResource):
                             noncurrent_days=args.keep_old_versions_days
                         )
                     ),
-                    # A deleted object's marker, once its last version is gone.
+                    # Removes the delete marker after the last version is deleted.
                     expiration=aws.s3.BucketLifecycleConfigurationRuleExpirationArgs(
                         expired_object_delete_marker=True
                     ),
@@ -120,8 +120,8 @@ class ModelBucket(pulumi.ComponentResource):
                         )
                     ),
                 ),
-                # A run deletes its older checkpoints all the time, and a bucket with versions would keep them all. Of
-                # two rules for an object the sooner one holds
+                # A run deletes its older checkpoints all the time, and a bucket with versions would keep them all. If
+                # two rules apply to an object, the earlier date has precedence
                 # (https://docs.aws.amazon.com/AmazonS3/latest/userguide/lifecycle-conflicts.html).
                 aws.s3.BucketLifecycleConfigurationRuleArgs(
                     id="deleted-checkpoints",

@@ -63,7 +63,7 @@ class TrainingSpace(pulumi.ComponentResource):
                 "name": names.TRAINING_NAMESPACE,
                 "labels": {
                     # `restricted` would refuse the init container that the training operator gives to the launcher
-                    # of an MPIJob, which says nothing of its privileges and has no template; and a container that runs
+                    # of an MPIJob, which has no security context and no template; and a container that runs
                     # as the owner of a new file system's root.
                     "pod-security.kubernetes.io/enforce": (
                         "baseline" if args.mpi or args.lustre else "restricted"
@@ -229,7 +229,7 @@ def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> tuple[Rule, ...]:
         _rule(TRAINING_NAMESPACE, "", "pods", "create delete list watch"),
         _rule(TRAINING_NAMESPACE, "", "events", "create"),
         _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
-        # Which launcher a run belongs to, and what its next one must know (the Lease launch-<run>). It is deleted with
+        # The run's launcher, and the data for its next launcher (the Lease launch-<run>). It is deleted with
         # the launcher's Job, which owns it. Permission to create can't be limited to a name
         # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
         _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
@@ -237,7 +237,7 @@ def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> tuple[Rule, ...]:
         _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
         _rule(None, "", "nodes pods", "list watch"),
         # The launcher deletes nodes that never become usable (`training.nodeStartSeconds`), which Karpenter keeps
-        # without end. NodeClaims have no namespace, and Karpenter generates their names, so the permission is for all
+        # forever. NodeClaims have no namespace, and Karpenter generates their names, so the permission is for all
         # of them.
         _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
         _rule(None, "karpenter.sh", "nodepools", "list watch"),

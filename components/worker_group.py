@@ -48,7 +48,7 @@ class WorkerGroup(pulumi.ComponentResource):
             tags=named(args.tags, name, **{DISCOVERY_TAG: args.cluster}),
             opts=child,
         )
-        # EFA traffic is no IP traffic: only a rule that names the group itself lets it through, in each direction
+        # EFA traffic is not IP traffic: only rules that reference the group itself allow it, one in each direction
         # (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html).
         inward = aws.vpc.SecurityGroupIngressRule(
             f"{name}-from-each-other",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# In the stack's bucket, and on its file system: each run has a folder of its own below.
+# In the stack's bucket and on its file system. Each run has its own directory below it.
 PREFIX: Final = "checkpoints"
 S3, LUSTRE, NONE = "s3", "lustre", "none"
 PLACES: Final = (S3, LUSTRE, NONE)

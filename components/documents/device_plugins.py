@@ -183,7 +183,7 @@ class _Parts:
 
 _PARTS: Final = {
     GPU: _Parts(
-        # Mellanox devices are not for it to hand out: with them EFA breaks (its issue 1692).
+        # It must not allocate Mellanox devices: they break EFA (its issue 1692).
         env=[
             {"name": "FAIL_ON_INIT_ERROR", "value": "false"},
             {"name": "MOFED_ENABLED", "value": "false"},
@@ -191,8 +191,8 @@ _PARTS: Final = {
         security=UNPRIVILEGED,
         paths={},
     ),
-    # Privileged since image v0.5.9: it hands out the EFA interfaces that are nearest to a pod's accelerators, and reads
-    # the accelerators' devices for that (github.com/aws/eks-charts/pull/1245).
+    # Privileged since image v0.5.9: it allocates the EFA interfaces that are nearest to a pod's accelerators, and reads
+    # the accelerators' devices to do so (github.com/aws/eks-charts/pull/1245).
     EFA: _Parts(
         env=[],
         security={
@@ -218,8 +218,8 @@ _READ: Final = ("aws",)
 # A node without Neuron tools has no such directory.
 _KINDS: Final[Mapping[str, JsonObject]] = {"neuron-tools": {"type": "DirectoryOrCreate"}}
 
-# Neuron's plugin notes on pods and nodes which cores it gave to whom. Charts after 2.28 also grant `nodes/proxy`, which
-# is the kubelet's whole API; the release that is pinned here came without it.
+# Neuron's plugin records on pods and nodes which cores it allocated. Charts after 2.28 also grant `nodes/proxy`, which
+# is the kubelet's whole API; the pinned release does not.
 NEURON_RULES: Final[tuple[JsonObject, ...]] = (
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},

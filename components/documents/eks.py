@@ -11,25 +11,25 @@ from typing import Final
 
 from . import efa
 
-# GiB of the one gp3 disk that each has.
+# The size in GiB of a system node's only disk (gp3).
 VOLUME_GIB: Final = 50
-# Eight cores: room for Karpenter (a core per copy), CoreDNS, the operators, the CSI controllers and the launcher on one
-# machine while the other one is replaced.
+# Eight cores: Karpenter (a core per replica), CoreDNS, the operators, the CSI controllers and the launcher fit on one
+# node while the other one is replaced.
 SYSTEM_NODE_TYPE: Final = "c5.2xlarge"
-# EKS replaces them by making new ones first, up to so many in each zone
+# To replace them, EKS first creates new ones, at most this number in each zone
 # (https://docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html, "Scale up phase").
 SPARE_IN_A_ZONE: Final = 2
 # The first four addresses and the last one of every subnet
 # (https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html).
 RESERVED_BY_AWS: Final = 5
-# What EKS asks a cluster's subnet to have free for its own interfaces: at least six, sixteen are advised
+# Free addresses in a cluster's subnet for EKS's own interfaces: at least six, sixteen are recommended
 # (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
 CONTROL_PLANE: Final = 16
-# Pods of the stack with an address of their own that a machine holds at most: device plugin, the node parts of two CSI
-# drivers, monitoring; a worker, its placeholder, the pod that keeps the machine, a check; and two that have ended, as
-# their addresses rest for half a minute.
+# The maximum number of the stack's pods with their own address on a node: device plugin, the node parts of two CSI
+# drivers, monitoring; a worker, its placeholder, the warm pod, a check; and two that have ended, because the CNI does
+# not reuse their addresses for half a minute.
 PODS: Final = 10
-# What a system node holds while the other one is away: add-ons, Karpenter, operators, controllers of the CSI drivers,
+# Pods on a system node while the other one is replaced: add-ons, Karpenter, operators, controllers of the CSI drivers,
 # launchers.
 SYSTEM_PODS: Final = 20
 # Settings of the VPC CNI (docs/decisions/0014-addresses-of-pods.md): the number of free addresses on a node, and the
@@ -37,7 +37,7 @@ SYSTEM_PODS: Final = 20
 # (https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md).
 WARM_IP_TARGET: Final = 4
 MINIMUM_IP_TARGET: Final = PODS + WARM_IP_TARGET
-# What it does by itself: one whole interface of spare addresses, WARM_ENI_TARGET=1 (the same page).
+# Its default: one whole interface of spare addresses, WARM_ENI_TARGET=1 (the same page).
 WARM_INTERFACES: Final = 1
 
 

@@ -345,7 +345,7 @@ def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonO
         {
             "Sid": "FindVolumesAndTheirMachines",
             "Effect": "Allow",
-            # None of these knows resources.
+            # These actions don't support resources.
             "Action": [
                 "ec2:DescribeAvailabilityZones",
                 "ec2:DescribeInstances",

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-# What Docker puts in front of a name without a registry, and without an owner
+# Docker's default prefixes for a name without a registry, and without an owner
 # (https://docs.docker.com/reference/cli/docker/image/tag/).
 DEFAULT_REGISTRY = "docker.io"
 OFFICIAL = "library"

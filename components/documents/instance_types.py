@@ -146,9 +146,9 @@ _GIGABITS: Final = {
     "trn1n.32xlarge": 1600,
     "trn2.48xlarge": 3200,
 }
-# Types whose network cards give IP traffic one interface's worth of bandwidth per four cards.
+# Types where four network cards share the IP bandwidth of one interface.
 _GROUPS_OF_FOUR: Final = ("p5.48xlarge", "p5e.48xlarge")
-# Types whose first network card takes no EFA (github.com/aws/aws-parallelcluster/issues/7143 quotes AWS on p6-b300).
+# Types whose first network card supports no EFA (github.com/aws/aws-parallelcluster/issues/7143 quotes AWS on p6-b300).
 _FIRST_EFA_CARD: Final = {"p6-b300.48xlarge": 1}
 
 

@@ -29,7 +29,7 @@ INTERRUPTION_EVENTS: Final = (
     ("reservation-interruption", "aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"),
 )
 
-# What a node needs and no more: nobody logs in to one, so that Session Manager's policy is not among them.
+# The policies that a node needs. Session Manager's is not included, because nobody logs in to a node.
 NODE_ROLE_POLICIES: Final = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
 # The VPC CNI changes network interfaces. Its service account has this policy. The nodes have it only on an existing
 # cluster, where the owner runs the CNI (https://docs.aws.amazon.com/eks/latest/userguide/cni-iam-role.html).

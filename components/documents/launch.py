@@ -175,7 +175,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
                         "values": list(names.LAUNCHER_FINAL_EXIT_CODES),
                     },
                 },
-                # A pod that was moved off its node says nothing about the run.
+                # The disruption of the pod is no failure of the run.
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },

@@ -134,7 +134,7 @@ def keeps_backups(deployment: str) -> bool:
 JsonObject = dict[str, Any]
 
 DRIVER: Final = "fsx.csi.aws.com"
-# Put on a node by its NodePool and taken off by the driver's pod there
+# The NodePool adds it to a node, and the driver's pod on the node removes it
 # (https://github.com/kubernetes-sigs/aws-fsx-csi-driver, docs/install.md).
 STARTUP_TAINT: Final[JsonObject] = {"key": f"{DRIVER}/agent-not-ready", "effect": "NoExecute"}
 # flock: locks are valid across nodes; noatime: reads cause no writes; lazystatfs: `df` works without a server
@@ -157,8 +157,8 @@ OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
 SHELL: Final = "shell"
 # The directory in an existing file system is <this>/<stack>, because its root belongs to its owner.
 OWN_DIRECTORY: Final = "trainyard"
-# What is created here belongs to root, as the root of a new file system does, and the training pods are not root: each
-# user may create files there, and delete only their own. A directory of another owner is not changed. Below one, only
+# The created directory belongs to root, as the root of a new file system does, and the training pods are not root: each
+# user can create files there, and delete only their own. A directory of another owner is not changed. Below one, only
 # the training pods' user may be able to create the directory.
 OPEN: Final = """[ -d "$0" ] || mkdir -p "$0" || echo "$0 is left to the training pods' user" >&2
 [ ! -d "$0" ] || [ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"

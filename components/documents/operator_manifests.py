@@ -24,17 +24,17 @@ JsonObject = dict[str, Any]
 OPERATOR: Final = "training-operator"
 PYTORCH: Final = "pytorchjob"
 MPI: Final = "mpijob"
-# Several jobs at a time: with its one default thread the operator makes pods one after another.
+# Several jobs in parallel: by default, the operator has one thread and creates pods one after another.
 THREADS: Final = "--controller-threads=4"
 WEBHOOK: Final = "validator.pytorchjob.training-operator.kubeflow.org"
 LOOKUP: Final = "training-operator-lookup"
 LOOKUP_DIRECTORY: Final = "/etc/config"
-# The port of its webhook, and the label of its pods, as its manifests have them.
+# The port of its webhook and the label of its pods, from its manifests.
 WEBHOOK_PORT: Final = 9443
 LABELS: Final = {"control-plane": "kubeflow-training-operator"}
 # It keeps every pod and Service of the cluster in memory.
 OPERATOR_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
-# What the others need: first the namespace, then the rest of these.
+# The order: first the namespace, then these objects.
 FIRST: Final = ("Namespace",)
 SECOND: Final = (
     "CustomResourceDefinition",
@@ -44,7 +44,7 @@ SECOND: Final = (
     "ConfigMap",
     "Secret",
 )
-# What the operator's role has for MPIJobs alone: their launcher gets a service account that may enter its workers.
+# Permissions of the operator for MPIJobs only: their launcher gets a service account with `exec` into its workers.
 FOR_MPI: Final = ("configmaps", "serviceaccounts", "pods/exec", "roles", "rolebindings")
 
 
@@ -121,7 +121,7 @@ def _changed(
     if (kind, name) == ("Deployment", OPERATOR):
         _change_operator(result["spec"]["template"], image, arguments)
     if kind == "Namespace":
-        # The operator asks for no privileges, so that nothing else in its namespace gets any.
+        # The operator needs no privileges, so nothing in its namespace gets any.
         result["metadata"].setdefault("labels", {})["pod-security.kubernetes.io/enforce"] = "restricted"
     if kind == "ValidatingWebhookConfiguration":
         # MPIJobs have no webhook.
@@ -129,13 +129,13 @@ def _changed(
     if (kind, name) == ("ClusterRole", OPERATOR):
         result["rules"] = _needed(result.get("rules") or [], kinds)
     if kind == "CustomResourceDefinition" and name.startswith(MPI):
-        # Its descriptions are three quarters of its size, and each definition stands in the stack's state twice.
+        # Descriptions are three quarters of its size, and the stack's state contains each definition twice.
         result["spec"] = without_descriptions(result.get("spec", {}))
     return result
 
 
 def _change_operator(template: JsonObject, image: str | None, arguments: Sequence[Any]) -> None:
-    # The operator reads the template once, at its start: another template is another pod.
+    # The operator reads the template once, at its start, so a changed template needs a new pod.
     digest = hashlib.sha256(TEMPLATE.encode()).hexdigest()[:16]
     template.setdefault("metadata", {}).setdefault("annotations", {})["trainyard.dev/lookup"] = digest
     spec = template["spec"]
@@ -145,7 +145,7 @@ def _change_operator(template: JsonObject, image: str | None, arguments: Sequenc
             container["image"] = image or container["image"]
             mount = {"name": LOOKUP, "mountPath": LOOKUP_DIRECTORY, "readOnly": True}
             container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
-            # Its manifests say nothing of these. It writes no file: its certificates are those of a Secret.
+            # Its manifests set none of these. It writes no files: its certificates come from a Secret.
             container["securityContext"] = {
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"]},

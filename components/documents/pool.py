@@ -19,14 +19,14 @@ NEURON: Final = "aws.amazon.com/neuron"
 CPU: Final = "cpu"
 
 DISCOVERY_TAG: Final = "karpenter.sh/discovery"
-# EKS puts this tag on the security group that it makes for a cluster, and on nothing else
+# EKS puts this tag only on the security group that it creates for a cluster
 # (https://docs.aws.amazon.com/eks/latest/userguide/sec-group-reqs.html).
 CLUSTER_GROUP_TAG: Final = "aws:eks:cluster-name"
 
 # gp3 limits and prices: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
 DISK_IOPS: Final = 6000
 DISK_THROUGHPUT: Final = 600
-# MiB/s at which a snapshot's blocks are fetched, the fastest on offer; else each is fetched when it is first read
+# The maximum rate in MiB/s to initialize a volume from a snapshot. By default, a block is fetched at its first read
 # (https://docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html).
 SNAPSHOT_RATE: Final = 300
 
@@ -48,7 +48,7 @@ BLOCK_GRACE_SECONDS: Final = 540
 # Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
 ULTRASERVER_FAMILIES: Final = ("p6e-gb200", "p6e-gb300", "trn2u")
 
-# The FSx CSI driver takes it off once it can mount there
+# The FSx CSI driver removes it when it can mount on the node
 # (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/blob/master/docs/install.md).
 LUSTRE_STARTUP_TAINT: Final = {"key": "fsx.csi.aws.com/agent-not-ready", "effect": "NoExecute"}
 

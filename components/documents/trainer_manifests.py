@@ -94,7 +94,7 @@ def _changed(manifest: JsonObject, images: Mapping[str, str]) -> JsonObject:
     for webhook in result.get("webhooks") or ():
         webhook["clientConfig"]["service"]["namespace"] = OPERATOR_NAMESPACE
     if kind == "CustomResourceDefinition":
-        # The descriptions are most of 1.3 MB, and each definition stands in the stack's state twice.
+        # The descriptions are most of 1.3 MB, and the stack's state contains each definition twice.
         result["spec"] = without_descriptions(result["spec"])
     if kind == "Deployment":
         _change_manager(result["spec"]["template"]["spec"], images[name])

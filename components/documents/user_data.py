@@ -94,11 +94,11 @@ def _node_config(vcpus: int, local_disks: bool, images_from_snapshot: bool) -> s
 
 # Families of the pools' types that have EFA and a Nitro System of version 4 or newer; FSx leaves out trn2.
 FAMILIES: Final = ("g6", "g6e", "p5", "p5e", "p5en", "p6-b200", "trn1", "trn1n")
-# FSx's own choice: each is a connection of at most 1024 that a file system takes. Others have two where they have
+# From FSx's guide: each interface is one of at most 1024 connections of a file system. Other types have two with
 # several network cards, else one.
 INTERFACES: Final = {"p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8, "p6-b200.48xlarge": 8}
 
-# What fails leaves the client as it was: the file system is then reached over TCP, which every mount begins with. The
+# A failure leaves the client unchanged: it then reaches the file system over TCP, with which every mount begins. The
 # modules are the kernel's own. The interface with the node's address has the first default route.
 _SCRIPT: Final = """\
 #!/bin/bash

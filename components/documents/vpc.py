@@ -34,7 +34,7 @@ EKS_NODES: Final = {
 }
 FILE_SYSTEM: Final = {"fsx": "the FSx CSI driver's controller; mounts themselves need no endpoint"}
 LOAD_BALANCERS: Final = {"elasticloadbalancing": "Services of type LoadBalancer, Ingresses"}
-# Needed by nothing of a stack's own; for what its users run.
+# The stack does not need these; they are for users' workloads.
 OTHERS: Final = {
     "autoscaling": "Cluster Autoscaler",
     "kms": "programs that encrypt by themselves; S3 and EBS ask KMS on their own",
@@ -68,7 +68,7 @@ def private_endpoints(
         *(LOAD_BALANCERS if load_balancers else ()),
         *more,
     )
-    # Two endpoints of one service can't both answer to its usual name.
+    # Two endpoints of one service can't both have its private DNS name.
     return tuple(sorted({short_name(service): service for service in wanted}.values()))
 
 
@@ -128,7 +128,7 @@ def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
 # AWS takes VPCs and subnets of /16 to /28 (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
 LARGEST_PREFIX: Final = 16
 SMALLEST_PREFIX: Final = 28
-# Every pod and every interface of a worker takes an address, so that a VPC below this size is no use here.
+# Every pod and every interface of a worker uses an address, so a smaller VPC is not useful.
 SMALLEST_VPC_PREFIX: Final = 20
 ZONES: Final = range(2, 5)
 

@@ -13,7 +13,7 @@ from ..documents.iam import control_plane_group
 from ..documents.interfaces import CLUSTER_TAG as INTERFACE_CLUSTER_TAG
 from ..documents.interfaces import INSTANCE_TAG
 
-# Karpenter's (its documentation, "Cluster tags") and EKS's own on the group that it makes for a cluster
+# Karpenter's tag (its documentation, "Cluster tags"), and EKS's tag on the group that it creates for a cluster
 # (EKS user guide, "Security group requirements").
 KARPENTER_CLUSTER_TAG: Final = "eks:eks-cluster-name"
 EKS_CLUSTER_TAG: Final = "aws:eks:cluster-name"
@@ -25,7 +25,7 @@ GUARDDUTY_TAG: Final = "GuardDutyManaged"
 # Values of one filter (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html).
 MOST_VALUES: Final = 200
 ALIVE: Final = ["pending", "running", "shutting-down", "stopping", "stopped"]
-# Codes of things that are gone by now, or that something still uses: the next round sees to those.
+# Error codes of deleted resources and of resources in use. The next round retries the latter.
 PASSING: Final = (
     "InvalidNetworkInterfaceID.NotFound",
     "InvalidNetworkInterface.InUse",

@@ -31,7 +31,7 @@ T = TypeVar("T")
 MERGE: Final = "application/merge-patch+json"
 NOT_FOUND: Final = 404
 TLS_ERROR: Final = 0
-# An API server that restarts, or whose webhooks run on nodes that are just gone, answers again within this time.
+# An API server that restarts, or whose webhooks ran on deleted nodes, answers again within this time.
 RETRY_SECONDS: Final = 60.0
 # The chart's Deployment (aws/karpenter-provider-aws, charts/karpenter, 1.14).
 CONTROLLER_PATH: Final = f"/apis/apps/v1/namespaces/{KARPENTER_NAMESPACE}/deployments/karpenter"
@@ -80,7 +80,7 @@ class Cluster:
         holding = [pod for pod in self._items(ALL_PODS) if nodes and holds_a_node(pod, nodes)]
         found = [name_of(ALL_PODS, pod) for pod in holding if "deletionTimestamp" not in metadata_of(pod)]
         for name in found:
-            # Not an eviction: a disruption budget has nothing left to guard.
+            # Not an eviction: disruption budgets have no purpose any more.
             self.delete(ALL_PODS, name)
         return found
 
@@ -88,7 +88,7 @@ class Cluster:
         of_nodes = [pod for pod in self._items(ALL_PODS) if pod.get("spec", {}).get("nodeName") in nodes]
         removed = []
         for name in (name_of(ALL_PODS, pod) for pod in of_nodes):
-            # No grace: it would be a wait for a kubelet that is gone. Who may not do this waits for the collector.
+            # No grace period: the kubelet does not exist any more. Without permission, garbage collection does it.
             with contextlib.suppress(ApiError, DrainError):
                 self._request("DELETE", _path(ALL_PODS, name), {"gracePeriodSeconds": 0})
                 removed.append(name)

@@ -27,7 +27,7 @@ def at_delete(props: Mapping[str, Any]) -> None:
     say = _printer(f"{props['task']} of {cluster}")
     if props["task"] == REMAINS:
         vpc = str(props["vpc"]) if props.get("vpc") else None
-        # A stack of an earlier program did not note it.
+        # An earlier version of the program did not record it.
         late = float(props.get("lateLogSeconds", 0))
         account = Account(session, cluster)
         remains.remove(account, vpc, timeout=timeout, late_logs=late, say=say, clock=steps.Clock())

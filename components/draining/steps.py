@@ -36,11 +36,11 @@ POLL_SECONDS: Final = 2.0
 REPORT_SECONDS: Final = 15.0
 # A controller that moves to another node is unavailable for less time.
 ABSENT_SECONDS: Final = 45.0
-# Karpenter finalizes an EC2NodeClass in seconds once its last node is gone, or not at all.
+# Karpenter finalizes an EC2NodeClass within seconds after its last node is deleted, or not at all.
 NODE_CLASS_SECONDS: Final = 120.0
 # The controller of torchrun jobs finalizes a queue in seconds, or does not run.
 QUEUE_SECONDS: Final = 120.0
-# Time to detach and delete an EBS volume. A volume of no driver of this cluster is never deleted.
+# Time to detach and delete an EBS volume. Volumes of other drivers than this cluster's are never deleted.
 VOLUME_SECONDS: Final = 180.0
 
 
