@@ -1,4 +1,4 @@
-"""Requests to the Kubernetes API, which are retried where this is safe and can help. Entry point: `Client`."""
+"""Send requests to the Kubernetes API, and retry them if that is safe and can help. Entry point: `Client`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 JSON = "application/json"
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 15.0
-# An object that the end of a chunk cuts is parsed again together with the next chunk.
+# An incomplete object at the end of a chunk is parsed again with the next chunk.
 _CHUNK_BYTES = 262144
 # Watches and requests use the pool at the same time, and urllib3 warns of each connection beyond the pool's size.
 _CONNECTIONS = 16
@@ -33,7 +33,7 @@ _CONNECTIONS = 16
 CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 TOO_MANY_REQUESTS = 429
 RETRIED_STATUS = frozenset({TOO_MANY_REQUESTS, 500, 502, 503, 504})
-# An API server that just started also answers with these, until it has read the roles.
+# An API server that just started also returns these until it has read the roles.
 UNAUTHORIZED = 401
 REFUSED_STATUS = frozenset({UNAUTHORIZED, 403})
 _SECONDS = re.compile(r"[0-9]{1,9}")
@@ -74,7 +74,7 @@ class ApiUnavailable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long one request is retried, in seconds. Delays double from `initial_delay` to `max_delay`, with jitter.
+    """The retries of one request, in seconds. Delays double from `initial_delay` to `max_delay`, with jitter.
 
     A `timeout` of 0 is a single attempt.
     """
@@ -126,22 +126,22 @@ class Client:
     ) -> JsonObject:
         """Return the response, a JSON object.
 
-        Most requests may be repeated: reads, deletions of one uid, and creations with a fixed name, where a lost
-        response shows as a conflict. With `repeatable` false, a request is repeated only if the API server says
-        that it did nothing (429, 401, 403). A 401 or 403 is final once the API server says that it is ready.
+        Most requests may be repeated: reads, deletions of one uid, and creations with a fixed name. After a lost
+        response, a repeated creation returns a conflict. With `repeatable` false, a request is repeated only if the
+        API server has done nothing (429, 401, 403). A 401 or 403 is final once the API server is ready.
 
         Raises:
             ApiError: The API server refused.
-            ApiUnavailable: It did not answer, or could not.
+            ApiUnavailable: It did not answer.
         """
         return self._send_with_retries(method, path, query, body, _object, repeatable, content_type)
 
     def is_ready(self) -> bool:
-        """Return whether the API server is ready. It has read the roles by then.
+        """Return whether the API server is ready. A ready API server has read the roles.
 
-        While it starts, it refuses what it allows a moment later
-        (https://kubernetes.io/docs/reference/using-api/health-checks/; the check `informer-sync`). Everybody may ask
-        (--authorization-always-allow-paths of kube-apiserver). A server without this endpoint counts as ready.
+        While it starts, it refuses requests that it allows a moment later
+        (https://kubernetes.io/docs/reference/using-api/health-checks/; the check `informer-sync`). Everybody may read
+        it (--authorization-always-allow-paths of kube-apiserver). A server without this endpoint counts as ready.
         """
         try:
             response = self._send("GET", "/readyz", None, None)
@@ -155,7 +155,7 @@ class Client:
     def list_items(
         self, path: str, query: Mapping[str, str], convert: Callable[[JsonObject], T | None]
     ) -> list[T]:
-        """Return the items of a list, each converted as it arrives, except those that become None.
+        """Return the items of a list. Each is converted as it arrives, and left out if the result is None.
 
         Raises as `request` does.
         """
@@ -178,7 +178,7 @@ class Client:
         return self.list_items(path, query or {}, lambda item: item)
 
     def read_text(self, path: str, query: Mapping[str, str] | None = None) -> str:
-        """Return a response that is no JSON, such as a pod's log. Raises as `request` does."""
+        """Return a response that is not JSON, such as a pod's log. Raises as `request` does."""
         return self._send_with_retries(
             "GET", path, query, None, lambda response: response.read_body().decode(errors="replace")
         )
@@ -187,11 +187,11 @@ class Client:
     def open(
         self, path: str, query: Mapping[str, str], *, read_timeout: float = READ_SECONDS
     ) -> Iterator[Response]:
-        """Make one attempt at a GET whose response is read in chunks. It is closed at the end of the block.
+        """Make one attempt at a GET, and return a response to read in chunks. It is closed at the end of the block.
 
-        `read_timeout` is how many seconds may pass between two chunks. Raises ApiError for any status but success, and
-        ApiUnavailable if the API server does not answer, also in the middle of the response. Other OSErrors of the
-        block pass unchanged.
+        `read_timeout` is the maximum number of seconds between two chunks. Raises ApiError for any status but success,
+        and ApiUnavailable if the API server does not answer, even in the middle of the response. Other OSErrors of
+        the block are not changed.
         """
         try:
             response = _Opened(self._send("GET", path, query, None), path)
@@ -268,7 +268,7 @@ class Client:
         except ApiException as error:  # the client's form of an SSLError
             if CERTIFICATE not in str(error.reason):
                 raise ConnectionError(str(error.reason)) from None
-            # Waiting does not help against an invalid certificate.
+            # A retry does not help with an invalid certificate.
             raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
         return Response(response.response)
 
@@ -288,7 +288,7 @@ class Client:
 
 
 class Response:
-    """A response of which only the head was read. Reading the body raises urllib3's errors and OSError."""
+    """A response whose body is not read yet. Reading it may raise urllib3's errors and OSError."""
 
     def __init__(self, response: Any) -> None:
         self.response = response
@@ -300,17 +300,17 @@ class Response:
         return data
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the body as it arrives; of a chunked one, each chunk without waiting for the next."""
+        """Yield the body as it arrives. Yield each chunk of a chunked body without waiting for the next one."""
         pieces: Iterator[bytes] = self.response.stream(_CHUNK_BYTES)
         return pieces
 
     def to_error(self, method: str, path: str) -> ApiError:
-        """Return this response, which is no success, as an error."""
+        """Return the ApiError of a response without success."""
         reason, message = _explain(self.read_body())
         return ApiError(method, path, self.status, reason, message, _retry_after(self.response.headers))
 
     def set_read_timeout(self, seconds: float) -> None:
-        """Set how many seconds the body may pause. The default is the read timeout."""
+        """Set the maximum pause of the body in seconds. The default is the read timeout."""
         # A connection that ends with its response is already detached and keeps its timeout.
         socket = getattr(self.response.connection, "sock", None)
         if socket is not None:
@@ -324,12 +324,12 @@ class Response:
             self.response.shutdown()
 
     def close(self) -> None:
-        """Return the connection to the pool if the body was read to its end; close it otherwise."""
+        """Return the connection to the pool if the body was read to its end. Otherwise close it."""
         self.response.close()
 
 
 class _Opened(Response):
-    """The response of a single attempt: a connection that breaks while it is read is ApiUnavailable."""
+    """The response of a single attempt. It raises ApiUnavailable if the connection breaks during a read."""
 
     def __init__(self, response: Response, path: str) -> None:
         super().__init__(response.response)
@@ -358,23 +358,23 @@ def _checked(value: Any) -> JsonObject:
 
 
 def accept_deep_objects() -> None:
-    """Let this process read and write objects as deep as the API server accepts them. One may be in any list.
+    """Let this process read and write objects as deeply nested as the API server accepts. Any list may contain one.
 
-    That is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth). A field with an
-    object of another API, such as podTemplate.spec, may have all of them. Python's default limit is about 1,000.
+    The limit is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth). A field
+    with an object of another API, such as podTemplate.spec, may have all of them. Python's default limit is 1,000.
     """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
 
 
 def api_client(settings: Any) -> Any:
-    """Return a pool of connections with these settings, which makes one attempt per request; `Client` does the retries.
+    """Return a pool of connections with these settings. It makes one attempt per request; `Client` does the retries.
 
-    From then on, this process reads deep objects.
+    Also let this process read deeply nested objects.
     """
     accept_deep_objects()
     settings.retries = False
     settings.connection_pool_maxsize = _CONNECTIONS
-    # With keep-alive probes, a peer that vanished is noticed after a minute or two, not at the end of a watch.
+    # Keep-alive probes detect a lost peer after a minute or two, not at the end of a watch.
     settings.keep_alive = True
     return RESTClientObject(settings)
 
@@ -386,7 +386,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 
 
 def _explain(data: bytes) -> tuple[str, str]:
-    """Return reason and message of a `Status` object. A proxy's response is something else."""
+    """Return reason and message of a `Status` object. The response of a proxy has none."""
     try:
         status = json.loads(data)
         return str(status.get("reason") or ""), str(status.get("message") or "")

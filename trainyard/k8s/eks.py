@@ -1,4 +1,4 @@
-"""The API of an EKS cluster, with a token made from AWS credentials. Entry point: `connect`.
+"""Connect to the API of an EKS cluster with a token from AWS credentials. Entry point: `connect`.
 
 `session` is a boto3 session. Nothing is written to a kubeconfig, and no AWS CLI is needed.
 """
@@ -13,14 +13,14 @@ from botocore.signers import RequestSigner
 from trainyard.k8s.client import Client, RetryPolicy, api_client
 from trainyard.k8s.package import Configuration
 
-# EKS takes a presigned STS call as a token, for 15 minutes; the signature itself is to last 60 seconds
+# EKS accepts a presigned STS call as a token for 15 minutes. The signature itself must be valid for 60 seconds
 # (https://github.com/kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
 TOKEN_PREFIX: Final = "k8s-aws-v1."  # noqa: S105 - not a password
 SIGNATURE_SECONDS: Final = 60
 
 
 def connect(session: Any, name: str, endpoint: str, authority: str, retry: RetryPolicy) -> Client:
-    """Return a client of a cluster that renews its token when the API server no longer accepts it.
+    """Return a client of a cluster. It renews its token when the API server no longer accepts it.
 
     Args:
         session: Has the region of the cluster and the credentials of the caller.

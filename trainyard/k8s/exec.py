@@ -1,6 +1,6 @@
-"""`kubectl exec`: a command in a container, with its streams on one WebSocket to the API server.
+"""Run a command in a container as `kubectl exec` does, with its streams on one WebSocket to the API server.
 
-The protocol is that of k8s.io/apimachinery, pkg/util/remotecommand/constants.go; the client that of the package
+The protocol is in k8s.io/apimachinery, pkg/util/remotecommand/constants.go. The client is that of the package
 kubernetes.
 """
 
@@ -22,9 +22,9 @@ from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 from trainyard.k8s.package import ApiException
 
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
-# How long the other side may be silent, in seconds.
+# The maximum silence of the other side, in seconds.
 SILENCE_SECONDS: Final = 60.0
-# Seconds between two checks of that time.
+# The interval of the checks for silence, in seconds.
 _POLL_SECONDS: Final = 1.0
 _MOST_MESSAGES: Final = 100
 _HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")
@@ -34,7 +34,7 @@ _BROKEN: Final = (WebSocketException, OSError)
 
 
 class Execution:
-    """A running command. Raises ApiUnavailable when its streams cannot be written or read."""
+    """A running command. Its methods raise ApiUnavailable if its streams can't be written or read."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Execution:
             raise ApiUnavailable(f"{self._what}: the connection broke: {error}{self._said()}") from None
 
     def read(self) -> bytes:
-        """Return what it wrote since the last call, at least one byte; b"" when it has ended."""
+        """Return its output since the last call, at least one byte; b"" when it has ended."""
         end = time.monotonic() + SILENCE_SECONDS
         while not self._stdout and self._take(_POLL_SECONDS):
             if time.monotonic() > end:
@@ -133,7 +133,7 @@ class Execution:
         return code, self._stderr.decode(errors="replace").strip()
 
     def _take_what_came(self) -> None:
-        """Read the last messages, which say why it ended. Each call reads only one message."""
+        """Read the last messages, which have the reason of its end. A call of the client reads only one message."""
         for _ in range(_MOST_MESSAGES):
             known = len(self._stdout) + len(self._stderr)
             self._take(0)
@@ -141,7 +141,7 @@ class Execution:
                 return
 
     def _take(self, seconds: float) -> bool:
-        """Read what has arrived, and wait at most this many seconds for it. Return False when nothing more can come."""
+        """Read the available data, and wait for it at most this many seconds. Return False if nothing more can come."""
         try:
             self._socket.update(timeout=seconds)
         except _BROKEN:
@@ -175,9 +175,9 @@ def _refusal(said: str) -> tuple[str, str]:
 
 
 def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
-    """Return or raise what `websocket_call` does, within SILENCE_SECONDS.
+    """Call `websocket_call` with a timeout of SILENCE_SECONDS. Return its result, or raise its error.
 
-    By itself it has no timeout and turns an interrupt into an ordinary error. Therefore another thread calls it.
+    It has no timeout and turns an interrupt into an ordinary error. So another thread calls it.
     """
     from kubernetes.stream.ws_client import websocket_call  # after trainyard.k8s.package
 
@@ -212,6 +212,6 @@ def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
         raise
     if isinstance(answer, Exception):
         raise answer
-    # Otherwise it reads as long as data comes and copies all of it for each frame, so that a large file takes hours.
+    # Otherwise the client reads as long as data arrives, and copies all of it for each frame. A large file takes hours.
     answer._frames_immediately_available = lambda: False
     return answer

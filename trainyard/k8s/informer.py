@@ -1,4 +1,4 @@
-"""Copies of lists of the API in memory, kept up to date by watches, as client-go's informers do it.
+"""Keep lists of the API in memory and update them by watches, as client-go's informers do.
 
 The rules are those of https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes: list
 once, then watch from the list's resourceVersion. After a lost connection, watch from the last version seen, which may
@@ -36,8 +36,8 @@ T = TypeVar("T")
 # The API server ends a watch after this time, or a little less, so that not all are renewed in the same second.
 # client-go asks for 5 to 10 minutes (k8s.io/client-go@v0.35.4/tools/cache/reflector.go, defaultMinWatchTimeout).
 WATCH_SECONDS = 300.0
-# A watch that is silent for this much longer than its timeout is dead. Bookmarks come about once a minute, but no
-# client may rely on them.
+# A watch without data for this time after its timeout is dead. Bookmarks arrive about once a minute, but clients must
+# not rely on them.
 GRACE_SECONDS = 10.0
 _GONE = 410
 _CLOSING_SECONDS = 2.0
@@ -47,11 +47,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ListWatch(Generic[T]):
-    """One list of the API, and what is kept of its items.
+    """One list of the API, and the conversion of its items.
 
-    `convert` returns None for an item that is not kept. `matters` returns whether a change is reported; its
-    arguments are the item before and after, None if it is not there. With `cached`, the first list may be an older
-    one from the API server's cache, which costs the server little.
+    `convert` returns the item to keep, or None to drop it. `matters` returns whether a change is reported. Its
+    arguments are the item before and after, None if it does not exist. With `cached`, the first list may be an older
+    one from the API server's cache, which takes less load.
     """
 
     path: str
@@ -62,18 +62,18 @@ class ListWatch(Generic[T]):
 
 
 class UnreadableObject(Exception):
-    """An object of the list cannot be converted. The others are kept up to date nevertheless."""
+    """An object of the list can't be converted. The others are still updated."""
 
 
 class _Outdated(Exception):
-    """The watch cannot be resumed; the list must be read again."""
+    """The watch can't be resumed. The list must be read again."""
 
 
 class Informer(Generic[T]):
     """Keeps the items of one ListWatch. Its thread ends only with `stop`: after any error it lists and watches again.
 
-    Both callbacks run in that thread. `on_change` gets each changed item before and after the change, None if it is not
-    there. `changed` is called after every change that matters, and when waiting for this informer ends.
+    Both callbacks run in that thread. `on_change` gets each changed item before and after the change, None if it does
+    not exist. `changed` is called after every change that matters, and when `items` no longer waits for this informer.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Informer(Generic[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon, at once if it waits for events."""
+        """Tell the thread to end. It ends at once if it waits for events."""
         with self._lock:
             self._stopping.set()
             if self._response is not None:
@@ -123,20 +123,22 @@ class Informer(Generic[T]):
 
     @property
     def has_died(self) -> bool:
-        """Whether the thread ended without `stop`, which no known fault causes."""
+        """Return whether the thread ended without `stop`. No known fault causes this."""
         started = self._thread.ident is not None
         return started and not self._thread.is_alive() and not self._stopping.is_set()
 
     @property
     def has_synced(self) -> bool:
-        """Whether the list was read once."""
+        """Return whether the list was read at least once."""
         return self._listed
 
     def items(self) -> tuple[T, ...]:
-        """Return what is kept. Waits for the first list.
+        """Return the kept items. Wait for the first list.
 
-        Raises ApiError if the API server refuses, and ApiUnavailable if it was silent for the timeout of the client's
-        RetryPolicy. Raises UnreadableObject as long as there is an object that cannot be converted.
+        Raises:
+            ApiError: The API server refuses the list.
+            ApiUnavailable: It was silent for the timeout of the client's RetryPolicy.
+            UnreadableObject: The list has an object that can't be converted.
         """
         timeout = self._client.retry.timeout
         while (left := self._heard + timeout - time.monotonic()) > 0 and not self._settled.wait(left):
@@ -199,8 +201,8 @@ class Informer(Generic[T]):
     def _list(self) -> None:
         """Read the whole list.
 
-        The first one may come from the API server's cache. A later one may not: the cache may be older than the watch
-        that was lost.
+        The first list may come from the API server's cache. A later one may not, because the cache may be older
+        than the lost watch.
         """
         query = dict(self._source.selectors)
         if self._source.cached and not self._listed:
@@ -277,7 +279,7 @@ class Informer(Generic[T]):
             self._call(self._changed)
 
     def _convert(self, item: JsonObject, key: Key, unreadable: dict[Key, UnreadableObject]) -> T | None:
-        """Convert an item. Note one that cannot be converted, and leave it out."""
+        """Convert an item. Leave out an item that can't be converted, and record the error."""
         try:
             return self._source.convert(item)
         except Exception as error:
@@ -302,7 +304,7 @@ class Informer(Generic[T]):
                     self._response = None
 
     def _lost(self, problem: str, failure: Exception | None = None) -> None:
-        """Note that the connection is lost, and why."""
+        """Record that the connection is lost, and why."""
         with self._lock:
             if self._connected:
                 self._connected, self._heard = False, time.monotonic()
@@ -313,7 +315,7 @@ class Informer(Generic[T]):
             self._call(self._changed)
 
     def _call(self, callback: Callable[..., None], *arguments: T | None) -> None:
-        """Call back. An error does not end the watch."""
+        """Call a callback. Its error does not end the watch."""
         try:
             callback(*arguments)
         except Exception:
@@ -329,7 +331,7 @@ class Informers:
         self._running: dict[ListWatch[Any], Informer[Any]] = {}
 
     def keep(self, sources: Iterable[ListWatch[Any]]) -> None:
-        """Watch these from now on, all started at once, and end the other watches."""
+        """Watch exactly these lists. Start the new watches together, and end the other ones."""
         wanted = list(sources)
         for source in [each for each in self._running if each not in wanted]:
             self._running.pop(source).stop()
@@ -337,18 +339,18 @@ class Informers:
             self.start(source)
 
     def start(self, source: ListWatch[Any]) -> None:
-        """Watch this one, too, from now on."""
+        """Also watch this list."""
         if source not in self._running:
             self._running[source] = Informer(self._client, source, self._changed)
             self._running[source].start()
 
     def items(self, source: ListWatch[T]) -> tuple[T, ...]:
-        """Return what is kept of a ListWatch in use. Waits for its first list, and raises as `Informer.items` does."""
+        """Return the items of a ListWatch in use. Wait for its first list, and raise as `Informer.items` does."""
         informer: Informer[T] = self._running[source]
         return informer.items()
 
     def close(self) -> None:
-        """End every watch, and wait a moment until they have ended."""
+        """End all watches, and wait a moment for their end."""
         ended = list(self._running.values())
         self._running.clear()
         for informer in ended:

@@ -1,4 +1,4 @@
-"""Finds the API server, the credentials and the namespace. Entry point: `connect`.
+"""Find the API server, the credentials and the namespace. Entry point: `connect`.
 
 https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
 """
@@ -35,16 +35,16 @@ class NoLogin(ApiUnavailable):
 
 
 def connect(file: str | None, context: str | None, retry: RetryPolicy) -> tuple[Client, str]:
-    """Connect as `kubectl` does: with this file, else those of KUBECONFIG, else ~/.kube/config.
+    """Connect as `kubectl` does: with this file, else the files of KUBECONFIG, else ~/.kube/config.
 
-    Without any of them, a pod uses its service account and namespace.
+    A pod without any of them uses its service account and namespace.
 
     Returns:
         The client and the namespace of the context.
 
     Raises:
         NoLogin: The credential plugin failed.
-        ApiUnavailable: There is no file or no such context, or it is not usable.
+        ApiUnavailable: There is no file or no such context, or it is not valid.
     """
     settings = Configuration()
     if _is_in_pod(file, context):
@@ -107,7 +107,7 @@ def _namespace_of_pod() -> str:
 
 
 class _Loader(KubeConfigLoader):
-    """The package's loader, except that a credential plugin that fails is an error. The package only logs it."""
+    """The package's loader, but a failed credential plugin is an error. The package only logs it."""
 
     def _load_from_exec_plugin(self) -> bool | None:
         if "exec" not in self._user:
@@ -134,7 +134,7 @@ class _Loader(KubeConfigLoader):
             TypeError,
             AttributeError,
             LookupError,
-        ):  # at a terminal, where the plugin printed its own error
+        ):  # at a terminal, the plugin printed its own error
             raise self._failed(wanted, "see its own message") from None
         return True
 
@@ -148,9 +148,9 @@ class _Loader(KubeConfigLoader):
 
 
 class _Merger(kube_config.KubeConfigMerger):  # type: ignore[misc]
-    """The package's merger, except that empty files are allowed and the current context is that of the first file.
+    """The package's merger, but it allows empty files and uses the current context of the first file.
 
-    kubectl does the same (k8s.io/client-go, tools/clientcmd/loader.go). The package takes the last file's.
+    kubectl does the same (k8s.io/client-go, tools/clientcmd/loader.go). The package uses that of the last file.
     """
 
     def load_config(self, path: str) -> None:
@@ -200,7 +200,7 @@ def _check_server(loader: Any) -> None:
 
 
 def _check_user(loader: Any) -> None:
-    """Refuse impersonation. The package ignores it and would use all rights of the user."""
+    """Refuse impersonation. The package ignores it and would use all permissions of the user."""
     for each in ("as", "as-uid", "as-groups", "as-user-extra"):
         if loader._user is not None and loader._user.safe_get(each):
             name = loader.current_context["context"].get("user")
@@ -215,7 +215,7 @@ def _namespace(loader: Any) -> str:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Turn the package's errors for an invalid file into ApiUnavailable."""
+    """Convert the package's errors for an invalid file to ApiUnavailable."""
     try:
         yield
     except (config.ConfigException, OSError, ValueError, YAMLError) as error:

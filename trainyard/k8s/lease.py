@@ -1,7 +1,7 @@
-"""Leader election by a Lease: of several processes, one at a time acts. Entry point: `LeaderElector`.
+"""Elect one active process by a Lease. Entry point: `LeaderElector`.
 
-The rules are those of client-go (k8s.io/client-go v0.35.4, tools/leaderelection/leaderelection.go): the clocks of two
-machines are never compared. A Lease is free when it has no holder, or when a candidate saw no change of it for its
+The rules are those of client-go (k8s.io/client-go v0.35.4, tools/leaderelection/leaderelection.go). The clocks of two
+processes are never compared. A Lease is free if it has no holder, or if a candidate saw no change of it for its
 duration, by the candidate's own clock.
 """
 
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class Lost(Exception):
-    """The Lease is held by another process, or may be. Nothing may be done until it is held again."""
+    """Another process holds the Lease, or may hold it. This process must not act until it holds it again."""
 
 
 class Standing(Enum):
-    """What a Lease is to a process that wants it."""
+    """The state of a Lease for one candidate."""
 
     FREE = "free"
     OURS = "ours"
@@ -41,7 +41,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """The fields of a Lease that say who holds it. Of `renewed`, the holder's time, only a change matters."""
+    """The holder's fields of a Lease. `renewed` is the holder's time, of which only a change matters."""
 
     holder: str
     renewed: str
@@ -50,7 +50,7 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """The holding of another process, and since when it was seen unchanged, in seconds of the candidate's clock."""
+    """The holding of another process, and since when it is unchanged, in seconds of the candidate's clock."""
 
     holding: Holding
     since: float
@@ -69,12 +69,12 @@ def read_holding(item: Mapping[str, Any]) -> Holding:
 def evaluate(
     found: Holding | None, holder: str, before: Observed | None, now: float
 ) -> tuple[Standing, Observed | None]:
-    """Return what the Lease that was read is to `holder`, and what to remember until it is read again.
+    """Return the state of the Lease for `holder`, and what to remember until the next read.
 
     Args:
         found: The holding that was read; None if there is no Lease.
-        holder: The process that wants it.
-        before: What was remembered last time.
+        holder: The candidate.
+        before: What the last call returned to remember.
         now: The candidate's clock, in seconds.
     """
     if found is None or not found.holder:
@@ -89,16 +89,16 @@ def evaluate(
 
 
 class LeaseStore(Protocol):
-    """Reads and writes one Lease. Every method may raise ApiError and ApiUnavailable."""
+    """Read and write one Lease. Every method may raise ApiError and ApiUnavailable."""
 
     def read(self) -> JsonObject | None:
-        """Return the Lease; None if there is none."""
+        """Return the Lease; None if it does not exist."""
 
     def create(self, item: JsonObject) -> JsonObject | None:
-        """Create the Lease; None if there is one already."""
+        """Create the Lease and return it; None if one exists."""
 
     def replace(self, item: JsonObject) -> JsonObject | None:
-        """Replace the Lease with the same resourceVersion; None if there is a newer one, or none."""
+        """Replace the Lease with this resourceVersion and return it; None if it has changed or is gone."""
 
 
 class ObjectsStore:
@@ -120,7 +120,7 @@ class ObjectsStore:
 
 @dataclass
 class LeaderElector:
-    """Takes, renews and releases a Lease for one holder. Every method may raise ApiError and ApiUnavailable.
+    """Take, renew and release a Lease for one holder. Every method may raise ApiError and ApiUnavailable.
 
     `metadata` is that of a new Lease. `clock` counts seconds and is never set back; `wall_clock` is seconds since the
     epoch, for people who read the Lease.
@@ -154,7 +154,7 @@ class LeaderElector:
         return (self._item or {}).get("metadata", {}).get("annotations") or {}
 
     def take(self) -> Standing:
-        """Read the Lease and take it if it is free. OURS says that it is held from now on."""
+        """Read the Lease and take it if it is free. Return OURS if this process holds it."""
         asked = self.clock()
         found = self.store.read()
         holding = None if found is None else read_holding(found)
@@ -167,13 +167,13 @@ class LeaderElector:
             made = self.store.replace(_renewed(found, {}, self.wall_clock()))
         else:
             made = self.store.replace(self._acquired(found))
-        if made is None:  # another was faster
+        if made is None:  # another process was faster
             return Standing.UNSURE
         self._item, self.renewed = made, asked
         return Standing.OURS
 
     def renew(self, annotations: Mapping[str, str]) -> None:
-        """Renew the Lease and set these annotations. Raises Lost if another process holds it by now."""
+        """Renew the Lease and set these annotations. Raises Lost if another process holds it."""
         if self._item is None:
             raise Lost
         asked = self.clock()
@@ -189,7 +189,7 @@ class LeaderElector:
         return self.clock() - self.renewed >= names.LEASE_RENEW_SECONDS
 
     def release(self, annotations: Mapping[str, str]) -> None:
-        """Leave the Lease to the next holder, as far as the API allows it."""
+        """Release the Lease for the next holder, if the API allows it."""
         if self._item is None:
             return
         now = self.wall_clock()
@@ -217,7 +217,7 @@ class LeaderElector:
         }
 
     def _acquired(self, item: JsonObject) -> JsonObject:
-        """The Lease with a new holder. Annotations of an earlier owner do not concern this one."""
+        """Return the Lease with a new holder, without annotations of the earlier one."""
         spec = {**self._new()["spec"], "leaseTransitions": read_holding(item).transitions + 1}
         meta, owners = item["metadata"], self.metadata.get("ownerReferences")
         if owners is not None:
@@ -238,5 +238,5 @@ def _renewed(item: JsonObject, annotations: Mapping[str, str], now: float) -> Js
 
 
 def _microtime(now: float) -> str:
-    """Seconds since the epoch as a metav1.MicroTime."""
+    """Return seconds since the epoch as a metav1.MicroTime."""
     return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

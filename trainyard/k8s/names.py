@@ -1,4 +1,4 @@
-"""Names that two or more parts of Trainyard must agree on.
+"""Names that several parts of Trainyard share.
 
 The program, the launcher, the operator, the plugin, the command line and the local cloud import this module. The
 trainer's image has no other package, so `trainer/contract.py` repeats what the trainer needs, and a test compares the
@@ -28,7 +28,7 @@ FABRIC_CHECK_SERVICE: Final = "fabric-check"  # the headless Service of its pods
 # Services of the training operator are named <training job>-worker-<index> and may have 63 characters.
 RUN_ID_MAX_LENGTH: Final = 40
 TRAINING_CONTAINER: Final = "pytorch"  # required by the training operator
-# What runs the workers (launcher/backends): the training operator, or Kubeflow Trainer with JobSet.
+# The backends of a run (launcher/backends): the training operator, or Kubeflow Trainer with JobSet.
 BACKEND_PYTORCHJOB: Final = "pytorchjob"
 BACKEND_TRAINJOB: Final = "trainjob"
 LAUNCHER_SERVICE_ACCOUNT: Final = "launcher"
@@ -105,8 +105,8 @@ TORCHRUN_ARCHIVES: Final = "workspaces"
 # In the same bucket: <this>/<namespace>/<uid of the job>/attempt-<number>/node-<number>.log
 TORCHRUN_LOGS: Final = "logs"
 
-# Priority classes. A worker displaces placeholders and nothing else: ordinary pods have priority 0, and a worker above
-# that would displace other pods before the launcher can prevent it. Warm pods keep the nodes of a pool without a job.
+# Priority classes. A worker preempts only placeholders. Ordinary pods have priority 0. A worker with a higher priority
+# would preempt them before the launcher can prevent it. Warm pods keep the nodes of a pool without a job.
 WORKER_PRIORITY_CLASS: Final = "trainyard-worker"
 WORKER_PRIORITY: Final = 0
 PLACEHOLDER_PRIORITY_CLASS: Final = "trainyard-placeholder"
@@ -148,8 +148,8 @@ ENV_CHECKPOINT_URI: Final = "TRAINYARD_CHECKPOINT_URI"
 ENV_DATA: Final = "TRAINYARD_DATA"  # digits | corpus | a path of IDX files or of tokens
 ENV_METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"  # where rank 0 serves metrics
 ENV_REGION: Final = "AWS_REGION"
-# The git revision of the trainer's image, "" if the build did not know it. An image that a stack builds must not change
-# with the revision alone, so that the program sets it on the workers.
+# The git revision of the trainer's image, "" if the build did not know it. The program sets it on the workers,
+# because an image that a stack builds must not change only because of the revision.
 ENV_REVISION: Final = "TRAINYARD_REVISION"
 
 # Files of a trained model, below ENV_MODEL_URI: two in <run>/, and then LATEST_FILE, which names the run. So a reader
@@ -238,7 +238,7 @@ LAUNCHER_FINAL_EXIT_CODES: Final = (
 )
 LAUNCHER_BACKOFF_LIMIT: Final = 3
 
-# Exit codes of the trainer that others act on; docs/trainer.md has all of them.
+# Exit codes of the trainer that other programs handle. docs/trainer.md lists all of them.
 WORKER_EXIT_CONFIGURATION: Final = 2  # wrong settings; a run that diverged had some, too
 WORKER_EXIT_WORLD_SIZE: Final = 20  # the world differs from the one that the launcher counted
 WORKER_EXIT_STOPPED: Final = 24  # by SIGTERM, SIGINT or a notice; the next attempt resumes
@@ -247,9 +247,9 @@ WORKER_EXIT_HUNG: Final = 25  # no process made progress for longer than the tim
 # executable or not found. Any other failure may not happen again.
 WORKER_FINAL_EXIT_CODES: Final = (WORKER_EXIT_CONFIGURATION, WORKER_EXIT_WORLD_SIZE, 126, 127)
 
-# How long a worker has after SIGTERM. torchrun kills its processes after the seconds of this variable (torch 2.15,
+# The time of a worker after SIGTERM. torchrun kills its processes after the seconds in this variable (torch 2.15,
 # LaunchConfig in torch/distributed/launcher/api.py; earlier versions after 30). The pod's grace period is longer by the
-# margin. With the maximum the pods are gone before the launcher stops waiting for that.
+# margin. Even with the maximum, the pods are gone before the launcher stops waiting for them.
 SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 SHUTDOWN_SECONDS: Final = 30
 SHUTDOWN_MAX_SECONDS: Final = 540
@@ -260,7 +260,7 @@ SHUTDOWN_MARGIN_SECONDS: Final = 15
 LEASE_SECONDS: Final = 15
 LEASE_RENEW_SECONDS: Final = 5
 
-# The world of a run: as large as the launcher counted, or one that torchrun may shrink to MIN_NODES.
+# The shape of a run's world: the counted number of nodes, or one that torchrun may reduce to MIN_NODES.
 SHAPE_STATIC: Final = "static"
 SHAPE_ELASTIC: Final = "elastic"
 

@@ -1,4 +1,4 @@
-"""Reads and writes of objects of any kind; the path follows from apiVersion, kind, namespace and name."""
+"""Read and write objects of any kind. Their path follows from apiVersion, kind, namespace and name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFLICT = 409
 
 
 def collection(version: str, kind: str, namespace: str) -> str:
-    """Return the path of a list. Namespace "" is all namespaces, or that of a cluster-scoped kind."""
+    """Return the path of a list. Namespace "" means all namespaces, or a cluster-scoped kind."""
     group, _, _ = version.rpartition("/")
     root = f"/apis/{version}" if group else f"/api/{version}"
     placed = f"/namespaces/{namespace}" if namespace else ""
@@ -35,7 +35,7 @@ def path_of(item: Mapping[str, Any]) -> str:
 
 
 class Objects:
-    """Writes as one field manager. Every method may raise ApiError and ApiUnavailable."""
+    """Read and write objects as one field manager. Every method may raise ApiError and ApiUnavailable."""
 
     def __init__(self, client: Client, manager: str) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class Objects:
         return self._client.list_items(collection(version, kind, namespace), query, named)
 
     def read(self, source: ListWatch[T], *, cached: bool = False) -> builtins.list[T]:
-        """Return what is kept of a list. With `cached` it may be an older one, which costs etcd nothing."""
+        """Return the converted items of a list. With `cached` the list may be older, and is not read from etcd."""
         query = {**dict(source.selectors), **({"resourceVersion": "0"} if cached else {})}
         return self._client.list_items(source.path, query, source.convert)
 
@@ -98,7 +98,7 @@ class Objects:
             raise
 
     def put(self, item: JsonObject) -> JsonObject | None:
-        """Replace the object that was read. Return None if it changed meanwhile or is gone."""
+        """Replace the object that was read. Return None if it has changed since or is gone."""
         return self._put(path_of(item), item)
 
     def put_status(self, item: JsonObject) -> JsonObject | None:
@@ -106,10 +106,10 @@ class Objects:
         return self._put(f"{path_of(item)}/status", item)
 
     def put_finalizers(self, item: JsonObject, finalizers: Sequence[str]) -> bool:
-        """Replace the list of finalizers of the object that was read. Return False if it changed meanwhile or is gone.
+        """Replace the finalizers of the object that was read. Return False if it has changed since or is gone.
 
-        Server-side apply removes only entries of the same field manager, so a finalizer that came with a restored
-        object would stay.
+        Server-side apply removes only entries of the same field manager, so the finalizer of a restored object would
+        stay.
         """
         meta = {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": [*finalizers]}
         try:
@@ -130,7 +130,7 @@ class Objects:
             raise
 
     def delete(self, path: str, uid: str, version: str = "", *, foreground: bool = False) -> None:
-        """Delete the object with this uid, and with `version` only if it did not change. Another one is left alone."""
+        """Delete the object with this uid; with `version`, only if it has not changed. Never delete another object."""
         conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body: JsonObject = {
             "preconditions": conditions,

@@ -1,7 +1,7 @@
-"""The parts of the package `kubernetes` that Trainyard uses: requests over TLS, and the credentials of a kubeconfig.
+"""Import the used parts of the package `kubernetes`: requests over TLS, and the credentials of a kubeconfig.
 
-The package imports all of its parts, among them pydantic and two OAuth libraries, which take more than half of the
-processor time of `kubectl torchrun list`. Import these parts from here, so that the others are not imported.
+The package imports all of its parts, including pydantic and two OAuth libraries. They take more than half of the CPU
+time of `kubectl torchrun list`. Import the used parts from here, so that the others are not imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _skip_init(name: str) -> None:
 
 @contextmanager
 def _placeholders(**attributes: str) -> Iterator[None]:
-    """Let imports of these modules succeed without them, each with one attribute that is None."""
+    """Replace these modules by empty ones during an import, each with one attribute that is None."""
     missing = {name.replace("__", "."): each for name, each in attributes.items()}
     missing = {name: each for name, each in missing.items() if name not in sys.modules}
     for name, each in missing.items():
@@ -56,7 +56,7 @@ Configuration: Any = client.Configuration
 
 
 class KubeConfigLoader(kube_config.KubeConfigLoader):  # type: ignore[misc]
-    """The package's loader, which imports the OAuth libraries when it renews an OIDC token."""
+    """The package's loader. It imports the OAuth libraries only to renew an OIDC token."""
 
     def _refresh_oidc(self, provider: Any) -> None:
         import oauthlib.oauth2  # type: ignore[import-untyped]

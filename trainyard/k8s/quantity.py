@@ -1,4 +1,4 @@
-"""Kubernetes quantities as exact numbers.
+"""Parse Kubernetes quantities as exact numbers. Entry point: `parse`.
 
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
@@ -61,6 +61,6 @@ def parse(text: str | int | float) -> Amount:
 
 @lru_cache(_KEPT)
 def in_words(size: int) -> str:
-    """Return a number of bytes as people write it, with the suffix that makes it shortest."""
+    """Return a number of bytes as a quantity with the suffix that makes it shortest."""
     whole = ((factor, suffix) for suffix, factor in _SUFFIXES.items() if factor >= 1 and size % factor == 0)
     return min((f"{size // factor}{suffix}" for factor, suffix in whole), key=len)

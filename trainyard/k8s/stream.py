@@ -1,4 +1,4 @@
-"""Responses of the API that are parsed as they arrive: lists item by item, watches line by line."""
+"""Parse responses of the API as they arrive: lists item by item, watches line by line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _JSON = json.JSONDecoder()
 
 
 class MalformedResponse(Exception):
-    """The response is no JSON of the expected form, or it ends in the middle."""
+    """The response is not JSON of the expected form, or it is incomplete."""
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the objects of a stream with one on each line. An incomplete last line is left out.
 
-    Raises MalformedResponse for a line that is no JSON object.
+    Raises MalformedResponse for a line that is not a JSON object.
     """
     rest = b""
     for chunk in chunks:
@@ -37,9 +37,9 @@ def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -> str:
     """Call `each` with every item of a Kubernetes list, and return the list's resourceVersion.
 
-    At most one item and one chunk are in memory. The pods of a large cluster take tens of megabytes as text and ten
-    times that as Python objects. The fields may have any order: lists of custom resources have `items` before
-    `metadata`. Raises MalformedResponse for anything that is no list.
+    At most one item and one chunk are in memory. The pods of a large cluster need tens of megabytes as text, and ten
+    times as much as Python objects. The fields may have any order: lists of custom resources have `items` before
+    `metadata`. Raises MalformedResponse for anything but a list.
     """
     text = _Text(chunks)
     version = ""
@@ -63,7 +63,7 @@ def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -
 
 
 class _Text:
-    """JSON text of which only a part has arrived."""
+    """A JSON text that is still arriving."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -71,7 +71,7 @@ class _Text:
         self._here, self._at = "", 0
 
     def peek(self) -> str:
-        """Return the next character that is no white space."""
+        """Return the next character that is not white space."""
         while True:
             while self._at < len(self._here):
                 if not self._here[self._at].isspace():
@@ -94,7 +94,7 @@ class _Text:
             self._at += 1
 
     def value(self) -> Any:
-        """Return the next value. Something always follows it, at least the end of the list."""
+        """Return the next value. At least the end of the list always follows it."""
         self.peek()
         while True:
             try:
