@@ -24,6 +24,7 @@ T = TypeVar("T")
 AT_ONCE = 8
 _NOT_FOUND = 404
 _CONFLICT = 409
+_UNKNOWN = "unknown"
 # The API server may answer from its cache, which does not load etcd.
 _CACHED = {"resourceVersion": "0"}
 
@@ -84,7 +85,7 @@ class KubernetesGateway:
         self._now = wall_clock
         self._wakeup = Wakeup()
         self._informers = Informers(client, self._wakeup.set)
-        # The uid of the training job at the last read from etcd; "" for none.
+        # The uid of the training job at the last read from etcd; "" for none, _UNKNOWN since its creation.
         self._training_uid = ""
         self._near: frozenset[str] = frozenset()
 
@@ -193,6 +194,7 @@ class KubernetesGateway:
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         unseen = backends.of(request).runtime_unseen
+        self._training_uid = _UNKNOWN
         try:
             return self._create(sources.training_jobs(request), manifest)
         except ApiError as error:

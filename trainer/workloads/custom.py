@@ -87,7 +87,8 @@ class CustomWorkload:
     def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of these samples, collated as torch's data loader does."""
         data: Any = self._parts[split]
-        wanted = [int(index) for index in indices]
+        # A process may have no share of a batch. Its tensors still need their shapes and types.
+        wanted = [int(index) for index in indices] or [0]
         samples = (
             data.__getitems__(wanted) if hasattr(data, "__getitems__") else [data[each] for each in wanted]
         )
@@ -103,7 +104,7 @@ class CustomWorkload:
                 f"workload {self.name}: a sample of {split} is a {kind}; it must be a pair of inputs and target, each "
                 "a tensor, an array or a number",
             )
-        return pair[0].cpu(), pair[1].cpu()
+        return pair[0][: len(indices)].cpu(), pair[1][: len(indices)].cpu()
 
     def describe(self) -> dict[str, Any]:
         """Return digest and sizes of the data."""
@@ -143,8 +144,9 @@ class _WithLoss(nn.Module):
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self.network(inputs)
         count = len(targets)
-        loss = self._loss(outputs, targets).float() * count
-        correct = self._correct(outputs, targets) if self._correct else torch.zeros_like(loss)
+        # The mean of nothing is NaN. The zero depends on all weights, whose gradients are exchanged.
+        loss = self._loss(outputs, targets).float() * count if count else outputs.float().sum()
+        correct = self._correct(outputs, targets) if self._correct and count else torch.zeros_like(loss)
         units = torch.full((), count, dtype=torch.float64, device=loss.device)
         return loss, torch.stack([loss.detach().double(), correct.detach().double(), units])
 

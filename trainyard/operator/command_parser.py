@@ -19,6 +19,7 @@ from typing import Final
 Read = Callable[[str], str | None]
 PYTHON: Final = re.compile(r"python[0-9.]*")
 PYTHON_MODULE: Final = "python -m "
+TORCHRUN_MODULES: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _SHELLS: Final = ("sh", "bash", "dash", "ash", "ksh", "zsh")
 SOURCES: Final = (".", "source")
 _KEYWORDS: Final = ("!", "{", "if", "then", "elif", "else", "while", "until", "do")
@@ -67,12 +68,32 @@ _RUNNERS: Final = {
     ),
     "nsys": "profile",
 }
-# Options of both whose value may look like a program: a package, an environment, a file.
-_PREFIX_NAMES: Final = re.compile(r"-[Cou]|--(?:chdir|export|output|unset|user)")
+# The options of wrappers whose value is the next word (their manual pages). Other wrappers have none.
+_VALUE_OPTIONS: Final = {
+    "chrt": r"-[DPT]|--sched-(?:deadline|period|runtime)",
+    "dumb-init": r"-r|--rewrite",
+    "env": r"-[Cu]|--(?:chdir|unset)",
+    "exec": r"-a",
+    "flock": r"-[Ew]|--(?:conflict-exit-code|timeout|wait)",
+    "ionice": r"-[cn]|--class(?:data)?",
+    "nice": r"-n|--adjustment",
+    "numactl": r"-[CNPimpw]|--(?:cpunodebind|interleave|membind|physcpubind|preferred(?:-many)?|weighted-interleave)",
+    "stdbuf": r"-[eio]|--(?:error|input|output)",
+    "strace": r"-[EIOPSUXabeopsu]|--(?:env|interruptible|output|string-limit|trace|trace-path|user)",
+    "sudo": r"-[CDRTUghprtu]|--(?:chdir|chroot|close-from|command-timeout|group|host|other-user|prompt|role|type|user)",
+    "time": r"-[fo]|--(?:format|output)",
+    "timeout": r"-[ks]|--(?:kill-after|signal)",
+    "tini": r"-[ep]",
+    "xargs": r"-[EILPadns]|--(?:arg-file|delimiter|max-args|max-chars|max-lines|max-procs)",
+    "xvfb-run": r"-[efnpsw]|--(?:auth-file|error-file|server-args|server-num|wait|xauth-protocol)",
+}
+# Programs with too many options for a table. The value of any of these options is always the next word. The word after
+# another option is its value, unless it is a known program.
 _RUNNER_NAMES: Final = re.compile(
-    r"-[CPenopw]|--(?:cwd|directory|env|environment|feature|name|output|prefix|project|python|root-prefix|with"
-    r"|with-editable|with-requirements|(?:no-)?extra|(?:no-|only-)?group|(?:[a-z]+-)*package)"
+    r"-[CPenopw]|--(?:cwd|directory|env|environment|export|feature|from|name|output|prefix|project|python|root-prefix"
+    r"|with|with-editable|with-requirements|(?:no-)?extra|(?:no-|only-)?group|(?:[a-z]+-)*package)"
 )
+_MANY_OPTIONS: Final = ("ncu", "uvx")
 # Flags without a value, and then at most one with a value.
 _PYTHON_OPTION: Final = re.compile(r"-([bBdEiIOPqRsSuvVx]*)(?:([cmWX])(.*))?", re.DOTALL)
 _PROGRAM_LOOKUP: Final = re.compile(
@@ -90,6 +111,7 @@ _TOKEN: Final = re.compile(
     | (?P<operator>[;&|()\n])""",
     re.DOTALL | re.VERBOSE,
 )
+_SUBSTITUTION: Final = re.compile(rf"\$\(({_NESTED})\)|`([^`]*)`")
 _FUNCTION: Final = re.compile(
     r"(?:^|[\s;&|{}])(?:function\s+)?([A-Za-z_][-\w]*)\s*\(\)|\bfunction\s+([A-Za-z_][-\w]*)"
 )
@@ -171,6 +193,11 @@ class _Parser:
         text = _PROGRAM_LOOKUP.sub(lambda found: f"/bin/{found[1] or found[2]}", text)
         self.functions |= {found[1] or found[2] for found in _FUNCTION.finditer(text)}
         for raw in _simple_commands(text):
+            for inner in (
+                found[1] or found[2] or "" for word in raw for found in _SUBSTITUTION.finditer(word)
+            ):
+                # Its other programs only compute a value.
+                yield from (each for each in self._once(place, inner) if _is_launcher(each.name))
             if not (words := self._expand(raw)):
                 continue
             program = _find_program(words)
@@ -180,6 +207,11 @@ class _Parser:
                 self.directory = posixpath.join(self.directory, words[1])
             if program and words[0] not in self.functions:
                 yield from self._program(place, *program)
+
+    def _once(self, place: str, script: str) -> Iterator[Program]:
+        if script not in self.seen and len(self.seen) < _MAX_SCRIPTS:
+            self.seen.add(script)
+            yield from self.programs(place, script)
 
     def _program(self, place: str, word: str, *arguments: str) -> Iterator[Program]:
         name = word if is_variable(word) else word.rpartition("/")[2]
@@ -196,13 +228,8 @@ class _Parser:
             file = word
         if script:
             # The output of a command substitution is not known here.
-            if (
-                script not in self.seen
-                and len(self.seen) < _MAX_SCRIPTS
-                and not script.lstrip().startswith(("$(", "`"))
-            ):
-                self.seen.add(script)
-                yield from self.programs(place, script)
+            if not script.lstrip().startswith(("$(", "`")):
+                yield from self._once(place, script)
             return
         file, content = self._find_script(place, file) if file else ("", None)
         if PYTHON.fullmatch(name) or is_variable(word):
@@ -272,18 +299,27 @@ def _find_program(words: Sequence[str]) -> Sequence[str]:
         if words[at] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[at]):
             at += 1
         elif name in _RUNNERS:
-            at = _skip_options(words, at + 1, _RUNNER_NAMES)
+            at, _ = _guess_options(words, at + 1)
             if words[at : at + 1] != [_RUNNERS[name]]:
                 return ()  # such as `conda activate` and `uv sync`
-            at = _skip_options(words, at + 1, _RUNNER_NAMES)
+            at, guessed = _guess_options(words, at + 1)
             if words[at : at + 1] in (["-m"], ["--module"]):
                 return ("python", "-m", *words[at + 1 :])
+            if at >= len(words):
+                return words[guessed:]
         elif name == "env" and following in (["-S"], ["--split-string"]):
             return _find_program([*" ".join(words[at + 2 : at + 3]).split(), *words[at + 3 :]])
         elif name in _PREFIXES and not (name == "eval" and len(words) == at + 2):
             if name == "command" and following in (["-v"], ["-V"]):
                 return words[at:]
-            at = _skip_options(words, at + 1, _PREFIX_NAMES) + _PREFIXES[name]
+            if name in _MANY_OPTIONS:
+                at, guessed = _guess_options(words, at + 1)
+                if at >= len(words):
+                    return words[guessed:]
+            else:
+                at = _skip_options(words, at + 1, _VALUE_OPTIONS.get(name, "")) + _PREFIXES[name]
+            if name == "flock" and words[at : at + 1] in (["-c"], ["--command"]):
+                return ("sh", "-c", *words[at + 1 :])
         elif is_variable(words[at]) and following and not re.search(r"^-|\.py$", following[0]):
             at += 1  # It may be empty, or a wrapper.
         else:
@@ -291,26 +327,43 @@ def _find_program(words: Sequence[str]) -> Sequence[str]:
     return ()
 
 
-def _skip_options(words: Sequence[str], at: int, names: re.Pattern[str]) -> int:
-    """Return the position after the options and assignments of a wrapper.
-
-    The word after an option is its value, unless it is a known program. After an option in `names` it is always the
-    value. A runner's `-m` is no option: it names the program.
-    """
+def _skip_options(words: Sequence[str], at: int, with_value: str) -> int:
+    """Return the position after the options and assignments of a wrapper. `with_value` matches options with a value."""
     while at < len(words):
         word = words[at]
         if not word.startswith("-") and not _ASSIGNMENT.fullmatch(word):
             break
-        if word in ("-m", "--module") and names is _RUNNER_NAMES:
+        at += 2 if re.fullmatch(with_value, word) else 1
+        if word == "--":
+            break
+    return at
+
+
+def _guess_options(words: Sequence[str], at: int) -> tuple[int, int]:
+    """Return the position after the options and assignments of a runner, and that of the first guessed value.
+
+    A runner's `-m` is no option: it names the program. Without a guessed value, its position is after all words.
+    """
+    guessed = len(words)
+    while at < len(words):
+        word = words[at]
+        if word in ("-m", "--module") or not (word.startswith("-") or _ASSIGNMENT.fullmatch(word)):
             break
         at += 1
         if word == "--":
             break
         if not word.startswith("-") or "=" in word or at + 1 >= len(words) or words[at].startswith("-"):
             continue
-        if names.fullmatch(word) or not _is_program(words[at]):
+        if _RUNNER_NAMES.fullmatch(word):
             at += 1
-    return at
+        elif not _is_program(words[at]):
+            guessed = min(guessed, at)
+            at += 1
+    return at, guessed
+
+
+def _is_launcher(name: str) -> bool:
+    return name == "torchrun" or name.removeprefix(PYTHON_MODULE) in (*LAUNCHERS, *TORCHRUN_MODULES)
 
 
 def _is_program(word: str) -> bool:

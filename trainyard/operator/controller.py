@@ -130,8 +130,9 @@ class Controller:
         queues = await self._in_thread(lambda: self._list(n.QUEUE_KIND))
         jobs = await self._in_thread(lambda: self._list(n.JOB_KIND))
         for item in queues:
-            meta = item["metadata"]  # the watch may have seen a later state than the list
-            self.enqueue(self.index.queue(self.index.find_queue(meta["namespace"], meta["name"]) or item))
+            # The watch may have seen a later state than the list, or an earlier one.
+            known = self.index.find_queue(item["metadata"]["namespace"], item["metadata"]["name"])
+            self.enqueue(self.index.queue(item if known is None else max(known, item, key=_version)))
         for item in jobs:
             self.enqueue(self.index.job(item, first=True))
         self.enqueue(self.index.remove(before - {object_key(item) for item in (*queues, *jobs)}))
@@ -142,6 +143,11 @@ class Controller:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _version(item: JsonObject) -> int:
+    """Return the resourceVersion, which may be compared (https://kubernetes.io/docs/reference/using-api/api-concepts/)."""
+    return int(item["metadata"]["resourceVersion"])
 
 
 class Watches:

@@ -159,11 +159,12 @@ class ObjectIndex:
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
         before, lived = self._generations.pop(key, None), self._times_to_live.pop(key, None)
         self._forget_kai(key)
-        self._queues.pop(key, None)
         spec = field_object(item, "spec")
-        if not gone:
+        if gone:
+            self._queues.pop(key, None)
+        else:
             self._generations[key] = generation
-            self._queues[key] = item
+            self._queues[key] = item  # in one step, because the workers' threads read it
             self._times_to_live[key] = field_object(spec, "jobDefaults").get("ttlSecondsAfterFinished")
             self._kai_names[key] = str(spec.get("kaiQueue") or "")
             # The parent has a default, so it only matters for a queue with kaiQueue.

@@ -20,6 +20,7 @@ from trainyard.operator.command_parser import (
     PYTHON,
     PYTHON_MODULE,
     SOURCES,
+    TORCHRUN_MODULES,
     UTILITIES,
     Program,
     is_variable,
@@ -29,7 +30,7 @@ from trainyard.operator.resources import Size
 NONE: Final = NO_LAUNCHER
 _TORCHRUN: Final = (
     TORCHRUN,
-    *(f"{PYTHON_MODULE}{each}" for each in ("torchrun", "torch.distributed.run", "torch.distributed.launch")),
+    *(f"{PYTHON_MODULE}{each}" for each in TORCHRUN_MODULES),
 )
 # These modules and their submodules are no plain programs.
 _LAUNCHER_PACKAGES: Final = re.compile(

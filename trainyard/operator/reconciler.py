@@ -176,6 +176,11 @@ class Reconciler:
             return None
         cluster = self._read_cluster(job, queue, "")
         plan = plan_job(job, queue, [], cluster, self._now())
+        if plan.status is not None:  # no user reads of a queue that is older than the job
+            queue = self._read_queue(job)
+            if pool_to_count(job, queue):
+                return None
+            plan = plan_job(job, queue, [], cluster, self._now())
         if _may_be_outdated(job, plan, cluster) or not _only_reports(plan, status):
             return None
         return plan

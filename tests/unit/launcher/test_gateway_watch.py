@@ -349,6 +349,17 @@ def test_a_training_is_never_forgotten_because_a_watch_lags(
     until(lambda: gateway.observe(request_, fresh=False).training is None)
 
 
+def test_created_training_is_read_although_its_watch_lags(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    gateway.observe(request_, fresh=True)
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    api.mute = True
+    gateway.create_training(request_, {"metadata": {"name": "train-r1"}})
+    assert gateway.observe(request_, fresh=False).training is not None
+
+
 def test_watches_with_training_are_two(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
     put_node(api, "a")
     gateway.observe(request_, fresh=False)

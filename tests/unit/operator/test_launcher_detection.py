@@ -62,6 +62,17 @@ pytestmark = pytest.mark.unit
         ("mpiexec.hydra -n 8 python train.py", "mpiexec.hydra"),
         ("xvfb-run -a mpirun python train.py", "mpirun"),
         ("python /opt/conda/bin/deepspeed train.py", "deepspeed"),
+        # Options of wrappers that have an operand.
+        ("timeout --preserve-status 3600 torchrun train.py", "torchrun"),
+        ("timeout --foreground 1h accelerate launch train.py", "accelerate launch"),
+        ("timeout -k 5 -s INT 3600 deepspeed train.py", "deepspeed"),
+        ("taskset -c 0-7 torchrun train.py", "torchrun"),
+        ("chrt -f 99 deepspeed train.py", "deepspeed"),
+        ("flock -n /tmp/lock torchrun train.py", "torchrun"),
+        ("flock -w 5 /tmp/lock -c 'torchrun train.py'", "torchrun"),
+        # Within command substitutions.
+        ("OUT=$(torchrun train.py) && echo $OUT", "torchrun"),
+        ("x=`deepspeed train.py`", "deepspeed"),
     ],
 )
 def test_detect_launcher_other_launcher_is_found(command: str, named: str) -> None:
@@ -186,6 +197,11 @@ def test_detect_launcher_plain_program_is_torchrun(command: str) -> None:
         ("bash -c 'tune run x'", "tune run"),
         ("source train.sh", "train.sh"),
         ("conda run -n accelerate launch train.py", "launch"),
+        ("timeout --preserve-status 3600 ./train", "./train"),
+        ("uv run --frozen my-train --lr 1 --fast", "my-train"),
+        ("sudo -E ./train --lr=1", "./train"),
+        ("stdbuf -oL my-train x", "my-train"),
+        ("nsys profile -o report my-train x", "my-train"),
     ],
 )
 def test_detect_launcher_unknown_program_is_none(command: str, named: str) -> None:

@@ -68,6 +68,17 @@ def test_custom_workload_fetches_a_batch_at_once_if_it_can() -> None:
     assert targets.tolist() == [[3.0], [0.0]]
 
 
+def test_custom_workload_of_no_samples_has_a_zero_loss() -> None:
+    workload = custom(correct=lambda outputs, targets: (outputs > targets).sum())
+    network: Any = workload.model()
+    inputs, targets = workload.batch(np.array([], dtype=np.int64), "train")
+    assert (inputs.shape, targets.shape) == ((0, 1), (0, 1))
+    loss, sums = network(inputs, targets)
+    loss.backward()
+    assert sums.tolist() == [0.0, 0.0, 0.0]
+    assert network.network.weight.grad.tolist() == [[0.0]]
+
+
 def test_custom_workload_digest_depends_on_the_data() -> None:
     assert custom().digest == custom().digest
     assert custom(samples(5, shift=0.5)).digest != custom().digest
