@@ -1,4 +1,4 @@
-"""Input and output of a step of the launcher: its memory, the actions, and the report with its log line."""
+"""The input and output of a launcher step: memory, actions, and the report with its log line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Hold:
 
 @dataclass(frozen=True, kw_only=True)
 class Remove:
-    """Delete exactly this pod, not another one of the same name."""
+    """Delete exactly this pod, not another one with the same name."""
 
     name: str
     uid: str
@@ -34,7 +34,7 @@ class Remove:
 class ReleaseNode:
     """Delete exactly this NodeClaim.
 
-    `late` says that its node took too long; otherwise it is only no longer needed.
+    With `late`, its node took too long. Otherwise it is no longer needed.
     """
 
     claim: str
@@ -58,7 +58,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Retire:
-    """Delete exactly this training job. Its name is free again once all of its pods are gone."""
+    """Delete exactly this training job. Its name is free when all of its pods are gone."""
 
     uid: str
 
@@ -78,7 +78,7 @@ MAX_AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The state for the log: usable nodes, out of how many, and the number of the pool's NodeClaims."""
+    """The state for the log: usable nodes, requested nodes, and the number of the pool's NodeClaims."""
 
     state: str
     nodes: int
@@ -89,14 +89,14 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The launcher's memory between steps. Times are seconds since the epoch. Only `progress` survives a crash.
+    """The launcher's memory between steps. Times are in seconds since the epoch. Only `progress` survives a crash.
 
     Attributes:
         quorum_since: When MIN was reached in this wait.
         training_uid: The uid of the training job at the last step.
         seen_at: The time of the last observation of a wait.
         idle: The usable nodes at `seen_at`, up to MAX.
-        ordered: When the NodeClaim of each node was created, for nodes that came for this run.
+        ordered: When the NodeClaim of each node was created, for nodes that were launched for this run.
         complete: When each node was last seen with all of its devices, by the uid of its NodeClaim.
         gang: The uids of the unfinished workers at the last step, by name.
     """
@@ -112,13 +112,13 @@ class Memory:
 
     @property
     def candidate(self) -> int:
-        """The candidate whose pool the next observation must show."""
+        """Return the candidate whose pool the next observation must contain."""
         return self.progress.candidate if self.progress else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The result of one step; the actions are executed in order."""
+    """The result of one step. The actions are executed in order."""
 
     memory: Memory
     report: Report
@@ -152,7 +152,7 @@ _WORKERS = re.compile(r"(\d+ of )?\d+ (workers running|workers finished|finished
 
 
 def substance(reason: str) -> set[str]:
-    """Return the parts of a reason without what changes all the time: names, numbers, the plural."""
+    """Return the parts of a reason without names, numbers and plurals, which change all the time."""
     return {_without_numbers(part) for part in reason.split("; ")}
 
 
@@ -164,7 +164,7 @@ def _without_numbers(part: str) -> str:
 
 
 def is_news(report: Report, last: Report | None) -> bool:
-    """Return whether the report differs from the last printed one in its state, its nodes or a part of its reason."""
+    """Return whether state, nodes or a part of the reason differ from the last printed report."""
     if last is None or (report.state, report.nodes, report.of) != (last.state, last.nodes, last.of):
         return True
     return not substance(report.reason) <= substance(last.reason)

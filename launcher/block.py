@@ -1,4 +1,4 @@
-"""Check whether a run fits into the rest of a capacity block. Pure: the clock is an input."""
+"""Check whether a run fits into the rest of a capacity block. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.request import Block, Request
 def refusal(request: Request, now: float, deadline: float) -> str:
     """Return why a run can't use the block if it waits from `now` until `deadline`; "" if it can.
 
-    Both are seconds since the epoch.
+    Both times are in seconds since the epoch.
     """
     block, pool = request.pool.block, request.pool.name
     if block is None or _is_over(block, now):
@@ -46,7 +46,7 @@ def not_started(request: Request, now: float) -> str:
 
 
 def deadline_warning(request: Request, now: float) -> str:
-    """Return the warning that the nodes have a time limit and the run has none; "" if there is nothing to warn of."""
+    """Return a warning if the nodes have a time limit and the run has none; else ""."""
     block = request.pool.block
     if block is None or request.active_deadline_seconds is not None or _is_over(block, now):
         return ""
@@ -56,12 +56,12 @@ def deadline_warning(request: Request, now: float) -> str:
 
 
 def _start(block: Block, now: float) -> float:
-    """Return the earliest time at which nodes can be launched: on demand, now; else the start of the block."""
+    """Return the earliest launch time of nodes: now if on demand, else the start of the block."""
     return now if block.begins is None or block.on_demand_fallback else max(now, block.begins)
 
 
 def _is_over(block: Block, now: float) -> bool:
-    """Return whether the block has ended, so that nodes are launched on demand."""
+    """Return whether the block has ended. Then nodes are launched on demand."""
     return block.on_demand_fallback and now >= block.ends
 
 

@@ -30,7 +30,7 @@ class Count:
     Attributes:
         usable: The names of the nodes that can run a worker, in a stable order.
         foreign: The number of nodes that other workloads occupy.
-        unusable: What is wrong with each other node, by name.
+        unusable: Why each of the other nodes is not usable, by name.
     """
 
     usable: tuple[str, ...]
@@ -40,7 +40,7 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Continue to wait. `since` is when MIN was reached; None below MIN."""
+    """Continue to wait. `since` is the time when MIN was reached; None below MIN."""
 
     since: float | None
 
@@ -81,9 +81,9 @@ def is_warm(pod: Pod) -> bool:
 
 
 def count(request: Request, seen: Observation) -> Count:
-    """Count the nodes of the pool that can run a worker now, and find what is wrong with the others.
+    """Count the nodes of the pool that can run a worker now, and find why the others can't.
 
-    Placeholders of this run and warm pods occupy nothing, because a worker preempts them.
+    Placeholders of this run and warm pods do not count as occupying a node, because a worker preempts them.
     """
     needs = {name: quantity.parse(amount) for name, amount in request.resources.items()}
     taken: dict[tuple[str, str], Amount] = defaultdict(int)
@@ -93,7 +93,7 @@ def count(request: Request, seen: Observation) -> Count:
         if not (is_placeholder(pod, request) or is_warm(pod)):
             for name in needs.keys() & pod.requests.keys():
                 taken[pod.node, name] += pod.requests[name]
-    # The node itself shows the deletion up to a second later.
+    # The Node object shows the deletion up to a second later.
     deleted = {claim.node for claim in seen.claims if claim.deleting}
     usable: list[str] = []
     unusable: dict[str, str] = {}
@@ -121,7 +121,7 @@ def count(request: Request, seen: Observation) -> Count:
 
 
 def missing_devices(request: Request, node: Node) -> str:
-    """Return which devices of the pool this node still lacks; "" if it has all."""
+    """Return the devices of the pool that this node still lacks; "" for none."""
     if node.labels.get(names.LABEL_INITIALIZED) != "true":
         return "not initialized"
     pool = request.pool
@@ -153,15 +153,15 @@ def _problem(node: Node, request: Request) -> str:
 
 
 def _tolerates(toleration: Mapping[str, object], key: str, effect: str) -> bool:
-    """Return whether the toleration names this taint. One without a key must not hide startup taints."""
+    """Return whether the toleration names this taint. A toleration without a key must not hide startup taints."""
     return toleration.get("key") == key and toleration.get("effect") in (None, "", effect)
 
 
 def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
     """Return the maximum number of nodes of the pool, and the reason for it.
 
-    All nodes of a pool have one type, so a limit of devices or CPUs is a limit of whole nodes, even if a worker uses
-    only a part of a node.
+    All nodes of a pool have one instance type. So a limit of devices or CPUs is a limit of whole nodes, even if a
+    worker uses only a part of a node.
     """
     most, reason = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
     if seen.pool is None:
@@ -193,7 +193,7 @@ def target(request: Request, seen: Observation) -> int:
 
 
 def preflight(request: Request, seen: Observation, started: float) -> GiveUp | None:
-    """Return the decision to give up if no wait can help, else None. `started` is the start of the wait."""
+    """Return GiveUp if waiting can't help, else None. `started` is the start of the wait."""
     reason = _impossible(request, seen, started)
     return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=reason) if reason else None
 
@@ -224,7 +224,7 @@ def _impossible(request: Request, seen: Observation, started: float) -> str:
 
 
 def _too_large(request: Request, pool: NodePool) -> str:
-    """Return which request of a worker exceeds a node of the pool; "" if no request does."""
+    """Return the request of a worker that exceeds a node of the pool; "" for none."""
     if not pool.declared:  # an observed node may lack a device for a moment
         return ""
     for name, text in request.resources.items():
@@ -299,7 +299,7 @@ _MAX_NAMES = 4
 
 
 def _starting(names: list[str]) -> str:
-    """Return the message about NodeClaims that start, with their names."""
+    """Return the message about starting NodeClaims, with their names."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"{len(names)} NodeClaim{'s' if len(names) > 1 else ''} starting: {', '.join(names[:_MAX_NAMES])}{more}"
 
@@ -307,7 +307,7 @@ def _starting(names: list[str]) -> str:
 def shortfall(
     request: Request, seen: Observation, counted: Count, since: float, most: int = _MAX_PARTS
 ) -> str:
-    """Return why nodes are missing, the most important reason first, in up to `most` parts."""
+    """Return why nodes are missing, in up to `most` parts. The most important reason comes first."""
     refused = missing_capacity(request, seen.warnings, since)
     ended = describe_ended_instances(request, seen.warnings, since)
     parts = [part for part in (block.not_started(request, seen.now), refused, ended) if part]

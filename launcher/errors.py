@@ -1,4 +1,4 @@
-"""The error in the last lines of a program's output, and the meaning of its exit code. Pure."""
+"""Find the error in the last lines of a program's output, and the meaning of its exit code. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_LENGTH: Final = 300
 _ESCAPES: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _REMOVED: Final = {code: None for code in _CONTROLS if chr(code) not in "\t\n"}
-# A worker chooses its output. The search of a line takes time by the square of its length.
+# The limit of a line: a worker may print anything, and the time of the search is quadratic in the line's length.
 _SEARCHED_LENGTH: Final = 1000
 # The prefix that the excepthook of torch.distributed adds to each line.
 RANK_PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")
@@ -40,14 +40,14 @@ _CONSEQUENCE: Final = re.compile(
 
 
 def strip_control_characters(text: str) -> str:
-    """Return text of a worker as a terminal may show it: without escape sequences, with its newlines and tabs."""
+    """Return a worker's text without escape sequences and control characters except newlines and tabs."""
     if text.isprintable():
         return text
     return _ESCAPES.sub("", text).translate(_REMOVED)
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the exception of the last traceback, else the last line that mentions an error; "" if there is neither."""
+    """Return the exception of the last traceback, else the last line with an error; "" for none."""
     lines = [RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines]
     starts = [place for place, line in enumerate(lines) if line.lstrip(" |+").startswith(_TRACEBACK)]
     if starts:
@@ -61,7 +61,7 @@ def error_line(lines: Sequence[str]) -> str:
 
 
 def describe(lines: Sequence[str]) -> str:
-    """Return the error line for a message. Without one, return the last line, named as such; "" if there is no line."""
+    """Return the error line for a message, else the last line with a note that it is the last; "" for no output."""
     if error := error_line(lines):
         return error
     output = _without_summary([RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines])
@@ -74,7 +74,7 @@ def is_consequence(lines: Sequence[str]) -> bool:
 
 
 def _from_traceback(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines from the first traceback on, with all chained ones; else the last five lines."""
+    """Return the lines from the first traceback on, including chained ones; else the last five lines."""
     starts = [place for place, line in enumerate(lines) if _TRACEBACK in line]
     return lines[starts[0] :] if starts else lines[-5:]
 

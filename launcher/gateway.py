@@ -1,4 +1,4 @@
-"""The launcher's requests to a cluster: the protocol `Gateway`, and `KubernetesGateway` for a real API server."""
+"""Send the launcher's requests: the protocol `Gateway`, and `KubernetesGateway` for a real API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CACHED = {"resourceVersion": "0"}
 
 
 class Gateway(Protocol):
-    """The cluster as the launcher needs it. Every method may raise ApiError and ApiUnavailable."""
+    """The requests that the launcher needs. Every method may raise ApiError and ApiUnavailable."""
 
     def owner(self, request: Request, job: str) -> Owner:
         """Return the launcher's own Job."""
@@ -39,33 +39,33 @@ class Gateway(Protocol):
         """Return what the cluster lacks for the request: priority classes, the operator of the training job."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """Return the state of the cluster; without NodePool and Events once there is a training job.
+        """Return the state of the cluster. With a training job, it has no NodePool and no Events.
 
-        With `fresh`, it is read from etcd. Otherwise it comes from the watches, which may lag, and once there is a
-        training job it has only the job and the run's own pods.
+        With `fresh`, it is read from etcd. Otherwise it comes from the watches, which may lag. Then with a training
+        job, it has only the job and the run's own pods.
         """
 
     def wait(self, timeout: float) -> None:
-        """Wait for a change since the last `observe`, at most this many seconds."""
+        """Wait for a change since the last `observe`, but at most this many seconds."""
 
     def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
-        """Create each of these pods, unless a pod of its name exists."""
+        """Create each of these pods, unless a pod with its name exists."""
 
     def apply_runtime(self, manifest: JsonObject) -> None:
         """Create or replace this object, which must exist before the training job."""
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
-        """Create this training job. Return False if one of its name exists.
+        """Create this training job. Return False if a job with its name exists.
 
         Raises:
-            ApiError: A conflict if its operator has not seen the runtime yet. The same step may succeed later.
+            ApiError: It is a conflict if the operator has not seen the runtime yet. The same step may succeed later.
         """
 
     def delete_training(self, request: Request, uid: str) -> None:
         """Delete exactly this training job, if it still exists, and its pods."""
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
-        """Delete exactly the pods of these names and uids, if they still exist."""
+        """Delete exactly the pods with these names and uids, if they still exist."""
 
     def delete_claim(self, claim: str, uid: str) -> None:
         """Delete exactly this NodeClaim, if it still exists."""
@@ -74,11 +74,11 @@ class Gateway(Protocol):
         """Create this Event."""
 
     def lease_store(self, request: Request) -> LeaseStore:
-        """Return what reads and writes the run's Lease."""
+        """Return the store of the run's Lease."""
 
 
 class KubernetesGateway:
-    """A cluster behind a real API server. It watches from the first `observe` until `close`."""
+    """A gateway to a real API server. It watches from the first `observe` until `close`."""
 
     def __init__(self, client: Client, wall_clock: Callable[[], float]) -> None:
         self._client = client
@@ -93,7 +93,7 @@ class KubernetesGateway:
         self._wakeup.wait(timeout)
 
     def wake(self) -> None:
-        """End the present `wait`, or else the next one. Signal handlers may call it."""
+        """End the present `wait`, or the next one if there is none. Signal handlers may call it."""
         self._wakeup.set()
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class KubernetesGateway:
         return self._read(request) if fresh else self._remembered(request)
 
     def _remembered(self, request: Request) -> Observation:
-        """Return the state from the watches. Raises ApiUnavailable if one of them was silent for too long."""
+        """Return the state from the watches. Raises ApiUnavailable if a watch was silent for too long."""
         job, own = sources.training(request), sources.own_pods(request)
         pool, claims, nodes = sources.node_pool(request), sources.claims(request), sources.nodes(request)
         warnings, foreign = sources.warnings(), sources.foreign_pods(request, self._is_near)
@@ -134,7 +134,7 @@ class KubernetesGateway:
         self._informers.keep((job, own, pool, claims, nodes, warnings, foreign))
         present = self._informers.items(nodes)
         aging = self._informers.items(claims)
-        # Before the pods are read, so that a later change of a pod wakes the launcher.
+        # Watch before the pods are read, so that a later change of a pod wakes the launcher.
         self._near = _names(present, aging)
         on_pool = (pod for pod in self._informers.items(foreign) if self._is_near(pod.node))
         now = self._now()
@@ -246,7 +246,7 @@ class KubernetesGateway:
         try:
             self._client.request("DELETE", path, body=body)
         except ApiError as error:
-            # It is gone, or another object has its name now.
+            # The object is gone, or another object has its name.
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise
 
@@ -261,7 +261,7 @@ class KubernetesGateway:
 
 
 def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
-    """Call `work` for each item, in parallel if there are many. The first exception is raised."""
+    """Call `work` for each item, in parallel if there are many. Raise the first exception."""
     if len(items) <= AT_ONCE:
         for item in items:
             work(item)
@@ -276,5 +276,5 @@ def _uid(training: Training | None) -> str:
 
 
 def _names(nodes: Iterable[Node], claims: Iterable[Aging]) -> frozenset[str]:
-    """Return the names of the pool's nodes, also of those that have no Node object with its labels yet."""
+    """Return the names of the pool's nodes, including nodes whose Node object has no pool label yet."""
     return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims))) - {""}

@@ -1,4 +1,4 @@
-"""The Lease of a run: it lets one launcher at a time act, and stores the progress in an annotation."""
+"""The Lease of a run. Only its holder acts, and an annotation stores the progress."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunLease(LeaderElector):
         self._candidates = request.candidates
 
     def progress(self) -> Progress | None:
-        """Return the progress in the Lease; None if there is none, or if it can't be read."""
+        """Return the progress in the Lease; None if there is none, or if it is invalid."""
         text = self.annotations.get(names.ANNOTATION_ATTEMPT)
         try:
             return progress.loads(text, self._candidates) if text else None
@@ -55,16 +55,16 @@ class RunLease(LeaderElector):
             return None
 
     def keep(self, now: Progress | None) -> None:
-        """Renew the Lease if it is time to. Raises Lost if another launcher holds it by now."""
+        """Renew the Lease if it is due. Raises Lost if another launcher holds it."""
         if not self.held or self.is_due():
             self.write(now)
 
     def write(self, now: Progress | None) -> None:
-        """Renew the Lease with this progress. Raises Lost if another launcher holds it by now."""
+        """Renew the Lease with this progress. Raises Lost if another launcher holds it."""
         self.renew(_annotations(now))
 
     def end(self, now: Progress | None) -> None:
-        """Leave the Lease with this progress to the next launcher, as far as the API allows it."""
+        """Release the Lease with this progress for the next launcher, if the API allows it."""
         self.release(_annotations(now))
 
 

@@ -39,11 +39,11 @@ from trainyard.k8s.lease import Lost, Standing
 
 log = logging.getLogger(__name__)
 
-# A round runs after each change of the cluster, and this often for decisions that depend on the clock. It sends no
-# request: the state from the watches is in memory.
+# A round runs after each change of the cluster, and at this interval for decisions that depend on the clock. It sends
+# no requests, because the state from the watches is in memory.
 POLL_SECONDS = 2.0
-# A restart or an upgrade of the API server takes less. After this time the launcher ends, and its Job starts another
-# pod.
+# A restart or an upgrade of the API server takes less time. After this time the launcher ends, and its Job starts
+# another pod.
 UNAVAILABLE_SECONDS = 600.0
 # Errors (Conflict, Gone) after which the same step may succeed.
 _RETRYABLE = frozenset({409, 410})
@@ -128,19 +128,19 @@ class Launcher:
                 self.gateway.wait(self._seconds_to_next_round())
 
     def _back_off(self, seconds: float) -> None:
-        """Wait as long as the API server asked for (Retry-After), whatever changes; at most UNAVAILABLE_SECONDS."""
+        """Wait for the Retry-After of the API server, even if something changes; at most UNAVAILABLE_SECONDS."""
         until = self.clock() + min(seconds, UNAVAILABLE_SECONDS)
         while not self.stopping.is_set() and (left := until - self.clock()) > 0:
             self.gateway.wait(left)
 
     def _seconds_to_next_round(self) -> float:
-        """Return the seconds until the next round, if nothing changes before."""
+        """Return the seconds until the next round if nothing changes."""
         now = self.wall_clock()
         due = state_machine.due(self.request, self._memory, now)
         return self.poll_seconds if due is None else min(self.poll_seconds, due - now)
 
     def _round(self) -> int | None:
-        """Take steps until nothing is left to do now. Return the exit code at the end of the run."""
+        """Take steps until none is due. Return the exit code at the end of the run, else None."""
         if self._owner is None:
             self._owner = self.gateway.owner(self.request, self.job)
         if self._lease is None:
@@ -162,7 +162,7 @@ class Launcher:
                 return self._apply(actions, seen, self._owner, self._lease)
             step = state_machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress != self._memory.progress:
-                # Before the actions, so that the next launcher knows of them after a crash.
+                # Write before the actions, so that the next launcher knows them after a crash.
                 self._lease.write(step.memory.progress)
             self.counters = metrics.count_step(self.counters, self.request, self._memory, step, seen)
             self._memory = step.memory
@@ -180,7 +180,7 @@ class Launcher:
                 return None
 
     def _take_lease(self, lease: RunLease) -> int | None:
-        """Take the Lease if it is free. Return an exit code if another launcher has the run, or if it can't start."""
+        """Take the Lease if it is free. Return an exit code if another launcher holds it, or if the run can't start."""
         if self.stopping.is_set():
             return self._end(End(code=names.EXIT_STOPPED, reason="stopped by a signal"))
         before = lease.other
@@ -211,7 +211,7 @@ class Launcher:
         return None
 
     def _refuse_second_launcher(self, lease: RunLease) -> int:
-        """End because another launcher works for the run. The Job may be that launcher's, so record no Event on it."""
+        """End because another launcher acts for the run. Record no Event: the Job may belong to that launcher."""
         reason = (
             f"another launcher, {lease.other}, launches run {self.request.run_id}: it holds and renews Lease"
             f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
@@ -261,7 +261,7 @@ class Launcher:
         return None
 
     def _submit(self, nodes: int, reason: str, owner: Owner) -> bool:
-        """Create the training job with the rest of activeDeadlineSeconds. Return False if there is one already."""
+        """Create the training job with the rest of activeDeadlineSeconds. Return False if one exists."""
         now = self._memory.progress or progress.initial_progress(self.wall_clock())
         request = progress.remaining_request(self.request, now)
         backend = backends.of(request)
@@ -279,9 +279,9 @@ class Launcher:
         return end.code
 
     def _report(self, news: Report) -> None:
-        """Print a report that says something new, and record an Event when the state changes.
+        """Print a report with news, and record an Event when the state changes.
 
-        A report that differs in counts or names alone is a debug line.
+        A report that differs only in counts or names is a debug line.
         """
         last, self._last_report = self._last_report, news
         if news == last:
@@ -315,7 +315,7 @@ class Launcher:
         return self._end(End(code=names.EXIT_API_ERROR, reason=f"the API refused: {error}"))
 
     def _remove_placeholders(self) -> None:
-        """Delete the placeholders after a refusal, if the API server allows it. Those of another launcher stay."""
+        """Delete the placeholders after a refusal, if the API server allows it. Keep those of another launcher."""
         if self._lease is None or not self._lease.held:
             return
         try:

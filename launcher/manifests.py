@@ -36,7 +36,7 @@ JsonObject = dict[str, Any]
 PLACEHOLDER_GRACE_SECONDS = 1
 # The toleration of not-ready and unreachable nodes. Kubernetes' default is 300 s.
 LOST_NODE_SECONDS = 30
-# Root without capabilities can't create a directory below one of another user; then the training may create it.
+# Root without capabilities can't create a directory below that of another user. Then the training may create it.
 OPEN = """for place in "$@"; do
   [ -d "$place" ] || mkdir -p "$place" || echo "$place is left to the user $0" >&2
   [ ! -d "$place" ] || [ "$(stat -c %u "$place")" != 0 ] || chmod 1777 "$place"
@@ -53,7 +53,7 @@ class Owner:
 
 
 def stamp(now: float, timespec: str = "seconds") -> str:
-    """Return a time in seconds since the epoch as Kubernetes writes it."""
+    """Return a time in seconds since the epoch in the format of Kubernetes."""
     return datetime.fromtimestamp(now, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
@@ -75,7 +75,7 @@ def labels(request: Request, role: str) -> dict[str, str]:
 
 
 def pod_security() -> JsonObject:
-    """Return the securityContext of the pods of our own images: Pod Security Standard "restricted"."""
+    """Return the securityContext of pods with our own images: Pod Security Standard "restricted"."""
     return {
         "runAsNonRoot": True,
         "runAsUser": names.POD_USER,
@@ -90,7 +90,7 @@ def _container_security() -> JsonObject:
 
 
 def _resources(request: Request) -> JsonObject:
-    """Return equal requests and limits, so that pods are Guaranteed and a worker fits where its placeholder did."""
+    """Return equal requests and limits: pods are Guaranteed, and a worker fits in the place of its placeholder."""
     return {"requests": request.resources, "limits": request.resources}
 
 
@@ -105,7 +105,7 @@ def _placement(request: Request) -> JsonObject:
 
 
 def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonObject:
-    """Return the pod for which Karpenter launches one node, and that holds it until a worker preempts the pod.
+    """Return a placeholder: Karpenter launches a node for it, and it keeps the node until a worker preempts it.
 
     It has the resources of a worker. The launcher's Job owns it, so that Kubernetes deletes it with the Job. The
     NodeClaim that Karpenter creates for it carries the mark of the run.
@@ -172,8 +172,8 @@ def training_metadata(request: Request, nodes: int, reason: str, restart: int) -
 def rendezvous_id(request: Request, restart: int) -> str:
     """Return torchrun's --rdzv-id, which is the same for every job by default.
 
-    After a restart, pods have the same names, and so the rendezvous has the same address. Another id keeps out
-    processes of the old job.
+    After a restart, pods have the same names, so the rendezvous has the same address. Another id excludes processes of
+    the old job.
     """
     return f"{request.run_id}-{restart}"
 
@@ -195,7 +195,7 @@ def worker_template(
         # EFA's huge pages are not used, and `hugepages-2Mi` is not requested. For Karpenter no instance type has any,
         # so it would launch no node for such a pod (github.com/aws/karpenter-provider-aws v1.14.1, computeCapacity in
         # pkg/providers/instancetype/types.go; issue 3315). With huge pages, a fork of a data loader may run out of
-        # memory; without them, EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
+        # memory. Without them, EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
         **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
         **VARIABLES,
         **worker.env,
@@ -261,7 +261,7 @@ def _secret_variable(name: str, place: str) -> JsonObject:
 
 
 def _metrics_port(worker: Worker) -> int | None:
-    """Return the port on which rank 0 serves metrics; None without one, or if the variable is not a port."""
+    """Return the port on which rank 0 serves metrics; None if it is not set or invalid."""
     port = worker.env.get(names.ENV_METRICS_PORT, "")
     return int(port) if re.fullmatch(r"[1-9][0-9]{0,4}", port) and int(port) < 65536 else None
 
@@ -283,10 +283,10 @@ def _grace_seconds(worker: Worker) -> int:
 
 
 def _open_volumes(request: Request, shared: list[JsonObject]) -> JsonObject:
-    """Return the init container that creates the directories in shared volumes that workers write to, as root.
+    """Return the init container that creates, as root, the directories in shared volumes that workers write to.
 
-    Directories of root, such as the top of a new volume, get the mode of /tmp: every user may create files there and
-    delete only their own. A directory of another user is not changed, so that the container needs no capability.
+    Directories of root, such as the root of a new volume, get the mode of /tmp: every user may create files there and
+    delete only their own. Directories of other users are not changed, so the container needs no capability.
     """
     small = {"cpu": "100m", "memory": "64Mi"}
     return {
@@ -359,7 +359,7 @@ def mark(namespace: str, run_id: str) -> str:
 def add_mark(affinity: Mapping[str, Any], key: str) -> JsonObject:
     """Return this nodeAffinity with the mark added.
 
-    The terms are alternatives, so each gets the mark. An empty term matches no node and stays empty.
+    The terms are alternatives, so each one gets the mark. An empty term matches no node and stays empty.
     """
     own = {"key": key, "operator": _OPERATOR}
     required = affinity.get(_REQUIRED) or {}

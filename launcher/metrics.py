@@ -39,7 +39,7 @@ SILENT_SECONDS = 2.0
 
 
 def families(counters: Counters) -> Iterator[Metric]:
-    """Yield each metric with its present value. The table of them is in docs/monitoring.md."""
+    """Yield each metric with its present value. docs/monitoring.md lists them."""
     run, of_pool = {"run": counters.run}, {"run": counters.run, "pool": counters.pool}
 
     def gauge(name: str, description: str, value: float, labels: dict[str, str]) -> Metric:
@@ -91,7 +91,7 @@ def families(counters: Counters) -> Iterator[Metric]:
 
 
 class _Counts(Collector):
-    """Reads the counters once per scrape, so that all values of an answer are of one step."""
+    """Collect the counters once per scrape, so that all values of an answer are from one step."""
 
     def __init__(self, read: Callable[[], Counters]) -> None:
         self._read = read
@@ -103,8 +103,8 @@ class _Counts(Collector):
 class MetricsServer(TCPServer):
     """An HTTP server for scrapes. It uses one thread, so that many clients can't exhaust the launcher's memory.
 
-    It is not an `HTTPServer`, because that resolves its own name by DNS, which may take long. The constructor raises
-    OSError if the address can't be used.
+    It is not an `HTTPServer`, because that class resolves its own name by DNS, which may be slow. The constructor
+    raises OSError if the address can't be used.
     """
 
     allow_reuse_address = True
@@ -177,7 +177,7 @@ _ASKING = frozenset({names.STATE_WAITING, names.STATE_HOLDING})
 
 
 class Refusal(NamedTuple):
-    """An instance type that EC2 refused, where, and the error code."""
+    """An instance type that EC2 refused, the place, and the error code."""
 
     pool: str
     zone: str
@@ -190,8 +190,8 @@ class Counters:
     """The counters and gauges of one launcher.
 
     Attributes:
-        pool: The pool of the last observation; `ready_nodes` and `nodes_wanted` are of it.
-        decision_seconds: From the fresh lists to the answer that the PyTorchJob is created; None before.
+        pool: The pool of the last observation. `ready_nodes` and `nodes_wanted` describe this pool.
+        decision_seconds: The time from the fresh lists to the creation of the PyTorchJob; None before.
         began: The time of the first observation, in seconds since the epoch.
         counted_events: The Events in `refused`, by uid, with their times.
     """
@@ -243,7 +243,7 @@ def count_decision(counters: Counters, seconds: float) -> Counters:
 
 
 def _attempts(progress: Progress | None) -> int:
-    """Return how many attempts have started. In a pause, the progress already has the number of the next one."""
+    """Return the number of started attempts. During a pause, the progress already has the next number."""
     return 0 if progress is None else progress.attempt - (progress.resumes is not None)
 
 
@@ -256,7 +256,7 @@ def _released(progress: Progress | None) -> int:
 
 
 def _idle(before: Progress | None, after: Progress | None) -> float:
-    """Return the idle node-seconds of this step. Those of the progress start at 0 in each attempt."""
+    """Return the idle node-seconds of this step. Those in the progress start at 0 in each attempt."""
     if after is None:
         return 0.0
     same = before is not None and _attempts(before) == _attempts(after)

@@ -1,10 +1,10 @@
-"""Choose the NodeClaims that the launcher deletes because their nodes are of no use. Pure.
+"""Choose the NodeClaims that the launcher deletes, because their nodes are late or no longer needed. Pure.
 
 Karpenter removes an empty node once it is initialized. It deletes the NodeClaim of a node that has not registered after
 15 minutes (sigs.k8s.io/karpenter v1.14.1, pkg/controllers/nodeclaim/lifecycle/liveness.go). But it waits without limit
 for a node that is not initialized, and does not treat it as empty (pkg/controllers/state/statenode.go,
 ValidateNodeDisruptable). So the launcher deletes two kinds of NodeClaims: those whose nodes take too long (`overdue`),
-and, at the end of a wait, those whose nodes are not initialized and that nobody waits for (`unneeded`).
+and, at the end of a wait, those whose nodes are not initialized if no pod waits for them (`unneeded`).
 
 A NodeClaim is deleted only if its marks say that Karpenter created it for placeholders of this run and of no other
 (launcher/manifests.py). Labels of pods, Events and the devices in a job's spec are not trusted.
@@ -64,7 +64,7 @@ def overdue(
 
     Args:
         since: The start of the run. Only NodeClaims that were created later count. Seconds since the epoch.
-        heard: The time from which on the run watches nodes, in seconds since the epoch.
+        heard: The time since when the run watches nodes, in seconds since the epoch.
         complete: The result of `complete_at`.
     """
     lacking = _lacking(request, seen)
@@ -117,7 +117,7 @@ def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[Rele
 
 
 def loss(one: OverdueClaim) -> Loss:
-    """Return the record of a NodeClaim that is deleted because its node took too long."""
+    """Return the Loss for a NodeClaim that is deleted because its node took too long."""
     return Loss(uid=one.claim.uid, message=f"{_named(one.claim)}: {one.reason}")
 
 
@@ -136,7 +136,7 @@ def describe(losses: Iterable[Loss]) -> str:
 
 
 def _lacking(request: Request, seen: Observation) -> dict[str, str]:
-    """Return what each node lacks, by the uid of its NodeClaim."""
+    """Return the missing devices of each node, by the uid of its NodeClaim."""
     nodes = {node.name: node for node in seen.nodes}
     lacking = {}
     for claim in seen.claims:

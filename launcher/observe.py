@@ -44,7 +44,7 @@ class Claim:
     Attributes:
         age: In seconds.
         instance: The id of its EC2 instance; "" before the launch.
-        problem: Karpenter's message why it could not launch the instance; "" if it did, or has not tried yet.
+        problem: Karpenter's error at the launch of the instance; "" if there is none, or before the launch.
         marks: The marks of the runs for whose placeholders Karpenter created it (launcher/manifests.py).
     """
 
@@ -146,7 +146,7 @@ class Pod:
 
 @dataclass(frozen=True, kw_only=True)
 class WarningEvent:
-    """A Warning event about a NodeClaim, a NodePool or a pod; `at` is seconds since the epoch.
+    """A Warning Event about a NodeClaim, a NodePool or a pod. `at` is in seconds since the epoch.
 
     `uid` is that of the Event. A watch that restarts shows the same Event again.
     """
@@ -186,7 +186,7 @@ class Training:
 class Observation:
     """The state of the cluster at the time `now`, in seconds since the epoch.
 
-    `fresh` says that the lists were read from etcd, not from a watch or the API server's cache, which may lag.
+    With `fresh`, the lists were read from etcd, not from a watch or the API server's cache, which may lag.
     """
 
     now: float
@@ -272,7 +272,7 @@ def _launch_problem(item: Object) -> str:
 
 
 def reserved_class(item: Object) -> str:
-    """Return the EC2NodeClass of a NodePool that buys nodes of capacity reservations alone; "" for any other."""
+    """Return the EC2NodeClass of a NodePool that only uses capacity reservations; "" for other NodePools."""
     template = item.get("spec", {}).get("template", {}).get("spec", {})
     named = template.get("nodeClassRef") or {}
     bought = [
@@ -285,11 +285,11 @@ def reserved_class(item: Object) -> str:
 
 
 def reservations(node_class: Object | None) -> int | None:
-    """Return how many of an EC2NodeClass's capacity reservations nodes can be bought of now; None if not known.
+    """Return the number of an EC2NodeClass's capacity reservations that can be used now; None if not known.
 
-    Karpenter lists the active ones in the status, and takes none that is about to end (karpenter-provider-aws v1.14.1,
-    pkg/apis/v1/ec2nodeclass_status.go and pkg/providers/instancetype/offering/reserved_capacity_resolver.go). It says
-    nothing of their size.
+    Karpenter lists the active reservations in the status, and uses none that is about to end (karpenter-provider-aws
+    v1.14.1, pkg/apis/v1/ec2nodeclass_status.go and pkg/providers/instancetype/offering/reserved_capacity_resolver.go).
+    The status does not have their size.
     """
     if node_class is None or not _holds(node_class, "CapacityReservationsReady"):
         return None
@@ -299,7 +299,7 @@ def reservations(node_class: Object | None) -> int | None:
 
 def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
     """Convert a karpenter.sh/v1 NodePool. `node_class` is its EC2NodeClass if it only uses reservations."""
-    # Of an unready node class the pool's own condition only says that there is one.
+    # If the node class is not ready, the pool's own condition does not have the reason.
     found = {kind: _condition(item, kind) for kind in ("NodeClassReady", "Ready")}
     failing = {kind: condition for kind, condition in found.items() if condition.get("status") == "False"}
     ready = "Ready" not in failing
@@ -336,8 +336,8 @@ def _node_resources(annotations: Mapping[str, Any]) -> dict[str, Amount]:
 def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
     """Return the resources that the scheduler reserves for a pod with this `spec`.
 
-    Containers and sidecars (init containers with restartPolicy Always) add up. Any other init container runs alone,
-    beside the sidecars before it. https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+    Containers and sidecars (init containers with restartPolicy Always) add up. Any other init container runs only with
+    the sidecars before it. https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
     """
 
     def asked(container: Mapping[str, Any]) -> dict[str, Amount]:
@@ -404,7 +404,7 @@ def pod(item: Object) -> Pod:
 
 
 def _first_start(item: Object) -> float:
-    """Return when the first of a pod's containers started, init containers among them."""
+    """Return when the first container of a pod started, including init containers."""
     status = item.get("status", {})
     began = [
         seconds((each.get("state", {}).get(state) or {}).get("startedAt"))
@@ -427,7 +427,7 @@ def disruption_reason(item: Object) -> str:
 
 
 def _first_exit(item: Object) -> Exit | None:
-    """Return the container that failed first, init containers among them."""
+    """Return the container that failed first, including init containers."""
     status = item.get("status", {})
     found = []
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
@@ -446,7 +446,7 @@ def _first_exit(item: Object) -> Exit | None:
 
 
 def warning_event(item: Object) -> WarningEvent:
-    """Convert a v1 Event. Its texts are cut, because any writer may make them very long."""
+    """Convert a v1 Event. Truncate its texts, because any writer may make them very long."""
     about = item.get("involvedObject", {})
     stamp = item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp")
     return WarningEvent(
@@ -504,7 +504,7 @@ def pending_reason(pod: Mapping[str, Any]) -> str:
 
     The scheduler sets the condition PodScheduled, and the kubelet the state of the first waiting container
     (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-state-waiting).
-    A pod without both was seen by neither: no scheduler of its name runs, or its node does not exist.
+    If a pod has neither, its scheduler does not run, or its node does not exist.
     """
     status = pod.get("status") or {}
     conditions = status.get("conditions") or []
@@ -513,7 +513,7 @@ def pending_reason(pod: Mapping[str, Any]) -> str:
         return _unseen(pod.get("spec") or {})
     for each in conditions:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            # The sentences after the first one are about preemption.
+            # Keep only the first sentence. The others are about preemption.
             why = str(each.get("message") or each.get("reason") or "").split(". ")[0]
             return f"waits for a node: {_one_line(why)}"
     for each in containers:

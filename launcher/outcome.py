@@ -1,8 +1,8 @@
 """Find out why a training job failed, and whether a restart may help. Pure.
 
-A static world can't lose a worker: the others wait for it in their collectives. The training operator replaces a pod
-that is gone (github.com/kubeflow/training-operator v1.9.4, ReconcilePods in pkg/controller.v1/common/pod.go), but the
-new one can't join them. So one lost worker ends the job, before its status says so.
+A static world can't lose a worker, because the others wait for it in their collectives. The training operator replaces
+a lost pod (github.com/kubeflow/training-operator v1.9.4, ReconcilePods in pkg/controller.v1/common/pod.go), but the new
+one can't join them. So one lost worker ends the job, before its status says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CAUSE_SECONDS = 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class JobFailure:
-    """The failure of a training job; `is_retryable` says whether a restart may help."""
+    """The failure of a training job. `is_retryable` is whether a restart may help."""
 
     reason: str
     is_retryable: bool
@@ -98,7 +98,7 @@ def job_failure(
 
 
 def _awaits_cause(pods: tuple[Pod, ...], now: float) -> bool:
-    """Return whether all reported failures are consequences, and the end of another worker may soon be reported."""
+    """Return whether all reported failures are consequences, and a cause may still be reported soon."""
     exits = [pod.exit for pod in pods if pod.exit is not None and not pod.disruption]
     unreported = any(is_live(pod) and not pod.deleting for pod in pods)
     if not exits or not unreported or not all(is_consequence(each.lines) for each in exits):
@@ -107,7 +107,7 @@ def _awaits_cause(pods: tuple[Pod, ...], now: float) -> bool:
 
 
 def _late(request: Request, training: Training, now: float) -> bool:
-    """Return whether the job has used its activeDeadlineSeconds, so that the operator ends it."""
+    """Return whether the job has exceeded its activeDeadlineSeconds. Then the operator ends it."""
     if backends.of(request).deadline_message in training.message:
         return True
     longest = request.active_deadline_seconds
@@ -115,9 +115,9 @@ def _late(request: Request, training: Training, now: float) -> bool:
 
 
 def _taken(pods: tuple[Pod, ...], nodes: tuple[Node, ...]) -> list[str]:
-    """Return the workers that were ended from outside, each with the reason.
+    """Return the workers that something else than their program ended, each with the reason.
 
-    When a node is lost, its worker's pod shows it a minute or more after the other workers have failed.
+    After the loss of a node, the pod of its worker shows it a minute or more after the other workers have failed.
     """
     ready = {node.name: node.ready for node in nodes}
     found = []
@@ -136,7 +136,7 @@ def _taken(pods: tuple[Pod, ...], nodes: tuple[Node, ...]) -> list[str]:
 
 
 def _gone(training: Training, pods: tuple[Pod, ...], before: Mapping[str, str]) -> list[str]:
-    """Return the workers that are gone, or that were replaced by another pod."""
+    """Return the workers that are gone or that another pod has replaced."""
     here = {pod.name: pod for pod in pods}
     found = [
         f"{_where(pod)} replaced a pod that is gone"
@@ -173,10 +173,10 @@ def _code(backend: Backend, pod: Pod) -> int:
 
 
 def _order(pod: Pod) -> tuple[bool, float]:
-    """Sort consequences after their causes, because the kubelet reports whole seconds."""
+    """Return the sort key that puts consequences after causes, because the kubelet reports whole seconds."""
     return (is_consequence(pod.exit.lines), pod.exit.at) if pod.exit is not None else (False, 0.0)
 
 
 def _listed(messages: list[str]) -> str:
-    """Return the first message, which is usually the cause of the others, and the number of the others."""
+    """Return the first message, which is usually the cause of the others, and the count of the others."""
     return messages[0] + (f", and {len(messages) - 1} more" if len(messages) > 1 else "")

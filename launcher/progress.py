@@ -18,7 +18,7 @@ _JSON_KEYS = {"released": "given_back", "total_restarts": "trainings"}
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a candidate could not give MIN nodes; `code` is the exit code if nothing else is tried."""
+    """Why a candidate had fewer than MIN nodes. `code` is the exit code if nothing else is tried."""
 
     pool: str
     code: int
@@ -35,7 +35,7 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The progress of a run. Times are seconds since the epoch.
+    """The progress of a run. Times are in seconds since the epoch.
 
     Attributes:
         attempt: The number of the attempt, from 1. In a pause, it is already the next one.
@@ -46,13 +46,13 @@ class Progress:
         failures: The failures of this attempt; in a pause, of the last one.
         released: The nodes that were released because they took too long.
         restarts: The restarts that count against `maxRestarts`.
-        total_restarts: All restarts, those after a suspension among them.
+        total_restarts: All restarts, including those after a suspension.
         retiring: The uid of the last training job until it and its pods are gone.
         why: The reason of the last restart.
         trained: For how many seconds training jobs of the run existed and were not suspended.
         suspended: Whether the training job was suspended at the last observation.
-        idle_node_seconds: How long usable nodes had no job in this attempt. It is no part of a comparison, because it
-            grows with each observation.
+        idle_node_seconds: How long usable nodes had no job in this attempt. Comparisons ignore it, because it grows
+            with each observation.
     """
 
     attempt: int
@@ -90,7 +90,7 @@ def resume(progress: Progress, now: float) -> Progress:
 def limit_to_now(progress: Progress, request: Request, now: float) -> Progress:
     """Return the progress without times that are too far in the future.
 
-    Otherwise a clock that was set back would make a wait or a pause longer.
+    Otherwise a wait or a pause would be longer after the clock was set back.
     """
     resumes = progress.resumes
     return replace(
@@ -126,7 +126,7 @@ def fail(
 def retire(progress: Progress, training: Training, why: str, now: float, *, counted: bool) -> Progress:
     """Return the progress at the start of a restart, for the reason `why`.
 
-    The next capacity decision starts in the same pool, because the other nodes are there.
+    The next capacity decision starts in the same pool, because the remaining nodes are there.
 
     Args:
         counted: Whether the restart counts against `maxRestarts`.
@@ -154,12 +154,12 @@ def suspend(progress: Progress, training: Training, now: float) -> Progress:
 
 
 def finish_retirement(progress: Progress, now: float) -> Progress:
-    """Return the progress once the last training job and its pods are gone; the wait for the next one starts."""
+    """Return the progress when the last training job and its pods are gone. The wait for the next one starts."""
     return replace(progress, retiring="", began=now)
 
 
 def adopt(progress: Progress | None, training: Training, now: float) -> Progress:
-    """Return the progress of a run with this training job; the job's annotation counts where the Lease has less."""
+    """Return the progress of a run with this training job. Use the job's annotation where the Lease has less."""
     found = progress or initial_progress(now)
     missed = max(0, training.restart - found.total_restarts)
     return replace(found, restarts=found.restarts + missed, total_restarts=found.total_restarts + missed)

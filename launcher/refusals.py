@@ -25,7 +25,7 @@ _CODES = {
     "RequestLimitExceeded": "AWS throttles the account",
 }
 _CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
-# The reason of Karpenter's Event where its message has none of these codes.
+# The reason of Karpenter's Event if its message has none of these codes.
 _WITHOUT_CODE = "InsufficientCapacityError"
 # Events of Karpenter on a NodeClaim whose instance EC2 terminated, and Events with the reason
 # (karpenter-provider-aws, pkg/controllers/interruption/events).
@@ -84,10 +84,10 @@ def missing_capacity(request: Request, warnings: tuple[WarningEvent, ...], since
 
 
 def is_out_of_capacity(request: Request, seen: Observation, since: float, until: float) -> bool:
-    """Return whether no node can come before the time `until`, because of a refusal after `since`.
+    """Return whether no node can start before the time `until`, because of a refusal after `since`.
 
-    Karpenter does not try an offering for three minutes after EC2 refused it. That decides only if the pool has one
-    capacity type: with several, Karpenter tries the next one at once.
+    Karpenter does not try an offering for three minutes after EC2 refused it. This matters only if the pool has one
+    capacity type. With several types, Karpenter tries the next one at once.
     """
     if len((seen.pool.offers if seen.pool else {}).get(names.LABEL_CAPACITY_TYPE, ())) != 1:
         return False

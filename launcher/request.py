@@ -26,7 +26,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 
 class RequestError(ValueError):
-    """The request is wrong; the message has one line per error, each with its place."""
+    """The request is invalid. The message has one line per error, each with its path."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -35,7 +35,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A capacity block. Times are seconds since the epoch.
+    """A capacity block. Times are in seconds since the epoch.
 
     Attributes:
         reclaimed_at: When Karpenter starts to drain its nodes, before EC2 terminates them
@@ -52,10 +52,10 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """The nodes that a run may use: all of one instance type, in one zone.
+    """The nodes that a run may use. All have one instance type and are in one zone.
 
     Attributes:
-        per_node: The number of `resource` on a node.
+        per_node: The amount of `resource` on a node.
         max_nodes: The maximum from the settings.
         block: The capacity block of the nodes, if any.
     """
@@ -107,7 +107,7 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback:
-    """A pool for the case that those before it have fewer than MIN nodes, its worker, and how long to wait."""
+    """A pool to use if the pools before it have fewer than MIN nodes, its worker, and its deadline."""
 
     pool: Pool
     worker: Worker
@@ -119,7 +119,7 @@ class Request:
     """One run. Durations are in seconds.
 
     Attributes:
-        pool: The pool of the first candidate; `worker` and `deadline_seconds` are the first candidate's, too.
+        pool: The pool of the first candidate. `worker` and `deadline_seconds` also belong to this candidate.
         node_start_seconds: After this time, a node that can't run a worker is released.
         attempts: The maximum number of attempts. Each tries every candidate once.
         retry_seconds: The minimum pause between attempts.
@@ -231,7 +231,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
 
 
 def _contradictions(request: Request, top: str, earlier: list[str]) -> list[str]:
-    """Return the contradictions between values, except for values with an `earlier` error."""
+    """Return the contradictions between values. Skip values with an `earlier` error."""
     found: list[str] = []
     pools: list[str] = []
     if request.backend == names.BACKEND_TRAINJOB and request.shape == names.SHAPE_ELASTIC:
@@ -281,14 +281,14 @@ def _override(environment: Mapping[str, str], name: str, value: int, problems: l
 
 
 def _backend(top: Reader) -> str:
-    """Return the backend, which is pytorchjob for a request without one."""
+    """Return the backend. A request without one means pytorchjob."""
     if top.raw("backend") is None:
         return names.BACKEND_PYTORCHJOB
     return top.text("backend", f"{names.BACKEND_PYTORCHJOB} or {names.BACKEND_TRAINJOB}", _BACKEND)
 
 
 def _short(text: str) -> str:
-    """Return a value for a message; of a long one, the first 100 characters."""
+    """Return at most 100 characters of a value for a message."""
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 

@@ -41,7 +41,7 @@ def training_jobs(request: Request) -> str:
 
 
 def own_pods(request: Request) -> ListWatch[Pod]:
-    """Return the list of the run's pods, finished ones among them."""
+    """Return the list of the run's pods, including finished ones."""
     return ListWatch(
         path=f"/api/v1/namespaces/{request.namespace}/pods",
         selectors=(("labelSelector", f"{names.LABEL_RUN}={request.run_id}"),),
@@ -52,8 +52,8 @@ def own_pods(request: Request) -> ListWatch[Pod]:
 def foreign_pods(request: Request, near: Callable[[str], bool]) -> ListWatch[Pod]:
     """Return the list of unfinished pods of other workloads that have a node, or may wait for one of the pool.
 
-    A change wakes the launcher only if the node is `near`. Annotations are dropped, because no decision needs them and
-    they can be large.
+    A change wakes the launcher only if the node is `near`. Annotations are dropped, because no decision needs them, and
+    they may be large.
     """
 
     def convert(item: JsonObject) -> Pod | None:
@@ -130,7 +130,7 @@ def node_pool(request: Request) -> ListWatch[NodePool]:
 
 
 def warnings() -> ListWatch[WarningEvent]:
-    """Return the list of Warning Events about NodeClaims of all pools; an Event has no label of the pool."""
+    """Return the list of Warning Events about NodeClaims of all pools. An Event has no label of its pool."""
     return ListWatch(
         path=f"/api/v1/namespaces/{names.CLUSTER_EVENTS_NAMESPACE}/events",
         selectors=(("fieldSelector", "type=Warning,involvedObject.kind=NodeClaim"),),

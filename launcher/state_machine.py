@@ -1,15 +1,15 @@
-"""The launcher's state machine: `step` takes what was observed and remembered, and returns actions. Pure.
+"""The launcher's state machine. `step` gets the observation and the memory, and returns actions. Pure.
 
 A run waits for nodes (`wait`, `pause`), starts a training job, follows it (`follow`), and removes it before a restart
 (`retire`).
 
-Whatever the next launcher needs after a crash is in the cluster: the progress in the run's Lease, written before the
-actions of a step; the placeholders, labelled with their wait; and the training job with its deterministic name. A
+The cluster has all state that the next launcher needs after a crash: the progress in the run's Lease, written before
+the actions of a step; the placeholders, labelled with their wait; and the training job with its deterministic name. A
 restart is counted in the Lease before the failed job is changed.
 
-The next training job is submitted only when the last one, known by its uid, and all of its pods are gone: two gangs of
-a run never train at the same time. Until then each node that a worker has left gets a placeholder, so that it still
-exists at the next capacity decision. There are never more workers and placeholders than the job had nodes.
+The next training job is submitted only when the last one (by its uid) and all of its pods are gone, so two gangs of a
+run never train at the same time. Until then, each node that a worker has left gets a placeholder, so that the node
+still exists at the next capacity decision. There are never more workers and placeholders than the job had nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from launcher.progress import Failure, Progress
 from launcher.request import Request
 from trainyard.k8s import names
 
-# The operator creates a job's pods within a second or two, or it does not run.
+# A running operator creates a job's pods within a second or two.
 UNRECONCILED_SECONDS = 60
 # A pod on a node that is gone leaves the API within two minutes of its Node (kubernetes/kubernetes v1.35,
 # pkg/controller/podgc: every 20 s, 40 s after it saw the Node missing). The Node of an instance that does not answer
@@ -113,7 +113,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             memory, report = replace(memory, quorum_since=since), replace(report, state=state)
             return _hold(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
         case Submit(nodes=nodes) if not seen.fresh:
-            # Surplus placeholders are deleted before the fresh lists are read, so that one read is enough.
+            # Delete surplus placeholders before the fresh lists are read, so that one read is enough.
             return replace(
                 step, actions=(*remove(_surplus(candidate, step, counted, nodes, seen)), Recount())
             )
@@ -144,9 +144,9 @@ def _make_report(state: str, request: Request, seen: Observation, reason: str, n
 
 
 def due(request: Request, memory: Memory, now: float) -> float | None:
-    """Return the next time at which the clock alone decides: the end of a hold window, a wait or a pause.
+    """Return the next end of a hold window, a wait or a pause, in seconds since the epoch.
 
-    It is in seconds since the epoch; None if there is none in the future.
+    Return None if there is none in the future.
     """
     progress = memory.progress
     if progress is None:
@@ -161,7 +161,7 @@ def due(request: Request, memory: Memory, now: float) -> float | None:
 
 
 def _idle(memory: Memory, seen: Observation) -> float:
-    """Return the idle node-seconds since the last observation, for the nodes that were usable then."""
+    """Return the idle node-seconds since the last observation, of the nodes that were usable at that time."""
     return 0.0 if memory.seen_at is None else memory.idle * max(0.0, seen.now - memory.seen_at)
 
 
@@ -194,7 +194,7 @@ def _submit(request: Request, step: Step, counted: Count, submit: Submit, seen: 
     # Events are not trusted, so no NodeClaim is deleted because of one.
     unneeded = () if submit.by_events else _unneeded(request, step, seen)
     if surplus or unneeded:
-        # They are deleted first, so that Karpenter launches nothing more. Then the nodes are counted again.
+        # Delete these first, so that Karpenter launches no more nodes. Then count the nodes again.
         return replace(step, actions=(*remove(surplus), *unneeded, Recount()))
     return replace(step, actions=(Start(nodes=nodes, reason=reason),))
 
@@ -206,7 +206,7 @@ def _unneeded(candidate: Request, step: Step, seen: Observation) -> tuple[Releas
 
 
 def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Observation) -> tuple[Pod, ...]:
-    """Return the placeholders that hold none of the job's nodes, or that are of another wait."""
+    """Return the placeholders of another wait, and those that are not on the job's nodes."""
     held, progress = placeholders(request, seen), step.memory.progress
     usable = frozenset(counted.usable)
     on_counted = [
@@ -219,9 +219,9 @@ def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Obs
 def _fail(
     request: Request, step: Step, progress: Progress, failure: Failure, seen: Observation, jitter: float
 ) -> Step:
-    """Go on after a candidate without MIN nodes: to the next one, a pause, or the end.
+    """Continue after a candidate with fewer than MIN nodes: with the next one, a pause, or the end.
 
-    Its placeholders are deleted, and its NodeClaims whose nodes are not ready. The NodeClaims come first: once the next
+    Delete its placeholders, and its NodeClaims whose nodes are not ready. NodeClaims are deleted first: when the next
     candidate is in the Lease, a new launcher reads another pool.
     """
     gone = remove(placeholders(request, seen))
@@ -246,7 +246,7 @@ def _fail(
 
 
 def _placed(request: Request, progress: Progress) -> str:
-    """Return the prefix of a reason: restart, attempt and pool, where there are several."""
+    """Return the prefix of a reason: restart, attempt and pool, each only if there are several."""
     attempt = f"attempt {progress.attempt} of {request.attempts}" if request.attempts > 1 else ""
     pool = f"pool {request.candidate(progress.candidate).pool.name}" if request.candidates > 1 else ""
     where = ", ".join(
@@ -328,7 +328,7 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         return retire(request, Memory(progress=after), after, seen)
     if ended is not None:
         left = tuple(pod for pod in pods if pod.phase in ("Pending", "Running") and not pod.deleting)
-        # Perhaps a node was launched for a worker's second pod.
+        # A node may have been launched for the second pod of a worker.
         unneeded = node_release.unneeded(candidate, seen, since=progress.since)
         also: tuple[Action, ...] = (*remove(left), *unneeded)
         return end(
@@ -389,14 +389,14 @@ def _report_reason(
 
 
 def _describe_workers(running: int, finished: int, nodes: int) -> str:
-    """Return how many workers run and have finished. The job's condition follows a moment after the last one."""
+    """Return how many workers run and have finished. The job's condition changes a moment after the last one."""
     if finished >= nodes:
         return f"{finished} of {nodes} workers finished"
     return f"{running} of {nodes} workers running" + (f", {finished} finished" if finished else "")
 
 
 def _unreconciled(request: Request, training: Training, workers: tuple[Pod, ...], now: float) -> str:
-    """Return the message that the operator creates no pods; "" if there are pods, or if it is too early."""
+    """Return the message that the operator creates no pods; "" if there are pods, or if it may still create some."""
     if workers or not training.created or now - training.created < UNRECONCILED_SECONDS:
         return ""
     operator = backends.of(request).operator
@@ -441,7 +441,7 @@ def _old(progress: Progress, seen: Observation) -> Training | None:
 
 
 def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
-    """Return what blocks the next training job, and what to do."""
+    """Return the message about what blocks the next training job, and what to do."""
     pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
     return (
         f"{_job(candidate)} or its pods are not gone after {LONGEST_SECONDS} s"
@@ -450,7 +450,7 @@ def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
 
 
 def orders(claims: Iterable[Claim], now: float, since: float) -> dict[str, float]:
-    """Return when the NodeClaim of each node was created, for those after `since`; seconds since the epoch."""
+    """Return the creation times of NodeClaims after `since`, by node, in seconds since the epoch."""
     ordered = {claim.node: now - claim.age for claim in claims if claim.node}
     return {node: moment for node, moment in ordered.items() if moment >= since - _ROUNDING_SECONDS}
 
@@ -458,8 +458,8 @@ def orders(claims: Iterable[Claim], now: float, since: float) -> dict[str, float
 def slowest_start(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
     """Return the message about the slowest start of a worker; "" until all have started.
 
-    The time from scheduling to the first container is mostly the pull of the image. The time since the creation of the
-    NodeClaim counts for nodes that came for this run (`orders`).
+    The time from scheduling to the first container is mostly the image pull. For nodes that were launched for this run
+    (`orders`), the time since the creation of the NodeClaim counts.
     """
     pods = list(workers)
     if not pods or any(not pod.placed_at or not pod.started_at for pod in pods):
@@ -503,5 +503,5 @@ def hold_nodes(candidate: Request, seen: Observation, progress: Progress, number
 
 
 def is_of_this_wait(pod: Pod, progress: Progress) -> bool:
-    """Return whether this placeholder is of the present wait."""
+    """Return whether this placeholder belongs to the present wait."""
     return pod.labels.get(names.LABEL_ATTEMPT) == progress.label

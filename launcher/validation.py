@@ -1,4 +1,4 @@
-"""Reads typed values from a JSON object and collects all errors. Pure.
+"""Read typed values from a JSON object and collect all errors. Pure.
 
 It also checks the form of names (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/) and of
 images, and the shared volumes of a worker.
@@ -39,7 +39,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def is_pinned_image(text: str) -> bool:
-    """Return whether this is the name of an image with a tag, a digest or both."""
+    """Return whether this is an image name with a tag, a digest or both."""
     match = _PINNED_IMAGE.fullmatch(text)
     return match is not None and len(match["name"]) <= IMAGE_NAME_LENGTH
 
@@ -85,7 +85,7 @@ _WHOLE = " of whole characters, none of them NUL"
 
 
 class Reader:
-    """Reads typed values from a JSON object and adds one line per error to `problems`."""
+    """Read typed values from a JSON object, and add one line per error to `problems`."""
 
     def __init__(self, values: Any, place: str, problems: list[str]) -> None:
         self.place, self.problems = place, problems
@@ -115,7 +115,7 @@ class Reader:
     def text(
         self, key: str, right: str = "a text", pattern: re.Pattern[str] | None = None, maximum: int = 0
     ) -> str:
-        """Return a string of this form, with at most `maximum` characters if that is given."""
+        """Return a string of this form, with at most `maximum` characters if it is set."""
         value = self.raw(key)
         if not _is_text(value) or not value or (pattern is not None and not pattern.fullmatch(value)):
             self.wrong(key, right)

@@ -1,4 +1,4 @@
-"""The wait between two rounds of the launcher, which changes and signals end early."""
+"""The wait between two rounds of the launcher. Changes and signals end it early."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SETTLE_SECONDS = 0.05
 
 
 class Wakeup:
-    """Set by other threads and by signal handlers, awaited by one thread.
+    """An event that one thread awaits, and that other threads and signal handlers set.
 
     A signal handler may interrupt the waiting thread between any two of its steps. The locks of `threading` are not
     safe there; `SimpleQueue.put` is (https://docs.python.org/3/library/queue.html#queue.SimpleQueue.put).
@@ -20,7 +20,7 @@ class Wakeup:
         self._calls: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """End the present wait, or else the next one."""
+        """End the present wait, or the next one if there is none."""
         if self._calls.empty():
             self._calls.put(None)
 

@@ -12,7 +12,7 @@ from launcher.request import Request
 
 
 def unchanged(training: Training, pods: tuple[Pod, ...]) -> Training:
-    """Return the job as its status says."""
+    """Return the job unchanged, with the outcome from its status."""
     del pods
     return training
 
@@ -23,7 +23,7 @@ class Backend:
 
     Attributes:
         kind: The job's kind, in messages.
-        operator: What creates its pods, in messages.
+        operator: The operator that creates its pods, in messages.
         api_version: The job's group and version.
         resource: The resource of its kind.
         suspend_field: The field that suspends it.
@@ -32,8 +32,8 @@ class Backend:
         propagation: The propagationPolicy of the job's deletion, which also deletes its pods.
         build: Returns the job for exactly this number of nodes, for this reason, after this number of earlier jobs of
             the run. It has no owner, so that it continues when the launcher's Job is deleted.
-        parse: Converts a job, of the run with this id.
-        settle: Returns the job with the outcome that its workers show before its status does.
+        parse: Converts a job of the run with this id.
+        settle: Returns the job with the outcome from its workers, which may be known before its status has it.
         runtime: Returns the object that must exist before the job of this number of nodes, after this number of earlier
             jobs. The launcher's Job owns it. None if there is no such object.
         runtime_unseen: A part of the refusal of a job whose runtime the operator has not seen yet.

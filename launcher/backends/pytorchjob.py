@@ -19,10 +19,10 @@ _KIND: Final = "PyTorchJob"
 def build(request: Request, nodes: int, reason: str, restart: int = 0) -> JsonObject:
     """Return the PyTorchJob for exactly this number of nodes: a Master and Workers, or only Workers if elastic.
 
-    The restart policy is Never: the operator restarts single pods, but in a static world the other workers would wait
-    for the lost one without end. So the launcher restarts all of them. There is no `backoffLimit`, because at the limit
-    the operator deletes the pods with their logs and exit codes (ReconcileJobs in pkg/controller.v1/common/job.go).
-    Finished pods are kept for their logs.
+    The restart policy is Never: the operator would restart single pods, but in a static world the other workers would
+    wait forever for the lost one. So the launcher restarts all of them. There is no `backoffLimit`, because at the
+    limit the operator deletes the pods with their logs and exit codes (ReconcileJobs in
+    pkg/controller.v1/common/job.go). Finished pods are kept for their logs.
 
     Args:
         restart: How many training jobs the run had before.
@@ -53,9 +53,9 @@ def build(request: Request, nodes: int, reason: str, restart: int = 0) -> JsonOb
 
 
 def _elastic(request: Request, nodes: int, restart: int) -> JsonObject:
-    """Return the elasticPolicy, with which torchrun's agents continue with fewer workers or restart processes.
+    """Return the elasticPolicy: torchrun's agents continue with fewer workers, or restart processes.
 
-    It has no `metrics`: with them the operator creates an autoscaler that scales the job by its load
+    It has no `metrics`, because with them the operator creates an autoscaler that scales the job by its load
     (github.com/kubeflow/training-operator v1.9.4, pkg/controller.v1/pytorch/hpa.go).
     """
     return {
@@ -77,7 +77,7 @@ def _rendezvous_environment(request: Request, nodes: int, restart: int) -> dict[
 
 
 def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads: bool) -> JsonObject:
-    """Return one replica spec. `leads` says whether one of its pods may have rank 0."""
+    """Return one replica spec. `leads` is whether one of its pods may have rank 0."""
     rendezvous = _rendezvous_environment(request, nodes, restart)
     template = manifests.worker_template(
         request, restart, rendezvous, container_name=names.TRAINING_CONTAINER, leads=leads

@@ -30,7 +30,7 @@ _NODE: Final = "node"
 
 
 def build(request: Request, nodes: int, reason: str, restart: int = 0) -> JsonObject:
-    """Return the TrainJob for exactly this number of nodes. Its TrainingRuntime must exist before.
+    """Return the TrainJob for exactly this number of nodes. Its TrainingRuntime must already exist.
 
     Args:
         restart: How many training jobs the run had before.
@@ -105,9 +105,9 @@ def runtime(request: Request, nodes: int, restart: int, owner: Owner) -> JsonObj
 def parse(item: Mapping[str, Any], run_id: str) -> Training:
     """Convert a TrainJob.
 
-    Trainer copies the conditions of the JobSet of this name, which may still be that of the last TrainJob: Build waits
-    for its deletion, Status does not (pkg/runtime/framework/plugins/jobset/jobset.go). Such a condition is older than
-    the TrainJob.
+    Trainer copies the conditions of the JobSet of this name. It may still be the JobSet of the last TrainJob: Build
+    waits for its deletion, Status does not (pkg/runtime/framework/plugins/jobset/jobset.go). Such a condition is older
+    than the TrainJob.
     """
     spec, status = item.get("spec", {}), item.get("status", {})
     created = observe.seconds(item["metadata"].get("creationTimestamp"))
@@ -126,7 +126,7 @@ def parse(item: Mapping[str, Any], run_id: str) -> Training:
 
 
 def settle(training: Training, pods: tuple[Pod, ...]) -> Training:
-    """Return the job as failed if one of its workers failed; its status says so when the last one has ended.
+    """Return the job as failed if one of its workers failed. Its status has that only after the last worker ended.
 
     Pods of a suspended job, and lost ones, are being deleted.
     """
@@ -147,7 +147,7 @@ BACKEND: Final = Backend(
     # TrainJobDeadlineExceededMessage in pkg/constants. It deletes the JobSet, and so the pods.
     deadline_message="TrainJob exceeded its active deadline",
     # In the foreground, Trainer would create the JobSet again as long as the TrainJob exists: Reconcile in
-    # pkg/controller/trainjob_controller.go does not look at its deletion. The launcher waits for the pods.
+    # pkg/controller/trainjob_controller.go ignores its deletion. The launcher waits for the pods.
     propagation="Background",
     build=build,
     parse=parse,

@@ -361,7 +361,8 @@ def accept_deep_objects() -> None:
     """Let this process read and write objects as deeply nested as the API server accepts. Any list may contain one.
 
     The limit is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth). A field
-    with an object of another API, such as podTemplate.spec, may have all of them. Python's default limit is 1,000.
+    with an object of another API, such as podTemplate.spec, may have all of them. Python's default limit is
+    about 1,000.
     """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
 
