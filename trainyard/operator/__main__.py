@@ -96,7 +96,7 @@ async def _serve(
 async def run_until(stopping: asyncio.Event, controller: Controller, lease: LeaseHolder) -> None:
     """Reconcile until `stopping` is set, and release the Lease as soon as no reconcile runs.
 
-    The next controller waits for it. Raises the error of a task that ended by itself.
+    The next controller waits for the Lease. Raises the error of a task that ended by itself.
     """
     # In the order in which they end: the Lease is renewed as long as reconciles run.
     work = (controller.run(), _hold_lease(lease, controller))
@@ -151,16 +151,16 @@ class LeaseHolder:
 
     @property
     def pause(self) -> float:
-        """Return in how many seconds to keep it again. The API may have asked for longer than the renewal interval."""
+        """Return the seconds until the next `keep`: the renewal interval, or longer if the API asked for it."""
         return max(names.LEASE_RENEW_SECONDS, self._retry_after)
 
     @property
     def other(self) -> str:
-        """The holder that was last seen instead of this one."""
+        """Return the last other holder that was seen."""
         return self._elector.other
 
     def keep(self) -> float:
-        """Take or renew the Lease. Return the time of `clock` when another controller may hold it, possibly past."""
+        """Take or renew the Lease. Return until when it is held, as a time of `clock`. It may be in the past."""
         with self._lock:
             self._retry_after = 0.0
             if self._released:
@@ -180,13 +180,13 @@ class LeaseHolder:
                 self._elector.renew({})
                 return True
             except Lost:
-                pass  # or only an answer was lost: the Lease is read
+                pass  # or only an answer was lost; the next call reads the Lease
         return self._elector.take() is Standing.OURS
 
     def release(self) -> None:
-        """Leave the Lease to the next controller, as far as the API allows it.
+        """Release the Lease for the next controller, if the API allows it.
 
-        A renewal in another thread ends first, so that its version is released. None begins later.
+        A renewal in another thread ends first, so that its version is released. No renewal begins later.
         """
         with self._lock:
             self._released = True

@@ -1,8 +1,8 @@
 """Build the ValidatingAdmissionPolicies of TorchrunJobs and TorchrunQueues. The entry point is `objects`.
 
-The controller may create pods everywhere. Without these policies, a user who may only submit jobs could make it create
-any pod: with another service account, a Secret or the host network. So the API server checks the user's own permissions
-for each write of a job or queue (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/;
+The controller may create pods everywhere. Without these policies, a user who may only submit jobs could let it create
+any pod: with another service account, a Secret or the host network. So the API server checks the user's permissions at
+each write of a job or queue (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/;
 `authorizer` is the CEL library https://pkg.go.dev/k8s.io/apiserver/pkg/cel/library#Authz). The expressions come from
 the schema and from the tables in trainyard/operator/api/permissions.py.
 """
@@ -50,7 +50,7 @@ def fields_with_permission(permission: str) -> dict[str, str]:
 
 
 def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
-    """Yield the fields below `parent`, as deep as the table goes, with the CEL condition that each is set."""
+    """Yield the fields below `parent`, to the depth of the table, each with the CEL condition that it is set."""
     for name, each in parent.fields.items():
         path = f"{above}.{name}".removeprefix(".")
         place = f"{here}.?{name}"
@@ -107,8 +107,9 @@ def _policy(
 
     Args:
         changed: A CEL condition that an update changes more than harmless fields.
-        fields: By the variable for their paths: fields that need a permission, each with the condition that it is set.
-        template: The path of the pod template, whose labels and annotations must not be reserved.
+        fields: The fields that need a permission, each with the condition that it is set, by the variable for their
+            paths.
+        template: The path of the pod template. Its labels and annotations must not be reserved ones.
         validations: Validations before those of `podFields` and of the pod template.
     """
     keys = (

@@ -84,7 +84,7 @@ def _build_job(attempt: AttemptSpec, node: int | None) -> JsonObject:
 
 
 def build_service(attempt: AttemptSpec) -> JsonObject:
-    """Return the headless Service. It gives each pod a DNS name before it is ready, for the rendezvous."""
+    """Return the headless Service. It gives each pod a DNS name for the rendezvous, even before the pod is ready."""
     return {
         **build_object(attempt, "v1", "Service", attempt.name, attempt.labels),
         "spec": {
@@ -142,7 +142,7 @@ def archive_annotation(workspace: Workspace) -> str:
 
 
 def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
-    """Return the pod template of the workers; with `node`, of that node only."""
+    """Return the pod template of the workers; with `node`, of the worker on that node."""
     queue, workspace = attempt.settings.queue, attempt.spec.workspace
     below = queue.pod_template.spec
     below_worker = _find_worker(below)
@@ -192,7 +192,7 @@ def _find_worker(template: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def pull_secrets(queue: QueueSpec) -> JsonObject:
-    """Return the PodSpec field with the pull secrets of the queue, for pods other than workers."""
+    """Return the PodSpec field with the pull secrets of the queue. It is for pods other than workers."""
     secrets = queue.pod_template.spec.get("imagePullSecrets")
     return {"imagePullSecrets": secrets} if secrets else {}
 
@@ -216,7 +216,7 @@ def _container(
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
         "command": wrap_command(command.words, below.get("terminationMessagePath") or MESSAGE_PATH),
-        # In the workspace, unless the queue sets another directory.
+        # The default is the workspace.
         "workingDir": _workspace_path(queue) if moved else queue.working_dir,
         "env": env,
         "resources": {
@@ -238,8 +238,8 @@ def _workspace_path(queue: QueueSpec) -> str:
 def worker_resources(attempt: AttemptSpec) -> dict[str, str]:
     """Return the resources of a worker. With a part of a node's GPUs, it gets the same part of the other resources.
 
-    The sidecar of the workspace counts within this part, if that leaves at least half of it. Otherwise fewer workers
-    would fit on the node.
+    The sidecar of the workspace is included in this part if at least half of it remains. Otherwise fewer workers would
+    fit on the node.
     """
     node, gpus, part = attempt.settings.queue.node_resources, attempt.size.gpus, _node_fraction(attempt)
     shares = {"cpu": node.cpus * part, "memory": node.memory * part}
@@ -264,8 +264,8 @@ def _node_fraction(attempt: AttemptSpec) -> Fraction:
 def _template_resources(attempt: AttemptSpec, asked: Mapping[str, Any]) -> JsonObject:
     """Return the template's resources for a worker that may get a part of a node.
 
-    Only workers with a whole node get EFA interfaces and their huge pages: a node may have a single interface, and then
-    no other worker would fit. Local storage is divided like cores and memory.
+    Only workers with a whole node get EFA interfaces and their huge pages. If a node has a single interface, no other
+    worker would fit. Local storage is divided like cores and memory.
     """
     if attempt.size.gpus in (0, attempt.settings.node_gpus):
         return dict(asked)
@@ -285,7 +285,7 @@ def _template_resources(attempt: AttemptSpec, asked: Mapping[str, Any]) -> JsonO
 def _environment(
     attempt: AttemptSpec, node: int | None, flags: Mapping[str, str], below: Iterable[JsonObject]
 ) -> list[JsonObject]:
-    """Return one variable for each name: at its first place, with its last value."""
+    """Return one variable for each name, at its first position and with its last value."""
     queue, size = attempt.settings.queue, attempt.size
     threads = floor(queue.node_resources.cpus * _node_fraction(attempt) / size.processes)
     values = {
@@ -307,7 +307,7 @@ def _environment(
     else:
         values[names.ENV_EXPECTED_NODES] = str(size.nodes)
     rank = {"value": str(node)} if node is not None else _field(f"metadata.annotations['{n.LABEL_INDEX}']")
-    # First, because values of other variables may refer to it.
+    # It is the first variable, because values of other variables may refer to it.
     fixed: list[JsonObject] = [
         {"name": n.ENV_JOB, "value": attempt.name},
         {"name": n.ENV_ATTEMPT, "value": str(attempt.number)},
@@ -379,11 +379,11 @@ def _tools(
     words: list[str] = []
     logs: list[str] = []
     if workspace is not None:
-        # Not at the workers' path, because the tools image has its program in /app.
+        # Do not mount at the workers' path: the tools image has its program in /app.
         mounts = [
             {**each, "mountPath": n.TOOLS_WORKSPACE} for each in worker_mounts if each["name"] == WORKSPACE
         ]
-        # Without subPath: Kubernetes does not update such a file in a running pod.
+        # Mount without subPath, because Kubernetes does not update such a file in a running pod.
         mounts.append({"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True})
         sync = [] if workspace.url else ["--sync", sync_pod_url(attempt.name, attempt.namespace)]
         words = ["--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE]
@@ -396,7 +396,7 @@ def _tools(
     common: JsonObject = {
         "image": attempt.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
-        # The worker's user, so that it may change the workspace; root if no user is set.
+        # Run as the worker's user, so that it can change the workspace; root if no user is set.
         "securityContext": {**_UNPRIVILEGED, **(user or {"runAsUser": 0, "runAsGroup": 0})},
         # The last line has the error, for the job's message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -470,7 +470,7 @@ def gpu_terms(gpu_type: str) -> list[JsonObject]:
 
 
 def _require_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
-    """Add the terms of a GPU type. Terms are alternatives, so each one of the user is joined with each of the type."""
+    """Add the terms of a GPU type. Terms are alternatives, so each user term is combined with each GPU term."""
     required = affinity.get(REQUIRED) or {}
     theirs: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
     terms = [
@@ -484,7 +484,8 @@ def _require_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
 def _add_tolerations(given: list[JsonObject], *, in_pool: bool) -> list[JsonObject]:
     """Add tolerations for the usual taints of a pool, and short ones for a lost node, except for keys of the user.
 
-    The key of a pool's taint is the resource's name on GPU nodes, and the label's name in a stack's CPU pools.
+    The key of a pool's taint is the name of the resource on GPU nodes, and the name of the label in CPU pools of a
+    stack.
     """
     keys = {each.get("key") or "" for each in given}
     if "" in keys:  # it tolerates all taints
@@ -532,8 +533,8 @@ _FOR_SYNC_PODS: Final = {
 def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
     """Return the pod that holds the archive of a workspace without a bucket and serves it to the workers.
 
-    It is ready when it has an archive. It has no tolerations of the pool, no claim, and no protection from disruption,
-    so it neither launches nor keeps a node of a pool.
+    It is ready when it has an archive. It has no tolerations of the pool, no claim, and no protection from disruption.
+    So it neither launches nor keeps a node of a pool.
     """
     queue, workspace, name = attempt.settings.queue, attempt.spec.workspace, n.sync_pod(attempt.name)
     scheduling = queue.scheduling
@@ -552,7 +553,7 @@ def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
         "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
         "readinessProbe": {"httpGet": {"path": "/current", "port": n.SYNC_PORT}, "periodSeconds": 1},
         "env": [{"name": n.ENV_SYNC_MOST, "value": str(maximum)}],
-        # It has two archives while it receives the next one.
+        # The pod has two archives while it receives the next one.
         "resources": {"requests": {**_SYNC_REQUESTS, _STORAGE: _mebibytes(2 * size)}, "limits": _SYNC_LIMITS},
         "volumeMounts": [
             {"name": "archives", "mountPath": n.SYNC_DIRECTORY},
@@ -593,14 +594,14 @@ _LOG_READER_RESOURCES: Final = {"cpu": "50m", "memory": "128Mi"}
 def build_log_reader(
     job: Mapping[str, Any], queue: QueueSpec, image: str, words: Sequence[str], suffix: str
 ) -> JsonObject:
-    """Return the pod's manifest.
+    """Return a pod that reads the archived logs of a job.
 
     Args:
         job: The TorchrunJob from the API server.
         queue: The spec of its queue, with the job's overrides.
         image: The image of trainyard.workspace.
         words: The arguments of `python -m trainyard.workspace`.
-        suffix: The end of the pod's name.
+        suffix: The last part of the pod's name.
     """
     meta, template = job["metadata"], queue.pod_template.spec
     env = _find_worker(template).get("env") or []

@@ -1,6 +1,6 @@
-"""Read what plans depend on beside the job's objects: Karpenter's pools, storage classes, queues of KAI Scheduler.
+"""Read the other inputs of plans: Karpenter's pools, storage classes and queues of KAI Scheduler.
 
-Jobs that wait for nodes share recent reads. The start of an attempt uses a read of its own, without caches.
+Jobs that wait for nodes share recent reads. The start of an attempt reads without caches.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class PollPacer:
     def pace(self, path: str, requeue_after: float | None, *, waits: bool = False) -> float | None:
         """Return the pause of the job at this path, in seconds. It is longer if many jobs wait for nodes.
 
-        It is at most IMPOSSIBLE_SECONDS. A pause of 0, or a longer one, stays.
+        It is at most IMPOSSIBLE_SECONDS. A pause of 0 or over this limit does not change.
         """
         if not waits or requeue_after is None or not 0 < requeue_after <= CAPACITY_POLL_SECONDS:
             self._waiting.discard(path)
@@ -145,7 +145,7 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 class ClusterReader:
-    """Read the cluster at most every CLUSTER_SECONDS. `tools_image` is the image of trainyard.workspace."""
+    """Read the cluster at most once every CLUSTER_SECONDS. `tools_image` is the image of trainyard.workspace."""
 
     def __init__(
         self, objects: Objects, tools_image: str, *, clock: Callable[[], float] = time.monotonic
@@ -162,7 +162,7 @@ class ClusterReader:
     def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
         """Return the cluster, with the claims of the namespace if `claims` is set.
 
-        Claims are never cached, and with `fresh` nothing is. May raise ApiError and ApiUnavailable.
+        Claims are never cached. With `fresh`, nothing is cached. May raise ApiError and ApiUnavailable.
         """
         if fresh or self._clock() - self._read_at > CLUSTER_SECONDS:
             self._kai = all(self._serves(*each) for each in _KAI_RESOURCES)
@@ -193,7 +193,7 @@ class ClusterReader:
         return any(each.get("name") == plural for each in (found or {}).get("resources") or ())
 
     def _read_policy_age(self) -> float | None:
-        """Return since when the admission policy for jobs is in force, in seconds; None if it is not."""
+        """Return the time since when the admission policy for jobs is in force, in seconds; None if it is not."""
         policy, binding = (
             self._objects.get(f"{_ADMISSION}/{each}/{n.JOB_POLICY}") for each in _POLICY_RESOURCES
         )

@@ -24,8 +24,8 @@ from trainyard.operator.resources import Size
 RENDEZVOUS_SECONDS: Final = 7 * 86400
 # The settings of a backend for it. A backend ignores unknown settings, and then uses the default timeout.
 _TIMEOUTS: Final = {C10D: ("join_timeout", "read_timeout"), ETCD_V2: ("join_timeout",)}
-# Set whether a worker serves the store. torch compares names and addresses, which is wrong until the DNS has the first
-# worker's name: then no worker serves it (_matches_machine_hostname in
+# The setting for whether a worker serves the store. By default, torch compares names and addresses. That is wrong until
+# the DNS has the first worker's name, and no worker would serve it (_matches_machine_hostname in
 # torch/distributed/elastic/rendezvous/utils.py).
 _HOST = (
     f'[ "${n.ENV_NODE_RANK}" = 0 ] && host=1 || host=0; '
@@ -95,7 +95,7 @@ class Command:
 
 
 def check_command(command: str, args: tuple[str, ...] = (), launcher: str = "") -> str:
-    """Return what is wrong with the command of a job with this `launcher`, "" if nothing."""
+    """Return the error in the command of a job with this `launcher`; "" for none."""
     if why := unclosed(command):
         return (
             f"spec.command is {command[:80]!r} ({why}); it must be words of a POSIX shell with closed quotes"
@@ -126,7 +126,7 @@ def detect_launcher(
     read: Read = lambda _: None,
     variables: Mapping[str, str] | None = None,
 ) -> Detection:
-    """Return what a command starts.
+    """Return the programs and the launcher that a command starts.
 
     Args:
         command: The command.
@@ -140,7 +140,7 @@ def detect_launcher(
 def unclosed(command: str) -> str:
     """Return why a command can't be split into words, "" if it can.
 
-    Only a shell knows that a quote in a comment or here-document is not open.
+    Only a shell can tell that a quote in a comment or here-document is not open.
     """
     try:
         shlex.split(command)
@@ -189,7 +189,7 @@ def _shell(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def needs_shell(command: str) -> bool:
-    """Whether a command means more to a shell than its words: operators, expansions, a first word of the shell's."""
+    """Return whether a command needs a shell: it has operators, expansions, or a builtin or keyword first."""
     try:
         first = shlex.split(command)[0]
     except ValueError:

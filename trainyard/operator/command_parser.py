@@ -1,6 +1,6 @@
-"""Find the programs that a command runs, through shells, scripts and wrappers such as `env`. Pure.
+"""Find the programs that a command runs, also through shells, scripts and wrappers such as `env`. Pure.
 
-The entry point is `parse`. It reads the simple commands of a shell and does not evaluate them: all branches count. A
+The entry point is `parse`. It reads the simple commands of a shell without evaluating them, so all branches count. A
 program's name counts only where a shell would run it, not in a path or a message.
 https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html defines the terms of the shell.
 """
@@ -169,7 +169,7 @@ def parse(
 def takes_words(command: str) -> bool:
     """Return whether a word after this command would be an argument of its last simple command.
 
-    It is none if it would be in a comment, or the first word of a command.
+    It is not one if it would be in a comment, or the first word of a command.
     """
     last = next((each for each in _simple_commands(f"{command} {_PROBE}") if _PROBE in each), [])
     return len(last) > 1 and last[0] not in _CLOSING
@@ -267,7 +267,7 @@ class _Parser:
         return {**{name: value for name, value in self.given.items() if name not in self.assigned}, **known}
 
     def _assign(self, words: Sequence[str]) -> None:
-        """Set the variables of these assignments. A variable with several values has none that is known."""
+        """Set the variables of these assignments. A variable with several values counts as unknown."""
         for name, adds, value in (found.groups() for found in map(_ASSIGNMENT.fullmatch, words) if found):
             if value.startswith("(") and value.endswith(")"):
                 value = " ".join(value[1:-1].split())
@@ -276,7 +276,7 @@ class _Parser:
                 self.assigned[name] = value[:_MAX_VALUE_LENGTH] if same else None
 
     def _expand(self, words: Sequence[str]) -> list[str]:
-        """Return the words after expansion of the known variables, split as a shell splits them."""
+        """Return the words after the expansion of known variables and word splitting."""
 
         def value(found: re.Match[str]) -> str:
             name, default = found[1] or found[2], found[3]
@@ -380,7 +380,7 @@ def _is_program(word: str) -> bool:
 
 
 def is_variable(word: str) -> bool:
-    """Return whether the value of a variable or of a command substitution is the program."""
+    """Return whether the program comes from a variable or a command substitution."""
     return word.startswith(("$", "`")) and ("/" not in word or word.endswith(("}", ")", "`")))
 
 
@@ -402,7 +402,7 @@ def _python_target(python: str, arguments: tuple[str, ...]) -> tuple[str, tuple[
 
 
 def _shell_script(arguments: Sequence[str]) -> tuple[str, str]:
-    """Return the script after `-c` and the script file of a shell, "" for each that it does not have."""
+    """Return the script after `-c` and the script file of a shell; "" for each missing one."""
     rest, inline = iter(arguments), False
     for word in rest:
         if not word.startswith(("-", "+")):
@@ -417,7 +417,7 @@ def _shell_script(arguments: Sequence[str]) -> tuple[str, str]:
 
 
 def _is_python(text: str) -> bool:
-    """Return whether the first line of a script says that Python runs it."""
+    """Return whether the first line of a script names Python as the interpreter."""
     found = re.match(r"#!\s*(\S*/env(\s+(-\S+|\w+=\S*))*\s+)?(\S*/)?(\S+)", text)
     return found is not None and (found[5] == "uv" or PYTHON.fullmatch(found[5]) is not None)
 
@@ -425,7 +425,7 @@ def _is_python(text: str) -> bool:
 def _simple_commands(text: str) -> list[list[str]]:
     """Return the simple commands of a shell text without redirections, up to the first token that it can't parse.
 
-    A here-document is left out, unless it is the script of a shell: then it is an argument after `-c`.
+    A here-document is left out, unless it is the script of a shell. Then it becomes an argument after `-c`.
     """
     commands: list[list[str]] = [[]]
     documents: list[tuple[list[str], re.Match[str]]] = []

@@ -27,7 +27,7 @@ def clean_up_finished(ctx: ReconcileContext) -> ReconcilePlan | None:
     left = ctx.status.completed + seconds - ctx.now
     if left > 0:
         return replace(plan, deletions=deletions, requeue_after=left)
-    # Only as it was read: a user may have given it more time.
+    # Delete it only if it has not changed: a user may have extended its time to live.
     return ReconcilePlan(deletions=(*deletions, deletion(ctx.job, as_read=True)))
 
 
@@ -53,10 +53,10 @@ def reject_invalid_spec(ctx: ReconcileContext) -> ReconcilePlan | None:
 
 
 def finish_succeeded(ctx: ReconcileContext) -> ReconcilePlan | None:
-    """Finish a job with enough succeeded workers, even if its attempt was about to be stopped.
+    """Finish a job with enough succeeded workers, even if its attempt would be stopped.
 
-    A Job reports its success after its other pods are gone. The controller waits for that, unless something else ends
-    the attempt.
+    A Job reports its success after its other pods are gone. The controller waits for the report, unless something else
+    ends the attempt.
     """
     attempt = ctx.children.succeeded_attempt
     if attempt is None:

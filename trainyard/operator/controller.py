@@ -43,7 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class Controller:
-    """Call all methods in the event loop's thread, except `silent_seconds`. Reconciles wait until they are allowed."""
+    """The controller of all jobs and queues. Reconciles wait until they are allowed.
+
+    Call all methods in the event loop's thread, except `silent_seconds`.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Controller:
         self._metrics.jobs(self.index.phases())
 
     def change(self, before: JsonObject | None, after: JsonObject | None) -> None:
-        """Reconcile the jobs and queues that a change of an object concerns."""
+        """Reconcile the jobs and queues that depend on a changed object."""
         self.enqueue(self.index.change(before, after))
 
     def beat(self) -> None:
@@ -91,7 +94,7 @@ class Controller:
         return self._clock() < self._until
 
     def silent_seconds(self) -> float:
-        """Return the time since a reconcile ended, or since the event loop ran. After STUCK_SECONDS, it hangs."""
+        """Return the seconds since a reconcile ended or the event loop ran. After STUCK_SECONDS, the process hangs."""
         loop = self._clock() - self._last_beat
         return max(loop, self._clock() - self._last_end) if self._is_allowed() else loop
 
@@ -125,7 +128,7 @@ class Controller:
             self._last_end = self._clock()
 
     async def _resync(self) -> float:
-        """List all jobs and queues. A watch may be silent without being closed."""
+        """List all jobs and queues, because a watch may be silent without being closed."""
         before = self.index.all_keys()
         queues = await self._in_thread(lambda: self._list(n.QUEUE_KIND))
         jobs = await self._in_thread(lambda: self._list(n.JOB_KIND))
@@ -153,8 +156,8 @@ def _version(item: JsonObject) -> int:
 class Watches:
     """One informer for each kind.
 
-    The informers keep only the fields that `ObjectIndex` reads. They list and watch again as long as a kind is missing,
-    so KAI Scheduler may be installed at any time.
+    The informers keep only the fields that `ObjectIndex` reads. They retry while a kind is missing, so KAI Scheduler
+    may be installed at any time.
     """
 
     def __init__(self, client: Client, controller: Controller, loop: asyncio.AbstractEventLoop) -> None:
@@ -172,11 +175,11 @@ class Watches:
                 self._informers[kind].items()
 
     def died(self) -> list[str]:
-        """Return the kinds whose watch ended by a fault. Only a new process watches them again."""
+        """Return the kinds whose watch ended because of a fault. Only a new process can watch them again."""
         return [kind for kind, each in self._informers.items() if each.has_died]
 
     def stop(self) -> None:
-        """Stop all watches and wait a moment for their threads."""
+        """Stop all watches, and wait a moment for the end of their threads."""
         for each in self._informers.values():
             each.stop()
         until = time.monotonic() + _STOP_SECONDS

@@ -4,7 +4,7 @@
 the archive of the workspace. The controller replaces a lost sync pod. The new one gets the archive from the workers, or
 from the sync pod of another job (trainyard/workspace/serve.py).
 
-A message comes with the seconds until it may change, None for never.
+Each message is returned with the seconds until it may change, None for never.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainyard.operator.status import template_rejection
 
 # Each sync pod that does not answer takes seconds.
 MAX_NEARBY: Final = 3
-# A sidecar may end by itself within this time.
+# The time that a sidecar gets to end by itself.
 SIDECAR_GRACE_SECONDS: Final = 60.0
 
 
@@ -39,8 +39,7 @@ def missing_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
     """Return a message about workers without a pod.
 
     The Job controller creates pods at once, unless a quota, a policy or a webhook prevents it. Its Events on the
-    batch/v1 Job have the reason. The dry run of the queue's pod shows what the API server rejects for every pod of the
-    queue.
+    batch/v1 Job have the reason. The dry run of the queue's pod finds errors that affect every pod of the queue.
     """
     short = jobs_without_pods(ctx)
     if not short:
@@ -58,7 +57,7 @@ def missing_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
 
 
 def jobs_without_pods(ctx: ReconcileContext) -> list[tuple[float, int, str]]:
-    """Return the Jobs with missing pods: since when, how many, and the name."""
+    """Return the Jobs with missing pods: the time since when, the number of pods, and the name."""
     pods = Counter(each.job for each in ctx.children.workers_of(ctx.status.attempt))
     return [
         (job.started, job.pods - pods[job.uid], job.name)
@@ -68,7 +67,7 @@ def jobs_without_pods(ctx: ReconcileContext) -> list[tuple[float, int, str]]:
 
 
 def _overdue(waiting: Iterable[tuple[Worker, float]], now: float) -> tuple[list[Worker], float | None]:
-    """Return the workers whose time has come, by name, and the seconds until that of another one comes."""
+    """Return the names of the workers that are overdue, and the seconds until the next one is."""
     waiting = list(waiting)
     late = sorted((each for each, at in waiting if at <= now), key=lambda each: each.name)
     return late, min((at - now for _, at in waiting if at > now), default=None)
@@ -94,8 +93,8 @@ def blocked_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
 def missing_workspace(ctx: ReconcileContext) -> tuple[str, float | None]:
     """Return a message about workers that wait for a lost workspace.
 
-    The first sync pod exists before the first worker. A sync pod that is younger than the job's start was empty at
-    first. Only the waiting workers show whether it has received an archive since.
+    The first sync pod exists before the first worker. A sync pod that was created after the job's start was empty at
+    first. Only the waiting workers show whether it has an archive now.
     """
     if ctx.spec.workspace is None or ctx.spec.workspace.url:
         return "", None
@@ -190,9 +189,9 @@ def is_abandoned(ctx: ReconcileContext) -> bool:
 
 
 def ended_sync_pod(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
-    """Delete a sync pod that has ended, because it is never restarted on another node.
+    """Return the deletion of an ended sync pod, which is never restarted on another node.
 
-    Return the deletion, or the seconds until it may be deleted: one that fails at once is replaced after a pause.
+    Or return the seconds until the deletion: a sync pod that fails at once is replaced after a pause.
     """
     pod = _sync_pod(ctx)
     if pod is None or _is_deleting(pod) or not _is_over(pod):
@@ -228,7 +227,7 @@ def _is_over(pod: JsonObject) -> bool:
 
 
 def _patience(ctx: ReconcileContext, pod: JsonObject) -> float:
-    """Return the seconds within which a new pod may start, or is not deleted again."""
+    """Return the seconds that a new pod gets to start, and before it is deleted again."""
     return (parse_time(pod["metadata"].get("creationTimestamp")) or 0.0) + PATIENCE_SECONDS - ctx.now
 
 

@@ -1,8 +1,8 @@
 """Find the first failure of an attempt: the worker, its rank and its error. Pure. Entry point: `find_first_failure`.
 
 When one process of a gang fails, the others fail after it: their connections close, or the agent or the kubelet
-terminates them. Containers report their end in any order and in whole seconds, so the reported order is not enough. An
-error that is a consequence of a lost peer therefore always sorts after an error that is not.
+terminates them. Containers report their end in any order and in whole seconds, so this order is not enough. Therefore
+an error that is a consequence of a lost peer always sorts after other errors.
 
 The termination message of a worker contains the last lines of the process that failed first on its node, and
 torchrun's summary (trainyard/operator/signal_forwarder.py writes it). Otherwise it is the end of the container's log.
@@ -131,7 +131,7 @@ def _rank_cause(failure: Failure) -> int:
 
 
 def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
-    """Return the lines of the failed process without torchrun's own; the lines of all processes if it is not known."""
+    """Return the lines of the failed process without torchrun's own lines; all lines if it is not known."""
     lines = [line.rstrip("\r") for line in text.splitlines()]
     if summed_up:
         end = max(place for place, line in enumerate(lines) if _SUMMARY.match(line))
@@ -174,7 +174,7 @@ class AttemptEnd:
     Attributes:
         why: The message.
         exit_code: The exit code of the worker that ended it, if one did.
-        final: Whether its exit code says that the command fails each time.
+        final: Whether its exit code means that the command fails each time.
         failure: The failure of this worker.
         settle_seconds: The seconds until no earlier failure can be reported any more.
     """

@@ -1,6 +1,6 @@
-"""Gangs of KAI Scheduler: build their PodGroup and Queue, and find gangs that KAI would never start. Pure.
+"""Build PodGroups and Queues of KAI Scheduler, and find gangs that KAI would never start. Pure.
 
-KAI starts all workers of a PodGroup together or none (`build_pod_group`), and decides whether there is room at present.
+KAI starts all workers of a PodGroup together or none (`build_pod_group`), and decides whether they fit now.
 A gang never starts if its queue is missing or its limits are too low. Then the job waits without pods (`gang_wait`).
 The controller keeps the limits in the queue's status (`kai_status`), so that `kubectl torchrun submit` refuses a job
 before it is created (`gang_rejection_reason`).
@@ -29,7 +29,7 @@ _UNITS: Final[Mapping[str, Fraction | int]] = {_GPU: 1, "cpu": Fraction(1, 1000)
 
 
 def build_pod_group(attempt: AttemptSpec) -> JsonObject:
-    """Return KAI's gang: all workers of the attempt start together, of an elastic one its minimum."""
+    """Return KAI's PodGroup: all workers of the attempt start together, or the minimum of an elastic attempt."""
     queue = attempt.settings.queue
     spec: JsonObject = {
         "minMember": attempt.size.least,
@@ -69,7 +69,7 @@ def relax_gang(ctx: ReconcileContext) -> tuple[dict[str, Any], ...]:
 def build_kai_queue(name: str, parent: str, namespace: str, owner: str) -> JsonObject:
     """Return KAI's Queue of a TorchrunQueue, without limits. It is cluster-scoped, so labels name its owner.
 
-    A missing value is 0: no quota, and nothing above it. -1 is no limit.
+    A missing value means 0: no quota, and no resources above it. -1 means no limit.
     """
     labels = {
         n.LABEL_QUEUE_NAMESPACE: namespace,
@@ -129,7 +129,7 @@ def gang_rejection_reason(status: Any, attempt: AttemptSpec) -> str:
 
 
 def _find_excess(attempt: AttemptSpec, limits: Mapping[str, JsonObject]) -> str:
-    """Return the limit that the requests of all workers exceed, "" for none. For an elastic job, its minimum counts."""
+    """Return the limit that the requests of all workers exceed; "" for none. An elastic job counts its minimum."""
     each: Mapping[str, Any] = {}
     if limits:
         with suppress(Unreadable):  # the dry run of the queue's pod reports it

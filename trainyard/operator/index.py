@@ -1,4 +1,4 @@
-"""Index jobs and queues by the API's events: which of them does a change concern? Pure."""
+"""Index jobs and queues by the events of the API, to find those that depend on a change. Pure."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ Requests = list[tuple[Key, float]]
 class ObjectIndex:
     """The jobs and queues, how they depend on each other, and which jobs have objects.
 
-    Each method for an event returns the keys to reconcile with their delays in seconds. `draw` returns numbers from 0
-    to 1. Other threads may read.
+    Each method for an event returns the keys to reconcile with their delays in seconds. `draw` returns random numbers
+    from 0 to 1. Other threads may call the methods that only read.
     """
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
@@ -78,19 +78,19 @@ class ObjectIndex:
         self._synced: set[str] = set()
 
     def mark_synced(self, kind: str) -> None:
-        """Record that all objects of a kind are known."""
+        """Record that all objects of a kind are in the index."""
         self._synced.add(kind)
 
     def is_synced(self, kinds: Iterable[str]) -> bool:
-        """Return whether all objects of these kinds are known."""
+        """Return whether all objects of these kinds are in the index."""
         return self._synced.issuperset(kinds)
 
     def has_children(self, namespace: str, job: str) -> bool:
-        """Return whether an object of this job is known."""
+        """Return whether an object of this job is in the index."""
         return bool(self._children.get(Key(n.JOB_KIND, namespace, job)))
 
     def find_queue(self, namespace: str, name: str) -> JsonObject | None:
-        """Return a queue as it was last seen; None if it does not exist."""
+        """Return the last version of a queue; None if it does not exist."""
         return self._queues.get(Key(n.QUEUE_KIND, namespace, name))
 
     def jobs_with_workspace(self, namespace: str, digest: str) -> list[JsonObject]:
@@ -111,7 +111,7 @@ class ObjectIndex:
         return {*self._phases, *self._generations}
 
     def change(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
-        """Apply a change of a watched object, as `converter` keeps it; None if it is not there."""
+        """Apply a change of a watched object, as `converter` returns it; None if it does not exist."""
         item = after or before
         if item is None:
             return []
@@ -128,7 +128,7 @@ class ObjectIndex:
             return self.child(item, gone=gone, first=new)
 
     def job(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Requests:
-        """Add, change or remove a TorchrunJob. `first`: it comes from a list, and may not have changed."""
+        """Add, change or remove a TorchrunJob. With `first`, it comes from a list and may be unchanged."""
         key = object_key(item)
         status = item.get("status") or {}
         named = field_object(item, "spec").get("jobQueue")
@@ -178,8 +178,8 @@ class ObjectIndex:
     def child(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Requests:
         """Add, change or remove an object with the label of its job, and return the job.
 
-        `first`: the object is new. The job's first reconcile reads it anyway, and so does the one that follows the
-        creation of a worker. But a running pod may belong to a finished job, and keep a node.
+        With `first`, the object is new. The first reconcile of the job reads it anyway, and so does the reconcile after
+        the creation of a worker. But a running pod may belong to a finished job, and keep a node.
         """
         meta = item["metadata"]
         name, kind = (meta.get("labels") or {}).get(n.LABEL_JOB), str(item.get("kind"))
@@ -274,7 +274,7 @@ def object_key(item: JsonObject) -> Key:
 
 
 def _is_at_rest(item: JsonObject) -> bool:
-    """Return whether a job from a list is finished or waits for a user, and has not changed since its last status."""
+    """Return whether a job from a list is finished or waits for a user, and is unchanged since its last status."""
     meta, status = item["metadata"], item.get("status") or {}
     if status.get("observedGeneration") != meta.get("generation") or "deletionTimestamp" in meta:
         return False
@@ -289,7 +289,7 @@ def field_object(item: JsonObject, key: str) -> JsonObject:
 
 
 def converter(kind: str) -> Callable[[JsonObject], JsonObject]:
-    """Return a function that keeps the fields of an object that the index reads. A queue is kept whole."""
+    """Return a function that keeps only the fields of an object that the index reads. It keeps whole queues."""
 
     def convert(item: JsonObject) -> JsonObject:
         if kind == n.QUEUE_KIND:

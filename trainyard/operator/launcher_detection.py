@@ -1,4 +1,4 @@
-"""Detect what starts the processes of a command: torchrun, which the controller adds, or the command itself. Pure.
+"""Detect the launcher of a command: torchrun, which the controller adds, or the command itself. Pure.
 
 The controller runs only plain programs under torchrun. Under torchrun, another launcher would start its processes once
 for each GPU. Entry points: `detect` for the decision, `find_conflict` for a launcher that does not fit the job.
@@ -75,7 +75,7 @@ _BUILTINS: Final = frozenset(_BUILTIN_NAMES.split())
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """What a command starts.
+    """The programs and the launcher that a command starts.
 
     Attributes:
         programs: The programs that it runs.
@@ -98,7 +98,7 @@ class Detection:
 
 
 def detect(commands: Iterable[Program]) -> Detection:
-    """Return what a command with these programs starts."""
+    """Return the launcher of a command with these programs."""
     programs = tuple(commands)
     launchers = [(name, each.place) for each in programs if (name := _launcher(each))]
     if launchers:
@@ -119,7 +119,7 @@ def detect(commands: Iterable[Program]) -> Detection:
 
 
 def find_conflict(job: JobSpec, found: Detection, size: Size, backend: str) -> tuple[str, str]:
-    """Return where the job's command or environment does not fit its size, and why; ("", "") if it fits.
+    """Return the place where command or environment do not fit the job's size, and why; ("", "") if they fit.
 
     The place is a field of the spec, or a file in the workspace. `backend` is that of the rendezvous.
     """
@@ -206,7 +206,7 @@ def _variable_flags(variables: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 
 def _torchrun_flags(arguments: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return torchrun's own flags, each with its value and its notation. As argparse does, accept unique prefixes."""
+    """Return torchrun's flags, each with its value and its notation. Accept unique prefixes, as argparse does."""
     found: dict[str, str] = {}
     waiting = ""
     for word in arguments:
@@ -262,7 +262,7 @@ def _launcher(program: Program) -> str:
 
 
 def _is_plain(program: Program) -> bool:
-    """Return whether a program that is no launcher starts none: Python, a utility, a builtin, a script that is read."""
+    """Return whether a program starts no launcher: Python, a utility, a builtin, or a script that was read."""
     name, arguments = program.name, program.arguments
     if program.is_read or name.endswith(".py") or name in UTILITIES or name in _BUILTINS:
         return True

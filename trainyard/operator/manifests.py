@@ -63,7 +63,7 @@ def _yaml(document: Any) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Write no anchors: a value that occurs twice is written twice."""
+    """A YAML dumper without anchors. A value that occurs twice is written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  (the base class's)
         return True

@@ -56,7 +56,7 @@ class Metrics:
             self._jobs.labels(phase).set(phases.get(phase, 0) + more)
 
     def count_waiting(self, count: Callable[[], int]) -> None:
-        """Call `count` at each scrape for the number of jobs and queues that wait for a reconcile, or are in one."""
+        """Call `count` at each scrape for the number of jobs and queues that wait for a reconcile or are in one."""
         self._waiting.set_function(count)
 
     @contextmanager

@@ -174,7 +174,7 @@ KAI_QUEUE_READY: Final = "KaiQueueReady"
 POOL_READY: Final = "PoolReady"
 QUEUE_CONDITIONS: Final = (READY, POD_TEMPLATE_VALID, KAI_QUEUE_READY, POOL_READY)
 
-# Why a job waits, ...
+# The reasons of a waiting job, ...
 REASON_QUEUE_NOT_FOUND: Final = "QueueNotFound"
 REASON_SCHEDULER_NOT_INSTALLED: Final = "SchedulerNotInstalled"
 REASON_QUEUE_INVALID: Final = "QueueInvalid"
@@ -207,7 +207,7 @@ REASON_RESIZED: Final = "Resized"
 REASON_SYNCED: Final = "WorkspaceSynced"
 REASON_WORKSPACE_LOST: Final = "WorkspaceLost"
 REASON_SUCCEEDED: Final = "Succeeded"
-# ... and why it failed.
+# ... and of a failed one.
 REASON_INVALID_SPEC: Final = "InvalidSpec"
 REASON_WORKSPACE_NOT_SENT: Final = "WorkspaceNotSent"
 REASON_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
@@ -216,12 +216,12 @@ REASON_NOT_RESTARTABLE: Final = "NotRestartable"
 
 
 def attempt_name(job: str, attempt: int) -> str:
-    """Return the name of an attempt's batch/v1 Job, counted from 0. The Service has the job's own name."""
+    """Return the name of an attempt's batch/v1 Job. Attempts count from 0. The Service has the name of the job."""
     return f"{job}-{attempt}"
 
 
 def node_job(job: str, attempt: int, node: int) -> str:
-    """Return the name of one node's batch/v1 Job if each node has one. Node 0's has the attempt's name.
+    """Return the name of one node's batch/v1 Job if each node has one. The Job of node 0 has the attempt's name.
 
     The letter separates it from the attempts of a job with the attempt's name.
     """
@@ -229,7 +229,7 @@ def node_job(job: str, attempt: int, node: int) -> str:
 
 
 def workspace_claim(job: str, node: int = 0) -> str:
-    """Return the name of a node's workspace claim. A shared claim has the name of node 0's."""
+    """Return the name of a node's workspace claim. A shared claim has the name for node 0."""
     return f"{job}-workspace" if node == 0 else f"{job}-workspace-{node}"
 
 
@@ -244,12 +244,12 @@ def checkpoints_claim(job: str) -> str:
 
 
 def sync_pod(job: str) -> str:
-    """Return the name of the pod that holds the workspace's archive without a bucket."""
+    """Return the name of the sync pod, which has the archive of a workspace without a bucket."""
     return f"{job}-sync-0"
 
 
 def hold_pod(job: str, index: int) -> str:
-    """Return the name of the placeholder that holds a node for a worker, counted from 0."""
+    """Return the name of a placeholder, which reserves a node for a worker. Placeholders count from 0."""
     return f"{job}-hold-{index}"
 
 

@@ -32,7 +32,7 @@ class AttemptJob:
         workspace: The digest of the workspace when the Job was created.
         started: When it was created or resumed last.
         complete: Whether the Job has succeeded, and its pods are gone or ended.
-        succeeded: Whether it has succeeded. Then it deletes its other pods, and is complete after that.
+        succeeded: Whether it has succeeded. It then deletes its other pods, and is complete after that.
         suspended_by: Who wrote `suspend` last, "" for the controller itself.
     """
 
@@ -83,9 +83,9 @@ class Worker:
         deleted_gracefully: Whether it ran at its deletion, and has a grace period.
         deletion_time: The time of the deletion request.
         end: How it ended.
-        held: Why it does not start, from its status.
+        held: The reason in its status why it does not start.
         fetching: Whether it waits for its workspace or fetches it.
-        disruption: Why something else than its command ended or rejected it.
+        disruption: The reason why something other than its command ended or rejected it.
         running_sidecars: The other containers that have not ended.
         node_rank: The number of its node in the attempt.
         archive: The annotation with the archive of its workspace; None without a workspace.
@@ -118,7 +118,7 @@ class Worker:
 
     @property
     def finished(self) -> bool:
-        """Whether its pod has ended."""
+        """Return whether its pod has ended."""
         return self.phase in OVER
 
 
@@ -127,7 +127,7 @@ class Children:
     """The objects of a job.
 
     Attributes:
-        restarting: The attempt that restarts; earlier ones were given up.
+        restarting: The number of the restarting attempt. Earlier ones were given up.
         orphans: Workers whose Job is gone, or belongs to another job.
         objects: All other objects of the job, by kind and name.
         others: Foreign objects with the job's label or with a name that it needs.
@@ -142,7 +142,7 @@ class Children:
 
     @property
     def placeholders(self) -> tuple[JsonObject, ...]:
-        """Return the pods that hold nodes until workers replace them, including those being deleted."""
+        """Return the pods that reserve nodes until workers replace them, including those being deleted."""
         return tuple(
             item
             for (kind, _), item in self.objects.items()
@@ -175,9 +175,10 @@ class Children:
     def succeeded_jobs(self) -> frozenset[str]:
         """Return the uids of Jobs with enough succeeded workers, even before the Job controller reports it.
 
-        A worker that is being deleted may end with any code, which says nothing about its command. The Job controller
-        counts it anyway. So the status of a Job with such a worker does not count, and neither does one of an attempt
-        that was given up. The status of an elastic Job counts, because the others may succeed without the lost worker.
+        A worker that is being deleted may end with any code, which does not show whether its command succeeded. The Job
+        controller counts it anyway. So the status of a Job with such a worker does not count, nor the status of a Job
+        of an attempt that was given up. The status of an elastic Job counts, because the other workers may succeed
+        without the lost one.
         """
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
@@ -197,7 +198,7 @@ class Children:
     def succeeded_attempt(self) -> int | None:
         """Return the attempt with enough succeeded workers and no failed one; None if there is none.
 
-        It waits for a running worker that nothing else deletes, because that one may write the last checkpoint.
+        It waits for a running worker that nothing else deletes, because this worker may write the last checkpoint.
         """
         well = Counter(each.attempt for each in self.jobs if each.uid in self.succeeded_jobs)
         unended = {
@@ -269,7 +270,7 @@ def _is_ours(item: JsonObject, meta: Meta) -> bool:
 
 
 def _number(text: str | None) -> int:
-    """Return a number from a label or an annotation, which anybody may change; 0 if it is none."""
+    """Return the number in a label or an annotation; 0 if it is invalid, because anybody may change it."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 0
 
 
@@ -300,7 +301,7 @@ def _job(item: JsonObject) -> AttemptJob:
 
 
 def _suspender(meta: JsonObject) -> tuple[str, float | None]:
-    """Return who wrote `suspend` last, and when.
+    """Return the field manager that wrote `suspend` last, and the time.
 
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
     """
@@ -365,7 +366,7 @@ class PodExit:
         at: The time in seconds since the epoch, None while it runs.
         reason: The reason in its status.
         before: The init container that failed, "" if the worker's own container started.
-        said: The last line of that init container, or of the runtime if it could not start the worker's container.
+        said: The last line of that init container, or the runtime's error if the worker's container could not start.
         of_pod: The message of the kubelet for the pod, such as the cause of an eviction.
         text: The whole termination message.
     """
@@ -442,9 +443,9 @@ _POPEN_TRACE: Final = re.compile(r"^ +File .*[/.]subprocess_handler\.py\"", re.M
 
 
 def command_exit_code(code: int | None, message: str) -> int | None:
-    """Return the exit code of the user's command under torchrun, which itself always exits with 1.
+    """Return the exit code of the user's command under torchrun. torchrun itself always exits with 1.
 
-    The last lines of torchrun have it: ChildFailedError in
+    The last lines of torchrun have the code: ChildFailedError in
     torch/distributed/elastic/multiprocessing/errors/__init__.py. The kubelet keeps them as the termination message
     (terminationMessagePolicy FallbackToLogsOnError,
     https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/).
@@ -473,7 +474,7 @@ def command_exit_code(code: int | None, message: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """What plans depend on beside the job's objects.
+    """The state of the cluster that plans use, in addition to the job's objects.
 
     Attributes:
         tools_image: The image of trainyard.workspace.
@@ -483,8 +484,8 @@ class Cluster:
         default_class: The StorageClass of claims without one.
         claims: The access modes of existing claims.
         placeholders: Whether the priority class of placeholders exists.
-        policy_since: Since when the admission policy for jobs is in force (trainyard/operator/admission.py), in seconds
-            since the epoch; None if it is not.
+        policy_since: The time since when the admission policy for jobs is in force (trainyard/operator/admission.py),
+            in seconds since the epoch; None if it is not.
     """
 
     tools_image: str
@@ -501,7 +502,7 @@ class Cluster:
 class KaiQueue:
     """A queue of KAI Scheduler. `parent` is "" at the top.
 
-    `limits` are in GPUs, cores and bytes. A missing limit, or -1, is no limit.
+    `limits` are in GPUs, cores and bytes. A missing limit, or -1, means no limit.
     """
 
     parent: str = ""

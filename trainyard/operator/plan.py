@@ -31,7 +31,7 @@ from trainyard.operator.api.status import fit_status
 
 log = logging.getLogger(__name__)
 
-# The interval at which a job or queue looks for a missing scheduler or policy. No watch reports it.
+# The interval of checks for a missing scheduler or policy. No watch reports it.
 SCHEDULER_SECONDS: Final = 60.0
 # The interval for changes that no watch reports: claims, priority classes, webhooks, foreign objects.
 POLL_SECONDS: Final = 30.0
@@ -45,8 +45,10 @@ WARNING = "Warning"
 
 @dataclass(frozen=True, kw_only=True)
 class Deletion:
-    """Delete exactly this object; with `version` only as it was read; with `foreground` after the objects that it
-    owns."""
+    """The deletion of exactly one object.
+
+    With `version`, it is deleted only if it has not changed; with `foreground`, after the objects that it owns.
+    """
 
     api_version: str
     kind: str
@@ -68,7 +70,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcilePlan:
-    """The writes of a reconcile, as above.
+    """The writes of a reconcile, in the order of the module docstring.
 
     Attributes:
         finalizers: None for no change.
@@ -128,7 +130,7 @@ def deletions_of(items: Iterable[JsonObject]) -> list[Deletion]:
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
 _TRIES = 5
-# The deletion of a NodeClaim deletes the pods of its node. The job has none there while it waits for nodes, but it may
+# The deletion of a NodeClaim deletes the pods of its node. A job that waits for nodes has none there, but the job may
 # have started in the meantime.
 _NODE_CLAIM = "NodeClaim"
 
@@ -210,7 +212,7 @@ def _plan_input(item: JsonObject) -> list[Any]:
 
 
 def _event(event: Event, item: JsonObject, now: float) -> JsonObject:
-    """A v1 Event on the item."""
+    """Return a v1 Event on the item."""
     meta = item["metadata"]
     return {
         "apiVersion": "v1",

@@ -4,7 +4,7 @@ It reads pods with the annotation `prometheus.io/scrape: "true"`, at `prometheus
 the Prometheus community's charts do. The defaults are those of the trainer.
 
 The annotations and the answer of a pod are not trusted. `read_progress` returns the progress, or the reason why it
-can't be read. It takes seconds and little memory, and raises no error.
+can't be read. It needs at most seconds and little memory, and raises no error.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ Ask = Callable[[JsonObject], JsonObject | None]
 
 
 class ProgressPoller:
-    """Read the progress of jobs, from any thread, each job from one. `now` is seconds since the epoch."""
+    """Read the progress of jobs, from any thread, but each job from one. `now` is in seconds since the epoch."""
 
     def __init__(self, now: Callable[[], float], ask: Ask = read_progress) -> None:
         self._now = now

@@ -48,7 +48,7 @@ _DELETING: Final = "Deleting"
 # The error after all other checks have passed, also those of a quota's required fields (kubernetes 1.35.4,
 # k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
 _QUOTA_EXCEEDED: Final = " is forbidden: exceeded quota: "
-# The reasons after which a queue looks again, because no watch reports the change.
+# The requeue intervals by reason, for changes that no watch reports.
 _REQUEUE_SECONDS: Final = {
     n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
     n.REASON_REFUSED: POLL_SECONDS,
@@ -116,7 +116,7 @@ def pool_name(queue: JsonObject) -> str:
 
 
 def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
-    """Return whether it has queues of KAI to delete when they are empty."""
+    """Return whether the queue has queues of KAI that must be deleted when they are empty."""
     meta = parse_metadata(queue, [])
     spec, _ = parse_queue(queue.get("spec"))
     wanted = spec.kai_queue if spec is not None else None
@@ -126,7 +126,7 @@ def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -
 
 
 def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster) -> bool:
-    """Return whether a queue above its queue of KAI is unknown. It may be new."""
+    """Return whether a queue above its queue of KAI is unknown. Such a queue may be new."""
     spec, _ = parse_queue(queue.get("spec"))
     named = spec.kai_queue if spec is not None else None
     return any(each["metadata"]["name"] == named and _missing_parent(each, cluster) for each in kai_queues)
@@ -153,7 +153,7 @@ def reconcile_queue(
         kai_queues: The queues of KAI with its labels, or with the name of its kaiQueue.
         refusal: Why the API server rejects `build_trial_pod` in a dry run, "" if it does not; None without a dry run.
         phases: The phases of its jobs, "" for a job without a status.
-        cluster: What was read of the cluster.
+        cluster: The state of the cluster.
         now: The time in seconds since the epoch.
         in_kai: All PodGroups and Queues of KAI, for `has_unused_kai_queues`.
         pool: The state of its Karpenter pool, None if it was not read.
@@ -208,7 +208,7 @@ def _is_ours(item: JsonObject, meta: Meta) -> bool:
 def _plan_kai_queue(
     meta: Meta, spec: QueueSpec, there: Mapping[str, JsonObject], ours: Mapping[str, JsonObject]
 ) -> ReconcilePlan:
-    """Return the writes for KAI's queue. The finalizer is set first, because nothing else would delete KAI's queue."""
+    """Return the writes for KAI's queue. Set the finalizer first, because nothing else deletes KAI's queue."""
     if not spec.kai_queue:
         return ReconcilePlan() if ours else _without_finalizer(meta)
     if spec.kai_queue in there and spec.kai_queue not in ours:
@@ -252,7 +252,7 @@ def _release(
     if waits:
         return _write(queue, meta, {n.READY: (False, _DELETING, "; ".join(waits))}, now, ReconcilePlan(), {})
     if ours:
-        # A queue goes after those below it.
+        # Delete a queue after those below it.
         lowest = [each for name, each in ours.items() if not inside[name]]
         deletions = tuple(deletions_of(lowest or ours.values()))
         return ReconcilePlan(deletions=deletions, requeue_after=POLL_SECONDS)

@@ -1,7 +1,7 @@
 """Reconcile TorchrunJobs and TorchrunQueues. `reconcile` lists the steps for a job.
 
-Each reconcile reads the present objects, makes a plan, and applies it. The plan is level-based and pure. A crash
-between two writes is safe, because the next reconcile sees what was written:
+Each reconcile reads the present objects, makes a plan, and applies it. Planning is level-based and pure. A crash
+between two writes is safe, because the next reconcile reads the earlier writes:
 
 1. the status names the next attempt (`Pending`, or `Restarting` with its restart counted),
 2. objects of other attempts are deleted, and the job waits until they are gone,
@@ -59,7 +59,7 @@ _POD_GROUP = (f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}", "PodGroup")
 _KAI_QUEUE = (f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue")
 # The API server has read the object and rejects it: it is invalid, forbidden, or refused by admission.
 _REJECTED_STATUS = (400, 403, 422)
-# Reasons to wait or to fail that may come from outdated knowledge of the cluster.
+# Reasons to wait or to fail that may come from an outdated read of the cluster.
 _CLUSTER_REASONS = (
     n.REASON_STORAGE_CLASS_NOT_FOUND,
     n.REASON_INVALID_SPEC,
@@ -158,8 +158,8 @@ class Reconciler:
     def _plan_without_children(self, path: str, job: JsonObject) -> ReconcilePlan | None:
         """Return the plan for a job at rest, whose queue and objects are known from the watches.
 
-        It only reports: a watch may be late, so any other plan is made again from fresh reads, and is None here. What a
-        late watch has missed enqueues the job again.
+        The plan only reports. A watch may be late, so any other plan is made again from fresh reads, and is None here.
+        A late event enqueues the job again.
         """
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         index, gang = self._index, self._cluster_reader.cluster(namespace, claims=False).kai
@@ -272,7 +272,7 @@ class Reconciler:
         return [*jobs, *pods, *others]
 
     def _with_conflicts(self, path: str, objects: list[JsonObject]) -> list[JsonObject]:
-        """Add the foreign objects that had a needed name before, if they still exist."""
+        """Add the foreign objects with a name that the object needs, as found before, if they still exist."""
         present = {path_of(each) for each in objects}
         for other in self._conflicts[path] - present:
             found = self._objects.get(other)
@@ -308,7 +308,7 @@ class Reconciler:
         return self._pools.read(pool, queue["metadata"]["namespace"], self._now()) if pool else None
 
     def _read_kai_objects(self) -> list[JsonObject]:
-        """Read all gangs and queues of KAI: an administrator may have put some into a queue of ours."""
+        """Read all gangs and queues of KAI, because an administrator may have put some into our queue."""
         return [each for kind in (_POD_GROUP, _KAI_QUEUE) for each in self._objects.list(*kind, "")]
 
     def _read_phases(self, namespace: str, queue: str) -> list[str]:
@@ -376,7 +376,7 @@ def _queue_name(job: JsonObject) -> str:
 
 
 def _only_reports(plan: ReconcilePlan, status: JobStatus) -> bool:
-    """Return whether a plan writes nothing but a report of why a job without workers waits."""
+    """Return whether a plan only writes why a job without workers waits."""
     if plan.deletions or plan.creations or plan.patches or plan.recount or plan.finalizers is not None:
         return False
     if plan.status is None:
@@ -386,7 +386,7 @@ def _only_reports(plan: ReconcilePlan, status: JobStatus) -> bool:
 
 
 def _may_be_outdated(job: JsonObject, plan: ReconcilePlan, cluster: Cluster) -> bool:
-    """Return whether the plan depends on a class or queue that may be newer than what was read of the cluster."""
+    """Return whether the plan depends on a class or queue that may be newer than the cluster that was read."""
     if any(has_unknown_class(each, cluster) for each in plan.creations):
         return True
     status = plan.status or job.get("status") or {}

@@ -41,11 +41,11 @@ _CLAIM_NAMES: Final = {
 
 
 class InvalidJob(ValueError):
-    """The job can't run in its queue; the message names the field and what it must be."""
+    """The job can't run in its queue. The message has the field and its constraint."""
 
 
 class VolumeMissing(Exception):
-    """The source of a volume does not exist yet. `reason` is the job's reason."""
+    """The source of a volume does not exist yet. `reason` is the reason in the job's status."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class VolumeMissing(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """`nodes` pods with `gpus` GPUs each. `least` is the minimum number of nodes."""
+    """The size of an attempt: `nodes` pods with `gpus` GPUs each. `least` is the minimum number of nodes."""
 
     nodes: int
     gpus: int
@@ -108,7 +108,7 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
 
 
 def _bound_to(queue: QueueSpec) -> str:
-    """Return what binds workers of a queue with GPUs to nodes with GPUs; "" if they may run on others."""
+    """Return the setting that restricts workers of a GPU queue to GPU nodes; "" if they may run on others."""
     selector = {**(queue.pod_template.spec.get("nodeSelector") or {}), **queue.scheduling.node_selector}
     pool = queue.scheduling.pool or selector.get(names.LABEL_NODEPOOL)
     if pool:
@@ -117,10 +117,10 @@ def _bound_to(queue: QueueSpec) -> str:
 
 
 def _describe_uneven(job: JobSpec, per_node: int, nodes: int) -> str:
-    """Return why GPUs do not spread evenly over the nodes, and sizes that would.
+    """Return why the GPUs do not spread evenly over the nodes, and sizes that do.
 
-    The named split takes at most twice as many nodes as needed: one GPU on each always works, but is no advice for 17
-    GPUs.
+    The suggested size needs at most twice as many nodes as necessary. One GPU on each node always works, but is no good
+    advice for 17 GPUs.
     """
     total = job.num_gpus
     fewest = -(-total // per_node)
@@ -181,7 +181,7 @@ class Storage:
 
     @property
     def each_node_its_own(self) -> bool:
-        """Whether nodes mount different claims, which one pod template can't say."""
+        """Return whether nodes mount different claims. One pod template can't express this."""
         return any(len(mount.claims) > 1 for mount in self.mounts)
 
 
@@ -200,8 +200,8 @@ def plan_storage(
         spec: Its spec.
         settings: Its settings.
         size: Its size.
-        cluster: What was read of the cluster.
-        there: The access modes of the job's existing claims, by name. The defaults of their class do not matter.
+        cluster: The state of the cluster.
+        there: The access modes of the job's existing claims, by name. They override the default of their class.
 
     Raises:
         InvalidJob: The job can't run with this storage.
@@ -244,7 +244,7 @@ def plan_storage(
 
 
 def has_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
-    """Return whether this is a claim of an unknown class, whose access mode was a guess."""
+    """Return whether this is a claim of an unknown class. Its access mode is then a guess."""
     if manifest["kind"] != "PersistentVolumeClaim":
         return False
     return manifest["spec"].get("storageClassName", cluster.default_class) not in cluster.provisioners

@@ -1,8 +1,9 @@
 """Build the first process of a worker's container. It forwards SIGTERM, and writes the termination message. Pure.
 
-The kernel keeps SIGTERM from a first process that has no handler for it (pid_namespaces(7)): torchrun has none while it
-imports torch, for seconds, and a shell never passes it on. Suspended or drained, such a worker would train on until
-SIGKILL, and save nothing. https://pytorch.org/docs/stable/elastic/run.html says what torchrun does with the signal.
+The kernel ignores SIGTERM for a first process without a handler (pid_namespaces(7)). torchrun has no handler while it
+imports torch, which takes seconds, and a shell never forwards the signal. When such a worker is suspended or drained,
+it would train until SIGKILL, and save nothing. https://pytorch.org/docs/stable/elastic/run.html says what torchrun does
+with the signal.
 
 It is a POSIX shell script, because every image has a shell. If mkfifo, tee, tail or a writable directory is missing,
 the command runs without a copy of its output, and the kubelet uses the end of the log.

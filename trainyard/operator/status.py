@@ -38,7 +38,7 @@ class CapacityWait:
     Attributes:
         since: The start of this try.
         tries: The number of tries, including this one.
-        quorum_since: The time since the job's minimum of nodes is available.
+        quorum_since: The time since when the job's minimum of nodes is available.
         retry: The start of the next try after a failed one.
     """
 
@@ -105,7 +105,7 @@ def read_status(status: JsonObject | None) -> JobStatus:
 
 
 def truncate_message(message: str) -> str:
-    """Cut a message to the length that a status may have."""
+    """Truncate a message to the maximum length in a status."""
     return message[:_LONGEST_MESSAGE]
 
 
@@ -117,9 +117,9 @@ def conditions_by_type(conditions: Iterable[JsonObject] | None) -> dict[str, Jso
 def merge_conditions(
     old: Iterable[JsonObject] | None, conditions: Sequence[Condition], generation: int, now: float
 ) -> list[JsonObject]:
-    """Return the old conditions with the new ones in their place, in the order of their kind.
+    """Replace old conditions by new ones of the same type, in the order of the kind's types.
 
-    The order alone is no change. Conditions of other writers come last.
+    A different order alone is not a change. Conditions of other writers come last.
     """
     before = conditions_by_type(old)
     result = dict(before)
@@ -149,7 +149,7 @@ def build_status(
     conditions: Sequence[Condition],
     **fields: Any,
 ) -> JsonObject:
-    """Return the status with these values. None removes a field, and other fields stay."""
+    """Return the status with these values. None removes a field. Other fields stay."""
     status: JsonObject = {
         **before.raw,
         "observedGeneration": generation,
@@ -167,7 +167,7 @@ def build_status(
 def template_rejection(queue: JsonObject | None) -> str:
     """Return why the API server rejects a pod of this queue, in one line; "" if it does not.
 
-    It comes from the queue's condition for the dry run of its present generation.
+    It comes from the queue's condition about the dry run for its present generation.
     """
     found = conditions_by_type(((queue or {}).get("status") or {}).get("conditions")).get(
         n.POD_TEMPLATE_VALID, {}

@@ -1,4 +1,4 @@
-"""A work queue with delays and retries, as client-go's: each key has one worker at a time."""
+"""A work queue with delays and retries, like that of client-go. Each key has at most one worker at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class RetryLater(Exception):
-    """The key can't be processed now. `seconds` is the pause that the API server asks for, else 0."""
+    """The key can't be processed now. `seconds` is the pause that the API server asked for, else 0."""
 
     def __init__(self, why: str, seconds: float = 0.0) -> None:
         super().__init__(why)
@@ -69,7 +69,7 @@ class WorkQueue(Generic[Key]):
         )
 
     def add(self, key: Key, after: float = 0.0) -> None:
-        """Process the key after a delay in seconds, or sooner if it is due sooner; not in the pause after a failure."""
+        """Process the key after a delay in seconds, or sooner if already due, but not in a pause after a failure."""
         entry = self._entries.setdefault(key, _Entry())
         due = max(self._clock() + after, entry.not_before)
         if entry.due is not None and entry.due <= due:
@@ -123,7 +123,7 @@ class WorkQueue(Generic[Key]):
         self._changed.set()
 
     def _remove_stale(self) -> None:
-        """Remove heap entries of keys that became due sooner. Otherwise they stay until their later time."""
+        """Remove outdated heap entries of keys that became due sooner. Otherwise they stay until their later time."""
         self._heap = [
             each
             for each in self._heap

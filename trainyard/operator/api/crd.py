@@ -186,7 +186,7 @@ The rules apply there, too, except those that need the complete queue. Some fiel
 
 
 def _below(place: str, parent: Field) -> Iterator[tuple[str, Field]]:
-    """Yield each field below with its path, without those of `overrides`, which are the queue's."""
+    """Yield each field below with its path, except those of `overrides`, which are fields of the queue."""
     for name, each in parent.fields.items():
         path = f"{place}{name}"
         yield path, each
@@ -201,7 +201,7 @@ def _row(*cells: str) -> str:
 
 
 def _rules(spec: Field) -> Iterator[str]:
-    """Yield the rules for several fields. All fields that can't be changed are in one line."""
+    """Yield the rules for several fields. One line names all fields that can't be changed."""
     fixed = [each.path.removeprefix(".") for each in spec.rules if each.reason == FORBIDDEN]
     if fixed:
         yield f"These can't be changed: {', '.join(fixed)}."

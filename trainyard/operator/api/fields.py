@@ -44,9 +44,9 @@ class Rule:
     Attributes:
         cel: The rule for the API server.
         message: What must hold. `{path}` stands for the path of the object.
-        path: The field below the object that the error names, such as `.minNodes`.
+        path: The field in the error, below the object, such as `.minNodes`.
         reason: A reason of x-kubernetes-validations.
-        complete: The rule needs the complete object, so it does not apply to `overrides`.
+        complete: Whether the rule needs the complete object. Then it does not apply to `overrides`.
         check: The same rule for `parse`.
     """
 
@@ -74,7 +74,7 @@ class Field:
         checks: The validations of JSON schema.
         unit: Such as "seconds".
         default: The value that the API server sets.
-        absent: What applies if the field is missing, if that is not a constant.
+        absent: The effect of a missing field, if it has no constant default.
         required: Whether the object must have the field.
         fields: The fields of an object, by their names in JSON.
         item: The entries of a list.
@@ -85,8 +85,8 @@ class Field:
         convert: Returns the parsed value.
         empty: The parsed value if the field is missing and has no default.
         model: The class of a parsed object.
-        optional: Whether a missing object is None. Other objects get the defaults of their fields.
-        shape: The fields that `parse` checks of an object that stays JSON.
+        optional: Whether a missing object becomes None. Otherwise it gets the defaults of its fields.
+        shape: The fields that `parse` checks in an object that stays JSON.
     """
 
     description: str
@@ -133,7 +133,7 @@ class Field:
         return f"{self.description}{unit}" + (f" Default: {default}." if default else "")
 
     def default_text(self) -> str:
-        """Return what applies if the field is missing, "" for a required field."""
+        """Return the effect of a missing field; "" for a required field."""
         if self.absent or self.default is None or self.default == {}:
             return self.absent
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
@@ -149,7 +149,7 @@ class Field:
         )
 
     def partial(self, absent: str) -> Field:
-        """Return the field without defaults, required fields and rules for complete objects, as below `overrides`."""
+        """Return the field as below `overrides`: without defaults, required fields and rules for complete objects."""
         return replace(
             self,
             default=None,
@@ -160,7 +160,7 @@ class Field:
         )
 
     def parse(self, value: Any, path: str, problems: list[str]) -> Any:
-        """Return the parsed value, the default if it is missing or invalid. Append what is invalid to `problems`."""
+        """Return the parsed value, or the default if it is missing or invalid. Append errors to `problems`."""
         default = self.empty if self.default is None else self.default
         if value is None and self.model is not None and not self.optional:
             value = {}
@@ -197,7 +197,7 @@ class ApiObject:
 
     @classmethod
     def parse(cls: type[T], value: Any, path: str, problems: list[str]) -> T:
-        """Return the object with what could be read of it. Append a line for each invalid field to `problems`."""
+        """Return the object with its valid fields. Append a line for each invalid field to `problems`."""
         if not isinstance(value, dict):
             problems.append(f"{path} is {_shown(value)}; it must be {_OBJECT}")
             value = {}
@@ -234,7 +234,7 @@ def parse_time(value: Any) -> float | None:
 
 
 class Form(NamedTuple):
-    """A form of strings: an RE2 expression, what it stands for, and the maximum length."""
+    """A form of strings: an RE2 expression, its description, and the maximum length."""
 
     expression: str
     description: str
@@ -292,7 +292,7 @@ def string(
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a process can get this string: JSON also has NUL and single surrogates."""
+    """Return whether a process can get this string. JSON also allows NUL and single surrogates."""
     return isinstance(value, str) and re.search("[\\0\ud800-\udfff]", value) is None
 
 
@@ -312,7 +312,7 @@ def choice(description: str, values: Sequence[str], **more: Any) -> Any:
 def integer(
     description: str, *, minimum: int = 0, maximum: int | None = None, int64: bool = False, **more: Any
 ) -> Any:
-    """A whole number. It has an explicit range, because the API server does not check the format."""
+    """A whole number. Its range is explicit, because the API server does not check the format."""
     end = maximum if maximum is not None else MAX_EXACT if int64 else MAX_INT32
 
     def valid(value: Any) -> bool:
@@ -402,7 +402,7 @@ def section(model: type[ApiObject], *, description: str = "", parsed: bool = Tru
 
 
 def array(description: str, item: Any, *, maximum: int, key: str = "", **more: Any) -> Any:
-    """A list, of objects or strings. With a `key`, each value of the key occurs once, as for server-side apply."""
+    """A list of objects or strings. With a `key`, each value of the key is unique, as for server-side apply."""
     kind: JsonObject = {"x-kubernetes-list-type": "atomic"}
     if key:
         kind = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
@@ -438,18 +438,18 @@ def mapping(description: str, value: Any, *, maximum: int = 64, **more: Any) -> 
 
 
 def label_map(description: str, *, longest: int = 63, **more: Any) -> Any:
-    """Labels, or annotations, whose values are longer."""
+    """Labels, or annotations, which have longer values."""
     return mapping(description, string("The value of this key.", maximum=longest), **more)
 
 
 def kubernetes_object(description: str, shape: Mapping[str, Any] | None = None, **more: Any) -> Any:
-    """An object of Kubernetes' own. The API server checks it when a pod is created from it.
+    """An object of a Kubernetes API. The API server checks it when a pod is created from it.
 
     It is a map of anything. If it were an object with unknown fields, `==` in CEL would not see a renamed field
     (kubernetes 1.35, unstructuredMap.Equal in k8s.io/apiserver/pkg/cel/common/values.go).
 
     Args:
-        shape: The fields that this program reads, as far as `parse` must check them.
+        shape: The fields that this program reads and `parse` must check.
     """
     checks = {"x-kubernetes-preserve-unknown-fields": True}
     anything = Field(description="As Kubernetes has it.", holds="anything", form="anything", checks=checks)

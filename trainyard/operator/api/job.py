@@ -154,7 +154,7 @@ class Elastic(ApiObject):
 
 
 def _fixed(name: str) -> Rule:
-    """Return a rule of the whole spec: a rule of the field is not evaluated when the field is added or removed."""
+    """Return a rule of the whole spec. A field's own rule is not evaluated when the field is added or removed."""
     return Rule(
         cel=f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
         message=f"{name} can't be changed; create a new TorchrunJob",
@@ -164,12 +164,12 @@ def _fixed(name: str) -> Rule:
 
 
 def _from_queue(name: str) -> Any:
-    """Return a field of jobDefaults without its default, which would hide that of the queue."""
+    """Return a field of jobDefaults without its default, because the queue's default applies."""
     return JobDefaults.fields[name].partial(f"jobDefaults.{name} of the queue")
 
 
 def _overrides() -> Any:
-    """Return all fields of the queue, so that a job that differs needs no queue of its own."""
+    """Return all fields of the queue. So a job with other values does not need another queue."""
     no_parent = Rule(
         cel="!has(self.parentKaiQueue)",
         message="parentKaiQueue is a field of TorchrunQueues: a job joins an existing queue of KAI Scheduler",
@@ -284,7 +284,7 @@ class JobSpec(ApiObject):
 
     @property
     def size_key(self) -> str:
-        """The requested size as text. A job with another size needs another attempt."""
+        """Return the requested size as text. Another size requires another attempt."""
         if self.elastic is not None:
             return f"{self.elastic.min_nodes}:{self.elastic.max_nodes}"
         return "auto" if self.num_nodes is None else str(self.num_nodes)
@@ -322,7 +322,7 @@ def parse_metadata(item: Mapping[str, Any], problems: list[str]) -> Meta:
 
 
 def check_name(name: str, problems: list[str]) -> None:
-    """Append a problem if the name of a job is no name of a Service. Other names begin with it."""
+    """Append a problem if a job's name is not valid for a Service. Names of other objects begin with it."""
     if len(name) > n.JOB_NAME_MAX_LENGTH or not _NAME.fullmatch(name):
         problems.append(
             f"metadata.name is {name[:60]!r}; it must be at most {n.JOB_NAME_MAX_LENGTH} lower-case letters, "
@@ -331,7 +331,7 @@ def check_name(name: str, problems: list[str]) -> None:
 
 
 def read_job(spec: Any) -> tuple[JobSpec, tuple[str, ...]]:
-    """Return what could be read of a job's spec, with defaults for the rest, and a line for each invalid field."""
+    """Return the spec of a job with defaults for invalid fields, and a line for each invalid field."""
     problems: list[str] = []
     parsed = JobSpec.parse(spec, "spec", problems)
     parsed.restricted_fields = restricted_fields(spec)

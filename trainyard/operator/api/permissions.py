@@ -1,8 +1,8 @@
 """Define which fields of jobs and queues need further permissions. Pure.
 
-The controller creates pods for all users. So a job or queue must not lead to a pod that its author may not create. The
-API server checks these permissions at each write (trainyard/operator/admission.py). The tables list the free fields.
-Every other field needs a permission, and so does each new field.
+The controller creates pods for all users. So a job or queue must not result in a pod that its author may not create.
+The API server checks these permissions at each write (trainyard/operator/admission.py). The tables list the free
+fields. All other fields, including new ones, need a permission.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ _SCHEDULING_FIELDS: Final = {
 
 
 def check_pod_template(spec: QueueSpec, path: str = "spec", *, workspace: bool = True) -> list[str]:
-    """Return an error for each name, label and field of a pod template that the workers get from elsewhere.
+    """Return an error for each name, label and field of a pod template that the controller sets itself.
 
     The status of the queue shows these errors. They do not stop its jobs, because a job without a workspace can run.
 

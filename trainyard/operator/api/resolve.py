@@ -21,7 +21,7 @@ _SIZES = ("size", "sizePerGPU", "existingClaim")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an attempt needs beside the spec of the job. Times are in seconds.
+    """The settings of an attempt in addition to the spec of the job. Times are in seconds.
 
     Attributes:
         queue: The spec of the queue with the job's overrides.
@@ -45,12 +45,12 @@ class Settings:
 
     @property
     def gang(self) -> bool:
-        """Whether KAI Scheduler places the pods."""
+        """Return whether KAI Scheduler places the pods."""
         return self.queue.scheduling.scheduler == n.KAI_SCHEDULER
 
 
 def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]:
-    """Return the settings of a job in a queue with this JSON spec, or None and what is wrong."""
+    """Return the settings of a job in a queue with this JSON spec, or None and the errors."""
     spec, problems = parse_queue(merge(queue, job.overrides), "the queue's spec with spec.overrides")
     if spec is None:
         return None, problems
@@ -117,7 +117,7 @@ def _get(value: Any, *path: str) -> Any:
 
 
 def own_template(queue: Any, job: JobSpec, spec: QueueSpec) -> tuple[str, ...]:
-    """Return what is wrong with the job's own pod template. The status of the queue reports its template."""
+    """Return the errors of the job's pod template. The status of the queue has those of the queue's template."""
     if not isinstance(job.overrides, Mapping) or job.overrides.get("podTemplate") is None:
         return ()
     below, _ = parse_queue(merge(queue, {**job.overrides, "podTemplate": None}))
