@@ -24,7 +24,7 @@ said = ""
 while said != "end":
     now = pathlib.Path("said.txt").read_text()
     if now != said:
-        print("said", now, flush=True)
+        print(f"said {now}", flush=True)
     said = now
     time.sleep(0.2)
 """
