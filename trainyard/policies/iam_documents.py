@@ -1,4 +1,4 @@
-"""IAM policy documents as rules read them: statements, principals, and how far a statement reaches. Pure.
+"""Read IAM policy documents for rules: statements, principals, and the scope of a statement. Pure.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
 """
@@ -85,7 +85,7 @@ class Statement:
         )
 
     def is_launch_reference(self) -> bool:
-        """Return whether it only lets a launch refer to resources that the launch does not create."""
+        """Return whether it only allows a launch to refer to resources that the launch does not create."""
         kinds = {target.rpartition(":")[2].partition("/")[0] for target in self.targets}
         return LAUNCH_ACTIONS.issuperset(self.actions) and kinds <= LAUNCH_REFERENCES
 

@@ -1,4 +1,4 @@
-"""Rules for what surrounds pods in the cluster: namespaces, RBAC, network access."""
+"""Rules for the environment of pods in the cluster: namespaces, RBAC, network access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resources that rules read, and what a rule is. Pure."""
+"""The resources that rules read, and the definition of a rule. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Undecided(Exception):
 
 
 def resolved(value: Any, path: str) -> Any:
-    """Return the value if nothing in it is unknown.
+    """Return the value if no part of it is unknown.
 
     Raises:
         Undecided: a part of it is unknown.
@@ -138,12 +138,12 @@ class Rule:
     """One rule.
 
     Attributes:
-        id: What waivers and messages call it.
+        id: Its name in waivers and messages.
         text: What must hold: the first line of the docstring of `check`.
-        why: Why the rule is ours: what checkov, the Kubernetes API server and AWS leave open.
+        why: The reason for the rule: what checkov, the Kubernetes API server and AWS do not check.
         types: The type tokens of the resources that it checks; empty for every resource.
-        check: Yields a line for each violation: the property, its value, what it must be.
-        whole_stack: `check` reads other resources of the stack.
+        check: Yields a line for each violation: the property, its value, and the constraint.
+        whole_stack: Whether `check` reads other resources of the stack.
     """
 
     id: str

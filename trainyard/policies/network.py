@@ -77,7 +77,7 @@ class Traffic:
 
 
 def is_public(block: str) -> bool:
-    """Return whether a CIDR block is the internet, or too large a part of it to be one organisation's."""
+    """Return whether a CIDR block is the internet, or too large for one organisation."""
     try:
         network = ipaddress.ip_network(block, strict=False)
     except ValueError:

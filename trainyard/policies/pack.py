@@ -28,7 +28,7 @@ from trainyard.policies.waivers import Waiver
 
 
 def unwrap(value: Any) -> Any:
-    """Return a property of the SDK as rules read it. The SDK's containers raise if a value is unknown."""
+    """Return a property of the SDK in the form that rules read. The SDK's containers raise if a value is unknown."""
     if isinstance(value, Mapping):
         return {key: _entry(value, key) for key in value if not str(key).startswith("__")}
     if isinstance(value, str | bool | int | float) or value is None:

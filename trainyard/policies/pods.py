@@ -83,7 +83,7 @@ def _walk(
 
 
 def _torchrun_worker(queue: Resource) -> Mapping[str, Any]:
-    """Return the pod that the controller makes of a queue: image and size override the template."""
+    """Return the pod that the controller creates for a queue. Image and size override the template."""
     template = queue.at("spec", "podTemplate", "spec", default={})
     listed = {at(each, "name"): each for each in rows(at(template, "containers"))}
     own: Mapping[str, Any] = listed.pop(TORCHRUN_WORKER_CONTAINER, {})

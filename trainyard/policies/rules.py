@@ -1,4 +1,4 @@
-"""All rules: the registry, and the rules about what the other rules can see."""
+"""The registry of all rules, and the rules that make resources visible to the other rules."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SnapshotError(Exception):
 
 
 def plain(value: Any) -> Any:
-    """Return a value as the program set it; an unknown or secret one is `UNKNOWN`."""
+    """Return a value as the program set it. An unknown or secret value is `UNKNOWN`."""
     if isinstance(value, str):
         return UNKNOWN if value in UNKNOWN_MARKERS or value == HIDDEN else value
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Rules for tags: who pays for a resource, and what a search for leftovers finds."""
+"""Rules for tags, which bills and the search for leftovers use."""
 
 from __future__ import annotations
 

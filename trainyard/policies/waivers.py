@@ -22,7 +22,7 @@ OPTIONAL: Final = frozenset({"namespace", "beside"})
 
 
 class WaiverError(Exception):
-    """The file of waivers is wrong."""
+    """The file of waivers is invalid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Waiver:
     """One waiver.
 
     Attributes:
-        resources: The resources that it is about.
-        since: When it was written.
+        resources: The resources that it applies to.
+        since: The date when it was written.
         namespace: If set, the resources must be in this Kubernetes namespace.
         beside: If not empty, the waiver counts only in a stack that has one of these resources.
     """
@@ -56,7 +56,7 @@ class Waiver:
     beside: tuple[Pattern, ...]
 
     def matches(self, rule: str, type_: str, name: str, namespace: str | None, stack: Stack) -> bool:
-        """Return whether it is about a rule and a resource of a stack; `namespace` is None outside Kubernetes."""
+        """Return whether it applies to a rule and a resource of a stack. `namespace` is None outside Kubernetes."""
         return (
             rule == self.rule
             and self.resources.includes(type_, name)

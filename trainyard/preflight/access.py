@@ -1,4 +1,4 @@
-"""Check who deploys and from where, the cluster's administrators, service-linked roles and availability zones."""
+"""Check the caller, its address ranges, the cluster's administrators, service-linked roles and zones."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def principal_arn(caller: str) -> str:
 
 
 def is_principal(caller: str, arn: str) -> bool:
-    """Return whether an ARN is the caller's. STS does not show a role's path, so the path is ignored."""
+    """Return whether an ARN is that of the caller. Ignore a role's path, because STS does not show it."""
     head, role, path = arn.partition(":role/")
     return principal_arn(caller) == (f"{head}{role}{path.rsplit('/', 1)[-1]}" if role else arn)
 
 
 def check_caller(settings: Settings, aws: Aws) -> list[Finding]:
-    """The caller belongs to the account to deploy to, and is one of `cluster.administrators`."""
+    """Check that the caller is in the account of the stack, and is one of `cluster.administrators`."""
     cluster, caller = settings.cluster, caller_arn(aws)
     account = account_id(aws)
     if account != cluster.account_id:
@@ -57,7 +57,7 @@ def check_caller(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_public_ranges(settings: Settings, _aws: Aws) -> list[Finding]:
-    """No range in `cluster.publicAccessCidrs` is a documentation range (RFC 5737). AWS does not show your address."""
+    """Check that `cluster.publicAccessCidrs` has no documentation range (RFC 5737). AWS does not show your address."""
     return [
         Finding(
             f"{CLUSTER}.publicAccessCidrs[{index}]",
@@ -69,17 +69,17 @@ def check_public_ranges(settings: Settings, _aws: Aws) -> list[Finding]:
 
 
 def check_admin_roles(settings: Settings, aws: Aws) -> list[Finding]:
-    """Roles in `cluster.administrators` exist, with exactly this ARN. Those of another account can't be checked."""
+    """Check that roles in `cluster.administrators` exist with this ARN. Other accounts can't be checked."""
     return _check_administrators(settings, aws, "role")
 
 
 def check_admin_users(settings: Settings, aws: Aws) -> list[Finding]:
-    """Users in `cluster.administrators` exist, with exactly this ARN. Those of another account can't be checked."""
+    """Check that users in `cluster.administrators` exist with this ARN. Other accounts can't be checked."""
     return _check_administrators(settings, aws, "user")
 
 
 def _check_administrators(settings: Settings, aws: Aws, kind: str) -> list[Finding]:
-    """EKS refuses the access entry of a missing principal, ten minutes into `up`.
+    """Check that the principals exist: EKS refuses the access entry of a missing one, ten minutes into `up`.
 
     Source: https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html
     """
@@ -116,7 +116,7 @@ def _principal(aws: Aws, kind: str, name: str) -> str | None:
 
 
 def check_zones(settings: Settings, aws: Aws) -> list[Finding]:
-    """Each zone of the network is available, and EKS can put a new cluster's control plane there."""
+    """Check that each zone is available, and that EKS can put a new cluster's control plane there."""
     zones = aws.items(
         "ec2",
         "describe_availability_zones",
@@ -148,7 +148,7 @@ def has_service_role(aws: Aws, service: str) -> bool:
 
 
 def check_spot_role(settings: Settings, aws: Aws) -> list[Finding]:
-    """For spot instances: the account has EC2's service-linked role, which Karpenter may not create.
+    """Check that the account has EC2's service-linked role for spot instances. Karpenter may not create it.
 
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
     """

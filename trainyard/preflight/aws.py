@@ -37,7 +37,7 @@ RUNNING: Final = {"Name": "instance-state-name", "Values": ["pending", "running"
 
 
 class Denied(Exception):
-    """A check is not possible. `permission` is what it needs, such as ec2:DescribeSubnets."""
+    """A check is not possible. `permission` is the missing one, such as ec2:DescribeSubnets."""
 
     def __init__(self, permission: str) -> None:
         super().__init__(permission)
@@ -47,7 +47,7 @@ class Denied(Exception):
 class Aws:
     """The account of a profile in ~/.aws/config, or of the environment.
 
-    It remembers each answer, so that checks that need the same data cost one call. `now` is the time of the checks.
+    It caches each answer, so that checks with the same data need one call. `now` is the time of the checks.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ def tags_of(resource: Mapping[str, Any], *, key: str = "Tags") -> dict[str, str]
 
 
 def has(tags: Mapping[str, str], expected: Mapping[str, str]) -> bool:
-    """Return whether all of the expected tags are there, with exactly these values."""
+    """Return whether all expected tags exist with exactly these values."""
     return all(tags.get(name) == value for name, value in expected.items())
 
 

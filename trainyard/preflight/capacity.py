@@ -20,7 +20,7 @@ NO_RESERVATION: Final = ("InvalidCapacityReservationId.NotFound", "InvalidCapaci
 
 
 def check_instance_types(settings: Settings, aws: Aws) -> list[Finding]:
-    """Each pool's zone offers its instance type. All zones offer the type of the system nodes."""
+    """Check that each pool's zone offers its instance type, and all zones that of the system nodes."""
     cluster = settings.cluster
     types = {pool.instance_type for pool in settings.pools}
     types |= {cluster.system_instance_type} if cluster.existing is None else set()
@@ -57,9 +57,10 @@ def check_instance_types(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_reservations(settings: Settings, aws: Aws) -> list[Finding]:
-    """Reservations exist, fit their pool, and have enough free instances for all pools that use them.
+    """Check that reservations exist, fit their pool, and have enough free instances for all of their pools.
 
-    A future start is a caution if the stack file is correct. Pools that name the same reservation share its instances.
+    A future start is only a caution if the stack file is correct. Pools that name the same reservation share its
+    instances.
     """
     found = _reservations(settings, aws)
     # Instances that this stack runs in each reservation.
@@ -165,9 +166,9 @@ def _reservation_problems(pool: Pool, found: Reservation, now: datetime) -> Iter
 
 
 def _check_start(index: int, pool: Pool, found: Sequence[Reservation], now: datetime) -> list[Finding]:
-    """`reservationBegins` is the first start of the pool's reservations. A past start may be omitted.
+    """Check that `reservationBegins` is the first start of the pool's reservations. A past start may be omitted.
 
-    The launcher can't ask for the start of a capacity block. It refuses a run whose wait ends before the start.
+    The launcher can't read the start of a capacity block. It refuses a run whose wait ends before the start.
     """
     current = [each for each in found if not _has_ended(each, now)]
     starts = sorted(
@@ -196,9 +197,9 @@ def _check_start(index: int, pool: Pool, found: Sequence[Reservation], now: date
 
 
 def _check_end(index: int, pool: Pool, found: Sequence[Reservation], now: datetime) -> list[Finding]:
-    """`reservationEnds` is the first end of the pool's reservations. It is required for a capacity block.
+    """Check that `reservationEnds` is the first end of the pool's reservations. A capacity block requires it.
 
-    A run may use instances of each of them, so it must end before the first of them ends.
+    A run may use instances of all reservations, so it must end before the first one ends.
     """
     current = [each for each in found if not _has_ended(each, now)]
     setting = _parse(pool.reservation_ends)
@@ -215,7 +216,7 @@ def _check_end(index: int, pool: Pool, found: Sequence[Reservation], now: dateti
 
 
 def _check_group(index: int, pool: Pool, found: Reservation) -> list[Finding]:
-    """`placementGroupOfReservation` is the reservation's placement group. EC2 uses the reservation only in that group.
+    """Check that `placementGroupOfReservation` is the reservation's group. EC2 uses the reservation only there.
 
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html. Capacity blocks have no such group.
     """
@@ -233,7 +234,7 @@ def _check_group(index: int, pool: Pool, found: Reservation) -> list[Finding]:
 def _check_sharing(
     pools: Sequence[tuple[str, Pool]], found: Mapping[str, Reservation | None], own: Counter[str | None]
 ) -> list[Finding]:
-    """Pools that share reservations need enough free instances together."""
+    """Check that reservations have enough free instances for all pools that share them."""
     groups: list[list[tuple[str, Pool]]] = []
     for entry in pools:
         ids = set(entry[1].capacity_reservation_ids)
@@ -258,7 +259,7 @@ def _check_sharing(
 
 
 def _free(reservation: Reservation, own: Counter[str | None]) -> int:
-    """Return the number of instances that the stack can use. A scheduled reservation has none available yet."""
+    """Return the number of instances that the stack can use. A scheduled reservation shows none as available."""
     if reservation["State"] == "scheduled":
         return int(reservation["TotalInstanceCount"])
     return int(reservation["AvailableInstanceCount"]) + own[reservation["CapacityReservationId"]]
@@ -273,7 +274,7 @@ def _time(time: datetime | None) -> str:
 
 
 def check_placement_groups(settings: Settings, aws: Aws) -> list[Finding]:
-    """A pool's placement group exists, is available, has the strategy cluster, and no instances in another zone.
+    """Check that a pool's placement group is available, has strategy cluster and no instances in another zone.
 
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html, "can't span multiple
     Availability Zones".

@@ -33,7 +33,7 @@ def existing_cluster(settings: Settings, aws: Aws) -> dict[str, Any] | None:
 
 
 def check_version(settings: Settings, aws: Aws) -> list[Finding]:
-    """EKS offers the Kubernetes version of a new cluster.
+    """Check that EKS offers the Kubernetes version of a new cluster.
 
     Source: https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html (standard and extended support).
     """
@@ -55,7 +55,7 @@ def check_version(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_update(settings: Settings, aws: Aws) -> list[Finding]:
-    """A running cluster keeps its Kubernetes version or gets the next minor version. EKS has no downgrade.
+    """Check that a running cluster keeps its version or gets the next minor one. EKS has no downgrade.
 
     Source: https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, "Detailed considerations".
     """
@@ -75,7 +75,7 @@ def check_update(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_addons(settings: Settings, aws: Aws) -> list[Finding]:
-    """EKS has the versions in `cluster.addonVersions` for the Kubernetes version of a new cluster."""
+    """Check that EKS has `cluster.addonVersions` for the Kubernetes version of a new cluster."""
     cluster, findings = settings.cluster, []
     # The add-ons of an existing cluster belong to its owner.
     for name, version in {} if cluster.existing else cluster.addon_versions.items():
@@ -99,7 +99,7 @@ def check_addons(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_cluster(settings: Settings, aws: Aws) -> list[Finding]:
-    """The existing cluster is active, has access entries, a supported version and IPv4, and the values in the file."""
+    """Check the existing cluster: active, with access entries, a supported version, IPv4 and the values in the file."""
     existing, network = settings.cluster.existing, settings.network.existing
     if existing is None:
         return []
@@ -164,7 +164,7 @@ def _short(text: str) -> str:
 
 
 def check_access(settings: Settings, aws: Aws) -> list[Finding]:
-    """The caller has an access entry in the existing cluster."""
+    """Check that the caller has an access entry in the existing cluster."""
     found, name, caller = existing_cluster(settings, aws), settings.cluster.name, caller_arn(aws)
     # In the mode API_AND_CONFIG_MAP the cluster's own aws-auth may grant access. EKS does not show it.
     if found is None or _access_mode(found) != "API":
@@ -181,7 +181,7 @@ def check_access(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_oidc_provider(settings: Settings, aws: Aws) -> list[Finding]:
-    """IAM has the OIDC provider of the existing cluster, with the audience of STS."""
+    """Check that IAM has the OIDC provider of the existing cluster, with the audience of STS."""
     existing = settings.cluster.existing
     if existing is None:
         return []

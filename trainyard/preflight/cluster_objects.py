@@ -1,4 +1,4 @@
-"""Check the Kubernetes objects of an existing cluster: what the stack would create twice, and what it needs.
+"""Check an existing cluster for objects that the stack would create twice, and for objects that it needs.
 
 CSI drivers and add-ons of an existing cluster belong to its owner (`infra.volumes`). Karpenter, the training operator,
 device plugins and namespaces belong to the stack, and a cluster can have each of them only once.
@@ -66,7 +66,7 @@ KAI_FIXED: Final = (0, 17, 1)
 
 
 class ClusterReader:
-    """Reads a cluster's API with the caller's EKS token."""
+    """A reader of a cluster's API with the caller's EKS token."""
 
     def __init__(self, aws: Aws, cluster: Mapping[str, Any]) -> None:
         self._endpoint = cluster.get("endpoint") or ""
@@ -98,7 +98,7 @@ def _reader(settings: Settings, aws: Aws) -> ClusterReader | None:
 
 
 def check_objects(settings: Settings, aws: Aws) -> list[Finding]:
-    """The existing cluster has no objects that the stack creates, and has the driver and the agent that it needs."""
+    """Check that the existing cluster has none of the stack's objects, but the driver and the agent that it needs."""
     reader = _reader(settings, aws)
     if reader is None:
         return []
@@ -152,7 +152,7 @@ def _conflicts(settings: Settings, reader: ClusterReader) -> Iterator[str]:
 
 
 def _plugin_conflicts(settings: Settings, daemon_sets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Two device plugins for one resource conflict on every node where both run."""
+    """Yield the device plugins that conflict: two for one resource can't run on the same node."""
     for each in daemon_sets:
         pod = each["spec"]["template"]["spec"]
         if pod.get("nodeSelector") or (pod.get("affinity") or {}).get("nodeAffinity"):
@@ -195,7 +195,7 @@ def _missing_driver(settings: Settings, reader: ClusterReader, addons: Sequence[
 def _agent_problems(
     settings: Settings, aws: Aws, daemon_sets: Sequence[Mapping[str, Any]], addons: Sequence[str]
 ) -> Iterator[str]:
-    """Without the node monitoring agent nothing reports broken accelerators.
+    """Yield the problems of the node monitoring agent. Nothing else reports broken accelerators.
 
     If its dcgm-server can't run on GPU nodes, the agent reports healthy GPUs as broken.
     """
@@ -246,7 +246,7 @@ def _tolerates_gpu_taint(toleration: Mapping[str, Any]) -> bool:
 
 
 def check_vpc_cni(settings: Settings, aws: Aws) -> list[Finding]:
-    """For pools with EFA: the existing cluster's VPC CNI, if it has one, supports efa-only interfaces."""
+    """Check that the existing cluster's VPC CNI, if any, supports efa-only interfaces for pools with EFA."""
     found = existing_cluster(settings, aws) if any(pool.efa for pool in settings.pools) else None
     if found is None or found["status"] != "ACTIVE":
         return []
@@ -267,7 +267,7 @@ def check_vpc_cni(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def _cni_image_version(reader: ClusterReader) -> str | None:
-    """Return the version in the tag of the VPC CNI's image, the image if it has no tag; None if it does not run."""
+    """Return the version of the VPC CNI from its image tag, or the image without a tag; None if it does not run."""
     found = reader.get(f"/apis/apps/v1/namespaces/kube-system/daemonsets/{AWS_NODE}")
     if found is None:
         return None
@@ -277,7 +277,7 @@ def _cni_image_version(reader: ClusterReader) -> str | None:
 
 
 def check_kai_scheduler(settings: Settings, aws: Aws) -> list[Finding]:
-    """The existing cluster's KAI Scheduler, if any, has no defect that affects gangs. A defect is a caution.
+    """Check that the existing cluster's KAI Scheduler, if any, has no defect that affects gangs. A defect is a caution.
 
     KAI's operator runs one scheduler for each shard, with an image named `scheduler` of any registry (buildArgsList in
     pkg/operator/operands/scheduler/resources_for_shard.go).

@@ -19,7 +19,7 @@ NOT_ASKED = 3
 
 
 def report_line(line: str) -> None:
-    """Print a line without a delay, also into a pipe."""
+    """Print a line and flush it, so that a pipe gets it at once."""
     print(line, flush=True)
 
 

@@ -56,7 +56,7 @@ def _leads_to(route: Route | None, targets: tuple[str, ...]) -> bool:
 
 
 def check_routes(settings: Settings, aws: Aws) -> list[Finding]:
-    """Existing private subnets have a working default route. Public ones have one to an internet gateway."""
+    """Check that private subnets have a working default route, and public ones a route to an internet gateway."""
     network = settings.network.existing
     if network is None:
         return []
@@ -87,7 +87,7 @@ def check_routes(settings: Settings, aws: Aws) -> list[Finding]:
 def _route_problem(
     tables: Mapping[str, Mapping[str, Any]], nats: Mapping[str, Mapping[str, Any]], subnet: str
 ) -> str | None:
-    """Return what is wrong with the default route of a private subnet."""
+    """Return the error in the default route of a private subnet."""
     route = _default_route(tables, subnet)
     target = _target(route) if route else ""
     if route is None:
@@ -104,9 +104,9 @@ def _route_problem(
 
 
 def _nat_problem(tables: Mapping[str, Mapping[str, Any]], nat: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a NAT gateway. A public one needs a route from its own subnet to the internet.
+    """Return the error of a NAT gateway. A public one needs a route from its own subnet to the internet.
 
-    A private one has no address for an internet gateway
+    A private one has no public address for an internet gateway
     (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-nat-gateway.html). A regional one is in no subnet.
     """
     if nat["State"] != "available":
@@ -126,9 +126,9 @@ def _available(settings: Settings, aws: Aws) -> list[dict[str, Any]]:
 
 
 def check_s3_route(settings: Settings, aws: Aws) -> list[Finding]:
-    """Existing private subnets have a route to a gateway endpoint for S3. With a NAT gateway it is a caution.
+    """Check that private subnets have a route to a gateway endpoint for S3. With a NAT gateway it is a caution.
 
-    Traffic to S3 through a NAT gateway costs money by the gigabyte: images, data and models
+    Traffic to S3 through a NAT gateway (images, data and models) has a price per gigabyte
     (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
     """
     network, is_private = settings.network.existing, settings.network.private
@@ -165,7 +165,7 @@ def check_s3_route(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_endpoints(settings: Settings, aws: Aws) -> list[Finding]:
-    """An existing VPC has the endpoints that it needs without other egress, and none that the stack creates."""
+    """Check that an existing VPC has the endpoints it needs without other egress, and none that the stack creates."""
     network = settings.network.existing
     if network is None:
         return []
@@ -195,7 +195,7 @@ def check_endpoints(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_endpoint_services(settings: Settings, aws: Aws) -> list[Finding]:
-    """Interface endpoints that the stack creates are offered in the region and in every zone of the network.
+    """Check that AWS offers the stack's interface endpoints in the region and in every zone of the network.
 
     AWS refuses an endpoint in another zone only at its creation
     (https://docs.aws.amazon.com/vpc/latest/privatelink/create-interface-endpoint.html).

@@ -1,4 +1,4 @@
-"""What a check returns, and values that several checks derive from the settings."""
+"""The result of a check, and values that several checks derive from the settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Check:
 
 
 def own_tags(settings: Settings) -> dict[str, str]:
-    """Return the tags of everything that the stack makes."""
+    """Return the tags of all resources that the stack creates."""
     return stack_tags(PROJECT, settings.stack)
 
 
@@ -54,7 +54,7 @@ def pool_key(index: int, setting: str) -> str:
 
 
 def new_endpoints(settings: Settings) -> tuple[str, ...]:
-    """Return the services that the stack makes an interface endpoint for (as `infra.foundation`)."""
+    """Return the services for which the stack creates an interface endpoint (as `infra.foundation` does)."""
     network = settings.network
     if network.private and network.existing is None:
         return _needed_endpoints(settings)
@@ -62,7 +62,7 @@ def new_endpoints(settings: Settings) -> tuple[str, ...]:
 
 
 def required_endpoints(settings: Settings) -> tuple[str, ...]:
-    """Return the services that need an endpoint in an existing VPC without a route out, beside the new ones."""
+    """Return the other services that need an endpoint in an existing VPC without internet access."""
     network = settings.network
     if not network.private or network.existing is None:
         return ()

@@ -35,7 +35,7 @@ NO_IMAGE: Final = ("ImageNotFoundException", "RepositoryNotFoundException", "Inv
 
 
 def check_ami(settings: Settings, aws: Aws) -> list[Finding]:
-    """The release in `cluster.ami` has an image for the Kubernetes version and the devices of each pool."""
+    """Check that `cluster.ami` has an image for the Kubernetes version and the devices of each pool."""
     cluster = settings.cluster
     kubernetes: str | None = cluster.version
     if cluster.existing:
@@ -103,7 +103,7 @@ def split_reference(reference: str) -> tuple[str, str, str, dict[str, str]] | No
 
 
 def check_container_images(settings: Settings, aws: Aws) -> list[Finding]:
-    """Images in this account's registry exist. AWS has no API for other registries: one line names their images."""
+    """Check that images in this account's registry exist. One line names all others: AWS has no API for those."""
     findings, others, own = [], [], (account_id(aws), settings.region)
     for key, name, reference in used_images(settings):
         place = split_reference(reference)

@@ -85,7 +85,7 @@ def is_endpoint_of(endpoint: Mapping[str, Any], region: str, service: str) -> bo
 
 
 def check_vpc(settings: Settings, aws: Aws) -> list[Finding]:
-    """The existing VPC exists, has DNS support and DNS host names, and `network.cidr` is one of its ranges.
+    """Check that the existing VPC has DNS support and DNS host names, and that `network.cidr` is one of its ranges.
 
     Source: https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html, "VPC requirements".
     """
@@ -114,7 +114,7 @@ def check_vpc(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_subnets(settings: Settings, aws: Aws) -> list[Finding]:
-    """Existing subnets exist, belong to the VPC, and are in the zone that the stack file says."""
+    """Check that existing subnets belong to the VPC and are in the zone of the stack file."""
     findings, existing = [], subnets(settings, aws)
     vpc = settings.network.existing.vpc_id if settings.network.existing else ""
     for key, zone, identity in subnet_keys(settings):
@@ -132,7 +132,7 @@ def check_subnets(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_addresses(settings: Settings, aws: Aws) -> list[Finding]:
-    """Existing private subnets have enough free addresses for all nodes and everything else that the stack creates."""
+    """Check that existing private subnets have enough free addresses for all nodes and other resources of the stack."""
     if settings.network.existing is None:
         return []
     own, findings = _own_addresses(settings, aws), []
@@ -153,7 +153,7 @@ def check_addresses(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def _own_addresses(settings: Settings, aws: Aws) -> dict[str, int]:
-    """Return the addresses in each subnet that this stack has already, by its tags or by the VPC CNI's."""
+    """Return the addresses that this stack already has in each subnet, by its tags or those of the VPC CNI."""
     network, result = settings.network.existing, dict[str, int]()
     ids = sorted(network.private_subnet_ids.values()) if network else []
     for each in aws.items(
@@ -169,7 +169,7 @@ def _own_addresses(settings: Settings, aws: Aws) -> dict[str, int]:
 
 
 def check_tags(settings: Settings, aws: Aws) -> list[Finding]:
-    """No tags of this stack, of another cluster that owns a subnet, or of public load balancers on private subnets.
+    """Check subnets for tags of this stack, of another owning cluster, and of public load balancers on private subnets.
 
     Sources: https://docs.aws.amazon.com/eks/latest/userguide/network-load-balancing.html (roles), and
     https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html (`kubernetes.io/cluster/...`: owned).
@@ -198,7 +198,7 @@ def check_tags(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_acls(settings: Settings, aws: Aws) -> list[Finding]:
-    """Network ACLs of existing subnets allow traffic in and out. Rules other than the default ones are a caution."""
+    """Check that network ACLs of existing subnets allow traffic in and out. Rules beside the defaults are a caution."""
     subnet_ids = sorted({identity for _, _, identity in subnet_keys(settings)})
     by_subnet = [filter_by("association.subnet-id", *subnet_ids)]
     found = aws.items("ec2", "describe_network_acls", "NetworkAcls", Filters=by_subnet) if subnet_ids else []
@@ -229,7 +229,7 @@ def _acl_findings(key: str, subnet: str, acl: Mapping[str, Any]) -> Iterator[Fin
 
 
 def _allowed(acl: Mapping[str, Any], *, egress: bool) -> str:
-    """Return how much an ACL allows: all, some or nothing. The matching rule with the lowest number decides."""
+    """Return whether an ACL allows all, some or no traffic. The matching rule with the lowest number decides."""
     has_denied = False
     for entry in sorted(acl.get("Entries") or [], key=lambda each: int(each["RuleNumber"])):
         if bool(entry["Egress"]) != egress:
@@ -244,7 +244,7 @@ def _allowed(acl: Mapping[str, Any], *, egress: bool) -> str:
 
 
 def check_dns(settings: Settings, aws: Aws) -> list[Finding]:
-    """The existing VPC uses Amazon's DNS servers. Other servers are a caution."""
+    """Check that the existing VPC uses Amazon's DNS servers. Other servers are a caution."""
     vpc = _vpc(settings, aws)
     if vpc is None:
         return []

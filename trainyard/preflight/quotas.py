@@ -1,4 +1,4 @@
-"""Check service quotas: what the stack needs at its maximum, what others use, and what the account allows.
+"""Check service quotas: the stack's maximum, the use by others, and the account's limit.
 
 Codes: `aws service-quotas list-service-quotas --service-code ec2` (and vpc, eks). Families:
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html and
@@ -27,7 +27,7 @@ SYSTEM_KEY: Final = "trainyard:cluster.systemNodes"
 
 @dataclass(frozen=True)
 class Quota:
-    """A quota: the service's code, its own code and name, and the unit of its uses. Its value counts `scale` units."""
+    """A quota: the service's code, its own code and name, and the unit of uses. Its value is in `scale` units."""
 
     service: str
     code: str
@@ -38,7 +38,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Use:
-    """How much one key of the stack file needs of a quota, and for what."""
+    """The use of a quota by one key of the stack file, and its purpose."""
 
     quota: Quota
     key: str
@@ -103,7 +103,7 @@ def quota_of(instance_type: str, purchase: str) -> Quota | None:
 
 
 def check_quotas(settings: Settings, aws: Aws) -> list[Finding]:
-    """Quotas for vCPUs, volumes, a file system, elastic IPs, VPCs, internet gateways and clusters are large enough."""
+    """Check the quotas for vCPUs, volumes, a file system, elastic IPs, VPCs, internet gateways and clusters."""
     by_quota: dict[Quota, list[Use]] = defaultdict(list)
     for use in [*_node_uses(settings, aws), *_other_uses(settings)]:
         by_quota[use.quota].append(use)
@@ -120,7 +120,7 @@ def check_quotas(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def _node_uses(settings: Settings, aws: Aws) -> list[Use]:
-    """Return what the nodes need at the pools' maximum."""
+    """Return the uses of all nodes at the pools' maximum."""
     uses: list[Use] = []
 
     def add(key: str, nodes: int, name: str, quota: Quota | None, vcpus: int, gib: int) -> None:
@@ -165,7 +165,7 @@ def _other_uses(settings: Settings) -> list[Use]:
 
 
 def quota_value(aws: Aws, quota: Quota) -> float | None:
-    """Return the account's value of a quota, else AWS's default; None if Service Quotas does not know the quota."""
+    """Return the account's value of a quota, or else AWS's default; None for an unknown quota."""
     code: dict[str, Any] = {"ServiceCode": quota.service, "QuotaCode": quota.code}
     code["missing"] = ("NoSuchResourceException",)
     answer = aws.call("service-quotas", "get_service_quota", **code)
@@ -174,7 +174,7 @@ def quota_value(aws: Aws, quota: Quota) -> float | None:
 
 
 def _too_small(uses: Sequence[Use], value: float | None, used: int, zone: str = "") -> list[Finding]:
-    """Return a finding if a quota does not hold all of `uses`, in addition to what others use of it."""
+    """Return a finding if a quota is smaller than all of `uses` and the use by others."""
     quota, need = uses[0].quota, sum(use.amount for use in uses)
     if value is None or need + used <= int(value * quota.scale):
         return []
@@ -189,7 +189,7 @@ def _too_small(uses: Sequence[Use], value: float | None, used: int, zone: str = 
 
 
 def _used(settings: Settings, aws: Aws, quota: Quota) -> int:
-    """Return how much others than this stack use of a quota."""
+    """Return the use of a quota by others than this stack."""
     if quota == CLUSTERS:
         return sum(name != settings.cluster.name for name in aws.items("eks", "list_clusters", "clusters"))
     if quota == VOLUMES:
@@ -239,7 +239,7 @@ def _used_vcpus(settings: Settings, aws: Aws) -> Counter[Quota | None]:
 
 
 def check_interfaces(settings: Settings, aws: Aws) -> list[Finding]:
-    """The quota for network interfaces is large enough in each zone, for the system nodes and all pools.
+    """Check the quota for network interfaces in each zone, for the system nodes and all pools.
 
     The few interfaces of the control plane, NAT gateways, endpoints and file systems are not counted in advance.
     """

@@ -26,14 +26,14 @@ def _taken(settings: Settings, kind: str, name: str, tags: Mapping[str, str] | N
 
 
 def check_cluster_name(settings: Settings, aws: Aws) -> list[Finding]:
-    """The name of a new EKS cluster is free, or its cluster belongs to this stack."""
+    """Check that the name of a new EKS cluster is free, or that its cluster belongs to this stack."""
     name = settings.cluster.name
     found = None if settings.cluster.existing else describe(aws, name)
     return list(_taken(settings, "EKS cluster", name, tags_of(found, key="tags") if found else None))
 
 
 def check_log_group_name(settings: Settings, aws: Aws) -> list[Finding]:
-    """The name of a new cluster's log group is free, or the log group belongs to this stack."""
+    """Check that the name of a new cluster's log group is free, or that the log group belongs to this stack."""
     if settings.cluster.existing:
         return []
     name = f"/aws/eks/{settings.cluster.name}/cluster"
@@ -47,7 +47,7 @@ def check_log_group_name(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_queue_name(settings: Settings, aws: Aws) -> list[Finding]:
-    """The name of Karpenter's SQS queue is free, or the queue belongs to this stack."""
+    """Check that the name of Karpenter's SQS queue is free, or that the queue belongs to this stack."""
     name = settings.cluster.prefix
     return list(_taken(settings, "SQS queue", name, queue_tags(aws, name)))
 
@@ -66,7 +66,7 @@ def key_aliases(settings: Settings) -> list[str]:
 
 
 def check_alias_names(settings: Settings, aws: Aws) -> list[Finding]:
-    """The names of the KMS aliases are free, or their keys belong to this stack. An alias itself has no tags."""
+    """Check that the KMS aliases are free, or that their keys belong to this stack. An alias has no tags."""
     names = key_aliases(settings)
     findings: list[Finding] = []
     for alias in aws.items("kms", "list_aliases", "Aliases"):
@@ -78,13 +78,13 @@ def check_alias_names(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def repositories(settings: Settings) -> list[str]:
-    """Return the names of the ECR repositories that the stack creates (as `components.registry`)."""
+    """Return the names of the ECR repositories that the stack creates (as `components.registry` does)."""
     images = {"launcher": settings.images.launcher, "trainer": settings.images.trainer}
     return [f"{settings.cluster.prefix}/{name}" for name, image in images.items() if image is None]
 
 
 def check_repository_names(settings: Settings, aws: Aws) -> list[Finding]:
-    """The names of the ECR repositories are free, or the repositories belong to this stack."""
+    """Check that the names of the ECR repositories are free, or that the repositories belong to this stack."""
     findings: list[Finding] = []
     absent = ("RepositoryNotFoundException",)
     for name in repositories(settings):

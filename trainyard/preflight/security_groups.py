@@ -87,7 +87,7 @@ def allows_in(
 ) -> bool | None:
     """Return whether groups allow TCP on all ports from the workers' group or from all blocks.
 
-    None: the rules have prefix lists, which may allow it.
+    Return None if the rules have prefix lists, which may allow it.
     """
     rules = [rule for group in groups for rule in group["IpPermissions"]]
     answers: list[bool | None] = []
@@ -101,7 +101,7 @@ def allows_in(
 
 
 def check_worker_group(settings: Settings, aws: Aws) -> list[Finding]:
-    """The workers' group is open to itself, allows HTTPS out, is not public, and alone has the discovery tag.
+    """Check the workers' group: open to itself, allows HTTPS out, not public, the only one with the discovery tag.
 
     EFA traffic is not IP traffic, so a rule with an address range does not allow it
     (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html, step 1).
@@ -177,7 +177,7 @@ def _worker_group_problems(settings: Settings, aws: Aws, name: str) -> list[str]
 
 
 def check_endpoint_groups(settings: Settings, aws: Aws) -> list[Finding]:
-    """Required endpoints of an existing VPC allow HTTPS from the workers' group or all private subnets.
+    """Check that required endpoints of an existing VPC allow HTTPS from the workers' group or all private subnets.
 
     Source: https://docs.aws.amazon.com/vpc/latest/privatelink/create-interface-endpoint.html
     """

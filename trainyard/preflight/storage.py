@@ -1,6 +1,6 @@
 """Check snapshots and their keys, the key of node volumes, an existing file system and existing buckets.
 
-EC2 terminates an instance whose launcher may not use the key of its volumes
+EC2 terminates an instance if the role that launches it may not use the key of its volumes
 (https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html). Everybody in the account may use
 the AWS managed key through EC2. A customer managed key needs a key policy for that.
 """
@@ -34,7 +34,7 @@ OLD_LUSTRE: Final = ("2.10",)
 
 
 def snapshots(settings: Settings, aws: Aws) -> dict[str, dict[str, Any]]:
-    """Return the pools' snapshots that exist. One call each: EC2 refuses a call with an unknown id."""
+    """Return the existing snapshots of pools. One call each: EC2 refuses a call with an unknown id."""
     result = {}
     for identity in sorted({pool.data_snapshot_id for pool in settings.pools if pool.data_snapshot_id}):
         for found in aws.items(
@@ -45,7 +45,7 @@ def snapshots(settings: Settings, aws: Aws) -> dict[str, dict[str, Any]]:
 
 
 def check_snapshots(settings: Settings, aws: Aws) -> list[Finding]:
-    """A pool's snapshot exists, is completed and encrypted, and is not larger than its volume."""
+    """Check that a pool's snapshot exists, is completed and encrypted, and is not larger than its volume."""
     existing, findings = snapshots(settings, aws), []
     for index, pool in enumerate(settings.pools):
         if pool.data_snapshot_id is None:
@@ -109,7 +109,7 @@ def _default_key(aws: Aws) -> Iterator[str]:
 
 
 def check_snapshot_keys(settings: Settings, aws: Aws) -> list[Finding]:
-    """Karpenter may use the key of each pool's snapshot."""
+    """Check that Karpenter may use the key of each pool's snapshot."""
     findings, existing = [], snapshots(settings, aws)
     for index, pool in enumerate(settings.pools):
         key = existing.get(pool.data_snapshot_id or "", {}).get("KmsKeyId")
@@ -151,7 +151,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def check_file_system(settings: Settings, aws: Aws) -> list[Finding]:
-    """The existing file system is available, Lustre 2.12 or newer, in the VPC and zones of the pools, and reachable."""
+    """Check the existing file system: available, Lustre 2.12 or newer, in VPC and zones of the pools, reachable."""
     lustre, network = settings.storage.lustre, settings.network.existing
     # The settings require an existing VPC for an existing file system.
     if lustre is None or lustre.existing is None or network is None:
@@ -226,7 +226,7 @@ def _is_reachable(settings: Settings, aws: Aws, system: Mapping[str, Any], zones
 
 
 def check_buckets(settings: Settings, aws: Aws) -> list[Finding]:
-    """Existing buckets exist in the region, and the caller may read them."""
+    """Check that existing buckets are in the region, and that the caller may read them."""
     names = []
     lustre = settings.storage.lustre
     if lustre and lustre.link and lustre.link.bucket:

@@ -1,4 +1,4 @@
-"""Leftovers in EC2: by the stack's exact tags, or by the exact tags of its cluster."""
+"""Find leftovers in EC2 by the exact tags of the stack or of its cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.preflight.leftovers.leftover import CLUSTER_TAGS, Leftover, own_c
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind is read: method, key of the answer, key of the id, and states of resources that are gone."""
+    """How to read a kind: method, key of the answer, key of the id, and the states of deleted resources."""
 
     name: str
     method: str

@@ -1,4 +1,4 @@
-"""A resource that a stack left, and the tags by which the resources of its cluster are found."""
+"""A leftover of a stack, and the tags that identify the resources of its cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLUSTER_TAGS: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """A resource: its kind, its id or name, and a note such as its name or its state.
+    """A leftover resource: its kind, its id or name, and a note such as its name or state.
 
     `needs` are ids of resources that can't be deleted before this one.
     """
@@ -50,7 +50,7 @@ Reader = Callable[[Settings, Aws], list[Leftover]]
 
 
 def own_cluster(settings: Settings) -> str | None:
-    """Return the name of the stack's cluster. An existing cluster's tags may be on resources of others."""
+    """Return the name of a cluster that the stack creates. Others may use the tags of an existing cluster."""
     return None if settings.cluster.existing else settings.cluster.name
 
 

@@ -36,7 +36,7 @@ PROTECTING_KEYS: Final = 2
 
 @dataclass(kw_only=True)
 class Search:
-    """The resources that exist, and the kinds that could not be searched.
+    """The remaining resources, and the kinds that could not be searched.
 
     Attributes:
         found: The resources.
@@ -49,7 +49,7 @@ class Search:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
     def sorted(self, settings: Settings) -> tuple[list[Leftover], list[Leftover]]:
-        """Return what is left, and what `protectData` keeps: data, its keys, and the network of a file system."""
+        """Return the leftovers, and what `protectData` keeps: data, its keys, and the network of a file system."""
         unique = list(dict.fromkeys(self.found))
         if not settings.protect_data:
             return unique, []

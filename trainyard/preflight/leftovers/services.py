@@ -1,4 +1,4 @@
-"""Leftovers outside EC2: by the stack's exact tags, or by names that only this stack has."""
+"""Find leftovers outside EC2 by the stack's exact tags, or by names that only this stack has."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def find_cluster(settings: Settings, aws: Aws) -> list[Leftover]:
 
 
 def find_log_groups(settings: Settings, aws: Aws) -> list[Leftover]:
-    """Find log groups, and the control plane's: late entries create it again, without tags."""
+    """Find log groups, including that of the control plane: late entries create it again without tags."""
     arns = tagged(aws, own_tags(settings), "logs:log-group:")
     names = {arn.removesuffix(":*").partition(":log-group:")[2] for arn in arns}
     if cluster := own_cluster(settings):
@@ -145,7 +145,7 @@ def find_aliases(settings: Settings, aws: Aws) -> list[Leftover]:
 
 
 def find_buckets(settings: Settings, aws: Aws) -> list[Leftover]:
-    """Find S3 buckets. One that the caller may not read exists, too."""
+    """Find S3 buckets, including those that the caller may not read."""
     found = []
     for name in (arn.rpartition(":")[2] for arn in tagged(aws, own_tags(settings), "s3:")):
         try:
