@@ -8,7 +8,7 @@ import pulumi
 from infra import settings
 from infra.stack import deploy
 
-# The engine interrupts the program when a resource has failed: that one is to be seen, not where the program waited.
+# The engine interrupts the program when a resource has failed: users must see that one, not where the program waited.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 # The SDK makes tens of thousands of objects that stay to the end. Python's collector looks at them after each 700 new

@@ -46,7 +46,7 @@ class NodeRoles(pulumi.ComponentResource):
         super().__init__("trainyard:identity:NodeRoles", name, None, opts)
         self._args = args
         self.attachments: list[pulumi.Resource] = []
-        """The policy attachments and the instance profile, which a node needs besides its role."""
+        """The policy attachments and the instance profile, which a node needs in addition to its role."""
         self._system = self._role(f"{args.prefix}-system-node") if args.system else None
         self.worker = self._role(f"{args.prefix}-worker-node")
         """The role of Karpenter's nodes."""

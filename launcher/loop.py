@@ -140,7 +140,7 @@ class Launcher:
         return self.poll_seconds if due is None else min(self.poll_seconds, due - now)
 
     def _round(self) -> int | None:
-        """Take steps until none is due. Return the exit code at the end of the run, else None."""
+        """Take all due steps. Return the exit code at the end of the run, else None."""
         if self._owner is None:
             self._owner = self.gateway.owner(self.request, self.job)
         if self._lease is None:

@@ -172,7 +172,7 @@ def _expressions(machines: Mapping[str, str]) -> list[JsonObject]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """The differences between plugins. `paths` are directories of the node that a plugin mounts besides the sockets."""
+    """The differences between plugins. `paths` are further directories of the node that a plugin mounts."""
 
     env: list[JsonObject]
     security: JsonObject

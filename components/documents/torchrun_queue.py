@@ -115,7 +115,7 @@ def spec(queue: Queue, around: Surroundings) -> JsonObject:
 
 
 def devices(queue: Queue) -> dict[str, str]:
-    """Return what a worker requests besides cores, memory and NVIDIA GPUs, which the controller requests itself.
+    """Return what a worker requests in addition to cores, memory and NVIDIA GPUs, which the controller requests itself.
 
     Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs, or without one,
     would block the node. A worker gets all other accelerators, which the controller does not divide.

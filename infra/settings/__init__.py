@@ -202,7 +202,7 @@ def _check(
 
 
 def _decoded(value: Any) -> Any:
-    """Decode JSON, because the engine passes all values as texts. A text that is not JSON stays as it is."""
+    """Decode JSON, because the engine passes all values as texts. A text that is not JSON is not changed."""
     if not isinstance(value, str):
         return value
     try:

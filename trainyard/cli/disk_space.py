@@ -44,7 +44,7 @@ class WholeState:
         with self._reserve.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
-    def look(self) -> bool:
+    def must_stop(self) -> bool:
         """Return whether the engine must stop because the disk is full. Call this repeatedly while it runs."""
         now = time.monotonic()
         full = self._is_full()

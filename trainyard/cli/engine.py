@@ -241,14 +241,14 @@ class Engine:
 
         log, record = self.files("preview" if reads else command)
         log.parent.mkdir(parents=True, exist_ok=True)
-        look = (lambda: False) if reads else self._whole.look
+        must_stop = (lambda: False) if reads else self._whole.must_stop
         try:
             if not reads:
                 self._whole.begin()
             with OUTPUT.stage(f"pulumi {command}", summary.status):
                 show = shown_by(command, choose if reads else summary.lines)
                 environment = {**self.environment, **(variables or {})}
-                code = watched(words, ROOT, environment, log, record, show, look)
+                code = watched(words, ROOT, environment, log, record, show, must_stop)
         except Interrupted:
             raise Interrupted(stopped(self.stack, "preview" if reads else command)) from None
         finally:

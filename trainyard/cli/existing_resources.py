@@ -255,7 +255,7 @@ class _Given:
         return self._once(given, "capacity reservation", make)
 
     def _block(self, pool: Mapping[str, Any], tags: list[Document]) -> str:
-        """Create a capacity block with the times of the stack file. By default it has begun and lasts two weeks.
+        """Create a capacity block with the times of the stack file. By default it began before and lasts two weeks.
 
         A block lasts at most 182 days, so one with a later end begins later.
         """
@@ -282,7 +282,7 @@ class _Given:
         return str(bought["CapacityReservation"]["CapacityReservationId"])
 
     def times_of_blocks(self, pool: Document) -> None:
-        """Write into the pool when its first capacity block ends, and when it begins if it has not begun.
+        """Write into the pool when its first capacity block ends, and when it begins if that is later.
 
         Times in the stack file stay. The other times come from the account, so the block of an earlier `up` keeps
         them. The preflight reports a block that has ended.

@@ -197,7 +197,7 @@ class NodeChecks:
         waiting = dict(jobs)
         while waiting:
             for node, job in list(waiting.items()):
-                verdict = self._look(node, job, time.monotonic() - began)
+                verdict = self._check_pod(node, job, time.monotonic() - began)
                 if verdict is None:
                     continue
                 del waiting[node]
@@ -211,7 +211,7 @@ class NodeChecks:
             self.say(line)
         return verdict
 
-    def _look(self, node: str, job: str, waited: float) -> Verdict | None:
+    def _check_pod(self, node: str, job: str, waited: float) -> Verdict | None:
         pods = self._client.list_objects(self._pods, {"labelSelector": f"{JOB_LABEL}={job}"})
         pod = pods[0] if pods else None
         log = ""

@@ -159,11 +159,11 @@ def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(
     state.write_text(whole)
     keeper = engine._whole
     keeper.begin()
-    assert not keeper.look()
+    assert not keeper.must_stop()
     assert not engine.restore_state()
     state.write_text("")
     monkeypatch.setattr(disk_space, "KEEP_SECONDS", 0.0)
-    assert not keeper.look()
+    assert not keeper.must_stop()
     assert engine.restore_state()
     assert state.read_text() == whole
     assert engine.was_interrupted(), "what the engine did since is not looked for"
@@ -186,9 +186,9 @@ def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(
     keeper.begin()
     assert reserve.stat().st_blocks * 512 >= disk_space.RESERVE_BYTES, "the space is not really set aside"
     monkeypatch.setattr(disk_space, "FULL_BYTES", 1 << 60)
-    assert not keeper.look(), "what fills the disk may still be at it"
+    assert not keeper.must_stop(), "what fills the disk may still be at it"
     monkeypatch.setattr(disk_space, "FULL_SECONDS", 0.0)
-    assert keeper.look()
+    assert keeper.must_stop()
     assert not reserve.exists()
     assert keeper.disk_was_full
 
