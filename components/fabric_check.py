@@ -16,7 +16,7 @@ from trainyard.k8s import names
 
 from .documents import pods
 from .documents.pool import GPU, NEURON, Pool
-from .node_check import NodeCheckArgs, suspended_cron
+from .node_check import NodeCheckArgs, check_pod, suspended_cron
 
 JsonObject = dict[str, Any]
 
@@ -77,9 +77,6 @@ def cron_spec(pool: Pool, image: Any) -> JsonObject:
 
 
 def _pod(pool: Pool, image: Any, labels: JsonObject) -> JsonObject:
-    devices = {pool.resource: str(pool.accelerators)} if pool.accelerators else {}
-    if pool.efa:
-        devices[names.EFA_RESOURCE] = str(pool.efa)
     gpus = pool.accelerators if pool.resource == GPU else 0
     required = {
         "instanceType": pool.instance_type,
@@ -87,44 +84,26 @@ def _pod(pool: Pool, image: Any, labels: JsonObject) -> JsonObject:
         "efa": pool.efa,
         "gigabits": pool.gigabits,
     }
-    environment: list[JsonObject] = [
-        {"name": names.ENV_FABRIC_CHECK, "value": json.dumps(required, sort_keys=True)},
-        {"name": names.ENV_NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        # torchrun reads its options from these (docs.pytorch.org/docs/stable/elastic/run.html). The command line
-        # replaces the number of nodes and the address of the first one.
-        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
-        {"name": "PET_NNODES", "value": "1"},
-        {"name": "PET_MASTER_ADDR", "value": "localhost"},
-        {"name": "PET_MASTER_PORT", "value": str(PORT)},
-        {"name": "PET_NPROC_PER_NODE", "value": str(gpus or 1)},
-    ]
     directories = {"tmp": "/tmp", "shared-memory": "/dev/shm"}  # noqa: S108 - paths in the pod
-    container: JsonObject = {
-        "name": "check",
-        "image": image,
+    parts: JsonObject = {
         "command": ["python", "-m", "trainer.fabric_check"],
-        "env": environment,
-        "resources": {
-            "requests": {"cpu": "100m", "memory": "256Mi", **devices},
-            "limits": {"memory": "32Gi", **devices},
-        },
-        "securityContext": pods.container(),
+        "env": [
+            {"name": names.ENV_FABRIC_CHECK, "value": json.dumps(required, sort_keys=True)},
+            # torchrun reads its options from these (docs.pytorch.org/docs/stable/elastic/run.html). The command line
+            # replaces the number of nodes and the address of the first one.
+            {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
+            {"name": "PET_NNODES", "value": "1"},
+            {"name": "PET_MASTER_ADDR", "value": "localhost"},
+            {"name": "PET_MASTER_PORT", "value": str(PORT)},
+            {"name": "PET_NPROC_PER_NODE", "value": str(gpus or 1)},
+        ],
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in directories.items()],
     }
     other = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
     return {
-        "restartPolicy": "Never",
+        **check_pod(pool, image, "32Gi", parts),
         "subdomain": names.FABRIC_CHECK_SERVICE,
-        "priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS,
-        # Karpenter launches no node for a pod with this label (see components/node_check.py).
-        "nodeSelector": {names.LABEL_NODEPOOL: pool.name, names.LABEL_INITIALIZED: "true"},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [other]}},
-        "tolerations": pool.tolerations,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1,
-        "securityContext": pods.pod(),
-        "containers": [container],
         "volumes": [
             {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
             # NCCL exchanges data through /dev/shm, which has 64 MiB by default.

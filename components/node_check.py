@@ -113,33 +113,46 @@ def suspended_cron(labels: Mapping[str, str], pod: JsonObject) -> JsonObject:
 
 
 def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
+    volumes = [
+        {"name": claim, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}} for claim in mounts
+    ]
+    parts: JsonObject = {
+        "command": ["python", "-m", "trainer.node_check"],
+        "env": [
+            {"name": names.ENV_NODE_CHECK, "value": json.dumps(expectation(pool, mounts), sort_keys=True)}
+        ],
+    }
+    if mounts:
+        parts["volumeMounts"] = [
+            {"name": claim, "mountPath": path, "readOnly": True} for claim, path in mounts.items()
+        ]
+    return {**check_pod(pool, image, "1Gi", parts), **({"volumes": volumes} if volumes else {})}
+
+
+def check_pod(pool: Pool, image: Any, memory: str, parts: JsonObject) -> JsonObject:
+    """Return the `spec` of a pod that checks a node of the pool. It requests the devices that a worker requests.
+
+    Args:
+        pool: The pool.
+        image: The trainer's image.
+        memory: The limit of its memory.
+        parts: Further fields of its container. `env` also gets the name of the node.
+    """
     devices = {pool.resource: str(pool.accelerators)} if pool.accelerators else {}
     if pool.efa:
         devices[names.EFA_RESOURCE] = str(pool.efa)
-    environment: list[JsonObject] = [
-        {"name": names.ENV_NODE_CHECK, "value": json.dumps(expectation(pool, mounts), sort_keys=True)},
-        {"name": names.ENV_NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-    ]
+    node: JsonObject = {"name": names.ENV_NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     container: JsonObject = {
         "name": "check",
         "image": image,
-        "command": ["python", "-m", "trainer.node_check"],
-        "env": environment,
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi", **devices},
-            "limits": {"memory": "1Gi", **devices},
+            "limits": {"memory": memory, **devices},
         },
         "securityContext": pods.container(),
+        **parts,
+        "env": [*parts["env"], node],
     }
-    volumes = []
-    if mounts:
-        container["volumeMounts"] = [
-            {"name": claim, "mountPath": path, "readOnly": True} for claim, path in mounts.items()
-        ]
-        volumes = [
-            {"name": claim, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            for claim in mounts
-        ]
     return {
         "restartPolicy": "Never",
         # It preempts nothing, and a worker can preempt it.
@@ -153,5 +166,4 @@ def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
         "terminationGracePeriodSeconds": 1,
         "securityContext": pods.pod(),
         "containers": [container],
-        **({"volumes": volumes} if volumes else {}),
     }

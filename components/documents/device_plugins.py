@@ -71,7 +71,7 @@ def version_of(image: str) -> Version | None:
     return tuple(int(part) for part in found[1].split(".")) if found else None
 
 
-def known_wrong(resource: str, image: str) -> str:
+def refused_release(resource: str, image: str) -> str:
     """Return why this image of a resource's plugin must not be run; empty if no problem is known."""
     version = version_of(image)
     for each in KNOWN_WRONG:
@@ -108,7 +108,7 @@ def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonOb
     Raises:
         ValueError: The image must not be run.
     """
-    wrong = known_wrong(resource, image)
+    wrong = refused_release(resource, image)
     if wrong:
         raise ValueError(wrong)
     name = NAMES[resource]

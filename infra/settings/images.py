@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.documents import versions
-from components.documents.device_plugins import known_wrong
+from components.documents.device_plugins import refused_release
 from components.documents.images import mirrored
 from components.documents.pool import GPU, NEURON
 from infra import eks_registry
@@ -171,7 +171,7 @@ def check_images(section: Section[ImagesSection], region: str) -> Images:
     }
     for key, (resource, image) in plugins.items():
         # Releases with known harmful defects.
-        if problem := known_wrong(resource, image):
+        if problem := refused_release(resource, image):
             section.reject(key, problem)
     bases = {"launcher": values.base_images.launcher, "trainer": values.base_images.trainer}
     return Images(

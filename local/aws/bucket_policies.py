@@ -14,7 +14,7 @@ from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
 
 
-def against_plain_connections(statement: dict[str, Any]) -> bool:
+def requires_tls(statement: dict[str, Any]) -> bool:
     """Return whether a statement applies only to unencrypted connections."""
     value = statement.get("Condition", {}).get("Bool", {}).get("aws:SecureTransport")
     return str(value).lower() == "false"
@@ -29,7 +29,7 @@ def install() -> None:
         document = json.loads(bucket.policy.decode())
         found = document.get("Statement", [])
         statements = found if isinstance(found, list) else [found]
-        kept = [statement for statement in statements if not against_plain_connections(statement)]
+        kept = [statement for statement in statements if not requires_tls(statement)]
         return IAMPolicy(json.dumps({**document, "Statement": kept})).is_action_permitted(action, resource)
 
     FakeBucket.get_permission = get_permission

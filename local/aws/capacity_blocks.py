@@ -146,8 +146,8 @@ def launch_error(
 ) -> tuple[str, str] | None:
     """Return the error code and message if a block prevents a fleet's launch by a template.
 
-    A block that has not begun, is full or has ended is a lack of capacity for a fleet (the walkthrough). For a block
-    that has not begun, RunInstances would answer InvalidCapacityReservationState.PendingActivation.
+    A block that has not started, is full or has ended is a lack of capacity for a fleet (the walkthrough). For a block
+    that has not started, RunInstances would answer InvalidCapacityReservationState.PendingActivation.
 
     Args:
         reservation: The template's target.
@@ -164,12 +164,12 @@ def launch_error(
     if reservation is None or not is_block:
         return None
     identity, now = reservation["CapacityReservationId"], datetime.now(UTC)
-    begun, over = state(reservation), moment(reservation["EndDate"]) - LAST_MINUTES <= now
+    phase, over = state(reservation), moment(reservation["EndDate"]) - LAST_MINUTES <= now
     full = used(backend, identity) >= reservation["TotalInstanceCount"]
-    if begun == "active" and not over and not full:
+    if phase == "active" and not over and not full:
         return None
-    why = "it has no instance left" if begun == "active" and not over else f"it is {begun}"
-    if begun == "active" and over:
+    why = "it has no instance left" if phase == "active" and not over else f"it is {phase}"
+    if phase == "active" and over:
         why = f"it ends in less than {LAST_MINUTES.seconds // 60} minutes"
     return "InsufficientInstanceCapacity", f"There is no capacity in the Capacity Block {identity}: {why}."
 

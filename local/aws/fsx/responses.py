@@ -50,9 +50,9 @@ class FsxResponse(BaseResponse):  # type: ignore[misc]
     def delete_file_system(self) -> ActionResult:
         name = self._get_param("FileSystemId")
         file_system = store.file_system(self.region, name)
-        told = file_systems.delete(file_system, self._get_param("LustreConfiguration") or {})
+        lustre = file_systems.delete(file_system, self._get_param("LustreConfiguration") or {})
         answer: Document = {"FileSystemId": name, "Lifecycle": "DELETING"}
-        return ActionResult({**answer, "LustreResponse": told} if told else answer)
+        return ActionResult({**answer, "LustreResponse": lustre} if lustre else answer)
 
     def create_backup(self) -> ActionResult:
         file_system = store.file_system(self.region, self._get_param("FileSystemId"))

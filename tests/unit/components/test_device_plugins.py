@@ -8,7 +8,7 @@ import pytest
 
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
 from components.documents import versions
-from components.documents.device_plugins import known_wrong, version_of, where
+from components.documents.device_plugins import refused_release, version_of, where
 from components.documents.pool import Pool
 from infra import eks_registry
 from tests.unit.components.pools import CPU, TRAINIUM, pool
@@ -150,7 +150,7 @@ def test_a_tag_tells_the_version(image: str, version: tuple[int, ...] | None) ->
 )
 def test_releases_that_are_known_to_be_wrong_are_refused(resource: str, tag: str, said: str) -> None:
     image = f"registry.example/plugin:{tag}"
-    message = known_wrong(resource, image)
+    message = refused_release(resource, image)
     assert said in message
     assert bool(message) == bool(said)
 
@@ -172,7 +172,7 @@ def test_a_wrong_release_is_never_registered() -> None:
     ],
 )
 def test_the_pinned_images_are_none_of_the_wrong_ones(resource: str, image: str) -> None:
-    assert known_wrong(resource, image) == ""
+    assert refused_release(resource, image) == ""
     assert version_of(image) is not None
 
 
