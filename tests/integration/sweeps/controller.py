@@ -1,10 +1,9 @@
 """`python -m tests.integration.sweeps.controller`: kill the torchrun controller at each of its writes.
 
-The controller is a process of its own, with its service account's rights, against a real API server and Kubernetes' own
-controllers (tests/integration/local/torchrun_machine.py). It is killed once in each life, and begun anew as the
-kubelet does it, in
-the same pod. docs/faults.md says what must hold. The results stand in docs/sweeps/controller.json; a sweep that was
-stopped goes on where it was.
+The controller is a process of its own, with its service account's permissions, against a real API server and the
+controllers of Kubernetes (tests/integration/local/torchrun_machine.py). In each life it is killed once, and restarted in
+the same pod, as the kubelet does it. docs/faults.md says what must hold. Lives mostly wait, so several clusters run at
+the same time (the variable CLUSTERS). The results are in docs/sweeps/controller.json; a sweep that was stopped continues there.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,7 @@ LIFE_SECONDS = 150.0
 QUIET_SECONDS = 1.0
 PAUSE_SECONDS = 0.1
 TRIES = 3
+CLUSTERS = 3
 POD = "pod"
 # A life begins without the one of the life before, so that all lives come by the same writes.
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/torchrun-system/leases/torchrun-controller"
@@ -169,16 +171,38 @@ def place() -> Iterator[Place]:
 def main() -> int:
     """Sweep; the exit code is 1, and the figure is named, when a life ended otherwise than the undisturbed one."""
     given = os.environ.get(SEED)
+    clusters = int(os.environ.get("CLUSTERS", CLUSTERS))
     result = Result.resume(int(given) if given else None, of="controller")
     print(f"controller: seed {result.seed}, {len(result.outcomes)} kills tried before", flush=True)
-    with place() as here:
-        result.writes = here.writes
-        print(f"controller: an undisturbed life has {sum(here.writes.values())} writes", flush=True)
-        while (kill := result.next()) is not None:
-            outcome = here.strike(kill, pause(result.seed, kill))
-            result.add(outcome)
-            told = "; ".join(outcome.wrongs) or "ended as the undisturbed life"
-            print(f"controller {kill} ({outcome.at or 'not reached'}): {told}", flush=True)
+    lock, stop, under_way = threading.Lock(), threading.Event(), set[Kill]()
+
+    def sweep() -> None:
+        with place() as here:
+            with lock:
+                if not result.writes:
+                    result.writes = here.writes
+                    print(
+                        f"controller: an undisturbed life has {sum(here.writes.values())} writes", flush=True
+                    )
+            while not stop.is_set():
+                with lock:
+                    kill = result.next(under_way)
+                    if kill is None:
+                        break
+                    under_way.add(kill)
+                outcome = here.strike(kill, pause(result.seed, kill))
+                with lock:
+                    result.add(outcome)
+                    ended = "; ".join(outcome.wrongs) or "ended as the undisturbed life"
+                    print(f"controller {kill} ({outcome.at or 'not reached'}): {ended}", flush=True)
+
+    with ThreadPoolExecutor(clusters) as threads:
+        sweeps = [threads.submit(sweep) for _ in range(clusters)]
+        try:
+            for each in as_completed(sweeps):
+                each.result()
+        finally:
+            stop.set()
     rows = figures(wrong for each in result.outcomes for wrong in each.wrongs)
     print(f"controller: {len(result.outcomes)} kills", *rows, sep="\n", flush=True)
     return verdict(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,15 +120,16 @@ class Result:
                 return cls(of=of, commit=now, seed=read.seed, writes=read.writes, outcomes=kept)
         return cls(of=of, commit=now, seed=seeds.of_run() if seed is None else seed)
 
-    def next(self) -> Kill | None:
-        """The next kill to try; None when every write of the run was tried.
+    def next(self, under_way: Collection[Kill] = ()) -> Kill | None:
+        """Return the next kill to try; None when every write of the run was tried, or is `under_way`.
 
-        Writes come by the clock, too, so that runs differ by one or two: without names, the first that ends before its
-        kill is the end of all.
+        Some writes depend on the clock, so runs differ by one or two. Without names of the writes, the first run that
+        ends before its kill therefore ends the sweep.
         """
         tried = {each.kill: each for each in self.outcomes}
         if self.writes:
-            return next((kill for kill in every(self.writes) if kill not in tried), None)
+            left = (kill for kill in every(self.writes) if kill not in tried and kill not in under_way)
+            return next(left, None)
         write = 1
         while True:
             for moment in MOMENTS:
