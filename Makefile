@@ -111,8 +111,6 @@ locks: environment ## resolve requirements.txt of all parts into their locks, an
 	@$(COMPILE) --exclude-newer "$(COOL_DOWN)" trainer/requirements-v100.txt --output-file trainer/requirements-v100.lock
 	@$(RUN) -m local.tools.lock
 	@$(RUN) -m local.tools.lock tests/modules/etcd-with-v2 go.etcd.io/etcd/server/v3
-	@$(RUN) -m local.tools.lock tests/modules/kubeflow-trainer \
-	  github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager sigs.k8s.io/jobset
 
 reference: environment ## write docs/settings.md, the page of all settings, the JSON schema of stack files, and docs/components.md
 	@$(RUN) -m infra.settings.reference

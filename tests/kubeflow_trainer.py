@@ -1,6 +1,6 @@
 """Kubeflow Trainer (TrainJob) and JobSet on a test's API server: CRDs, webhooks, runtimes and both managers.
 
-Entry point: `kubeflow_trainer()`. CRDs and webhooks come from the Go modules of the managers (tests/tools.py). The
+Entry point: `kubeflow_trainer()`. CRDs and webhooks come from the Go modules of the managers (local/tools/pins.py). The
 managers are processes of this machine, with the rights of the given kubeconfig. Their webhooks are called: with the
 managers' certificate management off, both take a certificate from outside, as they do from cert-manager; here its
 authority is this module's. Differences to an installation: `url` instead of a Service, no leader election, no metrics.
@@ -24,9 +24,9 @@ import yaml
 from local.cluster.pki import Authority
 from local.ports import free_ports
 from local.tools import ensure_other, module_directory_of
+from local.tools.pins import JOBSET, KUBEFLOW_TRAINER
 from local.tools.tool import Tool
 from tests.integration.local.own_api_server import ESTABLISHED
-from tests.tools import JOBSET, KUBEFLOW_TRAINER
 
 ADDRESS = "127.0.0.1"
 READY_SECONDS = 60.0

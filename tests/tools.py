@@ -1,7 +1,7 @@
 """Tools of the tests alone, which `make up` does not need: built once, and kept beside those of the local cloud.
 
-`python -m tests.tools` has them all, and KAI Scheduler's kinds: the tests of an ordinary user run in a network of their
-own, from which Go's module proxy is not reached.
+`python -m tests.tools` has them all, the optional tools of the local cloud, and KAI Scheduler's kinds: the tests of an
+ordinary user run in a network of their own, from which Go's module proxy is not reached.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from local.tools import ToolError, ensure_other
+from local.tools import OPTIONAL_TOOLS, ToolError, ensure_other
 from local.tools.tool import Tool
 from tests.integration.local import kai
 
@@ -20,24 +20,6 @@ ETCD_WITH_V2 = Tool(
     packages=("",),
     binaries={"server": "etcd"},
     lock=Path(__file__).with_name("modules") / "etcd-with-v2",
-)
-
-# Kubeflow Trainer (TrainJob) and JobSet, which it makes pods with. Both share the versions of their dependencies.
-# `python -m tests.tools` does not build them: they take minutes, and only some benchmarks and tests use them.
-_KUBEFLOW_TRAINER_LOCK = Path(__file__).with_name("modules") / "kubeflow-trainer"
-KUBEFLOW_TRAINER = Tool(
-    name="kubeflow-trainer",
-    module="github.com/kubeflow/trainer/v2",
-    packages=("cmd/trainer-controller-manager",),
-    binaries={"trainer-controller-manager": "trainer-controller-manager"},
-    lock=_KUBEFLOW_TRAINER_LOCK,
-)
-JOBSET = Tool(
-    name="jobset",
-    module="sigs.k8s.io/jobset",
-    packages=("",),
-    binaries={"jobset": "jobset-manager"},
-    lock=_KUBEFLOW_TRAINER_LOCK,
 )
 
 
@@ -54,6 +36,7 @@ def main() -> int:
     """Have them; what a person can mend is one line."""
     try:
         etcd_with_v2()
+        ensure_other(*OPTIONAL_TOOLS.values())
         kai.files()
     except ToolError as error:
         print(f"error: {error}", file=sys.stderr)

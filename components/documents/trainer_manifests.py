@@ -1,9 +1,9 @@
 """The published manifests of Kubeflow Trainer and of JobSet, which it needs, and the changes to them. Pure: no
 Pulumi.
 
-Both managers run in the training operator's namespace, which contains nothing else. Each keeps its webhooks'
-certificate in a Secret and writes the authority into its webhook configurations
-(github.com/open-policy-agent/cert-controller).
+Both managers run in a namespace of their own. So a stack can change its backend, or run MPIJobs beside TrainJobs,
+without a conflict with the training operator. Each manager keeps its webhooks' certificate in a Secret and writes the
+authority into its webhook configurations (github.com/open-policy-agent/cert-controller).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER
+from trainyard.k8s.names import POD_USER, TRAINER_NAMESPACE
 
 from . import pods
 from .operator_manifests import FIRST, SECOND, without_descriptions
@@ -60,9 +60,9 @@ def waves(objects: Iterable[JsonObject], images: Mapping[str, str]) -> list[list
     chosen += [
         _namespace(),
         _secret(),
-        pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()),
+        pods.policy("closed", TRAINER_NAMESPACE, pods.closed()),
         *(
-            pods.policy(f"webhook-{each['metadata']['name']}", OPERATOR_NAMESPACE, _webhook_open(each))
+            pods.policy(f"webhook-{each['metadata']['name']}", TRAINER_NAMESPACE, _webhook_open(each))
             for each in chosen
             if each["kind"] == "Deployment"
         ),
@@ -88,11 +88,11 @@ def _changed(manifest: JsonObject, images: Mapping[str, str]) -> JsonObject:
     result.pop("status", None)
     kind, name = result["kind"], result["metadata"]["name"]
     if kind in _NAMESPACED:
-        result["metadata"]["namespace"] = OPERATOR_NAMESPACE
+        result["metadata"]["namespace"] = TRAINER_NAMESPACE
     for subject in result.get("subjects") or ():
-        subject["namespace"] = OPERATOR_NAMESPACE
+        subject["namespace"] = TRAINER_NAMESPACE
     for webhook in result.get("webhooks") or ():
-        webhook["clientConfig"]["service"]["namespace"] = OPERATOR_NAMESPACE
+        webhook["clientConfig"]["service"]["namespace"] = TRAINER_NAMESPACE
     if kind == "CustomResourceDefinition":
         # The descriptions are most of 1.3 MB, and the stack's state contains each definition twice.
         result["spec"] = without_descriptions(result["spec"])
@@ -118,14 +118,14 @@ def _namespace() -> JsonObject:
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
-            "name": OPERATOR_NAMESPACE,
+            "name": TRAINER_NAMESPACE,
             "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
         },
     }
 
 
 def _secret() -> JsonObject:
-    metadata = {"name": CERTIFICATE, "namespace": OPERATOR_NAMESPACE}
+    metadata = {"name": CERTIFICATE, "namespace": TRAINER_NAMESPACE}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
 
 

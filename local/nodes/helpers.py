@@ -14,6 +14,8 @@ SOURCES = Path(__file__).with_name("programs")
 # without CAP_NET_RAW.
 ALWAYS = ("nslookup", "ping")
 IF_MISSING = ("nc", "wget")
+# How `local.nodes.images` starts managers; no command of a pod.
+MANAGER = "manager.py"
 
 
 def wanted(path: str = SYSTEM_PATH) -> list[str]:
@@ -35,4 +37,5 @@ def make(directory: Path) -> Path:
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(source))} "$@"\n'
         )
         command.chmod(0o755)
+    shutil.copyfile(SOURCES / MANAGER, directory / MANAGER)
     return directory

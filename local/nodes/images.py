@@ -17,6 +17,11 @@ Object = dict[str, Any]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KARPENTER = re.compile(r"(^|/)karpenter/controller(:|@|$)")
 OPERATOR = re.compile(r"(^|/)(kubeflow/)?(training-v1/)?training-operator(:|@|$)")
+# Both managers of the launcher's backend `trainjob`, by the name of their program in the directory of tools.
+MANAGERS = {
+    "trainer-controller-manager": re.compile(r"(^|/)kubeflow/trainer/trainer-controller-manager(:|@|$)"),
+    "jobset-manager": re.compile(r"(^|/)jobset/jobset(:|@|$)"),
+}
 # The image of the debug pod (components/debug_pod.py). Its network tools come from this machine or from
 # `helpers`.
 NETWORK_TOOLS = re.compile(r"(^|/)agnhost(:|@|$)")
@@ -132,6 +137,13 @@ def operator(container: Object, binary: Path, pod_ip: str, free_port: Callable[[
     return Program("process", (str(binary), *given, *listeners), image_environment(), ports=ports)
 
 
+def manager(container: Object, binary: Path, helpers: Path, pod_ip: str) -> Program:
+    """Return the program of a manager whose listeners only its configuration file names (programs/manager.py)."""
+    given = tuple(container.get("command") or ())[1:] + tuple(container.get("args") or ())
+    argv = (sys.executable, "-I", str(helpers / "manager.py"), pod_ip, str(binary), *given)
+    return Program("process", argv, image_environment())
+
+
 @dataclass(frozen=True)
 class Images:
     """Finds the program of a container.
@@ -170,6 +182,9 @@ class Images:
             return karpenter(container, self.tools / "karpenter", environment, free_port)
         if OPERATOR.search(bare):
             return operator(container, self.tools / "training-operator", pod_ip, free_port)
+        for program, pattern in MANAGERS.items():
+            if pattern.search(bare):
+                return manager(container, self.tools / program, self.helpers, pod_ip)
         looks_up = container["name"] == LOOKUP_CONTAINER or NETWORK_TOOLS.search(bare)
         if looks_up and container.get("command"):
             # The operator's script and the debug pod get our `nslookup`, which reads the pod's hosts file.

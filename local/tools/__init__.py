@@ -1,11 +1,12 @@
 """The tools of the local cloud in pinned versions: from PATH if the version is right, otherwise built once by Go.
 
 ensure(["pulumi"], home)      build missing tools, and link all of them in the home's `bin`
-ensure_other(tool)            build a tool that the local cloud itself does not need
+ensure_other(tool)            build a tool that not every local cloud needs
 module_directory("karpenter") the tool's module as published: charts, manifests
 """
 
 from local.tools.registry import (
+    OPTIONAL_TOOLS,
     TOOLS,
     ToolError,
     cache_directory,
@@ -16,6 +17,7 @@ from local.tools.registry import (
 )
 
 __all__ = [
+    "OPTIONAL_TOOLS",
     "TOOLS",
     "ToolError",
     "cache_directory",

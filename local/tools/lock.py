@@ -11,7 +11,7 @@ from pathlib import Path
 
 from local.tools.errors import ToolError
 from local.tools.go import find_go
-from local.tools.pins import TOOLS
+from local.tools.pins import OPTIONAL_TOOLS, TOOLS
 
 
 def update(lock: Path, packages: list[str]) -> None:
@@ -43,7 +43,7 @@ def main() -> int:
     if sys.argv[1:]:
         packages[Path(sys.argv[1])] = sys.argv[2:]
     else:
-        for tool in TOOLS.values():
+        for tool in (*TOOLS.values(), *OPTIONAL_TOOLS.values()):
             packages.setdefault(tool.lock, []).extend(tool.package_paths)
     try:
         for lock, paths in packages.items():

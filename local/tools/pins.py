@@ -96,7 +96,26 @@ TRAINING_OPERATOR = Tool(
     lock=LOCAL_CLOUD,
 )
 
+# Kubeflow Trainer (TrainJob) and JobSet, which creates its pods: the backend `trainjob` of the launcher. Their modules
+# also hold the manifests. They take minutes to build, so only a stack that asks for them gets them. Trainer's go.mod
+# names this version of JobSet.
+KUBEFLOW_TRAINER = Tool(
+    name="kubeflow-trainer",
+    module="github.com/kubeflow/trainer/v2",
+    packages=("cmd/trainer-controller-manager",),
+    binaries={"trainer-controller-manager": "trainer-controller-manager"},
+    lock=_MODULES / "kubeflow-trainer",
+)
+JOBSET = Tool(
+    name="jobset",
+    module="sigs.k8s.io/jobset",
+    packages=("",),
+    binaries={"jobset": "jobset-manager"},
+    lock=_MODULES / "kubeflow-trainer",
+)
+
 TOOLS: dict[str, Tool] = {
     tool.name: tool
     for tool in (KUBERNETES, ETCD, PULUMI, LANGUAGE_PYTHON, KARPENTER, HELM, TRAINING_OPERATOR)
 }
+OPTIONAL_TOOLS: dict[str, Tool] = {tool.name: tool for tool in (KUBEFLOW_TRAINER, JOBSET)}

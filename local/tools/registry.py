@@ -15,11 +15,12 @@ from local.tools.entering import write_script
 from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.path import find
-from local.tools.pins import TOOLS
+from local.tools.pins import OPTIONAL_TOOLS, TOOLS
 from local.tools.progress import Progress, SilentProgress
 from local.tools.tool import Tool
 
 __all__ = [
+    "OPTIONAL_TOOLS",
     "TOOLS",
     "ToolError",
     "cache_directory",
@@ -50,23 +51,24 @@ def tool_directory(tool: Tool) -> Path:
 
 
 def known(names: Iterable[str]) -> list[Tool]:
-    """Return the tools of these names, or all tools for no names.
+    """Return the tools of these names, or for no names those that every local cloud needs.
 
     Raises:
         ToolError: A tool does not exist.
     """
     wanted = list(names) or list(TOOLS)
-    unknown = [name for name in wanted if name not in TOOLS]
+    every = TOOLS | OPTIONAL_TOOLS
+    unknown = [name for name in wanted if name not in every]
     if unknown:
-        raise ToolError(f"no tool is called {', '.join(unknown)}; there are {', '.join(TOOLS)}")
-    return [TOOLS[name] for name in wanted]
+        raise ToolError(f"no tool is called {', '.join(unknown)}; there are {', '.join(every)}")
+    return [every[name] for name in wanted]
 
 
 def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, Path]:
     """Make tools runnable from the home's `bin`.
 
     Args:
-        names: Names of tools; empty for all.
+        names: Names of tools; empty for those that every local cloud needs.
         quiet: Print nothing unless something must be built.
 
     Returns:
@@ -97,17 +99,17 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
     return places
 
 
-def ensure_other(tool: Tool) -> dict[str, Path]:
-    """Build a tool that is not one of the local cloud's, such as a test's, and return its programs' paths.
+def ensure_other(*tools: Tool) -> dict[str, Path]:
+    """Build tools that not every local cloud needs, such as a test's, and return their programs' paths.
 
-    It is built once, and no links are created.
+    Each is built once, and no links are created.
 
     Raises:
-        ToolError: The tool is not available.
+        ToolError: A tool is not available.
         OSError: The cache can't be written.
     """
-    _build_missing([] if is_built(tool_directory(tool)) else [tool])
-    return _built_places(tool)
+    _build_missing([tool for tool in tools if not is_built(tool_directory(tool))])
+    return {program: place for tool in tools for program, place in _built_places(tool).items()}
 
 
 def _built_places(tool: Tool) -> dict[str, Path]:

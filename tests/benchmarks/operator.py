@@ -13,10 +13,10 @@ import sys
 from collections.abc import Collection, Iterator
 
 from local.tools import ToolError, ensure_other
+from local.tools.pins import JOBSET, KUBEFLOW_TRAINER
 from tests.benchmarks import idle_jobs, plugin_commands, pod_creation, sweep_results
 from tests.benchmarks.figures import Figure, Note, verdict
 from tests.benchmarks.torchrun_stack import torchrun_stack
-from tests.tools import JOBSET, KUBEFLOW_TRAINER
 
 ROWS = {
     "sweep": "results of the last `make sweep`",
@@ -29,8 +29,7 @@ ROWS = {
 def measure(rows: Collection[str]) -> Iterator[Figure | Note]:
     """Measure rows of ROWS, in their order."""
     if "pods" in rows:
-        for tool in (JOBSET, KUBEFLOW_TRAINER):
-            ensure_other(tool)
+        ensure_other(JOBSET, KUBEFLOW_TRAINER)
     if "sweep" in rows:
         yield from sweep_results.measure()
     if "idle" in rows:

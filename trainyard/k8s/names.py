@@ -13,6 +13,7 @@ from typing import Final
 # Namespaces.
 TRAINING_NAMESPACE: Final = "training"  # launcher Jobs, placeholder pods, PyTorchJobs
 OPERATOR_NAMESPACE: Final = "kubeflow"  # the training operator
+TRAINER_NAMESPACE: Final = "kubeflow-system"  # Kubeflow Trainer and JobSet
 KARPENTER_NAMESPACE: Final = "kube-system"  # Karpenter and the other add-ons
 DEVICE_PLUGIN_NAMESPACE: Final = "device-plugins"  # the device plugins for GPUs, EFA and Neuron
 # Kubernetes keeps the Events of cluster-scoped objects (NodeClaims, NodePools) here.

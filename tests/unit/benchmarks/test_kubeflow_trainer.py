@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local.tools import TOOLS
-from tests.kubeflow_trainer import MANAGERS, crd_name, webhook_configurations
+from tests.kubeflow_trainer import crd_name, webhook_configurations
 
 pytestmark = pytest.mark.unit
 
@@ -44,12 +43,3 @@ def test_webhooks_are_called_at_the_managers_port() -> None:
     }
     assert webhook["failurePolicy"] == "Fail"
     assert webhook["objectSelector"]["matchExpressions"]
-
-
-def test_managers_have_pinned_versions_and_are_not_local_cloud_tools() -> None:
-    """`make up` builds all tools of the local cloud."""
-    assert {manager.tool.name: manager.tool.version for manager in MANAGERS} == {
-        "jobset": "v0.12.0",
-        "kubeflow-trainer": "v2.3.0",
-    }
-    assert not {manager.tool.name for manager in MANAGERS} & set(TOOLS)

@@ -8,7 +8,7 @@ import pytest
 
 from components.documents import trainer_manifests
 from components.documents.trainer_manifests import DEFINITIONS, JOBSET, TRAINER, waves
-from trainyard.k8s.names import OPERATOR_NAMESPACE
+from trainyard.k8s.names import TRAINER_NAMESPACE
 
 pytestmark = pytest.mark.unit
 
@@ -53,17 +53,17 @@ def made() -> dict[tuple[str, str], dict[str, Any]]:
 
 def test_waves_put_both_managers_into_one_namespace() -> None:
     objects = made()
-    assert {name for kind, name in objects if kind == "Namespace"} == {OPERATOR_NAMESPACE}
+    assert {name for kind, name in objects if kind == "Namespace"} == {TRAINER_NAMESPACE}
     for name, image in IMAGES.items():
         deployment = objects["Deployment", name]
-        assert deployment["metadata"]["namespace"] == OPERATOR_NAMESPACE
+        assert deployment["metadata"]["namespace"] == TRAINER_NAMESPACE
         assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == image
         opened = objects["NetworkPolicy", f"webhook-{name}"]["spec"]["podSelector"]["matchLabels"]
         assert opened == {"app": name}
     for binding in (objects["RoleBinding", "jobset-leader"], objects["ClusterRoleBinding", TRAINER]):
-        assert binding["subjects"][0]["namespace"] == OPERATOR_NAMESPACE
+        assert binding["subjects"][0]["namespace"] == TRAINER_NAMESPACE
     (webhook,) = objects["ValidatingWebhookConfiguration", "v"]["webhooks"]
-    assert webhook["clientConfig"]["service"]["namespace"] == OPERATOR_NAMESPACE
+    assert webhook["clientConfig"]["service"]["namespace"] == TRAINER_NAMESPACE
     assert ("Secret", trainer_manifests.CERTIFICATE) in objects
 
 

@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 
 from local.home import Home
-from local.tools import TOOLS, ToolError, ensure, ensure_other, go, module_directory, path, progress, registry
+from local.tools import (
+    OPTIONAL_TOOLS,
+    TOOLS,
+    ToolError,
+    ensure,
+    ensure_other,
+    go,
+    module_directory,
+    path,
+    progress,
+    registry,
+)
 from local.tools.tool import OnPath, Tool, exactly, parse_version, same_minor
 
 pytestmark = pytest.mark.unit
@@ -334,13 +345,22 @@ def test_the_key_follows_what_is_built_and_nothing_else(machine: Machine) -> Non
     assert len({*keys, tool.key}) == 4
 
 
+def test_optional_tools_are_only_made_by_name() -> None:
+    assert not TOOLS.keys() & OPTIONAL_TOOLS.keys()
+    assert [tool.name for tool in registry.known([])] == list(TOOLS)
+    assert [tool.name for tool in registry.known(["jobset"])] == ["jobset"]
+
+
 def test_versions_compare_by_number() -> None:
     assert same_minor(parse_version("v1.35.10"), parse_version("1.35.4"))
     assert not same_minor(parse_version("1.36.0"), parse_version("1.35.4"))
 
 
+EVERY_TOOL = TOOLS | OPTIONAL_TOOLS
+
+
 def test_every_pin_is_complete() -> None:
-    for name, tool in TOOLS.items():
+    for name, tool in EVERY_TOOL.items():
         assert tool.name == name
         parse_version(tool.version)
         built = {package.rpartition("/")[2] for package in tool.packages if package}
@@ -351,11 +371,11 @@ def test_every_pin_is_complete() -> None:
             value.removeprefix("v") for variable, value in tool.variables.items() if "ersion" in variable
         ]
         assert all(tool.number.startswith(value) or value == tool.number.split(".")[1] for value in versions)
-    programs = [program for tool in TOOLS.values() for program in tool.programs]
+    programs = [program for tool in EVERY_TOOL.values() for program in tool.programs]
     assert len(programs) == len(set(programs))
 
 
 def test_tools_with_one_lock_have_programs_of_different_names() -> None:
-    for lock in {tool.lock for tool in TOOLS.values()}:
-        names = [name for tool in TOOLS.values() if tool.lock == lock for name in tool.binaries]
+    for lock in {tool.lock for tool in EVERY_TOOL.values()}:
+        names = [name for tool in EVERY_TOOL.values() if tool.lock == lock for name in tool.binaries]
         assert len(names) == len(set(names))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.server
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from local.nodes import helpers
 
@@ -118,3 +120,41 @@ def test_a_name_with_an_empty_part_is_told_in_one_line(programs: Path, words: tu
     assert answer.returncode != 0
     (line,) = (answer.stdout + answer.stderr).splitlines()
     assert ".training" in line
+
+
+@pytest.mark.parametrize(
+    ("configuration", "metrics"),
+    [
+        ({"kind": "Configuration", "internalCertManagement": {"enable": True}}, "127.96.0.2:8443"),
+        (
+            {
+                "health": {"healthProbeBindAddress": ":8081", "readinessEndpointName": "readyz"},
+                "metrics": {"bindAddress": ":9000"},
+                "webhook": {"port": 9443, "host": ""},
+            },
+            "127.96.0.2:9000",
+        ),
+    ],
+)
+def test_manager_listens_on_address_of_its_pod(
+    programs: Path, tmp_path: Path, configuration: dict[str, object], metrics: str
+) -> None:
+    file, program = tmp_path / "configuration.yaml", tmp_path / "manager"
+    file.write_text(yaml.safe_dump(configuration))
+    program.write_text('#!/bin/sh\necho "$2" >&2\nexec cat "${1#--config=}"\n')
+    program.chmod(0o755)
+    command = [sys.executable, "-I", str(programs / helpers.MANAGER), "127.96.0.2", str(program)]
+    answer = subprocess.run(
+        [*command, f"--config={file}", "--zap-log-level=2"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    found = yaml.safe_load(answer.stdout)
+    assert found["health"]["healthProbeBindAddress"] == "127.96.0.2:8081"
+    assert found["metrics"]["bindAddress"] == metrics
+    assert found["webhook"] == {"port": 9443, "host": "127.96.0.2"}
+    assert configuration.keys() <= found.keys()
+    assert answer.stderr == "--zap-log-level=2\n"
+    assert yaml.safe_load(file.read_text()) == configuration

@@ -87,6 +87,26 @@ def test_the_training_operator_listens_on_the_pods_address_and_moves_its_webhook
     assert program.ports == {9443: 19443}
 
 
+@pytest.mark.parametrize(
+    ("image", "program"),
+    [
+        ("ghcr.io/kubeflow/trainer/trainer-controller-manager:v2.3.0", "trainer-controller-manager"),
+        ("mirror.example/m/kubeflow/trainer/trainer-controller-manager", "trainer-controller-manager"),
+        ("registry.k8s.io/jobset/jobset:v0.12.0@sha256:abc", "jobset-manager"),
+    ],
+)
+def test_managers_of_trainjobs_run_on_the_pods_address(images: Images, image: str, program: str) -> None:
+    found = find(images, image, command=["/manager"], args=["--config=/c.yaml", "--zap-log-level=2"])
+    assert found.argv[2:] == (
+        str(images.helpers / "manager.py"),
+        "127.96.0.2",
+        str(images.tools / program),
+        "--config=/c.yaml",
+        "--zap-log-level=2",
+    )
+    assert found.ports == {}
+
+
 def test_the_operators_look_up_runs_with_our_nslookup_first(images: Images) -> None:
     program = find(images, "alpine:3.10", "init-pytorch", command=["sh", "-c", "nslookup x"])
     assert program.kind == "process"

@@ -1,4 +1,4 @@
-// Kubeflow Trainer and JobSet, the versions that Trainer's own go.mod names (tests/tools.py).
+// Kubeflow Trainer and JobSet, the versions that Trainer's own go.mod names (local/tools/pins.py).
 // After a change, `make locks` updates go.sum.
 module build
 
