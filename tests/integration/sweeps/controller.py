@@ -1,9 +1,10 @@
 """`python -m tests.integration.sweeps.controller`: kill the torchrun controller at each of its writes.
 
 The controller is a process of its own, with its service account's permissions, against a real API server and the
-controllers of Kubernetes (tests/integration/local/torchrun_machine.py). In each life it is killed once, and restarted in
-the same pod, as the kubelet does it. docs/faults.md says what must hold. Lives mostly wait, so several clusters run at
-the same time (the variable CLUSTERS). The results are in docs/sweeps/controller.json; a sweep that was stopped continues there.
+controllers of Kubernetes (tests/integration/local/torchrun_machine.py). In each life it is killed once, and restarted
+in the same pod, as the kubelet does it. docs/faults.md says what must hold. Lives mostly wait, so several clusters run
+at the same time (the variable CLUSTERS). The results are in docs/sweeps/controller.json; a sweep that was stopped
+continues there.
 """
 
 from __future__ import annotations
