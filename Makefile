@@ -7,6 +7,8 @@ PYTHON ?= $(shell readlink -e .venv/bin/python || command -v python3.11 || comma
 STACK ?= local
 CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
+# `make environment` writes it: trainyard.cli of this checkout.
+TRAINYARD := .venv/bin/trainyard
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
@@ -20,43 +22,43 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@$(PYTHON) local/bootstrap.py
 
 up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; VERBOSE=1: print every line; PREFLIGHT=no: skip the check of the account)
-	@$(RUN) -m trainyard.cli up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+	@$(TRAINYARD) up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: keep protected data; VERBOSE=1: print every line)
-	@$(RUN) -m trainyard.cli down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
+	@$(TRAINYARD) down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
 
 delete-data: environment ## delete for good what an earlier down of STACK kept: make delete-data STACK=dev CONFIRM=dev
-	@$(RUN) -m trainyard.cli delete-data --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --confirm=$(call quoted,$(CONFIRM))
+	@$(TRAINYARD) delete-data --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --confirm=$(call quoted,$(CONFIRM))
 
 preview: environment ## show the plan of up for STACK; without a state or an account: all resources of a first up
-	@$(RUN) -m trainyard.cli preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+	@$(TRAINYARD) preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 drift: environment ## list what was changed or deleted outside of Pulumi in STACK; fails if there is something
-	@$(RUN) -m trainyard.cli drift --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+	@$(TRAINYARD) drift --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 preflight: environment ## check what the account lacks for STACK; changes nothing
-	@$(RUN) -m trainyard.cli preflight --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+	@$(TRAINYARD) preflight --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 verify-clean: environment ## list what a destroyed STACK left in the account; exits non-zero if there is anything
-	@$(RUN) -m trainyard.cli verify-clean --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+	@$(TRAINYARD) verify-clean --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
 	@[[ -n $(call quoted,$(MIN)) && -n $(call quoted,$(MAX)) ]] || { echo $(call quoted,say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4) >&2; exit 2; }
-	@$(RUN) -m trainyard.cli submit --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --min=$(call quoted,$(MIN)) --max=$(call quoted,$(MAX))
+	@$(TRAINYARD) submit --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --min=$(call quoted,$(MIN)) --max=$(call quoted,$(MAX))
 
 check-nodes: environment ## check each node of a pool before a run: make check-nodes STACK=p4d POOL=p4d
 	@[[ -n $(call quoted,$(POOL)) ]] || { echo $(call quoted,say which pool: make check-nodes STACK=$(STACK) POOL=small) >&2; exit 2; }
-	@$(RUN) -m trainyard.cli check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
+	@$(TRAINYARD) check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
 
 check-fabric: environment ## measure the network between nodes of a pool: make check-fabric STACK=p4d POOL=p4d NODES=2
 	@[[ -n $(call quoted,$(POOL)) && -n $(call quoted,$(NODES)) ]] || { echo $(call quoted,say which pool and how many nodes: make check-fabric STACK=$(STACK) POOL=small NODES=2) >&2; exit 2; }
-	@$(RUN) -m trainyard.cli check-fabric --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL)) --nodes=$(call quoted,$(NODES))
+	@$(TRAINYARD) check-fabric --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL)) --nodes=$(call quoted,$(NODES))
 
 status: environment ## what the local cloud runs
-	@$(RUN) -m local status
+	@$(TRAINYARD) status
 
 logs: environment ## logs of the local cloud's processes
-	@$(RUN) -m local logs
+	@$(TRAINYARD) logs
 
 check: environment ## format, lint, types, import rules and the fast tests (a minute, offline)
 	@$(RUN) -m tests.suite check
@@ -112,9 +114,10 @@ locks: environment ## resolve requirements.txt of all parts into their locks, an
 	@$(RUN) -m local.tools.lock
 	@$(RUN) -m local.tools.lock tests/modules/etcd-with-v2 go.etcd.io/etcd/server/v3
 
-reference: environment ## write docs/settings.md, the page of all settings, the JSON schema of stack files, and docs/components.md
+reference: environment ## write docs/settings.md, the page of all settings, the JSON schema of stack files, docs/components.md and docs/commands.md
 	@$(RUN) -m infra.settings.reference
 	@$(RUN) -m infra.components_reference
+	@$(RUN) -m trainyard.cli.reference
 
 manifests: environment ## write crd/ and config/ (with the controller's IMAGE=NAME@sha256:DIGEST) and docs/torchrun-fields.md
 	@$(RUN) -m trainyard.operator.manifests $(if $(IMAGE),--image '$(IMAGE)')

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,13 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "trainyard-lock.sha256"
+# Starts the command line of this checkout, from every directory and by every link to the script.
+PROGRAM = VENV / "bin" / "trainyard"
+SCRIPT = """#!/bin/sh
+# Written by local/bootstrap.py.
+export PYTHONPATH={root}
+exec {python} -P -m trainyard.cli "$@"
+"""
 UV = "uv==0.13.9"
 OLDEST, NEWEST = (3, 11), (3, 13)
 NEEDED_GIGABYTES = 7
@@ -138,10 +147,22 @@ def install() -> None:
     )
 
 
+def write_program() -> None:
+    """Write `.venv/bin/trainyard`. Do nothing if it has the right text already."""
+    text = SCRIPT.format(root=shlex.quote(str(ROOT)), python=shlex.quote(str(VENV / "bin" / "python")))
+    if PROGRAM.is_file() and PROGRAM.read_text() == text:
+        return
+    draft = PROGRAM.with_name(f".trainyard-{os.getpid()}")
+    draft.write_text(text)
+    draft.chmod(0o755)
+    draft.replace(PROGRAM)
+
+
 def main() -> int:
     """Install. An error that the user can fix is one line."""
     try:
         install()
+        write_program()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SystemExit(f"python environment: {full_disk()}") from None

@@ -106,6 +106,25 @@ def test_installed_plugin_runs_without_the_checkout(installed: Path, tmp_path: P
     assert run("kubectl_complete-torchrun", "sub").stdout == "submit\n:4\n"
 
 
+def test_installed_trainyard_runs_the_checkout_around_it(installed: Path, tmp_path: Path) -> None:
+    program = str(installed / "bin" / "trainyard")
+    outside = run_alone(installed, tmp_path, program, "--help")
+    assert (outside.returncode, outside.stdout) == (1, "")
+    assert outside.stderr.startswith(f"error: {tmp_path}: ")
+    checkout = tmp_path / "checkout"
+    (checkout / "docs").mkdir(parents=True)
+    shutil.copytree(ROOT / "trainyard", checkout / "trainyard")
+    bare = run_alone(installed, checkout / "docs", program, "--help")
+    assert "`make environment`" in bare.stderr
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (checkout / "trainyard" / "cli" / "__main__.py").write_text(
+        "import sys; print(sys.path[0], sys.argv[1:])"
+    )
+    done = run_alone(installed, checkout / "docs", program, "up", "--stack", "dev")
+    assert done.stdout == f"{checkout} ['up', '--stack', 'dev']\n"
+
+
 def test_installed_components_preview_the_example(installed: Path, tmp_path: Path) -> None:
     program = ROOT / "examples" / "library" / "__main__.py"
     done = run_alone(installed, tmp_path, sys.executable, "-c", PREVIEW, str(program))

@@ -320,14 +320,21 @@ def check_fabric(stack: str, cloud: str, pool: str, nodes: int) -> int:
 
 
 def _running(stack: str) -> _Session:
-    """Return the session of a stack that is up on this machine's local cloud."""
+    """Return the session of a stack that is up on this machine's local cloud.
+
+    Raises:
+        DeployError: The stack is not up.
+        StackFileError: It has no stack file either, so that the name may be mistyped.
+    """
     home = Home()
     if not _join(home):
+        find(stack)
         raise DeployError(
             f"stack {stack} is not up on this machine; `make up STACK={stack} CLOUD=local` starts it"
         )
     session = _Session.open(home, stack)
     if not session.is_up():
+        find(stack)
         raise DeployError(f"stack {stack} is not up; `make up STACK={stack} CLOUD=local` deploys it")
     return session
 
@@ -353,7 +360,8 @@ def _enter(home: Home) -> None:
     supervisor = running(home)
     prefix = enter_prefix(supervisor) if supervisor else []
     if prefix:
-        command = [*prefix, sys.executable, "-m", "trainyard.cli", *sys.argv[1:]]
+        safe_path = ["-P"] if sys.flags.safe_path else []
+        command = [*prefix, sys.executable, *safe_path, "-m", "trainyard.cli", *sys.argv[1:]]
         environment = {**os.environ, ENTERED: "1"}
         os.execvpe(command[0], command, environment)  # noqa: S606  (this very command, in the other network)
 

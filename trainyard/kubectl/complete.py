@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from trainyard.completion import CommandLine
 from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl.cli import parser, value_or_none
 from trainyard.kubectl.cluster import Cluster, contexts_of
@@ -31,14 +32,10 @@ def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
     For `--queue=v`, return the values alone: the shell scripts of cobra keep the flag.
     """
     *before, last = words or [""]
-    line = _Line(before)
-    flag, equals, part = last.partition("=")
-    if line.of_command:
+    line = CommandLine(parser(), before)
+    if line.ended:
         return [], _FILES
-    if line.waits is None and equals and flag.startswith("--"):
-        line.waits, last = line.flags.get(flag), part
-        if line.waits is None:
-            return [], _NO_FILES
+    last = line.split_value(last)
     if line.waits is not None:
         found = [str(choice) for choice in line.waits.choices or ()]
         if line.waits.dest in _OBJECT_FLAGS:
@@ -47,42 +44,14 @@ def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
             return [], _FILES if line.waits.dest in ("workspace", "kubeconfig") else _NO_FILES
     elif last.startswith("-"):
         found = sorted(line.flags)
-    elif not line.verb:
-        found = sorted(line.verbs)
-    elif line.verb in _WITH_JOB:
-        found = [f"{name}:" if line.verb == "cp" else name for name in names("jobs", before)]
+    elif not line.command:
+        found = sorted(line.commands)
+    elif line.command in _WITH_JOB:
+        found = [f"{name}:" if line.command == "cp" else name for name in names("jobs", before)]
     else:
         return [], _FILES
-    files = line.verb == "cp" and line.waits is None
+    files = line.command == "cp" and line.waits is None
     return [each for each in found if each.startswith(last)], _FILES if files else _NO_FILES
-
-
-class _Line:
-    """The words so far: the verb, the flags that may follow, and the flag that waits for its value."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        whole = parser()
-        self.verbs: dict[str, argparse.ArgumentParser] = next(
-            action.choices for action in whole._actions if isinstance(action, argparse._SubParsersAction)
-        )
-        self.verb = ""
-        self.flags = _flags(whole)
-        self.waits: argparse.Action | None = None
-        self.of_command = False  # after "--"
-        for word in words:
-            if self.waits is not None:
-                self.waits = None
-            elif word == "--":
-                self.of_command = True
-                return
-            elif word in self.flags:
-                self.waits = self.flags[word] if self.flags[word].nargs != 0 else None
-            elif not self.verb and word in self.verbs:
-                self.verb, self.flags = word, _flags(self.verbs[word])
-
-
-def _flags(of: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    return {flag: action for action in of._actions for flag in action.option_strings}
 
 
 def list_names(kind: str, words: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ _PACKAGES: Final = (
     "trainyard/operator",
     "trainyard/workspace",
 )
+_MODULES: Final = ("trainyard/__init__.py", "trainyard/completion.py")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 # The earliest time of a zip. Builds of the same contents are identical.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
@@ -115,7 +116,8 @@ def collect(into: Path) -> None:
     for package in _PACKAGES:
         ignore = shutil.ignore_patterns("__pycache__", "README.md")
         shutil.copytree(checkout / package, into / package, ignore=ignore)
-    (into / "trainyard" / "__init__.py").touch()
+    for module in _MODULES:
+        shutil.copyfile(checkout / module, into / module)
 
 
 def build(directory: Path) -> list[Path]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.cli.__main__ import EXPECTED, parser
+from trainyard.cli.arguments import parser
+from trainyard.cli.dispatch import EXPECTED
 from trainyard.cli.make_variables import AnswerError, is_yes, nodes
 
 pytestmark = pytest.mark.unit
@@ -21,8 +22,8 @@ def commanded(target: str, *variables: str) -> list[str]:
     words = ["make", "--no-print-directory", "--dry-run", target, *variables]
     answer = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
-    line = next(each for each in answer.stdout.splitlines() if "-m trainyard.cli" in each)
-    return shlex.split(line)[4:]
+    line = next(each for each in answer.stdout.splitlines() if each.startswith(".venv/bin/trainyard "))
+    return shlex.split(line)[1:]
 
 
 @pytest.mark.parametrize("text", ["1", "yes", "YES", "true", "on", " yes "])

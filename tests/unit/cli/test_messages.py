@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.cli.__main__ import message
+from trainyard.cli.dispatch import message
 
 pytestmark = pytest.mark.unit
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def test_status_row_needs_a_terminal(stream: io.StringIO, term: str, live: bool)
 def test_verbose_is_an_option_and_a_variable(
     command: str, words: list[str], variable: str, verbose: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"trainyard.cli.__main__.{command}", lambda *_arguments: 0)
+    monkeypatch.setattr(f"trainyard.cli.commands.{command}", lambda *_arguments: 0)
     monkeypatch.setattr(OUTPUT, "verbose", False)
     monkeypatch.setattr("sys.argv", ["trainyard.cli", command, *words])
     monkeypatch.setattr("signal.signal", lambda *_arguments: None)
@@ -119,14 +120,44 @@ def test_wrong_verbose_is_refused_in_one_line(
 def test_account_check_runs_its_module(
     command: str, cloud: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(_program: str, words: list[str]) -> None:
+    def execute(_program: str, words: list[str], _environment: dict[str, str]) -> None:
         raise SystemExit(" ".join(words[1:]))
 
-    monkeypatch.setattr("os.execv", execute)
+    monkeypatch.setattr("os.execve", execute)
     monkeypatch.setattr("sys.argv", ["trainyard.cli", command, "--stack", "dev", "--cloud", cloud])
     monkeypatch.setattr("signal.signal", lambda *_arguments: None)
-    with pytest.raises(SystemExit, match=f"^-m {module} --stack dev$"):
+    with pytest.raises(SystemExit, match=f"^-P -m {module} --stack dev$"):
         main()
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        (["status"], "local status"),
+        (["status", "--json"], "local status --json"),
+        (["logs"], "local logs"),
+        (["logs", "-f", "aws"], "local logs --follow -- aws"),
+    ],
+)
+def test_command_of_the_local_cloud_runs_its_module(
+    words: list[str], module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(_program: str, words: list[str], _environment: dict[str, str]) -> None:
+        raise SystemExit(" ".join(words[1:]))
+
+    monkeypatch.setattr("os.execve", execute)
+    monkeypatch.setattr("sys.argv", ["trainyard.cli", *words])
+    monkeypatch.setattr("signal.signal", lambda *_arguments: None)
+    with pytest.raises(SystemExit, match=f"^-P -m {module}$"):
+        main()
+
+
+def test_no_preflight_is_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFLIGHT", "yes")
+    monkeypatch.setattr("signal.signal", lambda *_arguments: None)
+    monkeypatch.setattr("trainyard.cli.commands.up", lambda *_arguments: 0)
+    monkeypatch.setattr("sys.argv", ["trainyard.cli", "up", "--no-preflight"])
+    assert (main(), os.environ["PREFLIGHT"]) == (0, "no")
 
 
 def test_message_of_a_command_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from trainyard.cli import aws_commands
-from trainyard.cli.__main__ import EXPECTED, parser
+from trainyard.cli.arguments import parser
+from trainyard.cli.dispatch import EXPECTED
 from trainyard.cli.protected_data import (
     ProtectedDataError,
     check,

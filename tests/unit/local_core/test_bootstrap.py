@@ -26,6 +26,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(bootstrap, "LOCK", tmp_path / "requirements.lock")
+    monkeypatch.setattr(bootstrap, "PROGRAM", tmp_path / ".venv" / "bin" / "trainyard")
     monkeypatch.setattr(bootstrap, "STAMP", tmp_path / ".venv" / "stamp")
     commands: list[list[str]] = []
 
@@ -176,3 +177,24 @@ def test_ctrl_c_ends_with_one_line(
     monkeypatch.setattr(bootstrap, "run", interrupted)
     assert bootstrap.main() == 130
     assert capsys.readouterr().err == "\ninterrupted; the same command goes on from here\n"
+
+
+def test_trainyard_runs_this_checkout_through_a_link(steps: list[list[str]], tmp_path: Path) -> None:
+    bootstrap.main()
+    assert len(steps) == 3
+    written = bootstrap.PROGRAM.stat().st_mtime_ns
+    bootstrap.main()
+    assert bootstrap.PROGRAM.stat().st_mtime_ns == written
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH $@"\n')
+    python.chmod(0o755)
+    elsewhere = tmp_path / "a b"
+    elsewhere.mkdir()
+    (elsewhere / "trainyard").symlink_to(bootstrap.PROGRAM)
+    words = [str(elsewhere / "trainyard"), "up", "it's one"]
+    done = subprocess.run(words, cwd=elsewhere, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tmp_path} -P -m trainyard.cli up it's one\n"
+    # A program of pip is replaced.
+    bootstrap.PROGRAM.write_text("#!/usr/bin/python\n")
+    bootstrap.main()
+    assert "trainyard.cli" in bootstrap.PROGRAM.read_text()

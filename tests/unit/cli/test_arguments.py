@@ -1,0 +1,150 @@
+"""The command line of `trainyard`: the table of commands, one line for a wrong word, the page, and completion."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.cli import dispatch, reference
+from trainyard.cli.arguments import COMMANDS, SHELLS, parse, parser
+from trainyard.cli.completion import script, suggestions
+from trainyard.cli.dispatch import ACCOUNT_CHECKS, LOCAL_COMMANDS
+from trainyard.stack_files import names
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
+STACK_COMMANDS = {each.name for each in COMMANDS} - {"status", "logs", "completion"}
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_each_command_is_a_make_target_that_calls_it() -> None:
+    called = set(re.findall(r"@\$\(TRAINYARD\) ([a-z-]+)", (ROOT / "Makefile").read_text()))
+    assert called == {each.name for each in COMMANDS} - {"completion"}
+
+
+@pytest.mark.parametrize("command", sorted(STACK_COMMANDS))
+def test_command_of_a_stack_takes_stack_and_cloud(command: str) -> None:
+    needed = {"submit": ["--min", "1", "--max", "2"], "check-nodes": ["--pool", "a"]}
+    needed["check-fabric"] = [*needed["check-nodes"], "--nodes", "2"]
+    words = [command, *needed.get(command, [])]
+    assert (parse(words).stack, parse(words).cloud) == ("local", "local")
+    assert parse([*words, "--stack", "dev"]).cloud == "aws"
+    assert parse([*words, "--stack", "dev", "--cloud", "local"]).cloud == "local"
+
+
+def test_commands_without_a_stack_are_those_of_the_local_cloud() -> None:
+    assert set(LOCAL_COMMANDS) == {each.name for each in COMMANDS} - STACK_COMMANDS - {"completion"}
+    assert {name for name, _ in ACCOUNT_CHECKS} < STACK_COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (["upp"], ["'upp'", "Did you mean up?", "check-fabric, status, logs"]),
+        (["nonsense"], ["'nonsense'", "The commands are up, down"]),
+        (["completion", "csh"], ["'csh'", "bash", "fish"]),
+        (["up", "--cloud", "gcp"], ["'gcp'", "local", "`trainyard up --help`"]),
+        (["submit", "--min", "1"], ["--max"]),
+        (["status", "--stack", "dev"], ["--stack dev"]),
+    ],
+)
+def test_wrong_word_is_one_line_of_what_exists(
+    words: list[str], facts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of(capsys, *words)
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert [fact for fact in facts if fact not in error] == []
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "verify-clean  list what" in error_of(capsys)
+
+
+def test_help_names_every_command_and_every_option() -> None:
+    whole = parser().format_help()
+    for command in COMMANDS:
+        assert f"    {command.name} " in whole
+        assert command.summary.split(",")[0] in " ".join(whole.split())
+        assert [each.names for each in command.arguments if not each.settings.get("help")] == []
+
+
+def test_page_of_the_commands_is_current() -> None:
+    assert reference.PAGE.read_text() == reference.render(), "run: make reference"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], [each.name for each in COMMANDS]),
+        (["ver"], ["verify-clean"]),
+        (["up", "--n"], ["--no-preflight"]),
+        (["up", "--cloud", ""], ["local", "aws"]),
+        (["up", "--cloud=l"], ["local"]),
+        (["up", "--stack", "lo"], ["local"]),
+        (["delete-data", "--confirm", "de"], ["dev"]),
+        (["down", "--stack="], names()),
+        (["down", "--keep-data", "--sta"], ["--stack"]),
+        (["completion", ""], list(SHELLS)),
+        (["up", ""], []),
+        (["submit", "--min", ""], []),
+        (["up", "--nothing=x"], []),
+        (["up", "--", "x"], []),
+        (["unknown", "--st"], []),
+    ],
+)
+def test_suggestions_complete_the_last_word(words: list[str], found: list[str]) -> None:
+    assert suggestions(words) == found
+
+
+def test_bash_completes_words_and_values_behind_an_equals_sign(tmp_path: Path) -> None:
+    program = tmp_path / "trainyard"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m trainyard.cli "$@"\n')
+    program.chmod(0o755)
+    # Words as bash splits them: it takes `=` for a word of its own.
+    lines = ["up --st", "up --stack = p4de-odcr-", "up --stack =", "completion z"]
+    tries = "\n".join(
+        f'COMP_WORDS=(trainyard {line}); COMP_CWORD={len(line.split())}; _trainyard; echo "${{COMPREPLY[*]}}"'
+        for line in lines
+    )
+    text = f"source <(trainyard completion bash)\ncomplete -p trainyard\n{tries}"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    words = ["bash", "--norc", "-c", text]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "complete -F _trainyard trainyard",
+        "--stack",
+        "p4de-odcr-existing-vpc",
+        " ".join(names()),
+        "zsh",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stack", "fact"), [("nope", "Stack files here: "), ("dev", "is not up on this machine")]
+)
+def test_submit_to_a_stack_that_is_not_up_says_which_exist(
+    stack: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
+    words = ["submit", "--stack", stack, "--cloud", "local", "--min", "1", "--max", "1"]
+    assert dispatch.run(parse(words)) == 1
+    assert fact in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_script_of_each_shell_asks_the_program(shell: str) -> None:
+    assert " __complete " in script(shell)

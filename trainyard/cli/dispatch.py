@@ -1,0 +1,128 @@
+"""Run a command of `trainyard` whose arguments are parsed. Entry point: `run()`."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from local.guard import ForeignCloudError, NotRunningError
+from local.home import CHECKOUT, Home
+from local.tools import ToolError
+from trainyard.cli import commands
+from trainyard.cli.commands import DeployError
+from trainyard.cli.engine import EngineError
+from trainyard.cli.engine_run import Interrupted
+from trainyard.cli.existing_resources import GivenError
+from trainyard.cli.follow import FollowError
+from trainyard.cli.make_variables import AnswerError, is_yes, nodes
+from trainyard.cli.model import ModelError
+from trainyard.cli.node_checks import CheckError
+from trainyard.cli.output import OUTPUT
+from trainyard.cli.pool_drift import PoolDeletingError
+from trainyard.cli.program import RefusedError
+from trainyard.cli.protected_data import ProtectedDataError
+from trainyard.cli.runs import RunError
+from trainyard.cli.stack_file import check_name
+from trainyard.k8s.client import ApiUnavailable
+from trainyard.stack_files import StackFileError
+
+# The modules that examine an account, by command and cloud. Each has its own messages and exit codes.
+ACCOUNT_CHECKS = {
+    ("preflight", "aws"): ("trainyard.preflight",),
+    ("preflight", "local"): ("trainyard.cli.account", "preflight"),
+    ("verify-clean", "aws"): ("trainyard.preflight.leftovers",),
+    ("verify-clean", "local"): ("trainyard.cli.account", "leftovers"),
+}
+# The commands of `python -m local` with the same names.
+LOCAL_COMMANDS = {"status": ("local", "status"), "logs": ("local", "logs")}
+# A user error ends in one line and exit code 1.
+EXPECTED = (
+    AnswerError,
+    CheckError,
+    DeployError,
+    EngineError,
+    FollowError,
+    GivenError,
+    ProtectedDataError,
+    ModelError,
+    PoolDeletingError,
+    RefusedError,
+    RunError,
+    StackFileError,
+    ForeignCloudError,
+    NotRunningError,
+    ToolError,
+    ApiUnavailable,
+)
+
+
+def message(error: OSError) -> str:
+    """Return the message for a user. An error of a full disk does not name its file by itself."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = error.filename or Home().root
+        return f"the disk of {place} is full: free some space and run the same command again"
+    return f"{error.strerror or error}" + (f" ({Path(error.filename)})" if error.filename else "")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one command. A user error ends in one line and exit code 1."""
+    try:
+        if words := LOCAL_COMMANDS.get(arguments.command):
+            _become(*words, *_local_options(arguments))
+        check_name(arguments.stack)
+        OUTPUT.verbose = getattr(arguments, "verbose", False) or is_yes(
+            "VERBOSE", os.environ.get("VERBOSE") or "no"
+        )
+        return _run(arguments, arguments.stack, arguments.cloud)
+    except EXPECTED as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {message(error)}", file=sys.stderr)
+        return 1
+    except Interrupted as stopped:
+        print(f"\n{stopped}", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: argparse.Namespace, stack: str, cloud: str) -> int:
+    if words := ACCOUNT_CHECKS.get((arguments.command, cloud)):
+        _become(*words, "--stack", stack)
+    match arguments.command:
+        case "up":
+            if arguments.no_preflight:
+                os.environ["PREFLIGHT"] = "no"
+            return commands.up(stack, cloud)
+        case "down":
+            return commands.down(stack, cloud, arguments.keep_data)
+        case "preview":
+            return commands.preview(stack, cloud)
+        case "drift":
+            return commands.drift(stack, cloud)
+        case "delete-data":
+            return commands.delete_data(stack, cloud, arguments.confirm)
+        case "check-nodes":
+            return commands.check_nodes(stack, cloud, arguments.pool)
+        case "check-fabric":
+            return commands.check_fabric(stack, cloud, arguments.pool, nodes("NODES", arguments.nodes))
+        case "submit":
+            return commands.submit(stack, cloud, nodes("MIN", arguments.min), nodes("MAX", arguments.max))
+    raise AssertionError(f"no function runs {arguments.command}")
+
+
+def _local_options(arguments: argparse.Namespace) -> list[str]:
+    """Return the arguments of `python -m local status` or `logs`."""
+    flags = [f"--{name}" for name in ("json", "follow") if getattr(arguments, name, False)]
+    process = getattr(arguments, "process", None)
+    return [*flags, "--", process] if process else flags
+
+
+def _become(*words: str) -> NoReturn:
+    """Run a module of the checkout in place of this process. It has messages and exit codes of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    # -P: the user's working directory may hold a module of the same name.
+    os.execve(sys.executable, [sys.executable, "-P", "-m", *words], environment)  # noqa: S606

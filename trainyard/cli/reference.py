@@ -1,0 +1,78 @@
+"""Write docs/commands.md, the page of all commands, from their parser: `python -m trainyard.cli.reference`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Final
+
+from local.home import CHECKOUT
+from trainyard.cli.arguments import COMMANDS, EXIT_USAGE, WHERE, Argument, Command
+
+PAGE: Final = CHECKOUT / "docs" / "commands.md"
+HEAD: Final = f"""\
+# Commands
+
+<!-- Written by `make reference` from trainyard/cli/arguments.py; edits here are lost. -->
+
+`make environment` writes `.venv/bin/trainyard`. It works in every directory, and so does a link to it:
+
+```console
+$ make environment && ln -s "$PWD/.venv/bin/trainyard" ~/.local/bin/
+$ trainyard up --stack dev
+$ source <(trainyard completion bash)    # complete commands, options and stacks: also for zsh and fish
+```
+
+The make targets of the same names call these commands, and install the environment first: `make up STACK=dev` is
+`trainyard up --stack dev`. `pip install .` installs a `trainyard` that runs the checkout around the working directory.
+
+Results go to stdout, errors to stderr. Exit codes: 0 for success, 1 for an error or a failed run, {EXIT_USAGE} for a
+wrong command line, 130 after Ctrl-C; others are in the descriptions below.
+
+| Command | What it does |
+|---|---|
+"""
+_TABLE: Final = "| Argument | Meaning |\n|---|---|\n"
+
+
+def render() -> str:
+    """Return the text of the page."""
+    rows = "".join(f"| [`{each.name}`](#{each.name}) | {each.summary} |\n" for each in COMMANDS)
+    common = f"\nAll of them but status, logs and completion take:\n\n{_TABLE}{_rows(WHERE)}"
+    return HEAD + rows + common + "".join(_section(each) for each in COMMANDS)
+
+
+def _section(command: Command) -> str:
+    rows = _rows([each for each in command.arguments if each not in WHERE])
+    return f"\n## {command.name}\n\n{fill(command.description, 120)}\n" + (rows and f"\n{_TABLE}{rows}")
+
+
+def _rows(arguments: Sequence[Argument]) -> str:
+    """Return the rows of a table of arguments."""
+    scratch = argparse.ArgumentParser(add_help=False)
+    return "".join(_row(scratch.add_argument(*each.names, **each.settings)) for each in arguments)
+
+
+def _row(action: argparse.Action) -> str:
+    names = ", ".join(action.option_strings)
+    choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
+    value = "" if action.nargs == 0 else str(action.metavar or choices or (action.dest.upper()))
+    if action.nargs == "?":
+        value = f"[={value}]" if names else f"[{value}]"
+    elif names and value:
+        value = f" {value}"
+    needed = " (required)" if action.required and names else ""
+    return f"| `{names}{value}` | {action.help}{needed} |\n"
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(render())
+    print(f"wrote {PAGE.relative_to(CHECKOUT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
