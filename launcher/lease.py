@@ -56,7 +56,7 @@ class RunLease(LeaderElector):
 
     def keep(self, now: Progress | None) -> None:
         """Renew the Lease if it is due. Raises Lost if another launcher holds it."""
-        if not self.held or self.is_due():
+        if not self.is_holder or self.is_due():
             self.write(now)
 
     def write(self, now: Progress | None) -> None:

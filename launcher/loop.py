@@ -147,9 +147,9 @@ class Launcher:
             self._lease = RunLease(
                 self.gateway, self.request, self._owner, self.holder, self.clock, self.wall_clock
             )
-        if not self._lease.held:
+        if not self._lease.is_holder:
             code = self._take_lease(self._lease)
-            if code is not None or not self._lease.held:
+            if code is not None or not self._lease.is_holder:
                 return code
         fresh = False
         while True:
@@ -316,7 +316,7 @@ class Launcher:
 
     def _remove_placeholders(self) -> None:
         """Delete the placeholders after a refusal, if the API server allows it. Keep those of another launcher."""
-        if self._lease is None or not self._lease.held:
+        if self._lease is None or not self._lease.is_holder:
             return
         try:
             seen = self.gateway.observe(self.request, fresh=True)

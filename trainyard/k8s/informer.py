@@ -122,12 +122,6 @@ class Informer(Generic[T]):
         self._thread.join(timeout)
 
     @property
-    def has_died(self) -> bool:
-        """Return whether the thread ended without `stop`. No known fault causes this."""
-        started = self._thread.ident is not None
-        return started and not self._thread.is_alive() and not self._stopping.is_set()
-
-    @property
     def has_synced(self) -> bool:
         """Return whether the list was read at least once."""
         return self._listed
@@ -353,11 +347,17 @@ class Informers:
         """End all watches, and wait a moment for their end."""
         ended = list(self._running.values())
         self._running.clear()
-        for informer in ended:
-            informer.stop()
-        until = time.monotonic() + _CLOSING_SECONDS
-        for informer in ended:
-            informer.join(max(0.0, until - time.monotonic()))
+        stop_informers(ended)
+
+
+def stop_informers(informers: Iterable[Informer[Any]]) -> None:
+    """Stop these informers, and wait a moment for the end of their threads."""
+    ended = list(informers)
+    for informer in ended:
+        informer.stop()
+    until = time.monotonic() + _CLOSING_SECONDS
+    for informer in ended:
+        informer.join(max(0.0, until - time.monotonic()))
 
 
 def _key(item: JsonObject) -> Key:

@@ -139,8 +139,8 @@ class LeaderElector:
         """When the Lease was last known to be held, by `clock`."""
 
     @property
-    def held(self) -> bool:
-        """Whether the Lease was held at the last request."""
+    def is_holder(self) -> bool:
+        """Whether this process held the Lease at the last request."""
         return self._item is not None
 
     @property
@@ -172,12 +172,12 @@ class LeaderElector:
         self._item, self.renewed = made, asked
         return Standing.OURS
 
-    def renew(self, annotations: Mapping[str, str]) -> None:
+    def renew(self, annotations: Mapping[str, str] | None = None) -> None:
         """Renew the Lease and set these annotations. Raises Lost if another process holds it."""
         if self._item is None:
             raise Lost
         asked = self.clock()
-        made = self.store.replace(_renewed(self._item, annotations, self.wall_clock()))
+        made = self.store.replace(_renewed(self._item, annotations or {}, self.wall_clock()))
         if made is None:
             # Another process has it, or an answer was lost: `take` finds out.
             self._item = None
@@ -188,12 +188,12 @@ class LeaderElector:
         """Whether it is time to renew the Lease."""
         return self.clock() - self.renewed >= names.LEASE_RENEW_SECONDS
 
-    def release(self, annotations: Mapping[str, str]) -> None:
+    def release(self, annotations: Mapping[str, str] | None = None) -> None:
         """Release the Lease for the next holder, if the API allows it."""
         if self._item is None:
             return
         now = self.wall_clock()
-        kept, self._item = _renewed(self._item, annotations, now), None
+        kept, self._item = _renewed(self._item, annotations or {}, now), None
         # As client-go leaves it with ReleaseOnCancel.
         spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "acquireTime": _microtime(now)}
         try:

@@ -8,10 +8,10 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from trainyard.k8s import names
@@ -55,16 +55,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     address = options.address or (wildcard_address(environment) if pod else _LOOPBACK)
     try:
         client = connect_in_pod_or_outside()
-        return asyncio.run(
-            _serve(
-                client, image, pod or str(uuid.uuid4()), address, options.metrics_port, options.liveness_port
-            )
-        )
-    except ApiUnavailable as error:
-        print(f"torchrun-controller: {error}", file=sys.stderr)
-        return _FAILED
-    except OSError as error:
-        print(f"torchrun-controller: {address}: {error}", file=sys.stderr)
+        ports = options.metrics_port, options.liveness_port
+        return asyncio.run(_serve(client, image, pod or str(uuid.uuid4()), address, *ports))
+    except (ApiUnavailable, OSError) as error:
+        place = f"{address}: " if isinstance(error, OSError) else ""
+        print(f"torchrun-controller: {place}{error}", file=sys.stderr)
         return _FAILED
 
 
@@ -81,10 +76,10 @@ async def _serve(
     metrics.serve(address, metrics_port)
     index = ObjectIndex()
     reconciler = Reconciler(objects, ClusterReader(objects, image), index=index)
-    controller = Controller(objects, reconciler, metrics, index)
+    controller = Controller(reconciler, metrics, index)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     watches = Watches(client, controller, loop)
-    serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS, watches.died)
+    serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await asyncio.to_thread(watches.start)
@@ -98,39 +93,45 @@ async def run_until(stopping: asyncio.Event, controller: Controller, lease: Leas
 
     The next controller waits for the Lease. Raises the error of a task that ended by itself.
     """
-    # In the order in which they end: the Lease is renewed as long as reconciles run.
-    work = (controller.run(), _hold_lease(lease, controller))
-    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
-    stopped: asyncio.Task[Any] = asyncio.create_task(stopping.wait())
+    ended = asyncio.Event()
+    reconciling = asyncio.create_task(controller.run())
+    renewing = asyncio.create_task(_renew(lease, controller, ended))
+    stopped = asyncio.create_task(stopping.wait())
+    tasks: list[asyncio.Task[Any]] = [reconciling, renewing]
     done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    reconciling.cancel()
+    await asyncio.gather(reconciling, return_exceptions=True)
+    ended.set()  # the Lease is renewed as long as a reconcile runs
+    await asyncio.gather(renewing, return_exceptions=True)
     await asyncio.to_thread(lease.release)
-    for task in done - {stopped}:
-        task.result()
+    for task in tasks:
+        if task in done:
+            task.result()
 
 
-async def _hold_lease(lease: LeaseHolder, controller: Controller) -> None:
-    """Allow reconciles while this process holds the Lease, and wait for it otherwise."""
-    held: bool | None = None
-    while True:
+async def _renew(lease: LeaseHolder, controller: Controller, ended: asyncio.Event) -> None:
+    """Until `ended` is set, allow reconciles while this process holds the Lease, and wait for it otherwise."""
+    is_allowed: bool | None = None
+    while not ended.is_set():
         controller.beat()
         until = await asyncio.to_thread(lease.keep)
-        before, held = held, time.monotonic() < until
-        if held != before:
+        before, is_allowed = is_allowed, time.monotonic() < until
+        if is_allowed != before:
             other = f" by {lease.other}" if lease.other else ""
-            state = "held: reconciles start" if held else f"held{other}: waits"
+            state = "held: reconciles start" if is_allowed else f"held{other}: waits"
             log.info("Lease %s is %s", n.CONTROLLER, state)
         controller.allow(until)
-        await asyncio.sleep(lease.pause)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(lease.pause):
+                await ended.wait()
 
 
-class LeaseHolder:
+class LeaseHolder(LeaderElector):
     """The controller's Lease for one holder.
 
     Even a Deployment with one replica and the strategy Recreate has two pods if a node stops answering.
     `clock` counts seconds and is never set back; `now` is seconds since the epoch, for people who read the Lease.
+    `pause` is the number of seconds until the next `keep`.
     """
 
     def __init__(
@@ -143,54 +144,28 @@ class LeaseHolder:
     ) -> None:
         store = ObjectsStore(objects, n.CONTROLLER_NAMESPACE, n.CONTROLLER)
         metadata = {"name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}
-        self._elector = LeaderElector(store, metadata, holder, clock, now)
+        super().__init__(store, metadata, holder, clock, now)
+        self.pause: float = names.LEASE_RENEW_SECONDS
         self._until = float("-inf")
-        self._retry_after = 0.0
-        self._lock = threading.Lock()
-        self._released = False
-
-    @property
-    def pause(self) -> float:
-        """Return the seconds until the next `keep`: the renewal interval, or longer if the API asked for it."""
-        return max(names.LEASE_RENEW_SECONDS, self._retry_after)
-
-    @property
-    def other(self) -> str:
-        """Return the last other holder that was seen."""
-        return self._elector.other
 
     def keep(self) -> float:
         """Take or renew the Lease. Return until when it is held, as a time of `clock`. It may be in the past."""
-        with self._lock:
-            self._retry_after = 0.0
-            if self._released:
-                return float("-inf")
-            try:
-                held = self._renew_or_take()
-            except (ApiError, ApiUnavailable) as error:
-                self._retry_after = error.retry_after
-                log.warning("Lease %s: %s", n.CONTROLLER, error)
-                return self._until
-            self._until = self._elector.renewed + names.LEASE_SECONDS if held else float("-inf")
+        self.pause = names.LEASE_RENEW_SECONDS
+        try:
+            is_held = self._renew_or_take()
+        except (ApiError, ApiUnavailable) as error:
+            self.pause = max(self.pause, error.retry_after)
+            log.warning("Lease %s: %s", n.CONTROLLER, error)
             return self._until
+        self._until = self.renewed + names.LEASE_SECONDS if is_held else float("-inf")
+        return self._until
 
     def _renew_or_take(self) -> bool:
-        if self._elector.held:
-            try:
-                self._elector.renew({})
-                return True
-            except Lost:
-                pass  # or only an answer was lost; the next call reads the Lease
-        return self._elector.take() is Standing.OURS
-
-    def release(self) -> None:
-        """Release the Lease for the next controller, if the API allows it.
-
-        A renewal in another thread ends first, so that its version is released. No renewal begins later.
-        """
-        with self._lock:
-            self._released = True
-            self._elector.release({})
+        # After a lost Lease, or a lost answer, `take` reads the Lease.
+        with suppress(Lost):
+            self.renew()
+            return True
+        return self.take() is Standing.OURS
 
 
 if __name__ == "__main__":

@@ -5,16 +5,15 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.observe import OVER
 
-# What is kept of an object.
+# What is kept of an object. Queues are kept whole.
 _METADATA = ("name", "namespace", "uid", "generation", "deletionTimestamp", "resourceVersion")
-_LABELS = (n.LABEL_JOB, n.LABEL_QUEUE_NAMESPACE, n.LABEL_QUEUE_NAME)
-_SPEC = ("jobQueue", "workspace", "jobDefaults", "kaiQueue", "parentKaiQueue", "queue", "parentQueue")
+_SPEC = ("jobQueue", "workspace", "queue")
 _STATUS = ("phase", "reason", "observedGeneration")
 _OF_JOB = (("labelSelector", n.LABEL_JOB),)
 # The kinds, and the resources that the controller watches with their label selectors.
@@ -36,10 +35,12 @@ WATCHED_WITHOUT_KAI = WATCHED - {"Queue", "PodGroup"}
 COUNT_SECONDS = 5.0
 # After a start and at a resync, jobs at rest are reconciled at about this rate, so that others do not wait for them.
 AT_REST_PER_SECOND = 200.0
-# Phases in which a job has no workers.
-IDLE_PHASES = frozenset({"", n.PHASE_PENDING, n.PHASE_SUSPENDED, *n.FINAL_PHASES})
 # The rate of reconciles of finished jobs after a change of their time to live. There may be thousands.
 FINISHED_PER_SECOND = 10.0
+# Phases in which a job has no workers.
+IDLE_PHASES = frozenset({"", n.PHASE_PENDING, n.PHASE_SUSPENDED, *n.FINAL_PHASES})
+# Reasons of jobs that wait for a change of KAI Scheduler's queues.
+_KAI_REASONS = (n.REASON_KAI_QUEUE_NOT_FOUND, n.REASON_KAI_QUEUE_LIMIT, n.REASON_SCHEDULER_NOT_INSTALLED)
 
 
 class Key(NamedTuple):
@@ -54,27 +55,17 @@ Requests = list[tuple[Key, float]]
 
 
 class ObjectIndex:
-    """The jobs and queues, how they depend on each other, and which jobs have objects.
+    """The jobs and queues, and which jobs have objects.
 
-    Each method for an event returns the keys to reconcile with their delays in seconds. `draw` returns random numbers
-    from 0 to 1. Other threads may call the methods that only read.
+    `change` applies an event. Other threads may call the methods that only read. `draw` returns random numbers from 0
+    to 1.
     """
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self._draw = draw
-        self._phases: dict[Key, str] = {}
-        self._phase_counts: Counter[str] = Counter()
-        self._queue_of: dict[Key, Key] = {}
-        self._jobs_of: defaultdict[Key, set[Key]] = defaultdict(set)
-        self._generations: dict[Key, tuple[Any, bool]] = {}
-        self._times_to_live: dict[Key, Any] = {}
-        self._kai_names: dict[Key, str] = {}
-        self._kai_parents: dict[Key, str] = {}
-        self._kai_queues: dict[str, tuple[Any, Any, bool]] = {}
+        self._jobs: dict[Key, JsonObject] = {}
         self._queues: dict[Key, JsonObject] = {}
         self._children: defaultdict[Key, set[tuple[str, str]]] = defaultdict(set)
-        self._workspaces: defaultdict[tuple[str, str], dict[Key, JsonObject]] = defaultdict(dict)
-        self._workspace_of: dict[Key, tuple[str, str]] = {}
         self._synced: set[str] = set()
 
     def mark_synced(self, kind: str) -> None:
@@ -95,176 +86,115 @@ class ObjectIndex:
 
     def jobs_with_workspace(self, namespace: str, digest: str) -> list[JsonObject]:
         """Return the jobs of a namespace with this workspace: name, workspace and phase."""
-        return list(self._workspaces.get((namespace, digest), {}).copy().values())
+        return [
+            each
+            for key, each in self._jobs.copy().items()
+            if key.namespace == namespace
+            and _field(_field(each, "spec"), "workspace").get("digest") == digest
+        ]
 
     def phases(self) -> Mapping[str, int]:
         """Return the number of jobs in each phase; "" is a job without a status."""
-        return {phase: count for phase, count in self._phase_counts.items() if count}
+        return Counter(_phase(each) for each in self._jobs.copy().values())
 
     def phases_of(self, namespace: str, queue: str) -> list[str]:
-        """Return the phases of a queue's jobs. May be called from any thread."""
-        jobs = tuple(self._jobs_of.get(Key(n.QUEUE_KIND, namespace, queue), ()))
-        return [self._phases.get(each, "") for each in jobs]
+        """Return the phases of a queue's jobs."""
+        return [_phase(each) for each in self._jobs_of(Key(n.QUEUE_KIND, namespace, queue)).values()]
 
-    def all_keys(self) -> set[Key]:
-        """Return all jobs and queues."""
-        return {*self._phases, *self._generations}
+    def resync(self) -> Requests:
+        """Return all jobs and queues, each with its delay."""
+        return [*((key, self._delay(each)) for key, each in self._jobs.items()), *_at_once(self._queues)]
 
     def change(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
-        """Apply a change of a watched object, as `converter` returns it; None if it does not exist."""
-        item = after or before
-        if item is None:
-            return []
-        gone, new, kind = after is None, before is None, item["kind"]
-        if kind == n.JOB_KIND:
-            return self.job(item, gone=gone, first=new)
-        elif kind == n.QUEUE_KIND:
-            return self.queue(item, gone=gone)
-        elif kind == "Queue":
-            return self.kai_queue(item, gone=gone)
-        elif kind == "PodGroup":
-            return self.child(item, first=True) if new else self.gang(item, gone=gone)
-        else:
-            return self.child(item, gone=gone, first=new)
+        """Apply an event, and return the jobs and queues to reconcile, each with a delay in seconds.
 
-    def job(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Requests:
-        """Add, change or remove a TorchrunJob. With `first`, it comes from a list and may be unchanged."""
-        key = object_key(item)
-        status = item.get("status") or {}
-        named = field_object(item, "spec").get("jobQueue")
-        queue = Key(n.QUEUE_KIND, key.namespace, named if isinstance(named, str) else "")
-        before = self._phases.get(key)
-        self._forget_job(key)
-        if not gone:
-            self._phases[key] = str(status.get("phase") or "")
-            self._phase_counts[self._phases[key]] += 1
-            self._queue_of[key] = queue
-            self._jobs_of[queue].add(key)
-            workspace = field_object(field_object(item, "spec"), "workspace")
-            if isinstance(digest := workspace.get("digest"), str) and digest:
-                self._workspace_of[key] = key.namespace, digest
-                self._workspaces[key.namespace, digest][key] = item
-        spread = len(self._phases) / AT_REST_PER_SECOND if first and _is_at_rest(item) else 0.0
-        asked = [(key, self._draw() * spread)]
-        if queue.name and before != self._phases.get(key):
-            asked.append((queue, COUNT_SECONDS))
-        return asked
-
-    def queue(self, item: JsonObject, *, gone: bool = False) -> Requests:
-        """Add, change or remove a TorchrunQueue. Its jobs depend on its spec and its existence, not on its status.
-
-        Finished jobs only depend on the time to live.
+        Args:
+            before: The object before the event, as `converter` returns it; None if it did not exist.
+            after: The object after the event; None if it does not exist any more.
         """
-        key = object_key(item)
-        generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
-        before, lived = self._generations.pop(key, None), self._times_to_live.pop(key, None)
-        self._forget_kai(key)
-        spec = field_object(item, "spec")
-        if gone:
+        kind = (after or before or {}).get("kind")
+        if kind == n.JOB_KIND:
+            return self._change_job(before, after)
+        if kind == n.QUEUE_KIND:
+            return self._change_queue(before, after)
+        if kind == "Queue":
+            waiting = [key for key, each in self._jobs.items() if _status(each, "reason") in _KAI_REASONS]
+            return _at_once([*self._queues, *waiting])
+        return self._change_child(before, after)
+
+    def _change_job(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
+        """Change a TorchrunJob. A new one comes from a list, and may be unchanged since its last reconcile."""
+        item = after or before or {}
+        key, queue = object_key(item), _field(item, "spec").get("jobQueue")
+        if after is None:
+            self._jobs.pop(key, None)
+        else:
+            self._jobs[key] = after
+        requests = [(key, self._delay(item) if before is None else 0.0)]
+        is_counted = before is not None and after is not None and _phase(before) == _phase(after)
+        if isinstance(queue, str) and queue and not is_counted:
+            requests.append((Key(n.QUEUE_KIND, key.namespace, queue), COUNT_SECONDS))
+        return requests
+
+    def _change_queue(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
+        """Change a TorchrunQueue. Its jobs depend on its spec and its existence, not on its status.
+
+        Finished jobs depend only on their time to live.
+        """
+        key = object_key(after or before or {})
+        if after is None:
             self._queues.pop(key, None)
         else:
-            self._generations[key] = generation
-            self._queues[key] = item  # in one step, because the workers' threads read it
-            self._times_to_live[key] = field_object(spec, "jobDefaults").get("ttlSecondsAfterFinished")
-            self._kai_names[key] = str(spec.get("kaiQueue") or "")
-            # The parent has a default, so it only matters for a queue with kaiQueue.
-            self._kai_parents[key] = str(spec.get("parentKaiQueue") or "") if spec.get("kaiQueue") else ""
-        if before == self._generations.get(key):
-            return [(key, 0.0)]
-        jobs = self._jobs_of.get(key, set())
-        finished = self._finished(jobs) if lived != self._times_to_live.get(key) else []
-        return [(key, 0.0), *self._unfinished(jobs), *finished]
+            self._queues[key] = after
+        requests = [(key, 0.0)]
+        if _generation(before) == _generation(after):
+            return requests
+        jobs = self._jobs_of(key)
+        requests += _at_once(each for each, job in jobs.items() if _phase(job) not in n.FINAL_PHASES)
+        if _time_to_live(before) != _time_to_live(after):
+            finished = sorted(each for each, job in jobs.items() if _phase(job) in n.FINAL_PHASES)
+            requests += [(each, place / FINISHED_PER_SECOND) for place, each in enumerate(finished)]
+        return requests
 
-    def child(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Requests:
-        """Add, change or remove an object with the label of its job, and return the job.
+    def _change_child(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
+        """Change an object with the label of its job.
 
-        With `first`, the object is new. The first reconcile of the job reads it anyway, and so does the reconcile after
-        the creation of a worker. But a running pod may belong to a finished job, and keep a node.
+        The first reconcile of the job reads a new object anyway, and so does the reconcile after the creation of a
+        worker. But a running pod may belong to a finished job, and keep a node. A TorchrunQueue may wait for the
+        deletion of a PodGroup before it deletes its queue of KAI.
         """
-        meta = item["metadata"]
-        name, kind = (meta.get("labels") or {}).get(n.LABEL_JOB), str(item.get("kind"))
-        if not name:
+        item = after or before or {}
+        meta, kind = item.get("metadata", {}), str(item.get("kind"))
+        job = _field(meta, "labels").get(n.LABEL_JOB)
+        if not job:
             return []
-        key = Key(n.JOB_KIND, str(meta.get("namespace") or ""), name)
-        if not gone:
-            self._children[key].add((kind, meta["name"]))
-        elif key in self._children:
+        key = Key(n.JOB_KIND, str(meta.get("namespace") or ""), job)
+        if after is None:
             self._children[key].discard((kind, meta["name"]))
             if not self._children[key]:
                 del self._children[key]
-        is_over = kind != "Pod" or field_object(item, "status").get("phase") in OVER
-        is_expected = kind not in self._synced or self._phases.get(key, "") not in IDLE_PHASES
-        return [] if first and is_over and is_expected else [(key, 0.0)]
+        else:
+            self._children[key].add((kind, meta["name"]))
+        is_over = kind != "Pod" or _status(item, "phase") in OVER
+        is_expected = kind not in self._synced or _phase(self._jobs.get(key, {})) not in IDLE_PHASES
+        requests = [] if before is None and is_over and is_expected else [(key, 0.0)]
+        if kind == "PodGroup" and after is None:
+            name = _field(item, "spec").get("queue")
+            queues = self._queues.items()
+            requests += _at_once(
+                each for each, queue in queues if _field(queue, "spec").get("kaiQueue") == name
+            )
+        return requests
 
-    def gang(self, item: JsonObject, *, gone: bool) -> Requests:
-        """Return the job of a PodGroup, and the queues that wait for its deletion before they delete a queue of KAI."""
-        name = field_object(item, "spec").get("queue")
-        queues = [key for key, named in self._kai_names.items() if gone and named == name]
-        return [*self.child(item, gone=gone), *((key, 0.0) for key in queues)]
+    def _jobs_of(self, queue: Key) -> dict[Key, JsonObject]:
+        return {
+            key: each
+            for key, each in self._jobs.copy().items()
+            if key.namespace == queue.namespace and _field(each, "spec").get("jobQueue") == queue.name
+        }
 
-    def kai_queue(self, item: JsonObject, *, gone: bool = False) -> Requests:
-        """Add, change or remove a queue of KAI. Changes of its status do not matter."""
-        meta = item["metadata"]
-        name, labels = str(meta["name"]), meta.get("labels") or {}
-        version = (meta.get("uid"), meta.get("generation"), "deletionTimestamp" in meta)
-        before = self._kai_queues.get(name)
-        if not gone:
-            self._kai_queues[name] = version
-            if before == version:
-                return []
-        elif before is not None and before[0] == version[0]:  # not yet another of its name
-            del self._kai_queues[name]
-        owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
-        named = (*self._kai_names.items(), *self._kai_parents.items())
-        queues = {key for key, each in named if each == name}
-        if gone:  # the queue above may wait for this deletion before its own
-            above = field_object(item, "spec").get("parentQueue")
-            queues |= {key for key, each in self._kai_names.items() if each and each == above}
-        jobs = {job for key in queues for job in self._jobs_of.get(key, ())}
-        if all(owner):
-            queues.add(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])))
-        return [*((key, 0.0) for key in queues), *self._unfinished(jobs)]
-
-    def remove(self, gone: set[Key]) -> Requests:
-        """Remove jobs and queues that a new list no longer has."""
-        asked = []
-        for key in gone:
-            self._generations.pop(key, None)
-            self._times_to_live.pop(key, None)
-            self._forget_kai(key)
-            self._queues.pop(key, None)
-            queue = self._queue_of.get(key)
-            self._forget_job(key)
-            asked.append((key, 0.0))
-            if queue is not None:
-                asked.append((queue, COUNT_SECONDS))
-        return asked
-
-    def _unfinished(self, jobs: Iterable[Key]) -> Requests:
-        return [(key, 0.0) for key in jobs if self._phases[key] not in n.FINAL_PHASES]
-
-    def _finished(self, jobs: Iterable[Key]) -> Requests:
-        finished = sorted(key for key in jobs if self._phases[key] in n.FINAL_PHASES)
-        return [(key, place / FINISHED_PER_SECOND) for place, key in enumerate(finished)]
-
-    def _forget_kai(self, key: Key) -> None:
-        self._kai_names.pop(key, None)
-        self._kai_parents.pop(key, None)
-
-    def _forget_job(self, key: Key) -> None:
-        phase = self._phases.pop(key, None)
-        if phase is not None:
-            self._phase_counts[phase] -= 1
-        workspace = self._workspace_of.pop(key, None)
-        if workspace is not None:
-            del self._workspaces[workspace][key]
-            if not self._workspaces[workspace]:
-                del self._workspaces[workspace]
-        queue = self._queue_of.pop(key, None)
-        if queue is not None:
-            self._jobs_of[queue].discard(key)
-            if not self._jobs_of[queue]:
-                del self._jobs_of[queue]
+    def _delay(self, job: JsonObject) -> float:
+        return self._draw() * len(self._jobs) / AT_REST_PER_SECOND if _is_at_rest(job) else 0.0
 
 
 def object_key(item: JsonObject) -> Key:
@@ -273,16 +203,37 @@ def object_key(item: JsonObject) -> Key:
     return Key(str(item["kind"]), str(meta.get("namespace") or ""), str(meta["name"]))
 
 
-def _is_at_rest(item: JsonObject) -> bool:
-    """Return whether a job from a list is finished or waits for a user, and is unchanged since its last status."""
-    meta, status = item["metadata"], item.get("status") or {}
-    if status.get("observedGeneration") != meta.get("generation") or "deletionTimestamp" in meta:
+def _at_once(keys: Iterable[Key]) -> Requests:
+    return [(key, 0.0) for key in keys]
+
+
+def _phase(item: JsonObject) -> str:
+    return str(_status(item, "phase") or "")
+
+
+def _status(item: JsonObject, field: str) -> object:
+    return _field(item, "status").get(field)
+
+
+def _generation(queue: JsonObject | None) -> object:
+    meta = queue["metadata"] if queue is not None else None
+    return meta and (meta.get("generation"), "deletionTimestamp" in meta)
+
+
+def _time_to_live(queue: JsonObject | None) -> object:
+    return _field(_field(queue or {}, "spec"), "jobDefaults").get("ttlSecondsAfterFinished")
+
+
+def _is_at_rest(job: JsonObject) -> bool:
+    """Return whether a job is finished or waits for a user, and is unchanged since its last status."""
+    meta = job["metadata"]
+    if _status(job, "observedGeneration") != meta.get("generation") or "deletionTimestamp" in meta:
         return False
-    waits = status.get("reason") in (n.REASON_SUSPENDED, n.REASON_QUEUE_NOT_FOUND)
-    return waits or status.get("phase") in n.FINAL_PHASES
+    waits = _status(job, "reason") in (n.REASON_SUSPENDED, n.REASON_QUEUE_NOT_FOUND)
+    return waits or _phase(job) in n.FINAL_PHASES
 
 
-def field_object(item: JsonObject, key: str) -> JsonObject:
+def _field(item: JsonObject, key: str) -> JsonObject:
     """Return an object in an item; {} for another type, which the reconcile of the item reports."""
     found = item.get(key)
     return found if isinstance(found, dict) else {}
@@ -292,17 +243,17 @@ def converter(kind: str) -> Callable[[JsonObject], JsonObject]:
     """Return a function that keeps only the fields of an object that the index reads. It keeps whole queues."""
 
     def convert(item: JsonObject) -> JsonObject:
+        meta, spec, status = item["metadata"], _field(item, "spec"), _field(item, "status")
         if kind == n.QUEUE_KIND:
-            meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-            return {**item, "apiVersion": n.API_VERSION, "kind": kind, "metadata": meta}
-        meta, labels = item["metadata"], field_object(item["metadata"], "labels")
+            kept = {key: value for key, value in meta.items() if key != "managedFields"}
+            return {**item, "apiVersion": n.API_VERSION, "kind": kind, "metadata": kept}
         kept = {key: meta[key] for key in _METADATA if key in meta}
         if kind == "Queue":
             del kept["resourceVersion"]  # KAI Scheduler updates the status all the time
-        spec, status = field_object(item, "spec"), field_object(item, "status")
+        job = _field(meta, "labels").get(n.LABEL_JOB)
         return {
             "kind": kind,
-            "metadata": {**kept, "labels": {key: labels[key] for key in _LABELS if key in labels}},
+            "metadata": {**kept, "labels": {n.LABEL_JOB: job} if job is not None else {}},
             "spec": {key: spec[key] for key in _SPEC if key in spec},
             "status": {key: status[key] for key in _STATUS if key in status},
         }

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from trainyard.operator import names as n
 
+_PREFIX = "trainyard_torchrun_"
 _RECONCILE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
@@ -22,42 +24,35 @@ class Metrics:
     """The metrics. All methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-
-        def named(name: str) -> str:
-            return f"trainyard_torchrun_{name}"
-
-        self._jobs = Gauge(named("jobs"), "TorchrunJobs by phase", ["phase"], registry=self._registry)
-        self._waiting = Gauge(
-            named("waiting"),
-            "Jobs and queues that wait for a reconcile, or are in one",
-            registry=self._registry,
-        )
+        self._registry = registry = CollectorRegistry(auto_describe=False)
+        self._jobs = Gauge(f"{_PREFIX}jobs", "TorchrunJobs by phase", ["phase"], registry=registry)
+        help_text = "Jobs and queues that wait for a reconcile, or are in one"
+        self._waiting = Gauge(f"{_PREFIX}waiting", help_text, registry=registry)
         self._durations = Histogram(
-            named("reconcile_seconds"),
+            f"{_PREFIX}reconcile_seconds",
             "Seconds of a reconcile of a job or a queue",
             ["kind"],
             buckets=_RECONCILE_SECONDS,
-            registry=self._registry,
+            registry=registry,
         )
-        self._failures = Counter(
-            named("reconcile_failures"),
-            "Reconciles that failed and are retried",
-            ["kind"],
-            registry=self._registry,
-        )
+        help_text = "Reconciles that failed and are retried"
+        self._failures = Counter(f"{_PREFIX}reconcile_failures", help_text, ["kind"], registry=registry)
         for kind in (n.JOB_KIND, n.QUEUE_KIND):
             self._failures.labels(kind)
 
-    def jobs(self, phases: Mapping[str, int]) -> None:
-        """Set the number of jobs in each phase; "" is a job without a status, which counts as Pending."""
-        for phase in n.PHASES:
-            more = phases.get("", 0) if phase == n.PHASE_PENDING else 0
-            self._jobs.labels(phase).set(phases.get(phase, 0) + more)
+    def count(self, phases: Callable[[], Mapping[str, int]], waiting: Callable[[], int]) -> None:
+        """Count at each scrape: the jobs by their phase, and the jobs and queues that wait or are in a reconcile.
 
-    def count_waiting(self, count: Callable[[], int]) -> None:
-        """Call `count` at each scrape for the number of jobs and queues that wait for a reconcile or are in one."""
-        self._waiting.set_function(count)
+        The phase "" is that of a job without a status, which counts as Pending.
+        """
+
+        def jobs(phase: str) -> int:
+            found = phases()
+            return found.get(phase, 0) + (found.get("", 0) if phase == n.PHASE_PENDING else 0)
+
+        for phase in n.PHASES:
+            self._jobs.labels(phase).set_function(partial(jobs, phase))
+        self._waiting.set_function(waiting)
 
     @contextmanager
     def reconcile(self, kind: str) -> Iterator[None]:
@@ -78,15 +73,9 @@ class Metrics:
 
 
 def serve_liveness(
-    host: str,
-    port: int,
-    silent_seconds: Callable[[], float],
-    limit: float,
-    died: Callable[[], list[str]],
+    host: str, port: int, silent_seconds: Callable[[], float], limit: float
 ) -> ThreadingHTTPServer:
-    """Answer the kubelet's liveness probe in a daemon thread.
-
-    The status is 500 if no reconcile ended within the limit, or if the watch of a kind died.
+    """Answer the kubelet's liveness probe in a daemon thread. The status is 500 if no reconcile ended within the limit.
 
     Raises:
         OSError: The address is not available.
@@ -97,11 +86,9 @@ def serve_liveness(
             if self.path != n.LIVENESS_PATH:
                 self.send_error(404)
                 return
-            silent, ended = silent_seconds(), died()
-            state = {"reconciles": f"the last reconcile ended {silent:.0f} s ago"}
-            state["watches"] = f"ended: {', '.join(ended)}" if ended else "running"
-            body = json.dumps(state).encode()
-            self.send_response(200 if silent <= limit and not ended else 500)
+            silent = silent_seconds()
+            body = json.dumps({"reconciles": f"the last reconcile ended {silent:.0f} s ago"}).encode()
+            self.send_response(200 if silent <= limit else 500)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -76,7 +76,7 @@ def test_a_live_holder_is_seen_by_its_renewal(api: FakeApi) -> None:
     assert other.take() is Standing.UNSURE
     clock.now += 5
     one.keep(None)
-    assert (other.take(), other.other, other.held) == (Standing.TAKEN, "pod-a", False)
+    assert (other.take(), other.other, other.is_holder) == (Standing.TAKEN, "pod-a", False)
 
 
 def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
@@ -88,7 +88,7 @@ def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
     assert other.take() is Standing.OURS
     with pytest.raises(Lost):
         one.keep(initial_progress(clock.now))
-    assert not one.held
+    assert not one.is_holder
     with pytest.raises(Lost):
         one.write(initial_progress(clock.now))
     assert lease.stored_progress(api.objects[LEASE]) == "", "nothing of the one that lost it is noted"
@@ -156,4 +156,4 @@ def test_run_without_renewal_does_nothing(api: FakeApi) -> None:
         mine.keep(None)
     api.faults = []
     mine.keep(None)
-    assert mine.held, "nobody took it meanwhile: the version is the one that was written"
+    assert mine.is_holder, "nobody took it meanwhile: the version is the one that was written"

@@ -1,36 +1,166 @@
-"""When looks begin, what is counted of them, and what the liveness probe is reported."""
+"""When reconciles start, what is counted of them, and what the liveness probe returns."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import re
-import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import cast
+from itertools import pairwise
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client import generate_latest
 
-from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator.staged import JOB as JOB_PATH
 from tests.unit.operator.staged import stage
 from tests.unit.operator.test_lease import PATH as LEASE_PATH
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
+from trainyard.operator import controller as module
 from trainyard.operator import names as n
 from trainyard.operator.__main__ import LeaseHolder, run_until
-from trainyard.operator.cluster_reader import ClusterReader
-from trainyard.operator.controller import STUCK_SECONDS, Controller, Watches
-from trainyard.operator.index import Key, converter
+from trainyard.operator.controller import STUCK_SECONDS, Controller, Watches, WorkQueue
+from trainyard.operator.index import Key
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
 JOB = Key(n.JOB_KIND, "team", "vit")
 QUEUE = Key(n.QUEUE_KIND, "team", "h100")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def run(runs: Callable[[], Awaitable[None]], test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test while `runs` runs."""
+
+    async def main() -> None:
+        task = asyncio.ensure_future(runs())
+        try:
+            async with asyncio.timeout(20):
+                await test()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+# --- the work queue
+
+Process = Callable[[str], Awaitable[float | None]]
+
+
+def work(process: Process, test: Callable[[WorkQueue[str]], Awaitable[None]], workers: int = 3) -> None:
+    queue = WorkQueue(process, workers)
+    run(queue.run, lambda: test(queue))
+
+
+def test_queue_key_added_during_a_call_is_called_again() -> None:
+    chance = random.Random(4)  # noqa: S311 - not for secrets
+    state, seen = dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 0)
+    active: set[str] = set()
+
+    async def process(key: str) -> None:
+        assert key not in active
+        active.add(key)
+        found = state[key]
+        await asyncio.sleep(chance.random() * 0.004)
+        seen[key] = found
+        active.remove(key)
+
+    async def test(queue: WorkQueue[str]) -> None:
+        for _ in range(300):
+            key = chance.choice("abcde")
+            state[key] += 1
+            queue.add(key, chance.choice([0.0, 0.001]))
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.random() * 0.003)
+        await until(lambda: not queue._entries)
+        assert seen == state
+        assert len(queue) == 0
+
+    work(process, test)
+
+
+def test_queue_key_is_called_when_due_or_sooner() -> None:
+    calls: list[float] = []
+
+    async def process(_key: str) -> float:
+        calls.append(asyncio.get_running_loop().time())
+        return 0.2
+
+    async def test(queue: WorkQueue[str]) -> None:
+        queue.add("a", 30)
+        queue.add("a")
+        await until(lambda: len(calls) == 2)
+        assert 0.19 < calls[1] - calls[0] < 1
+        queue.add("a", 60)  # does not delay it
+        await until(lambda: len(calls) == 3)
+        queue.add("a")
+        await until(lambda: len(calls) == 4)
+        assert calls[3] - calls[2] < 0.15
+
+    work(process, test)
+
+
+def test_queue_failed_key_pauses_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.04)
+    monkeypatch.setattr(random, "uniform", lambda _a, b: b)
+    calls: list[float] = []
+    others: list[str] = []
+
+    async def process(key: str) -> None:
+        if key != "fails":
+            others.append(key)
+            return
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) < 5:
+            raise ValueError("not today")
+
+    async def test(queue: WorkQueue[str]) -> None:
+        while len(calls) < 5:
+            queue.add("fails")
+            queue.add(f"works {len(others)}")
+            await asyncio.sleep(0.002)
+        pauses = [after - before for before, after in pairwise(calls)]
+        for pause, minimum in zip(pauses, (0.04, 0.08, 0.16, 0.32), strict=True):
+            assert pause >= minimum
+        assert len(others) > 20, "a failed key delays no other"
+        queue.add("fails")
+        await until(lambda: len(calls) == 6)
+
+    work(process, test, workers=1)
+
+
+def test_queue_retry_waits_as_long_as_the_api_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
+    calls: list[float] = []
+
+    async def process(_key: str) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) == 1:
+            raise ApiUnavailable("429 TooManyRequests", 0.3)
+
+    async def test(queue: WorkQueue[str]) -> None:
+        while len(calls) < 2:
+            queue.add("a")
+            await asyncio.sleep(0.005)
+        assert calls[1] - calls[0] >= 0.3
+
+    work(process, test)
+
+
+# --- the controller
 
 
 class Clock:
@@ -42,7 +172,7 @@ class Clock:
 
 
 class FakeReconciler:
-    """What would be looked at; a queue's look fails."""
+    """Count the reconciles of jobs. Those of queues fail."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -57,251 +187,191 @@ class FakeReconciler:
         """Nothing."""
 
 
-def working(then: Callable[[Controller, FakeReconciler, Clock, Metrics], Awaitable[None]]) -> None:
-    async def main() -> None:
-        looks, clock, metrics = FakeReconciler(), Clock(), Metrics()
-        made = Controller(cast(Objects, None), cast(Reconciler, looks), metrics, clock=clock)
-        task = asyncio.create_task(made.run())
+class Parts:
+    """A controller, and what it is made of."""
+
+    def __init__(self, reconciler: FakeReconciler | None = None) -> None:
+        self.reconciler, self.clock, self.metrics = reconciler or FakeReconciler(), Clock(), Metrics()
+        self.controller = Controller(cast(Reconciler, self.reconciler), self.metrics, clock=self.clock)
+
+    def scrape(self) -> str:
+        return generate_latest(self.metrics._registry).decode()
+
+    def probe(self, path: str = n.LIVENESS_PATH) -> tuple[int, str]:
+        """Return the status of a probe, and when the last reconcile ended."""
+        server = serve_liveness("127.0.0.1", 0, self.controller.silent_seconds, STUCK_SECONDS)
         try:
-            async with asyncio.timeout(20):
-                await then(made, looks, clock, metrics)
+            with urlopen(f"http://127.0.0.1:{server.server_port}{path}") as answer:
+                status, body = answer.status, answer.read()
+        except HTTPError as error:
+            status, body = error.code, error.read()
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.001)
+            server.shutdown()
+            server.server_close()
+        found = re.search(rb"\d+ s ago", body)
+        return status, found[0].decode() if found else ""
 
 
 def test_reconciles_start_only_while_the_lease_is_held() -> None:
-    async def then(controller: Controller, looks: FakeReconciler, clock: Clock, _: Metrics) -> None:
+    parts = Parts()
+    controller = parts.controller
+
+    async def enqueue(expected: int) -> None:
         controller.enqueue([(JOB, 0.0)])
         await asyncio.sleep(0.05)
-        assert looks.jobs == 0
-        controller.allow(clock() + 15)
-        await until(lambda: looks.jobs == 1)
-        clock.now += 16  # the renewal hangs, and another controller has it by now
-        controller.enqueue([(JOB, 0.0)])
-        await asyncio.sleep(0.05)
-        assert looks.jobs == 1
-        controller.allow(clock() + 15)
-        await until(lambda: looks.jobs == 2)
+        assert parts.reconciler.jobs == expected
+
+    async def test() -> None:
+        await enqueue(0)
+        controller.allow(parts.clock() + 15)
+        await until(lambda: parts.reconciler.jobs == 1)
+        parts.clock.now += 16  # the renewal hangs, and another controller may hold the Lease
+        await enqueue(1)
+        controller.allow(parts.clock() + 15)
+        await until(lambda: parts.reconciler.jobs == 2)
         controller.allow(float("-inf"))
-        controller.enqueue([(JOB, 0.0)])
-        await asyncio.sleep(0.05)
-        assert looks.jobs == 2
+        await enqueue(2)
 
-    working(then)
+    run(controller.run, test)
 
 
-def test_retry_after_beyond_the_request_timeout_is_kept() -> None:
-    async def main(api: FakeApi) -> None:
-        clock = Clock()
-        objects = Objects(api.client(retry=RetryPolicy()), n.FIELD_MANAGER)
-        reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"))
-        controller = Controller(objects, reconciler, Metrics(), clock=clock)
-        controller.allow(clock() + 1000)
-        task = asyncio.create_task(controller.run())
-        other, beats = Key(n.JOB_KIND, "team", "other"), 0
-
-        def of(name: str) -> int:
-            return sum(path.endswith(f"/torchrunjobs/{name}") for _, path, _ in api.requests)
-
-        async def at(moment: float) -> None:
-            """Another job is looked at at this moment, and by then whatever is due."""
-            nonlocal beats
-            clock.now, beats = moment, beats + 1
-            controller.enqueue([(JOB, 0.0), (other, 0.0)])
-            await until(lambda: of("other") == beats)
-
-        try:
-            async with asyncio.timeout(20):
-                api.faults = [(429, {"Retry-After": "30"}, b"{}")]
-                controller.enqueue([(JOB, 0.0)])
-                await until(lambda: not api.faults)
-                await until(lambda: len(controller._queue) == 0)
-                for moment in (101.0, 121.0, 129.9):
-                    await at(moment)
-                assert of("vit") == 0
-                await at(130.1)
-                await until(lambda: of("vit") == 1)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    with serving(FakeApi()) as api:
-        asyncio.run(main(api))
+def test_resync_enqueues_all_jobs_and_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
+    parts = Parts()
+    meta = {"name": "vit", "namespace": "team", "generation": 1}
+    parts.controller.index.change(None, {"kind": n.JOB_KIND, "metadata": meta})
+    parts.controller.allow(parts.clock() + 15)
+    run(parts.controller.run, lambda: until(lambda: parts.reconciler.jobs > 2))
 
 
 def test_liveness_fails_if_event_loop_or_reconciles_hang() -> None:
+    parts = Parts()
+    parts.clock.now += STUCK_SECONDS + 1
+    assert parts.probe() == (500, "181 s ago"), "it hangs"
+    parts.controller.beat()
+    assert parts.probe() == (200, "0 s ago"), "it waits for the Lease"
+    parts.controller.allow(parts.clock() + 10 * STUCK_SECONDS)
+    for seconds, answer in ((STUCK_SECONDS - 1, (200, "179 s ago")), (2, (500, "181 s ago"))):
+        parts.clock.now += seconds
+        parts.controller.beat()
+        assert parts.probe() == answer
+    assert parts.probe("/")[0] == 404
+
+
+def test_failed_reconcile_is_counted_and_a_sign_of_life() -> None:
+    parts = Parts()
+
+    async def test() -> None:
+        parts.controller.allow(parts.clock() + 1000)
+        parts.clock.now += 100
+        parts.controller.beat()
+        parts.controller.enqueue([(QUEUE, 0.0)])
+        failures = 'trainyard_torchrun_reconcile_failures_total{kind="TorchrunQueue"} 1.0'
+        await until(lambda: failures in parts.scrape())
+        await until(lambda: parts.controller.silent_seconds() == 0)
+
+    run(parts.controller.run, test)
+
+
+def test_jobs_and_waiting_are_counted_at_the_scrape() -> None:
     async def main() -> None:
-        clock = Clock()
-        controller = Controller(
-            cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics(), clock=clock
-        )
-        died: list[str] = []
-        server = serve_liveness("127.0.0.1", 0, controller.silent_seconds, STUCK_SECONDS, lambda: died)
-        url = f"http://127.0.0.1:{server.server_port}"
-        clock.now += STUCK_SECONDS + 1
-        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (500, "181 s ago"), "it hangs"
-        controller.beat()
-        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (200, "0 s ago"), "it waits"
-        controller.allow(clock() + 10 * STUCK_SECONDS)
-        clock.now += STUCK_SECONDS - 1
-        controller.beat()
-        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (200, "179 s ago")
-        clock.now += 2
-        controller.beat()
-        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (500, "181 s ago")
-        assert (await asyncio.to_thread(probe, f"{url}/"))[0] == 404
-        controller.allow(float("-inf"))
-        died.append("Pod")
-        assert await asyncio.to_thread(probe, f"{url}{n.LIVENESS_PATH}") == (500, "0 s ago")
-        server.shutdown()
+        parts = Parts()
+        for waiting in (0, 2):
+            assert f"trainyard_torchrun_waiting {waiting}.0" in parts.scrape()
+            assert f'trainyard_torchrun_jobs{{phase="Pending"}} {waiting / 2}' in parts.scrape()
+            item: dict[str, Any] = {"kind": n.JOB_KIND, "metadata": {"name": "vit", "namespace": "team"}}
+            parts.controller.change(None, item)
+            parts.controller.enqueue([(JOB, 0.0), (QUEUE, 0.0), (QUEUE, 0.0)])
 
     asyncio.run(main())
 
 
-def probe(url: str) -> tuple[int, str]:
-    """Return the status of a probe, and when the last reconcile ended."""
-    try:
-        with urlopen(url) as answer:  # noqa: S310
-            status, body = answer.status, answer.read()
-    except HTTPError as error:
-        status, body = error.code, error.read()
-    found = re.search(rb"\d+ s ago", body)
-    return status, found[0].decode() if found else ""
+def watch(api: FakeApi, test: Callable[[Controller], Awaitable[None]]) -> None:
+    """Run a test while the watches of this API server run."""
 
-
-@pytest.mark.parametrize(
-    ("phase", "is_new", "enqueued"), [("Succeeded", True, 0), ("Running", True, 1), ("Succeeded", False, 1)]
-)
-def test_a_new_pod_enqueues_its_job_unless_it_is_finished(phase: str, is_new: bool, enqueued: int) -> None:
     async def main() -> None:
-        controller = Controller(cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics())
-        meta = {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit", "other": "x"}}
-        pod = converter("Pod")({"metadata": meta, "status": {"phase": phase}})
-        controller.change(None if is_new else {}, pod)
-        assert len(controller._queue) == enqueued
-
-    asyncio.run(main())
-
-
-def test_watches_enqueue_what_changes_and_wait_for_missing_kinds() -> None:
-    async def main(api: FakeApi) -> None:
+        controller = Parts().controller
         client = api.client(retry=RetryPolicy(initial_delay=0.01, max_delay=0.05))
-        controller = Controller(
-            Objects(client, n.FIELD_MANAGER), cast(Reconciler, FakeReconciler()), Metrics()
-        )
-        stage(api, queue=False)
         watches = Watches(client, controller, asyncio.get_running_loop())
-        watches.start()
+        await asyncio.to_thread(watches.start)
         try:
-            async with asyncio.timeout(20):
-                await until(lambda: controller.index.all_keys() == {JOB})
-                stage(api)  # as if the definition of queues came later
-                await until(lambda: QUEUE in controller.index.all_keys())
-                api.remove(JOB_PATH)
-                await until(lambda: controller.index.all_keys() == {QUEUE})
-                assert len(controller._queue) == 2
+            await test(controller)
         finally:
             await asyncio.to_thread(watches.stop)
 
-    with serving(FakeApi()) as api:
-        asyncio.run(main(api))
+    asyncio.run(main())
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_watches_whose_thread_dies_name_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(api: FakeApi) -> None:
-        controller = Controller(cast(Objects, None), cast(Reconciler, FakeReconciler()), Metrics())
-        watches = Watches(api.client(), controller, asyncio.get_running_loop())
-        assert watches.died() == []
-        monkeypatch.setattr(watches._informers["Pod"], "_list", lambda: sys.exit())
-        for each in watches._informers.values():
-            each.start()
-        await until(lambda: watches.died() == ["Pod"])
-        await asyncio.to_thread(watches.stop)
-        assert watches.died() == []
+def test_watches_enqueue_changes_and_wait_for_missing_kinds(api: FakeApi) -> None:
+    async def test(controller: Controller) -> None:
+        def keys() -> set[Key]:
+            return {key for key, _ in controller.index.resync()}
 
-    with serving(FakeApi()) as api:
-        asyncio.run(main(api))
+        await until(lambda: keys() == {JOB})
+        stage(api)  # as if the definition of queues came later
+        await until(lambda: keys() == {JOB, QUEUE})
+        api.remove(JOB_PATH)
+        await until(lambda: keys() == {QUEUE})
+        assert len(controller._queue) == 2
+
+    stage(api, queue=False)
+    watch(api, test)
 
 
-def test_shutdown_releases_the_lease_once_no_reconcile_runs() -> None:
+def test_refused_watch_is_logged_once(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(_: Controller) -> None:
+        await until(lambda: "Pod can't be watched" in caplog.text)
+        await asyncio.sleep(0.3)
+
+    api.refused.add(("GET", "/api/v1/pods"))
+    watch(api, test)
+    assert caplog.text.count("can't be watched") == 1, "a missing kind is no failure"
+
+
+def test_shutdown_releases_the_lease_after_reconciles(api: FakeApi) -> None:
     class Slow(FakeReconciler):
         def reconcile_job(self, _namespace: str, _name: str) -> None:
             self.jobs += 1
             go_on.wait(5)
 
-    async def main(api: FakeApi) -> None:
+    async def main() -> None:
         slow, stopping = Slow(), asyncio.Event()
-        controller = Controller(cast(Objects, None), cast(Reconciler, slow), Metrics())
-        objects = Objects(api.client(), n.FIELD_MANAGER)
-        running = asyncio.create_task(run_until(stopping, controller, LeaseHolder(objects, "a")))
+        controller = Controller(cast(Reconciler, slow), Metrics())
+        lease = LeaseHolder(Objects(api.client(), n.FIELD_MANAGER), "a")
+        running = asyncio.create_task(run_until(stopping, controller, lease))
         controller.enqueue([(JOB, 0.0)])
         await until(lambda: slow.jobs == 1)
         stopping.set()
         await asyncio.sleep(0.1)
         assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] == "a"
         go_on.set()
-        await asyncio.wait_for(running, 5)
+        async with asyncio.timeout(5):
+            await running
         assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] is None
 
     go_on = threading.Event()
-    with serving(FakeApi()) as api:
-        asyncio.run(main(api))
-
-
-def test_waiting_metric_counts_at_the_scrape() -> None:
-    async def main() -> None:
-        metrics = Metrics()
-        controller = Controller(cast(Objects, None), cast(Reconciler, FakeReconciler()), metrics)
-        for waiting in (0, 2):
-            reported = generate_latest(metrics._registry).decode()
-            assert f"trainyard_torchrun_waiting {waiting}.0" in reported
-            controller.enqueue([(JOB, 0.0), (QUEUE, 0.0), (QUEUE, 0.0)])
-
     asyncio.run(main())
 
 
-def test_failed_reconcile_is_counted_and_a_sign_of_life() -> None:
-    async def then(controller: Controller, _: FakeReconciler, clock: Clock, metrics: Metrics) -> None:
-        controller.allow(clock() + 1000)
-        clock.now += 100
-        controller.beat()
-        controller.enqueue([(QUEUE, 0.0)])
+def test_shutdown_during_a_renewal_releases_the_lease(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        stopping = asyncio.Event()
+        lease = LeaseHolder(Objects(api.client(), n.FIELD_MANAGER), "a")
+        running = asyncio.create_task(run_until(stopping, Parts().controller, lease))
+        await until(started.is_set)
+        stopping.set()
+        await asyncio.sleep(0.05)
+        go_on.set()
+        async with asyncio.timeout(5):
+            await running
+        assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] is None
 
-        def failures() -> bool:
-            reported = generate_latest(metrics._registry).decode()
-            return 'trainyard_torchrun_reconcile_failures_total{kind="TorchrunQueue"} 1.0' in reported
+    def hold(method: str, _path: str) -> None:
+        if method == "PUT" and not started.is_set():
+            started.set()
+            go_on.wait(5)
 
-        await until(failures)
-        await until(lambda: controller.silent_seconds() == 0)
-
-    working(then)
-
-
-def test_refused_watch_is_logged_once_and_a_missing_kind_never(caplog: pytest.LogCaptureFixture) -> None:
-    async def main(api: FakeApi) -> None:
-        client = api.client(retry=RetryPolicy(initial_delay=0.01, max_delay=0.05))
-        controller = Controller(
-            Objects(client, n.FIELD_MANAGER), cast(Reconciler, FakeReconciler()), Metrics()
-        )
-        api.refused.add(("GET", "/api/v1/pods"))
-        watches = Watches(client, controller, asyncio.get_running_loop())
-        await asyncio.to_thread(watches.start)
-        try:
-            async with asyncio.timeout(20):
-                await until(lambda: "Pod can't be watched" in caplog.text)
-                await asyncio.sleep(0.3)
-        finally:
-            await asyncio.to_thread(watches.stop)
-
-    with serving(FakeApi()) as api:
-        asyncio.run(main(api))
-    assert caplog.text.count("can't be watched") == 1
+    monkeypatch.setattr("trainyard.k8s.names.LEASE_RENEW_SECONDS", 0.01)
+    started, go_on = threading.Event(), threading.Event()
+    api.on_request = hold
+    asyncio.run(main())

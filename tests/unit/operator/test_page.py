@@ -28,7 +28,7 @@ def test_each_reason_is_reported_with_what_to_do() -> None:
 
 def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
     metrics = Metrics()
-    metrics.jobs({})
+    metrics.count(dict, int)
     for kind in (n.JOB_KIND, n.QUEUE_KIND):
         with metrics.reconcile(kind):
             pass
