@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
@@ -29,13 +31,10 @@ from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.logs import archive_log, print_logs
 from trainyard.workspace.place import placed
-from trainyard.workspace.sidecar import EVERY_SECONDS, LOG, fetch, follow, log_applied
+from trainyard.workspace.sidecar import LOG, fetch, follow, log_applied
 from trainyard.workspace.store import Pointer, Store
 from trainyard.workspace.transfer import PodSource, copy_from_nearby, server
 
-EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
-_ALL_ADDRESSES: Final = ""
 # The interval at which a sync pod without an archive asks other pods for it.
 _NEARBY_SECONDS: Final = 5.0
 
@@ -47,48 +46,40 @@ def parser() -> argparse.ArgumentParser:
     )
     verbs = result.add_subparsers(dest="verb", required=True)
     fetching = verbs.add_parser("fetch", help="unpack the job's archive")
-    fetching.add_argument("--wait-seconds", type=float, help="the time limit for the archive's arrival")
     following = verbs.add_parser("follow", help="unpack each new archive of the job")
-    following.add_argument(
-        "--every-seconds", type=float, default=EVERY_SECONDS, help="the interval of the checks"
-    )
     following.add_argument("--log", type=Path, help="the file with the worker's output")
     following.add_argument("--log-url", help="s3://bucket/key of the archived log")
-    for each in (fetching, following):
-        needed = each is fetching
-        each.add_argument(
-            "--archive", required=needed, type=Path, help="the file with the archive annotation of the pod"
+    for verb in (fetching, following):
+        needed = verb is fetching
+        verb.add_argument(
+            "--archive", required=needed, type=Path, help="the pod's archive annotation, a file"
         )
-        each.add_argument(
+        verb.add_argument(
             "--sync", default="", help="http://host:port of the job's sync pod, without a bucket"
         )
-        each.add_argument("--into", required=needed, type=Path, help="the directory of the workspace")
+        verb.add_argument("--into", required=needed, type=Path, help="the directory of the workspace")
     reading = verbs.add_parser("logs", help="print archived logs")
     reading.add_argument("--url", required=True, help="s3://bucket/prefix of the job's logs")
     reading.add_argument("--attempt", default="last", help="a number, or last")
     reading.add_argument("--node", type=int, help="default: all nodes of the attempt")
     serving = verbs.add_parser("serve", help="serve the archives that were received")
     serving.add_argument("--port", type=int, default=names.SYNC_PORT)
-    serving.add_argument("--address", default=_ALL_ADDRESSES, help="default: all addresses of the pod")
+    serving.add_argument("--address", default="", help="default: all addresses of the pod")
     serving.add_argument("--expect", default="", help="digest of the archive to request from other pods")
     serving.add_argument("--size", type=int, default=0, help="bytes of that archive")
-    serving.add_argument(
-        "--give-up-seconds",
-        type=float,
-        help="exit with code 3 if there is no archive and no byte arrived for this time",
-    )
+    serving.add_argument("--give-up-seconds", type=float, default=math.inf, help="see exit code 3")
     receiving = verbs.add_parser("receive", help="receive an archive from standard input")
     receiving.add_argument("--digest", required=True)
     receiving.add_argument("--size", required=True, type=int, help="bytes of the whole archive")
     receiving.add_argument("--keep", default="", help="digest of the archive that the job names at present")
-    for each in (serving, receiving):
-        each.add_argument(
+    for verb in (serving, receiving):
+        verb.add_argument(
             "--nearby",
             action="append",
             default=[],
-            help="http://host:port of another job's sync pod that may have the archive",
+            help="http://host:port of a sync pod that may have the archive",
         )
-        each.add_argument("--root", type=Path, default=Path(names.SYNC_DIRECTORY))
+        verb.add_argument("--root", type=Path, default=Path(names.SYNC_DIRECTORY))
     return result
 
 
@@ -104,25 +95,30 @@ def main(arguments: Sequence[str]) -> int:
         return names.SYNC_ABANDONED_EXIT
     except (WorkspaceError, NotThere) as error:
         print(error, file=sys.stderr)
-        return EXIT_FAILED
-    return EXIT_DONE
+        return 1
+    return 0
 
 
 def _run(options: argparse.Namespace) -> None:
     if options.verb == "fetch":
-        applied = fetch(PodSource(options.archive, options.sync), options.into, wait=options.wait_seconds)
+        applied = fetch(PodSource(options.archive, options.sync), options.into)
         log_applied(placed(options.into).digest, applied)
     elif options.verb == "follow":
-        stopping = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopping.set())
-        _follow(options, stopping)
+        _follow(options, _event_of_signals())
     elif options.verb == "serve":
-        _serve(options)
+        _serve(options, _event_of_signals())
     elif options.verb == "logs":
         print_logs(options.url, options.attempt, options.node, Bucket(), sys.stdout.buffer)
     else:
         receive(options, sys.stdin.buffer, sys.stdout)
+
+
+def _event_of_signals() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping
 
 
 def _follow(options: argparse.Namespace, stopping: threading.Event) -> None:
@@ -133,18 +129,15 @@ def _follow(options: argparse.Namespace, stopping: threading.Event) -> None:
         archiving = threading.Thread(target=archive_log, args=arguments)
         archiving.start()
     if options.archive:
-        source = PodSource(options.archive, options.sync)
-        follow(source, options.into, stopping, every=options.every_seconds)
+        follow(PodSource(options.archive, options.sync), options.into, stopping)
     if archiving is not None:
         archiving.join()
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _serve(options: argparse.Namespace, stopping: threading.Event) -> None:
     store = Store(options.root)
     expected = Pointer(options.expect, options.size) if options.expect else None
-    serving, stopping = server(store, options.address, options.port, expected), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    serving = server(store, options.address, options.port, expected)
     LOG.info("serving %s on port %d", options.root, serving.server_port)
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
     thread.start()
@@ -161,32 +154,22 @@ class Abandoned(Exception):
 
 
 def _wait_for_archive(
-    store: Store,
-    expected: Pointer | None,
-    nearby: Sequence[str],
-    give_up: float | None,
-    stopping: threading.Event,
-    clock: Callable[[], float] = time.time,
+    store: Store, expected: Pointer | None, nearby: Sequence[str], give_up: float, stopping: threading.Event
 ) -> None:
     """Wait until the store has an archive. Copy the expected one from other pods if they have it.
 
     Raises:
         Abandoned: No byte arrived for `give_up` seconds.
     """
-    began = clock()
+    began = time.time()
     while store.current() is None and not stopping.is_set():
-        if (
-            expected is not None
-            and nearby
-            and copy_from_nearby(store, expected.digest, expected.size, nearby)
-        ):
+        if expected and copy_from_nearby(store, expected.digest, expected.size, nearby):
             if store.current() is None:
                 store.point(expected)
             return
-        last = max(began, store.last_write())
-        if give_up is not None and clock() - last >= give_up:
+        if time.time() - max(began, store.last_write()) >= give_up:
             raise Abandoned(f"no byte of the workspace arrived for {give_up:g} s")
-        stopping.wait(_NEARBY_SECONDS if give_up is None else min(_NEARBY_SECONDS, give_up))
+        stopping.wait(min(_NEARBY_SECONDS, give_up))
 
 
 def receive(options: argparse.Namespace, archive: BinaryIO, answers: TextIO) -> None:
@@ -196,12 +179,8 @@ def receive(options: argparse.Namespace, archive: BinaryIO, answers: TextIO) -> 
     store = Store(options.root, int(most) if most else None)
     with store.receiving(options.digest, options.keep):
         copy_from_nearby(store, options.digest, options.size, options.nearby)
-        store.receive(
-            options.digest,
-            options.size,
-            archive,
-            lambda offset: print("offset", offset, file=answers, flush=True),
-        )
+        offset = partial(print, "offset", file=answers, flush=True)
+        store.receive(options.digest, options.size, archive.read, offset)
         store.point(Pointer(options.digest, options.size))
     print("done", options.digest, file=answers, flush=True)
 

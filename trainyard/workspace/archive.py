@@ -23,24 +23,23 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Self
 
 import zstandard
 
-from trainyard.workspace.errors import Refused, WorkspaceError, format_size
+from trainyard.workspace.errors import Damaged, Refused, WorkspaceError, format_size
 from trainyard.workspace.selection import (
     DEFAULT_LIMIT_BYTES,
     Entry,
-    Unfit,
     counted_size,
     link_stays_inside,
     max_unpacked_size,
     name_problem,
-    naming_ignore_file,
     select,
+    unfit,
     unreadable,
 )
 
@@ -49,13 +48,14 @@ _LEVEL: Final = 2
 # Beside the thread that reads. Any number from 1 on gives the same bytes, 0 gives others.
 _THREADS: Final = 2
 _CHUNK: Final = 2**20
-_TRIES: Final = 3
 # Everything except the files that determines the bytes of an archive. A change here changes every digest.
 FORMAT: Final = (3, _LEVEL, _THREADS)
 FILE_MODE: Final = 0o644
 EXECUTABLE_MODE: Final = 0o755
 DIGEST_PREFIX: Final = "sha256:"
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+# They change with the content of a file.
+_CHANGING_FIELDS: Final = ("st_size", "st_mtime_ns", "st_ctime_ns")
 # The limits of a plain tar header.
 _SHORT_NAME: Final = 100
 _SMALL_FILE: Final = 8**11
@@ -78,7 +78,7 @@ _IN_MEMORY: Final = frozenset(
 )
 # The coarsest resolution of a file system's times is 2 s (FAT).
 TICK_NANOSECONDS: Final = 2_000_000_000
-_FIELDS: Final = ("digest", "size", "content", "files")
+_FIELDS: Final = {"digest": str, "size": int, "content": int, "files": int}
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ def pack(
     except OSError as error:
         raise WorkspaceError(f"workspace: can't create the archive: {error}") from None
     try:
-        with os.fdopen(handle, "wb") as file, naming_ignore_file(root):
+        with os.fdopen(handle, "wb") as file:
             target = _HashingWriter(file)
             compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS, write_checksum=True)
             with compressor.stream_writer(target, closefd=False) as stream:  # type: ignore[arg-type]
-                done, base = 0, str(root.resolve())
+                done, base = 0, root.resolve()
                 for entry in entries:
                     _add(base, entry, stream)
                     done += entry.size
@@ -186,7 +186,7 @@ def _plain_header(path: str, size: int, mode: int) -> bytes:
     return block[:148] + b"%06o\0" % sum(block) + block[155:].ljust(357, b"\0")
 
 
-def _add(root: str, entry: Entry, stream: Any) -> None:
+def _add(root: Path, entry: Entry, stream: Any) -> None:
     if entry.target or entry.is_directory:
         stream.write(header(entry.path, target=entry.target, is_directory=entry.is_directory))
         return
@@ -194,69 +194,45 @@ def _add(root: str, entry: Entry, stream: Any) -> None:
         # Do not follow a file that was replaced by a link, nor wait for a pipe.
         handle = os.open(f"{root}/{entry.path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise unreadable(entry.path, error) from None
+        raise unreadable(root, entry.path, error) from None
     try:
-        _copy(handle, entry, stream)
+        if not _copy(handle, entry, stream):
+            raise unfit(root, f"{entry.path} changed while it was read; try again when nothing writes it, or")
+    except OSError as error:
+        raise unreadable(root, entry.path, error) from None
     finally:
         os.close(handle)
 
 
-def _copy(handle: int, entry: Entry, stream: Any) -> None:
-    known, data = _read_first(handle, entry.path)
-    # A small file in one piece: each call of the compressor costs as much as ten kilobytes.
-    piece = header(entry.path, known.st_size, EXECUTABLE_MODE if entry.executable else FILE_MODE) + data
-    done, checksum = len(data), zlib.crc32(data)
-    while done < known.st_size:
-        stream.write(piece)
-        piece = _read(handle, entry.path, done, known.st_size)
-        done, checksum = done + len(piece), zlib.crc32(piece, checksum)
-    # A log that only grows is sent up to its size at the start, which has not changed.
-    is_same = known.st_size <= _CHUNK or _is_unchanged(handle, known)
-    if not is_same and _checksum(handle, entry.path, known.st_size) != checksum:
-        raise _changed(entry.path)
-    stream.write(piece + bytes(-known.st_size % tarfile.BLOCKSIZE))
-
-
-def _read_first(handle: int, path: str) -> tuple[os.stat_result, bytes]:
-    """Return the state of the file and its first chunk: a small file completely, again if it was written meanwhile."""
-    for _ in range(_TRIES):
-        known = os.fstat(handle)
-        if not stat.S_ISREG(known.st_mode):
-            break
-        data = _read(handle, path, 0, known.st_size)
-        if known.st_size > _CHUNK or (len(data) == known.st_size and _is_unchanged(handle, known)):
-            return known, data
-    raise _changed(path)
-
-
-def _checksum(handle: int, path: str, size: int) -> int:
-    done, checksum = 0, 0
-    while done < size:
-        data = _read(handle, path, done, size)
+def _copy(handle: int, entry: Entry, stream: Any) -> bool:
+    """Add a file to the archive. Return False if it changed meanwhile."""
+    known = os.fstat(handle)
+    size, done, checksum = known.st_size, 0, 0
+    piece = header(entry.path, size, EXECUTABLE_MODE if entry.executable else FILE_MODE)
+    for data in _chunks(handle, size):
         done, checksum = done + len(data), zlib.crc32(data, checksum)
-    return checksum
-
-
-def _read(handle: int, path: str, start: int, end: int) -> bytes:
-    """Read a chunk, which is empty only if `start` is `end`."""
-    try:
-        data = os.pread(handle, min(end - start, _CHUNK), start)
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if start < end and not data:
-        raise _changed(path)
-    return data
-
-
-def _is_unchanged(handle: int, known: os.stat_result) -> bool:
+        # A small file in one piece: each call of the compressor costs as much as ten kilobytes.
+        stream.write(piece + data + (bytes(-size % tarfile.BLOCKSIZE) if done == size else b""))
+        piece = b""
+    if done != size or not stat.S_ISREG(known.st_mode):
+        return False
     now = os.fstat(handle)
-    fields = ("st_size", "st_mtime_ns", "st_ctime_ns")
-    return all(getattr(now, field) == getattr(known, field) for field in fields)
+    if all(getattr(now, field) == getattr(known, field) for field in _CHANGING_FIELDS):
+        return True
+    # A log that only grows is sent up to its size at the start, which has not changed.
+    again = 0
+    for data in _chunks(handle, size):
+        again = zlib.crc32(data, again)
+    return again == checksum
 
 
-def _changed(path: str) -> Unfit:
-    why = "changed while it was read; try again when nothing writes it, or name it in"
-    return Unfit(f"workspace: {path} {why}")
+def _chunks(handle: int, size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a file, fewer if it is shorter. An empty file gives one empty chunk."""
+    done, data = 0, b"-"
+    while data and (done < size or not done):
+        data = os.pread(handle, min(size - done, _CHUNK), done)
+        done += len(data)
+        yield data
 
 
 def check_digest(digest: str) -> str:
@@ -275,11 +251,11 @@ def digest_of(file: Path | io.BufferedReader) -> str:
 
 
 def verify(file: Path, digest: str) -> None:
-    """Raise WorkspaceError if the file has another digest."""
+    """Raise Damaged if the file has another digest."""
     check_digest(digest)
     found = digest_of(file)
     if found != digest:
-        raise WorkspaceError(f"archive: digest is {found} and must be {digest}: it was damaged or replaced")
+        raise Damaged(f"archive: digest is {found} and must be {digest}: it was damaged or replaced")
 
 
 class Member(tarfile.TarInfo):
@@ -307,15 +283,19 @@ def unpack(archive: Path, digest: str, into: Path) -> Contents:
         Refused: The archive is broken, or has an invalid member. The directory then has some of the others.
     """
     verify(archive, digest)
-    unpacking = _Unpacking(into, max_unpacked_size(archive.stat().st_size))
+    unpacking = _Unpacking(max_unpacked_size(archive.stat().st_size))
     try:
         with archive.open("rb") as file:
             reader: Any = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(file)
             with tarfile.open(
                 fileobj=reader, mode="r|", encoding="utf-8", errors="surrogateescape", tarinfo=Member
             ) as members:
-                for member in members:
-                    unpacking.add(members, member)
+                members.extractall(into, filter=unpacking.check)  # noqa: S202 (checked)
+        unpacking.create_links(into)
+    except OSError as error:
+        raise WorkspaceError(
+            f"workspace: can't write {unpacking.path[:200]!r}: {error.strerror or error}"
+        ) from None
     except (
         *(tarfile.TarError, zstandard.ZstdError, EOFError, UnicodeError),
         # tarfile for invalid numbers and for endless headers, and os for names with a NUL
@@ -323,48 +303,35 @@ def unpack(archive: Path, digest: str, into: Path) -> Contents:
     ) as error:
         why = str(error) or "its headers fill the memory"
         raise Refused(f"archive: broken: {why}; it was not made by kubectl torchrun") from None
-    unpacking.create_links()
+    for path, what in unpacking.contents.items():
+        if what.startswith("file "):
+            unpacking.contents[path] += f" {digest_of(into / path).removeprefix(DIGEST_PREFIX)}"
     return unpacking.contents
 
 
 class _Unpacking:
-    """The state of `unpack`."""
+    """The members of an archive so far. `check` is a filter of tarfile, which unpacks what it returns."""
 
-    def __init__(self, into: Path, limit: int) -> None:
-        self._into, self._limit = into, limit
+    def __init__(self, limit: int) -> None:
+        self._limit, self._unpacked = limit, 0
         self.contents: Contents = {}
-        self._links: list[tuple[str, str]] = []
-        self._directories = {""}
-        self._unpacked = 0
+        self.path = ""
+        self._directories: set[str] = set()
 
-    def add(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Unpack one member."""
+    def check(self, member: tarfile.TarInfo, _into: str) -> tarfile.TarInfo | None:
+        """Return the member without its owner and time, None for a link. Raise Refused for an invalid member."""
+        self.path, mode = member.name, UNPACKED_FILE_MODE | (0o111 if member.mode & 0o100 else 0)
         self._unpacked += counted_size(member.size)
         if self._unpacked > self._limit:
             raise Refused(f"archive: unpacks to more than {self._limit} bytes; nothing of it is used")
-        path = member.name
         if problem := self._problem(member):
-            raise Refused(f"archive: refused member {path[:200]!r}: {problem}; nothing of it is used")
-        if member.type == tarfile.SYMTYPE:
-            self.contents[path] = f"link {member.linkname}"
-            self._links.append((path, member.linkname))
-        elif member.isdir():
-            self._make_parents(f"{path}/")
-            self.contents[path] = EMPTY_DIRECTORY
-        else:
-            content = members.extractfile(member)
-            assert content is not None  # noqa: S101 (it is a file)
-            self._make_parents(path)
-            mode = UNPACKED_FILE_MODE | (0o111 if member.mode & 0o100 else 0)
-            with self._explain(path):
-                self.contents[path] = f"file {mode:o} {_write(content, f'{self._into}/{path}', mode)}"
-
-    def create_links(self) -> None:
-        """Create the links, after the last member."""
-        for path, target in self._links:
-            self._make_parents(path)
-            with self._explain(path):
-                os.symlink(target, f"{self._into}/{path}")
+            raise _refused(member.name, problem)
+        if member.issym():
+            self.contents[member.name] = f"link {member.linkname}"
+            return None
+        self.contents[member.name] = EMPTY_DIRECTORY if member.isdir() else f"file {mode:o}"
+        unowned: dict[str, Any] = {"uid": None, "gid": None, "uname": None, "gname": None, "mtime": None}
+        return member.replace(mode=DIRECTORY_MODE if member.isdir() else mode, **unowned, deep=False)
 
     def _problem(self, member: tarfile.TarInfo) -> str:
         """Return why the member is refused, "" for a valid one."""
@@ -372,56 +339,36 @@ class _Unpacking:
             return problem
         if member.name in self.contents:
             return "a second member of the same name"
-        if member.type == tarfile.SYMTYPE:
+        ends = (at for at, letter in enumerate(member.name) if letter == "/")
+        parents = {member.name[:end] for end in ends}
+        if any(self.contents.get(parent, "").startswith("file ") for parent in parents):
+            return "it is inside of a file"
+        self._directories |= parents
+        if member.issym():
             is_inside = link_stays_inside(member.name, member.linkname)
             return "" if is_inside else f"a link out of the workspace, to {member.linkname!r}"
         if member.isdir():
             return ""
+        if member.name in self._directories:
+            return "a directory has this name"
         if member.issparse():
             return "a file with holes"
         is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
         return "" if is_file else _KINDS.get(member.type, "neither a file, a link nor a directory")
 
-    def _make_parents(self, path: str) -> None:
-        directory = path.rpartition("/")[0]
-        if directory in self._directories:
-            return
-        self._make_parents(directory)
-        try:
-            os.mkdir(f"{self._into}/{directory}")
-            os.chmod(f"{self._into}/{directory}", DIRECTORY_MODE)
-        except (FileExistsError, NotADirectoryError):
-            raise Refused(f"archive: refused member {path[:200]!r}: it is inside of a file") from None
-        except OSError as error:
-            raise _write_error(path, error) from None
-        self._directories.add(directory)
-
-    @contextmanager
-    def _explain(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except (FileExistsError, IsADirectoryError):
-            raise Refused(f"archive: refused member {path[:200]!r}: a directory has this name") from None
-        except OSError as error:
-            raise _write_error(path, error) from None
+    def create_links(self, into: Path) -> None:
+        """Create the links, after the last member, each in real directories."""
+        links = {path: what for path, what in self.contents.items() if what.startswith("link ")}
+        for path, what in links.items():
+            if path in self._directories:
+                raise _refused(path, "a directory has this name")
+            self.path = path
+            (into / path).parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(what.removeprefix("link "), into / path)
 
 
-def _write(content: IO[bytes], place: str, mode: int) -> str:
-    """Write a new file and return its SHA-256."""
-    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    digest = hashlib.sha256()
-    with os.fdopen(handle, "wb", buffering=0) as file:
-        os.fchmod(handle, mode)  # regardless of the umask
-        while data := content.read(_CHUNK):
-            view = memoryview(data)
-            while view:  # an unbuffered file may write less
-                view = view[file.write(view) :]
-            digest.update(data)
-    return digest.hexdigest()
-
-
-def _write_error(path: str, error: OSError) -> WorkspaceError:
-    return WorkspaceError(f"workspace: can't write {path[:200]!r}: {error.strerror}")
+def _refused(path: str, problem: str) -> Refused:
+    return Refused(f"archive: refused member {path[:200]!r}: {problem}; nothing of it is used")
 
 
 @dataclass(frozen=True)
@@ -465,12 +412,15 @@ def pack_cached(
     mark = _digest(json.dumps((zstandard.__version__, FORMAT, place, entries)))
     record = cache / f"{_digest(place)}.json"
     if known := _read_record(record, mark):
-        return CachedArchive(directory / "workspace.tar.zst", *known, root=root, limit=limit)
+        return CachedArchive(file=directory / "workspace.tar.zst", root=root, limit=limit, **known)
     archive = pack(root, limit, directory, progress, entries)
     is_old = all(entry.changed < began - TICK_NANOSECONDS for entry in entries)
     # A record in the workspace itself would change it.
     if is_old and not Path(os.path.realpath(cache)).is_relative_to(place):
-        _write_record(record, mark, archive)
+        known = {"mark": mark, **{field: getattr(archive, field) for field in _FIELDS}}
+        with suppress(OSError):
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(record, json.dumps(known))
     return archive
 
 
@@ -478,29 +428,26 @@ def _digest(data: str) -> str:
     return hashlib.sha256(os.fsencode(data)).hexdigest()
 
 
-def _read_record(record: Path, mark: str) -> tuple[str, int, int, int] | None:
-    """Return the recorded fields, None for no, another or a damaged record."""
+def _read_record(record: Path, mark: str) -> dict[str, Any] | None:
+    """Return the recorded fields of the archive, None for no, another or a damaged record."""
     try:
         found: Any = json.loads(record.read_bytes())
-        if found["mark"] != mark:
-            return None
-        check_digest(found["digest"])
-        return (str(found["digest"]), *(int(found[name]) for name in _FIELDS[1:]))  # type: ignore[return-value]
-    except (OSError, ValueError, KeyError, TypeError, WorkspaceError):
-        return None
+        if found.pop("mark") == mark:
+            check_digest(found["digest"])
+            return {field: type_(found[field]) for field, type_ in _FIELDS.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, WorkspaceError):
+        pass
+    return None
 
 
-def _write_record(record: Path, mark: str, archive: Archive) -> None:
-    """Write the record completely or not at all. Ignore errors."""
-    known = {"mark": mark, **{name: getattr(archive, name) for name in _FIELDS}}
+def replace_file(place: Path, data: str, mode: int = 0o600) -> None:
+    """Write a file, completely or not at all. Raise OSError."""
+    handle, name = tempfile.mkstemp(prefix=place.name, dir=place.parent)
     try:
-        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=record.parent)
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(known, file)
-            os.replace(name, record)
-        except OSError:
-            os.unlink(name)
-    except OSError:
-        return
+        with os.fdopen(handle, "w") as file:
+            os.fchmod(handle, mode)
+            file.write(data)
+        os.replace(name, place)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -7,11 +7,12 @@ another SHA-256 than that of the request, stores the SHA-256, and returns it wit
 from __future__ import annotations
 
 import base64
+import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 from trainyard.operator.names import workspaces_prefix
 from trainyard.workspace.archive import Archive, check_digest
@@ -25,6 +26,7 @@ _REFUSED: Final = frozenset(
     {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}
 )
 _ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
+_TEMPORARY: Final = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "500", "503"})
 Progress = Callable[[int, int], None]
 
 
@@ -55,12 +57,8 @@ class Bucket:
         checksum = base64.b64encode(bytes.fromhex(check_digest(archive.digest))).decode()
         if self._has(bucket, key, archive.size, checksum):
             return False
-        reader = _ProgressReader
-        with (
-            archive.open() as file,
-            self._sending(reader(file, archive.size, progress)) as body,
-            _explained(url),
-        ):
+        with archive.open() as file, _explained(url):
+            body = _ProgressReader(file, archive.size, progress)
             self._client.put_object(
                 Bucket=bucket,
                 Key=key,
@@ -114,26 +112,6 @@ class Bucket:
                 each["Key"].removeprefix(f"{key}/") for page in pages for each in page.get("Contents", ())
             ]
 
-    @contextmanager
-    def _sending(self, body: _ProgressReader) -> Iterator[_ProgressReader]:
-        """Report progress only during the upload. Without TLS, botocore reads the body before each try to sign it."""
-        events, states = self._client.meta.events, (("before-sign", False), ("before-send", True))
-
-        def switch(is_sending: bool) -> Callable[..., None]:
-            def handler(**_: Any) -> None:
-                body.is_sending = is_sending
-
-            return handler
-
-        handlers = [(f"{event}.s3.PutObject", switch(is_sending)) for event, is_sending in states]
-        for name, handler in handlers:
-            events.register(name, handler)
-        try:
-            yield body
-        finally:
-            for name, handler in handlers:
-                events.unregister(name, handler)
-
     def _has(self, bucket: str, key: str, size: int, checksum: str) -> bool:
         try:
             with _explained(f"s3://{bucket}/{key}"):
@@ -151,24 +129,18 @@ class _Refused(WorkspaceError):
     """The credentials do not allow the request."""
 
 
-class _ProgressReader:
-    """A file that reports its position while it `is_sending`."""
+class _ProgressReader(io.BufferedReader):
+    """A file that reports its position. Without TLS, botocore reads it once more before, to sign it."""
 
-    def __init__(self, file: IO[bytes], size: int, progress: Progress) -> None:
-        self._file, self._size, self._progress = file, size, progress
-        self.is_sending = False
+    def __init__(self, file: BinaryIO, size: int, progress: Progress) -> None:
+        super().__init__(cast("io.RawIOBase", file))
+        self._size, self._progress = size, progress
 
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        if self.is_sending:
-            self._progress(self._file.tell(), self._size)
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read and report the progress."""
+        data = super().read(size)
+        self._progress(self.seek(0, io.SEEK_CUR), self._size)
         return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
 
 def _client() -> Any:
@@ -196,9 +168,8 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        code = str(error.response.get("Error", {}).get("Code", ""))
-        message = str(error.response.get("Error", {}).get("Message", ""))
-        bucket = parse_url(url)[0]
+        problem, bucket = error.response.get("Error", {}), parse_url(url)[0]
+        code, message = problem.get("Code", ""), problem.get("Message", "")
         if code == "NoSuchBucket":
             raise WorkspaceError(
                 f"bucket: {bucket} does not exist; name an existing one in the queue's storage.workspace.bucket"
@@ -210,9 +181,8 @@ def _explained(url: str) -> Iterator[None]:
             ) from None
         if code in _ABSENT:
             raise NotThere(f"{url} does not exist yet") from None
-        if code in ("SlowDown", "InternalError", "ServiceUnavailable", "500", "503"):
-            raise NotThere(f"bucket: {url}: {code}: {message}") from None
-        raise WorkspaceError(f"bucket: {url}: {error.operation_name}: {code}: {message}") from None
+        kind = NotThere if code in _TEMPORARY else WorkspaceError
+        raise kind(f"bucket: {url}: {error.operation_name}: {code}: {message}") from None
     except NoCredentialsError:
         raise WorkspaceError(
             f"bucket: {url}: no AWS credentials were found; log in (aws sso login), or set AWS_PROFILE"

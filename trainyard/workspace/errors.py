@@ -11,6 +11,10 @@ class Refused(WorkspaceError):
     """The archive itself is invalid: every worker refuses it."""
 
 
+class Damaged(WorkspaceError):
+    """The archive has another digest. Another download may be complete."""
+
+
 class NotThere(Exception):
     """The archive or its source does not exist yet, or can't be reached now. A retry may help."""
 

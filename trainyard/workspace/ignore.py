@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from trainyard.workspace.errors import WorkspaceError
 
@@ -29,8 +28,7 @@ _GIT_SECONDS: Final = 30.0
 _NEVER: Final = frozenset({b".git", CONTROL_DIRECTORY.encode()})
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(NamedTuple):
     """One line of an ignore file. `ignores` is false for a line that begins with "!"."""
 
     expression: re.Pattern[bytes]
@@ -39,92 +37,76 @@ class Pattern:
     # A pattern without a slash matches names in any directory.
     by_name: bool
 
-    def matches(self, path: bytes, name: bytes, is_directory: bool) -> bool:
-        """Return whether the pattern matches this entry. `path` is relative to the directory of the ignore file."""
-        if self.only_directories and not is_directory:
-            return False
-        return self.expression.fullmatch(name if self.by_name else path) is not None
 
+class Layer(NamedTuple):
+    """The patterns of one file. They see a path without its first `cut` bytes, with `prefix` before it."""
 
-Layer = tuple[bytes, tuple[Pattern, ...]]
+    patterns: tuple[Pattern, ...]
+    cut: int = 0
+    prefix: bytes = b""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The patterns for one directory: each layer with the path of its ignore file's directory, the nearest last.
-
-    The path of a file above the workspace is "<" and the path from there to the workspace.
-    """
+    """The patterns for one directory, those of the nearest file last."""
 
     file_name: str
     layers: tuple[Layer, ...] = ()
-    # Ignored paths that git tracks, and the directories above them.
+    # Ignored paths that git tracks, and the directories above them, which end with a slash.
     tracked: frozenset[bytes] = frozenset()
-    parents: frozenset[bytes] = frozenset()
     # Whether the directory itself is ignored, so that only its tracked files count.
     only_tracked: bool = False
 
-    def with_file(self, directory: Path, path: bytes) -> Rules:
-        """Return the rules inside of this directory, with its ignore file. `path` is "" for the workspace."""
-        rules = self
+    def inside(self, directory: Path, path: bytes) -> Rules:
+        """Return the rules inside of this directory, which is not ignored. `path` is "" for the workspace."""
+        rules, cut = self, len(path) + bool(path)
         if path and self.file_name == GIT_IGNORE and os.path.lexists(directory / ".git"):
-            rules = Rules(GIT_IGNORE, _layer(path, _read_exclude(directory))).with_tracked(directory, path)
+            exclude = Layer(_read_exclude(directory), cut)
+            rules = Rules(GIT_IGNORE, (exclude,), _list_tracked(directory, path))
+        elif path + b"/" in self.tracked and self._matches(path, path.rpartition(b"/")[2], True):
+            rules = replace(self, only_tracked=True)
         patterns = _read(directory / self.file_name)
-        return replace(rules, layers=(*rules.layers, (path, patterns))) if patterns else rules
-
-    def within(self, path: bytes, name: bytes) -> Rules:
-        """Return the rules for the entries of this directory, which is not ignored."""
-        only_tracked = self.only_tracked or (path in self.parents and self._matches(path, name, True))
-        return replace(self, only_tracked=only_tracked) if only_tracked != self.only_tracked else self
-
-    def with_tracked(self, directory: Path, path: bytes) -> Rules:
-        """Return these rules with the ignored paths that git tracks in this directory's repository."""
-        tracked = {path + b"/" + each if path else each for each in _list_tracked(directory)}
-        ends = ((each, at) for each in tracked for at, letter in enumerate(each) if letter == ord("/"))
-        return replace(self, tracked=frozenset(tracked), parents=frozenset(each[:at] for each, at in ends))
+        return replace(rules, layers=(*rules.layers, Layer(patterns, cut))) if patterns else rules
 
     def ignores(self, path: bytes, name: bytes, is_directory: bool) -> bool:
         """Return whether this entry of a directory that is not ignored is ignored."""
         if name in _NEVER:
             return True
         # A tracked directory is a submodule, which has its own rules.
-        if path in self.tracked or (is_directory and path in self.parents):
+        if path in self.tracked or (is_directory and path + b"/" in self.tracked):
             return False
         return self.only_tracked or self._matches(path, name, is_directory)
 
     def _matches(self, path: bytes, name: bytes, is_directory: bool) -> bool:
-        for base, patterns in reversed(self.layers):
-            relative = base[1:] + b"/" + path if base.startswith(b"<") else path[len(base) + bool(base) :]
-            for pattern in reversed(patterns):
-                if pattern.matches(relative, name, is_directory):
-                    return pattern.ignores
+        for patterns, cut, prefix in reversed(self.layers):
+            relative = prefix + path[cut:]
+            for expression, ignores, only_directories, by_name in reversed(patterns):
+                if only_directories and not is_directory:
+                    continue
+                if expression.fullmatch(name if by_name else relative):
+                    return ignores
         return False
 
 
 def rules_of(root: Path) -> Rules:
     """Return the rules for the top of this workspace, without its own ignore file. Raise WorkspaceError."""
     try:
-        return _find_rules(root)
+        if (root / OWN_IGNORE).is_file():
+            return Rules(OWN_IGNORE)
+        above = [root, *root.parents]
+        depth = next((at for at, each in enumerate(above) if (each / ".git").exists()), None)
     except OSError as error:
         raise _unreadable(Path(error.filename).parent, error) from None
-
-
-def _find_rules(root: Path) -> Rules:
-    if (root / OWN_IGNORE).is_file():
-        return Rules(OWN_IGNORE)
-    if (root / ".git").exists():
-        return Rules(GIT_IGNORE, _layer(b"", _read_exclude(root))).with_tracked(root, b"")
-    repository = next((above for above in root.parents if (above / ".git").exists()), None)
-    if repository is None:
+    if depth is None:
         return Rules(GIT_IGNORE)
-    layers, above = [], root.parent
-    while above.is_relative_to(repository):
-        layers.append(_layer(_path_above(root, above), _read(above / GIT_IGNORE)))
-        above = above.parent
-    layers.append(_layer(_path_above(root, repository), _read_exclude(repository)))
-    return Rules(GIT_IGNORE, tuple(layer for each in reversed(layers) for layer in each)).with_tracked(
-        root, b""
-    )
+    layers = [_layer_above(root, above[depth], _read_exclude(above[depth]))]
+    layers += [_layer_above(root, each, _read(each / GIT_IGNORE)) for each in reversed(above[1 : depth + 1])]
+    return Rules(GIT_IGNORE, tuple(layers), _list_tracked(root, b""))
+
+
+def _layer_above(root: Path, directory: Path, patterns: tuple[Pattern, ...]) -> Layer:
+    names = root.relative_to(directory).parts
+    return Layer(patterns, prefix=b"".join(os.fsencode(name) + b"/" for name in names))
 
 
 def effective_file(root: Path) -> str:
@@ -133,14 +115,6 @@ def effective_file(root: Path) -> str:
         return OWN_IGNORE
     by_git = (root / GIT_IGNORE).is_file() or any((at / ".git").exists() for at in (root, *root.parents))
     return GIT_IGNORE if by_git else OWN_IGNORE
-
-
-def _layer(base: bytes, patterns: tuple[Pattern, ...]) -> tuple[Layer, ...]:
-    return ((base, patterns),) if patterns else ()
-
-
-def _path_above(root: Path, above: Path) -> bytes:
-    return b"<" + os.fsencode(root.relative_to(above))
 
 
 def _read_exclude(repository: Path) -> tuple[Pattern, ...]:
@@ -156,55 +130,43 @@ def _read_exclude(repository: Path) -> tuple[Pattern, ...]:
     return _read(git / "info" / "exclude")
 
 
-def _list_tracked(directory: Path) -> list[bytes]:
-    """Return the ignored paths that git tracks below this directory (https://git-scm.com/docs/git-ls-files).
+def _list_tracked(directory: Path, path: bytes) -> frozenset[bytes]:
+    """Return the ignored paths below this directory that git tracks, and their parents, as `Rules.tracked`.
 
-    The repository's configuration could run a program (core.fsmonitor), which is disabled here. Git's environment
-    variables are removed, because in a hook they name another repository.
+    https://git-scm.com/docs/git-ls-files. The repository's configuration could run a program (core.fsmonitor), which is
+    disabled here. Git's environment variables are removed, because in a hook they name another repository.
     """
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = [
-        "git",
-        "-c",
-        "core.fsmonitor=false",
-        "ls-files",
-        "-z",
-        "--cached",
-        "--ignored",
-        "--exclude-standard",
-    ]
+    options = ("-z", "--cached", "--ignored", "--exclude-standard")
     try:
-        done = subprocess.run(
-            command,
+        listed = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", "ls-files", *options],
             cwd=directory,
             env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            check=True,
             timeout=_GIT_SECONDS,
         )
     except (OSError, subprocess.SubprocessError):
-        return []
-    return [each for each in done.stdout.split(b"\0") if each] if done.returncode == 0 else []
+        return frozenset()
+    files = [path + b"/" + each if path else each for each in listed.stdout.split(b"\0") if each]
+    parents = (each[: slash.end()] for each in files for slash in re.finditer(b"/", each))
+    return frozenset((*files, *parents))
 
 
 def _read(file: Path) -> tuple[Pattern, ...]:
     try:
-        # git does not follow links to its own files.
-        if file.name == GIT_IGNORE and file.is_symlink():
+        # Reading a pipe would block. git does not follow links to its own files.
+        if not file.is_file() or (file.name == GIT_IGNORE and file.is_symlink()):
             return ()
-        with open(file, "rb", opener=_open_nonblocking) as opened:
-            return parse(opened.read()) if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else ()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return parse(file.read_bytes())
+    except FileNotFoundError:  # removed meanwhile
         return ()
     except OSError as error:
         raise _unreadable(file, error) from None
-
-
-def _open_nonblocking(name: str, flags: int) -> int:
-    """Open a file. A pipe would block without a writer."""
-    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def _unreadable(path: Path, error: OSError) -> WorkspaceError:
@@ -226,6 +188,16 @@ _CLASSES: Final = {
     b"xdigit": rb"0-9A-Fa-f",
 }
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+# A line without spaces at its end, except for an escaped one.
+_LINE: Final = re.compile(rb"(?:\\.?|[^\\ ]| +(?=[^ ]))*", re.DOTALL)
+# A part of a set in brackets: a class, or a letter and the end of its range, both perhaps escaped.
+_ITEM: Final = re.compile(rb"\[:([^]]*):\]|(\\.|[^\\])(?:-(\\.|[^\\\]]))?", re.DOTALL)
+# A part of a pattern. Only the first item of a set may be a bracket. A set is read in one way only: `?+`, `(?>`.
+_TOKEN: Final = re.compile(
+    rb"(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?+)(?P<set>(?>%b)(?>(?!\])(?:%b))*+)\]|(?P<letter>\\.|[^*?[\\])"
+    % (_ITEM.pattern, _ITEM.pattern),
+    re.DOTALL,
+)
 # What stars match. The regular expressions are lazy.
 _NAME: Final = b"[^/]*?"
 _DIRECTORIES: Final = b"(?:.*?/)??"
@@ -240,54 +212,53 @@ def parse(text: bytes) -> tuple[Pattern, ...]:
 
 
 def _parse_line(line: bytes) -> Pattern | None:
-    line = _strip_trailing_spaces(line)
-    ignores = not line.startswith(b"!")
-    line = line if ignores else line[1:]
-    only_directories = line.endswith(b"/")
-    line = line[:-1] if only_directories else line
+    match = _LINE.match(line)
+    line = match.group() if match else b""
+    ignores, line = not line.startswith(b"!"), line.removeprefix(b"!")
+    only_directories, line = line.endswith(b"/"), line.removesuffix(b"/")
     expression = _translate(line.removeprefix(b"/"))
     if not line or expression is None:
         return None
     return Pattern(re.compile(expression, re.DOTALL), ignores, only_directories, b"/" not in line)
 
 
-def _strip_trailing_spaces(line: bytes) -> bytes:
-    """Return the line without spaces at its end, except for an escaped one."""
-    end, index = 0, 0
-    while index < len(line):
-        step = 2 if line[index : index + 1] == b"\\" else 1
-        if line[index : index + 1] != b" ":
-            end = index + step
-        index += step
-    return line[:end]
-
-
 def _translate(pattern: bytes) -> bytes | None:
     """Return the pattern as a regular expression, None for an invalid one, which matches nothing."""
-    parts, index = [(b"", b"")], 0
-    # git compares the text before the first of these by itself, and matches the rest as a pattern of its own.
-    start = next((at for at in range(len(pattern)) if pattern[at : at + 1] in b"*?[\\"), len(pattern))
-    while index < len(pattern):
-        letter = pattern[index : index + 1]
-        if letter == b"*":
-            stars, index = _stars(pattern, index, index == start)
+    # Stars, each with the text after it.
+    parts, end, is_prefix = [(b"", b"")], 0, True
+    while end < len(pattern):
+        token = _TOKEN.match(pattern, end)
+        if token is None:
+            return None
+        start, end, piece = token.start(), token.end(), token["letter"]
+        if token["stars"]:
+            # git compares the text before the first special letter by itself, and matches the rest as its own pattern.
+            is_whole = end - start > 1 and (is_prefix or pattern[start - 1 : start] == b"/")
+            stars = _NAME
+            if is_whole and pattern[end : end + 2] in (b"", b"\\/"):
+                stars = _ANYTHING
+            elif is_whole and pattern[end : end + 1] == b"/":
+                stars, end = _DIRECTORIES, end + 1
             parts.append((stars, b""))
-            continue
-        if letter == b"?":
-            piece, index = b"[^/]", index + 1
-        elif letter == b"[":
-            bracket = _bracket(pattern, index + 1)
-            if bracket is None:
-                return None
-            piece, index = bracket
-        elif letter == b"\\":
-            if index + 1 == len(pattern):
-                return None
-            piece, index = re.escape(pattern[index + 1 : index + 2]), index + 2
         else:
-            piece, index = re.escape(letter), index + 1
-        parts[-1] = (parts[-1][0], parts[-1][1] + piece)
+            text = re.escape(piece[-1:]) if piece else b"[^/]" if token["any"] else _translate_set(token)
+            if text is None:
+                return None
+            parts[-1] = (parts[-1][0], parts[-1][1] + text)
+        is_prefix = is_prefix and piece is not None and len(piece) == 1
     return _join(parts)
+
+
+def _translate_set(token: re.Match[bytes]) -> bytes | None:
+    """Return the expression of a set in brackets, None for an unknown class."""
+    inside = b"^" if token["negated"] else b""
+    for name, low, high in _ITEM.findall(token["set"]):
+        if not low and name not in _CLASSES:
+            return None
+        # git also compares with the first letter alone, so that a reversed range has that one.
+        first, last = low[-1:], max(low[-1:], high[-1:])
+        inside += re.escape(first) + b"-" + re.escape(last) if low else _CLASSES[name]
+    return b"(?!/)[" + inside + b"]"
 
 
 def _join(parts: list[tuple[bytes, bytes]]) -> bytes:
@@ -304,55 +275,3 @@ def _join(parts: list[tuple[bytes, bytes]]) -> bytes:
         is_last = index == len(parts) - 1
         group += b"(?>" + stars + text + b")" if stars == _NAME and not is_last else stars + text
     return result + group
-
-
-def _stars(pattern: bytes, start: int, is_first: bool) -> tuple[bytes, int]:
-    """Return what these stars match, and their end. Two between slashes match directories, at the end anything."""
-    end = start
-    while pattern[end : end + 1] == b"*":
-        end += 1
-    whole = end - start >= 2 and (is_first or pattern[start - 1 : start] == b"/")
-    if whole and (end == len(pattern) or pattern[end : end + 2] == b"\\/"):
-        return _ANYTHING, end
-    if whole and pattern[end : end + 1] == b"/":
-        return _DIRECTORIES, end + 1
-    return _NAME, end
-
-
-def _bracket(pattern: bytes, index: int) -> tuple[bytes, int] | None:
-    """Return the set that begins here, and its end; None if it does not end, or has an unknown class."""
-    negated = pattern[index : index + 1] in (b"!", b"^")
-    index += negated
-    pieces, first = [], True
-    while first or pattern[index : index + 1] != b"]":
-        first = False
-        if pattern[index : index + 2] == b"[:" and (end := pattern.find(b"]", index + 2)) > 0:
-            name = pattern[index + 2 : end]
-            if name.endswith(b":"):
-                if name[:-1] not in _CLASSES:
-                    return None
-                pieces.append(_CLASSES[name[:-1]])
-                index = end + 1
-                continue
-        low = _letter(pattern, index)
-        if low is None:
-            return None
-        index = low[1]
-        high = low
-        if pattern[index : index + 1] == b"-" and pattern[index + 1 : index + 2] not in (b"]", b""):
-            end_of_range = _letter(pattern, index + 1)
-            if end_of_range is None:
-                return None
-            high, index = end_of_range, end_of_range[1]
-        # git also compares with the first letter alone, so that a reversed range has that one.
-        pieces.append(re.escape(low[0]) + b"-" + re.escape(max(low[0], high[0])))
-    inside = b"".join(pieces)
-    return b"(?!/)[" + (b"^" if negated else b"") + inside + b"]", index + 1
-
-
-def _letter(pattern: bytes, index: int) -> tuple[bytes, int] | None:
-    """Return one letter of a set, which may be escaped, and its end."""
-    if pattern[index : index + 1] == b"\\":
-        index += 1
-    letter = pattern[index : index + 1]
-    return (letter, index + 1) if letter else None

@@ -26,6 +26,7 @@ from trainyard.workspace.archive import (
     EMPTY_DIRECTORY,
     Contents,
     digest_of,
+    replace_file,
     unpack,
 )
 from trainyard.workspace.errors import WorkspaceError
@@ -153,11 +154,7 @@ def _locked(into: Path) -> Iterator[Path]:
 
 
 def _save(control: Path, state: State) -> None:
-    handle, name = tempfile.mkstemp(prefix=_STATE, dir=control)
-    with os.fdopen(handle, "w") as file:
-        os.fchmod(handle, 0o664)
-        json.dump({"digest": state.digest, "contents": state.contents}, file)
-    os.replace(name, control / _STATE)
+    replace_file(control / _STATE, json.dumps({"digest": state.digest, "contents": state.contents}), 0o664)
 
 
 def _remove(into: Path, path: str, known: str, kept: Kept) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,7 +15,6 @@ from trainyard.workspace.ignore import (
     CONTROL_DIRECTORY,
     GIT_IGNORE,
     OWN_IGNORE,
-    Rules,
     effective_file,
     rules_of,
 )
@@ -26,6 +25,7 @@ _SHOWN: Final = 200
 # A file with at least a twentieth of all bytes is named by itself.
 _SHARE: Final = 20
 _MAX_LINKS_NAMED: Final = 5
+TRY_AGAIN: Final = "try again when nothing changes the directory, or"
 # The number of entries between two progress reports, and the time to search further in a directory that is too large.
 _REPORT_EVERY: Final = 1000
 _CUT_SECONDS: Final = 3.0
@@ -53,19 +53,6 @@ class Entry(NamedTuple):
     is_directory: bool = False
 
 
-class Unfit(WorkspaceError):
-    """An entry that can't be sent. The message ends before the name of the ignore file."""
-
-
-@contextmanager
-def naming_ignore_file(root: Path) -> Iterator[None]:
-    """Complete the message of `Unfit` with the name of the ignore file."""
-    try:
-        yield
-    except Unfit as error:
-        raise WorkspaceError(f"{error} {effective_file(root)}") from None
-
-
 def select(
     root: Path,
     limit: int = DEFAULT_LIMIT_BYTES,
@@ -82,8 +69,7 @@ def select(
     """
     root = _resolve(root)
     walk = _Walk(root, limit, progress)
-    with naming_ignore_file(root):
-        found = [entry for _, entry in sorted(walk.entries(rules_of(root)))]
+    found = [entry for _, entry in sorted(walk.entries())]
     files = [entry.path.rpartition("/")[2] for entry in found if not entry.is_directory]
     if not files:
         raise WorkspaceError(
@@ -153,35 +139,32 @@ class _Walk:
     def __init__(self, root: Path, limit: int, progress: Callable[[int, int], None]) -> None:
         self._root, self._limit, self._progress = root, limit, progress
         self._files = self._bytes = 0
-        self._stop_at: float | None = None
+        self._stop_at = math.inf
         # Whether the walk stopped early, because there are too many bytes.
         self.is_cut = False
         # Links that a pattern for directories would ignore.
         self.matched_as_directories: set[str] = set()
 
-    def entries(self, at_top: Rules) -> Iterator[tuple[bytes, Entry]]:
+    def entries(self) -> Iterator[tuple[bytes, Entry]]:
         """Yield every entry that is not ignored, with the bytes of its path."""
-        to_do = [(os.fsencode(self._root), b"", at_top)]
-        while to_do:
+        to_do = [(os.fsencode(self._root), b"", rules_of(self._root))]
+        while to_do and not self.is_cut:
             directory, path, rules = to_do.pop()
-            is_empty, entries = True, _scan(directory, path)
-            rules = rules.with_file(Path(os.fsdecode(directory)), path)
+            if path.count(b"/") + 1 >= MAX_DEPTH:
+                raise unfit(
+                    self._root, f"{os.fsdecode(path)[:40]}... has {MAX_DEPTH} nested directories or more;"
+                )
+            is_empty, entries = True, self._scan(directory, path)
+            rules = rules.inside(Path(os.fsdecode(directory)), path)
             for entry in entries:
                 inner = path + b"/" + entry.name if path else entry.name
                 is_directory = entry.is_dir(follow_symlinks=False)
                 if rules.ignores(inner, entry.name, is_directory):
                     continue
                 if is_directory:
-                    if inner.count(b"/") + 1 >= MAX_DEPTH:
-                        shown = os.fsdecode(inner)[:40]
-                        raise Unfit(
-                            f"workspace: {shown}... has {MAX_DEPTH} nested directories or more; name it in"
-                        )
                     is_empty = False
-                    to_do.append((entry.path, inner, rules.within(inner, entry.name)))
-                    continue
-                found = _entry(entry, os.fsdecode(inner))
-                if found is not None:
+                    to_do.append((entry.path, inner, rules))
+                elif (found := self._entry(entry, os.fsdecode(inner))) is not None:
                     is_empty = False
                     self._count(found)
                     if found.target and rules.ignores(inner, entry.name, True):
@@ -192,6 +175,26 @@ class _Walk:
             if is_empty and path:
                 yield path, Entry(os.fsdecode(path), is_directory=True)
 
+    def _scan(self, directory: bytes, path: bytes) -> list[os.DirEntry[bytes]]:
+        try:
+            with os.scandir(directory) as entries:
+                return list(entries)
+        except OSError as error:
+            raise unreadable(self._root, os.fsdecode(path or directory), error) from None
+
+    def _entry(self, entry: os.DirEntry[bytes], path: str) -> Entry | None:
+        """Return the entry for a file or link, None for a socket, pipe or device."""
+        try:
+            if entry.is_symlink():
+                return Entry(path, target=os.fsdecode(os.readlink(entry.path)))
+            known = entry.stat(follow_symlinks=False)
+        except OSError as error:
+            raise unreadable(self._root, path, error) from None
+        if not stat.S_ISREG(known.st_mode):
+            return None
+        executable = bool(known.st_mode & 0o100)
+        return Entry(path, known.st_size, executable, "", known.st_ino, known.st_ctime_ns, known.st_mtime_ns)
+
     def _count(self, entry: Entry) -> None:
         """Count an entry. Beyond the limit, go on for a short time to find the largest directories."""
         self._files += 1
@@ -200,38 +203,20 @@ class _Walk:
             self._progress(self._files, self._bytes)
             if self._bytes > self._limit:
                 now = time.monotonic()
-                self._stop_at = now + _CUT_SECONDS if self._stop_at is None else self._stop_at
+                self._stop_at = min(self._stop_at, now + _CUT_SECONDS)
                 self.is_cut = now >= self._stop_at
 
 
-def _scan(directory: bytes, path: bytes) -> list[os.DirEntry[bytes]]:
-    try:
-        with os.scandir(directory) as entries:
-            return list(entries)
-    except OSError as error:
-        raise unreadable(os.fsdecode(path or directory), error) from None
+def unfit(root: Path, problem: str) -> WorkspaceError:
+    """Return the error for an entry that can't be sent, which the user can name in an ignore file."""
+    return WorkspaceError(f"workspace: {problem} name it in {effective_file(root)}")
 
 
-def _entry(entry: os.DirEntry[bytes], path: str) -> Entry | None:
-    """Return the entry for a file or link, None for a socket, pipe or device."""
-    try:
-        if entry.is_symlink():
-            return Entry(path, target=os.fsdecode(os.readlink(entry.path)))
-        known = entry.stat(follow_symlinks=False)
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if not stat.S_ISREG(known.st_mode):
-        return None
-    executable = bool(known.st_mode & 0o100)
-    return Entry(path, known.st_size, executable, "", known.st_ino, known.st_ctime_ns, known.st_mtime_ns)
-
-
-def unreadable(path: str, error: OSError) -> Unfit:
+def unreadable(root: Path, path: str, error: OSError) -> WorkspaceError:
     """Return the error for an entry that can't be read."""
     if isinstance(error, FileNotFoundError):
-        why = "was removed while it was read; try again when nothing changes the directory, or name it in"
-        return Unfit(f"workspace: {path} {why}")
-    return Unfit(f"workspace: can't read {path}: {error.strerror}; make it readable or name it in")
+        return unfit(root, f"{path} was removed while it was read; {TRY_AGAIN}")
+    return unfit(root, f"can't read {path}: {error.strerror}; make it readable or")
 
 
 def max_unpacked_size(size: int) -> int:

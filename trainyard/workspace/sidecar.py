@@ -5,21 +5,21 @@ The archive stays beside the workspace, so that a worker can send it to a new sy
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
-import shutil
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from trainyard.workspace.archive import digest_of, verify
-from trainyard.workspace.errors import NotThere, Refused, WorkspaceError
+from trainyard.workspace.archive import digest_of
+from trainyard.workspace.errors import Damaged, NotThere, Refused, WorkspaceError
 from trainyard.workspace.ignore import CONTROL_DIRECTORY
 from trainyard.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
 from trainyard.workspace.store import Pointer
@@ -34,8 +34,8 @@ WAIT_FOR_S3_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 1.0
 # The maximum interval of tries for an archive that could not be put in place.
 _MAX_PAUSE_SECONDS: Final = 60.0
-# The maximum interval of the requests whether the sync pod needs the archive again.
-_MAX_RESTORE_PAUSE_SECONDS: Final = 10.0
+# Every fifth check asks whether the sync pod needs the archive again.
+_CHECKS_PER_RESTORE: Final = 5
 _MAX_KEPT_REPORTED: Final = 10
 _KEPT_ARCHIVE: Final = "archive"
 # A proxy may pass on an incomplete answer.
@@ -75,7 +75,7 @@ def fetch(
             if str(error) != last:
                 last = str(error)
                 LOG.info("waiting for the workspace: %s", last)
-        except _Damaged as error:
+        except Damaged as error:
             damaged += 1
             if damaged == _DAMAGED_TRIES:
                 raise WorkspaceError(f"{error} (at each of {damaged} tries)") from None
@@ -89,28 +89,35 @@ def follow(source: PodSource, into: Path, stopping: threading.Event, *, every: f
     After an error the workspace is unchanged, and the error is logged once. A refused archive is not fetched again.
     A damaged one, or one without enough space, is retried later.
     """
-    last, tries, restoring = "", _Tries(every), _Tries(every, _MAX_RESTORE_PAUSE_SECONDS)
-    while not stopping.wait(every):
-        problem = last
+    reported, failed, pause, next_try = "", "", every, 0.0
+    for number in itertools.count():
+        if stopping.wait(every):
+            return
+        problem, digest = reported, ""
         try:
+            if source.pod is not None and number % _CHECKS_PER_RESTORE == 0:
+                with suppress(NotThere):
+                    _restore_sync_pod(source.pod, into)
             pointer = source.current()
-            if source.pod is not None and restoring.has_time(placed(into).digest):
-                restoring.failed(NotThere("the next request is later"))
-                _restore_sync_pod(source.pod, into)
+            if pointer.digest != failed:
+                failed, pause, next_try = "", every, 0.0
             if pointer.digest == placed(into).digest:
                 problem = ""
-            elif tries.has_time(pointer.digest):
-                try:
-                    log_applied(pointer.digest, _get(source, pointer, into))
-                except (NotThere, WorkspaceError, _Damaged) as error:
-                    tries.failed(error)
-                    raise
+            elif time.monotonic() >= next_try:
+                digest = pointer.digest
+                log_applied(digest, _get(source, pointer, into))
                 problem = ""
-        except (NotThere, WorkspaceError, _Damaged) as error:
+        except (NotThere, WorkspaceError) as error:
             problem = str(error)
-        if problem and problem != last:
+            if digest:
+                failed, next_try = (
+                    digest,
+                    math.inf if isinstance(error, Refused) else time.monotonic() + pause,
+                )
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        if problem and problem != reported:
             LOG.warning("%s; the workspace is unchanged", problem)
-        last = problem
+        reported = problem
 
 
 def log_applied(digest: str, applied: Applied) -> None:
@@ -122,47 +129,24 @@ def log_applied(digest: str, applied: Applied) -> None:
         LOG.warning("%d more files of the job were moved there", len(more))
 
 
-class _Tries:
-    """The times of the tries of an archive."""
-
-    def __init__(
-        self, initial: float, maximum: float = _MAX_PAUSE_SECONDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._initial, self._maximum, self._clock = initial, maximum, clock
-        self._digest, self._pause, self._next = "", initial, 0.0
-
-    def has_time(self, digest: str) -> bool:
-        """Return whether it is time to try the archive with this digest."""
-        if digest != self._digest:
-            self._digest, self._pause, self._next = digest, self._initial, 0.0
-        return self._clock() >= self._next
-
-    def failed(self, error: Exception) -> None:
-        """Record the error of a try."""
-        self._next = math.inf if isinstance(error, Refused) else self._clock() + self._pause
-        self._pause = min(2 * self._pause, self._maximum)
-
-
-class _Damaged(Exception):
-    """The download has another digest."""
-
-
 def _get(source: PodSource, pointer: Pointer, into: Path) -> Applied:
-    with _scratch(into) as directory:
-        archive = directory / "archive"
-        try:
+    """Download the archive to the volume of the workspace, and put its files in place."""
+    control = into / CONTROL_DIRECTORY
+    try:
+        control.mkdir(parents=True, exist_ok=True)
+        # The pod's own file system may be small or read-only.
+        with tempfile.TemporaryDirectory(
+            prefix=DOWNLOAD, dir=control, ignore_cleanup_errors=True
+        ) as directory:
+            archive = Path(directory, "archive")
             source.archive(pointer, archive)
-        except OSError as error:
-            raise WorkspaceError(f"workspace: can't write in {into}: {error.strerror}") from None
-        try:
-            verify(archive, pointer.digest)
-        except WorkspaceError as error:
-            raise _Damaged(str(error)) from None
-        applied = apply(archive, pointer.digest, into)
-        if not pointer.url:
-            with suppress(OSError):  # another worker may have written it on a shared volume
-                os.replace(archive, into / CONTROL_DIRECTORY / _KEPT_ARCHIVE)
-        return applied
+            applied = apply(archive, pointer.digest, into)
+            if not pointer.url:
+                with suppress(OSError):  # another worker may have written it on a shared volume
+                    os.replace(archive, control / _KEPT_ARCHIVE)
+            return applied
+    except OSError as error:
+        raise WorkspaceError(f"workspace: can't write in {into}: {error.strerror}") from None
 
 
 def _restore_sync_pod(source: SyncPod, into: Path) -> None:
@@ -186,18 +170,3 @@ def _restore_sync_pod(source: SyncPod, into: Path) -> None:
         archive.seek(0)
         if source.upload(digest, archive):
             LOG.info("%s was sent to the job's new sync pod", digest)
-
-
-@contextmanager
-def _scratch(into: Path) -> Iterator[Path]:
-    """Yield a directory on the volume of the workspace. The pod's own file system may be small or read-only."""
-    control = into / CONTROL_DIRECTORY
-    try:
-        control.mkdir(parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix=DOWNLOAD, dir=control))
-    except OSError as error:
-        raise WorkspaceError(f"--into: can't write in {into}: {error.strerror}") from None
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

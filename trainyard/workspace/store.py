@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
-from trainyard.workspace.archive import check_digest, digest_of
+from trainyard.workspace.archive import check_digest, digest_of, replace_file
 from trainyard.workspace.errors import WorkspaceError
 
 _CHUNK: Final = 2**18
 _SUFFIX: Final = ".tar.zst"
 _PART: Final = ".part"
-_SEPARATE: Final = "apart-"
+_UNTRUSTED: Final = "untrusted-"
 _CURRENT: Final = "current"
 _LOCK: Final = "lock"
 _URL: Final = re.compile(r"s3://[^/]+/.+")
@@ -62,13 +62,6 @@ class Pointer:
         return pointer
 
 
-class Readable(Protocol):
-    """The stream of an archive."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, none at the end."""
-
-
 class Store:
     """A directory for archives of at most `maximum` bytes. Concurrent uploads of an archive give the same file."""
 
@@ -83,14 +76,15 @@ class Store:
         self,
         digest: str,
         size: int,
-        stream: Readable,
+        read: Callable[[int], bytes],
         on_offset: Callable[[int], None] = lambda _o: None,
         *,
         untrusted: bool = False,
     ) -> None:
-        """Receive the missing bytes of an archive. `on_offset` receives the offset of the first missing byte.
+        """Receive the missing bytes of an archive, by `read`, which returns "" at the end.
 
-        `untrusted` streams are received from their first byte on, in a separate file.
+        `on_offset` receives the offset of the first missing byte. `untrusted` archives are received from their first
+        byte on, in a separate file.
 
         Raises:
             WorkspaceError: The stream ended early, and a later call continues; or it has another digest.
@@ -111,7 +105,7 @@ class Store:
                 offset = os.fstat(file.fileno()).st_size
                 offset = offset if offset < size else 0
                 on_offset(offset)
-                _copy(file, offset, size, stream)
+                _copy(file, offset, size, read)
                 found = digest_of(part)
                 if found != digest:
                     part.unlink()
@@ -122,19 +116,23 @@ class Store:
 
     @contextmanager
     def _partial_file(self, digest: str, untrusted: bool) -> Iterator[tuple[Path, IO[bytes]]]:
-        """Open the partial file of the archive. Untrusted and concurrent uploads get a separate file."""
+        """Open a partial file of the archive: that of an earlier upload, unless another one continues it.
+
+        A file that does not become the archive is left for a later upload. Untrusted uploads have a separate file.
+        """
         part = self._part(digest)
-        if not untrusted:
-            with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-                if _is_locked(file, part):
-                    yield part, file
-                    return
-        handle, name = tempfile.mkstemp(_PART, _SEPARATE, self._root)
+        handle, name = tempfile.mkstemp(_PART, _UNTRUSTED if untrusted else f"{part.stem}-", self._root)
+        os.close(handle)
+        own = Path(name)
         try:
-            with os.fdopen(handle, "r+b") as file:
-                yield Path(name), file
+            if not untrusted:
+                with suppress(FileNotFoundError):
+                    os.replace(part, own)
+            with own.open("r+b") as file:
+                yield own, file
         finally:
-            Path(name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # it is the archive now
+                os.unlink(own) if untrusted else os.replace(own, part)
 
     @contextmanager
     def receiving(self, digest: str, keep: str = "") -> Iterator[None]:
@@ -154,13 +152,8 @@ class Store:
         with lock:
             current = self.current()
             keep = keep or (current.digest if current is not None else digest)
-            kept = {
-                _LOCK,
-                _CURRENT,
-                self._part(digest).name,
-                self.archive(digest).name,
-                self.archive(keep).name,
-            }
+            archives = {self.archive(digest).name, self.archive(keep).name}
+            kept = {_LOCK, _CURRENT, self._part(digest).name, *archives}
             with suppress(OSError):  # another upload runs; a later one removes the archives
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 for each in self._root.iterdir():
@@ -176,7 +169,7 @@ class Store:
         Uploads by PUT do not count, because any pod could send them and keep an abandoned job alive.
         """
         with suppress(OSError):  # the upload was completed meanwhile
-            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_SEPARATE))
+            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_UNTRUSTED))
             return max((each.stat().st_mtime for each in parts), default=0.0)
         return time.time()
 
@@ -191,10 +184,8 @@ class Store:
         """Make this existing archive the job's current one."""
         if not self.archive(pointer.digest).exists():
             raise WorkspaceError(f"digest: {pointer.digest} does not exist; send the archive first")
-        draft = self._root / f"{_CURRENT}{_PART}"
         try:
-            draft.write_bytes(pointer.to_json())
-            os.replace(draft, self._root / _CURRENT)
+            replace_file(self._root / _CURRENT, pointer.to_json().decode())
         except OSError as error:
             raise WorkspaceError(
                 f"pointer to the workspace: can't write in {self._root}: {error.strerror}"
@@ -204,23 +195,14 @@ class Store:
         return self._root / f"{check_digest(digest)}{_PART}"
 
 
-def _copy(file: IO[bytes], offset: int, size: int, stream: Readable) -> None:
+def _copy(file: IO[bytes], offset: int, size: int, read: Callable[[int], bytes]) -> None:
     file.seek(offset)
     file.truncate()
     while offset < size:
-        data = stream.read(min(_CHUNK, size - offset))
+        data = read(min(_CHUNK, size - offset))
         if not data:
             raise WorkspaceError(f"upload: ended after {offset} of {size} bytes; send it again")
         file.write(data)
         offset += len(data)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _is_locked(file: IO[bytes], part: Path) -> bool:
-    """Lock this file. Return False if another process has the lock, or if the file became the archive meanwhile."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.fstat(file.fileno()).st_ino == os.stat(part).st_ino
-    except OSError:
-        return False

@@ -43,7 +43,7 @@ def packed(root: Path, **files: str) -> Archive:
 
 def received(store: Store, archive: Archive) -> None:
     with archive.file.open("rb") as file:
-        store.receive(archive.digest, archive.size, file)
+        store.receive(archive.digest, archive.size, file.read)
     store.point(Pointer(archive.digest, archive.size))
 
 

@@ -38,12 +38,12 @@ def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
     store, data, reported = Store(tmp_path / "store"), archive.file.read_bytes(), []
     for done, end in ((0, 0), (0, 1000), (1000, 300_000)):
         with pytest.raises(WorkspaceError, match=f"ended after {end} of {archive.size} bytes"):
-            store.receive(archive.digest, archive.size, io.BytesIO(data[done:end]), reported.append)
+            store.receive(archive.digest, archive.size, io.BytesIO(data[done:end]).read, reported.append)
         assert not store.archive(archive.digest).exists()
-    store.receive(archive.digest, archive.size, io.BytesIO(data[300_000:]), reported.append)
+    store.receive(archive.digest, archive.size, io.BytesIO(data[300_000:]).read, reported.append)
     assert reported == [0, 0, 1000, 300_000]
     assert store.archive(archive.digest).read_bytes() == data
-    store.receive(archive.digest, archive.size, io.BytesIO(b""), reported.append)
+    store.receive(archive.digest, archive.size, io.BytesIO(b"").read, reported.append)
     assert reported[-1] == archive.size
 
 
@@ -66,9 +66,9 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
 
     def second() -> None:
         if len(reported) == 1:
-            store.receive(archive.digest, archive.size, Waiting(data, lambda: None), reported.append)
+            store.receive(archive.digest, archive.size, Waiting(data, lambda: None).read, reported.append)
 
-    store.receive(archive.digest, archive.size, Waiting(data, second), reported.append)
+    store.receive(archive.digest, archive.size, Waiting(data, second).read, reported.append)
     assert reported == [0, 0]
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
@@ -98,7 +98,7 @@ def test_store_keeps_the_incoming_and_the_named_archive(tmp_path: Path) -> None:
     }
     # The pod is reported nothing of what another one sends meanwhile.
     with store.receiving(one.digest):
-        store.receive(one.digest, one.size, one.file.open("rb"))
+        store.receive(one.digest, one.size, one.file.open("rb").read)
         assert receive(root, two) == (0, "")
     assert archives_left() == [one.digest, two.digest, three.digest]
 
@@ -112,10 +112,10 @@ def test_partial_files_of_other_archives_are_removed(tmp_path: Path) -> None:
     assert receive(root, first) == (0, "")
     for each in broken:
         with pytest.raises(WorkspaceError, match="ended after 1000 of"), store.receiving(each.digest):
-            store.receive(each.digest, each.size, io.BytesIO(each.file.read_bytes()[:1000]))
+            store.receive(each.digest, each.size, io.BytesIO(each.file.read_bytes()[:1000]).read)
     last = broken[-1]
     with pytest.raises(WorkspaceError, match="ended after 1000 of"), store.receiving(last.digest):
-        store.receive(last.digest, last.size, io.BytesIO(b""))
+        store.receive(last.digest, last.size, io.BytesIO(b"").read)
     left = {"current", "lock", store.archive(first.digest).name, store._part(last.digest).name}
     assert {path.name for path in root.iterdir()} == left
 
@@ -156,11 +156,11 @@ def test_a_place_that_cant_be_written_is_named(tmp_path: Path) -> None:
 def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     with pytest.raises(WorkspaceError, match=r"digest is sha256:.* and must be"):
-        store.receive(NONE, 3, io.BytesIO(b"abc"))
+        store.receive(NONE, 3, io.BytesIO(b"abc").read)
     assert list((tmp_path / "store").iterdir()) == []
     for digest in ("", "sha256:../../x", "md5:00"):
         with pytest.raises(WorkspaceError, match="64 hexadecimal digits"):
-            store.receive(digest, 3, io.BytesIO(b"abc"))
+            store.receive(digest, 3, io.BytesIO(b"abc").read)
 
 
 @pytest.mark.parametrize(
