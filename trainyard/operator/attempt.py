@@ -22,10 +22,10 @@ from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.launcher_detection import find_conflict
 from trainyard.operator.nodes import (
     NodesChosen,
-    NodesWait,
+    NodesPending,
     choose_nodes,
     delete_placeholders,
-    wait_without_nodes,
+    pending_without_nodes,
 )
 from trainyard.operator.observe import AttemptJob, Worker
 from trainyard.operator.plan import (
@@ -60,7 +60,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     prepared = prepare_attempt(ctx, ctx.status.attempt)
     if isinstance(prepared, AttemptSpec):
         prepared = gang_wait(ctx, prepared) or prepared
-    choice: NodesChosen | NodesWait | None = None
+    choice: NodesChosen | NodesPending | None = None
     if isinstance(prepared, AttemptSpec):
         choice = unsent = _wait_for_workspace(ctx, prepared)
         if prepared.settings.queue.scheduling.pool:
@@ -227,10 +227,10 @@ def _unretained_claims(ctx: ReconcileContext, attempt: AttemptSpec) -> str:
     return message if names else ""
 
 
-def _wait_for_workspace(ctx: ReconcileContext, attempt: AttemptSpec) -> NodesWait | None:
+def _wait_for_workspace(ctx: ReconcileContext, attempt: AttemptSpec) -> NodesPending | None:
     """Return the wait for the workspace, without placeholders; None if the workspace is there."""
     wait = workspace_wait(ctx, attempt)
-    return wait_without_nodes(ctx, n.REASON_WAITING_FOR_WORKSPACE, *wait) if wait is not None else None
+    return pending_without_nodes(ctx, n.REASON_WAITING_FOR_WORKSPACE, *wait) if wait is not None else None
 
 
 def _count_leaving(ctx: ReconcileContext) -> int:
@@ -291,7 +291,7 @@ def _next_step(
     prepared: AttemptSpec | Wait,
     outdated: list[AttemptJob],
     groups: list[JsonObject],
-    choice: NodesChosen | NodesWait | None,
+    choice: NodesChosen | NodesPending | None,
 ) -> ReconcilePlan:
     """Return the first reason why the job is Pending. Without one, create the attempt's objects."""
 
@@ -322,7 +322,7 @@ def _next_step(
     remaining = _remaining_objects(ctx, outdated, groups)
     if remaining and not (taken and not outdated):  # the wait for nodes starts later
         return pending(n.REASON_STOPPING, remaining, conditions)
-    if isinstance(choice, NodesWait):
+    if isinstance(choice, NodesPending):
         if prepared.settings.queue.scheduling.pool:
             lack = Condition(n.CAPACITY_AVAILABLE, False, choice.reason, choice.message)
             conditions = (*conditions, lack)
@@ -330,7 +330,7 @@ def _next_step(
         wanted = [build_service(prepared), *([build_sync_pod(prepared)] if prepared.sync else [])]
         taken = _name_conflict(ctx, wanted)
         reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (choice.reason, choice.message)
-        capacity = choice.capacity_wait.to_status() if choice.capacity_wait is not None else None
+        capacity = choice.capacity.to_status() if choice.capacity is not None else None
         plan = pending(reason, message, conditions, POLL_SECONDS if taken else None, capacity=capacity)
         return replace(plan, creations=() if taken else missing_objects(ctx, wanted))
     if taken:

@@ -19,7 +19,7 @@ from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.queue import QueueSpec
 from trainyard.operator.children import build_object, spec_digest
 from trainyard.operator.context import AttemptSpec, ReconcileContext, Wait, valid_conditions
-from trainyard.operator.nodes import Unreadable, worker_requests
+from trainyard.operator.nodes import worker_requests
 from trainyard.operator.observe import Cluster, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 
@@ -132,7 +132,7 @@ def _find_excess(attempt: AttemptSpec, limits: Mapping[str, JsonObject]) -> str:
     """Return the limit that the requests of all workers exceed; "" for none. An elastic job counts its minimum."""
     each: Mapping[str, Any] = {}
     if limits:
-        with suppress(Unreadable):  # the dry run of the queue's pod reports it
+        with suppress(ValueError):  # the dry run of the queue's pod reports it
             each = worker_requests(attempt)
     for resource, limit in limits.items():
         amount = attempt.size.gpus if resource == _GPU else each.get(resource, 0)

@@ -19,7 +19,8 @@ from launcher import capacity, manifests, node_release, observe
 from launcher.actions import Hold, Remove, placeholders
 from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import Owner, add_mark, mark, stamp
-from launcher.observe import Node, NodePool, Observation, Pod
+from launcher.node_release import OverdueClaim
+from launcher.observe import Node, NodePool, Observation
 from launcher.progress import Progress
 from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request
 from launcher.state_machine import hold_nodes
@@ -33,7 +34,6 @@ from trainyard.operator.children import (
     LOST_NODE_TAINTS,
     REQUIRED,
     build_worker,
-    gpu_terms,
     owner_reference,
     pull_secrets,
     spec_digest,
@@ -41,7 +41,7 @@ from trainyard.operator.children import (
 from trainyard.operator.context import AttemptSpec, ReconcileContext
 from trainyard.operator.diagnostics import jobs_without_pods
 from trainyard.operator.plan import Deletion, deletion, deletions_of
-from trainyard.operator.status import CapacityWait, read_status
+from trainyard.operator.status import CapacityStatus, read_status
 
 # The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
 CAPACITY_POLL_SECONDS: Final = 2.0
@@ -78,35 +78,32 @@ class NodesChosen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodesWait:
-    """The attempt can't start yet. `capacity_wait` is the state to keep, None for none."""
+class NodesPending:
+    """The attempt can't start yet. `capacity` is the state for the status, None for none."""
 
     reason: str
     message: str
-    capacity_wait: CapacityWait | None = None
+    requeue_after: float | None = None
+    capacity: CapacityStatus | None = None
     deletions: tuple[Deletion, ...] = ()
     creations: tuple[JsonObject, ...] = ()
-    requeue_after: float | None = None
     recount: bool = False
-
-
-_RECOUNT: Final = NodesWait(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
 
 
 def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
     """Return the pool whose nodes decide on the next step of this job, "" for none."""
-    noted = read_status(job.get("status"))
+    status = read_status(job.get("status"))
     spec, _ = parse_job(job.get("spec"))
-    if spec is None or queue is None or noted.final or noted.running or spec.suspend:
+    if spec is None or queue is None or status.final or status.running or spec.suspend:
         return ""
     settings, _ = resolve(queue.get("spec") or {}, spec)
     return settings.queue.scheduling.pool if settings is not None else ""
 
 
 def choose_nodes(
-    ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, first: NodesWait | None = None
-) -> NodesChosen | NodesWait:
-    """Return the number of nodes for the attempt, or the wait for them.
+    ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, first: NodesPending | None = None
+) -> NodesChosen | NodesPending:
+    """Return the number of nodes for the attempt, or why there are not enough yet.
 
     Args:
         ctx: The context.
@@ -115,44 +112,46 @@ def choose_nodes(
         first: Another wait that comes first. Until it ends, no placeholders are created. A job that the pool can
             never fit is reported even before this wait.
     """
+    name = names.PLACEHOLDER_PRIORITY_CLASS
     if not attempt.cluster.placeholders:
         message = (
-            f"there is no PriorityClass {names.PLACEHOLDER_PRIORITY_CLASS}, which pods have that hold the nodes of"
-            f" pool {attempt.settings.queue.scheduling.pool}; the job begins when it is there"
+            f"PriorityClass {name} does not exist. Pods with this class reserve the nodes of pool "
+            f"{attempt.settings.queue.scheduling.pool}. Create it: kubectl create priorityclass {name} --value=-100 "
+            "--preemption-policy=Never"
         )
-        return wait_without_nodes(ctx, n.REASON_PRIORITY_CLASS_NOT_FOUND, message, IMPOSSIBLE_SECONDS)
+        return pending_without_nodes(ctx, n.REASON_PRIORITY_CLASS_NOT_FOUND, message, IMPOSSIBLE_SECONDS)
     if ctx.refused:
-        return NodesWait(
+        return NodesPending(
             reason=n.REASON_PLACEHOLDER_REFUSED,
-            message=f"a pod that would hold a node is refused: {ctx.refused}",
-            capacity_wait=_capacity_wait(ctx),
+            message=f"the API server rejects a placeholder, the pod that reserves a node: {ctx.refused}",
             requeue_after=IMPOSSIBLE_SECONDS,
+            capacity=_read_capacity(ctx),
         )
     if ctx.pool is None:  # the spec has changed since the read
-        return NodesWait(
-            reason=n.REASON_WAITING_FOR_NODES, message="the pool is not read yet", requeue_after=0.0
-        )
+        message = "the pool is not read yet"
+        return NodesPending(reason=n.REASON_WAITING_FOR_NODES, message=message, requeue_after=0.0)
     try:
-        choice = _Choice(ctx, attempt, build_request(attempt, ctx.pool.pool), ctx.pool, leaving)
-    except Unreadable as error:
-        return wait_without_nodes(ctx, n.REASON_QUEUE_INVALID, str(error), None)
+        request = build_request(attempt, ctx.pool.pool)
+    except ValueError as error:
+        return pending_without_nodes(ctx, n.REASON_QUEUE_INVALID, str(error), None)
+    choice = _Choice(ctx, attempt, request, ctx.pool, leaving)
     return choice.report_impossible() or first or choice.decide()
 
 
-def wait_without_nodes(
+def pending_without_nodes(
     ctx: ReconcileContext,
     reason: str,
     message: str,
     requeue_after: float | None,
-    capacity_wait: CapacityWait | None = None,
-) -> NodesWait:
+    capacity: CapacityStatus | None = None,
+) -> NodesPending:
     """Return a wait during which the job holds no nodes."""
-    return NodesWait(
+    return NodesPending(
         reason=reason,
         message=message,
-        capacity_wait=capacity_wait,
-        deletions=delete_placeholders(ctx),
         requeue_after=requeue_after,
+        capacity=capacity,
+        deletions=delete_placeholders(ctx),
     )
 
 
@@ -162,7 +161,7 @@ class _Choice:
     Attributes:
         old: The placeholders of an earlier spec.
         seen: The pool as if these were gone.
-        wait: The state of the wait for nodes.
+        capacity: The state of the wait for nodes.
     """
 
     def __init__(
@@ -174,21 +173,20 @@ class _Choice:
         leaving: int,
     ) -> None:
         self.ctx, self.attempt, self.request, self.leaving = ctx, attempt, request, leaving
-        self.wait = _capacity_wait(ctx)
-        made = build_placeholder(attempt, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
-        self.old: list[JsonObject] = []
-        own: list[Pod] = []
-        for item in ctx.children.placeholders:
-            pod = observe.pod(item)
-            if pod.annotations.get(n.ANNOTATION_MADE_OF) != made and not pod.deleting:
-                self.old.append(item)
-                pod = replace(pod, deleting=True)
-            own.append(pod)
+        self.capacity = _read_capacity(ctx)
+        digest = build_placeholder(attempt, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
+        own = [(item, observe.pod(item)) for item in ctx.children.placeholders]
+        self.old = [
+            item
+            for item, pod in own
+            if not pod.deleting and pod.annotations.get(n.ANNOTATION_MADE_OF) != digest
+        ]
         others = (
             pod
             for pod in read.pods
             if pod.namespace != request.namespace or pod.labels.get(names.LABEL_RUN) != request.run_id
         )
+        pods = *(replace(pod, deleting=True) if item in self.old else pod for item, pod in own), *others
         queue_status = (ctx.queue or {}).get("status")
         pool = read.pool and with_node_resources(read.pool, read.nodes, queue_status, request.pool.name)
         if pool is not None:
@@ -196,85 +194,75 @@ class _Choice:
             compared = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)
             offers = {label: values for label, values in pool.offers.items() if label not in compared}
             pool = replace(pool, offers=offers)
-        self.seen = replace(read, now=ctx.now, pool=pool, pods=(*own, *others))
+        self.seen = replace(read, now=ctx.now, pool=pool, pods=pods)
 
-    def report_impossible(self) -> NodesWait | None:
+    def report_impossible(self) -> NodesPending | None:
         """Return the wait of a job that the pool can never fit; None for other jobs."""
         pool = self.seen.pool
-        given_up = capacity.preflight(self.request, self.seen, self.wait.since)
-        why = given_up.reason if given_up is not None else taint_problem(self.attempt, pool) if pool else ""
+        failure = capacity.preflight(self.request, self.seen, self.capacity.since)
+        message = failure.reason if failure is not None else taint_problem(self.attempt, pool) if pool else ""
         reason = n.REASON_POOL_NOT_FOUND if pool is None else n.REASON_CAPACITY_IMPOSSIBLE
-        return wait_without_nodes(self.ctx, reason, why, IMPOSSIBLE_SECONDS) if why else None
+        return pending_without_nodes(self.ctx, reason, message, IMPOSSIBLE_SECONDS) if message else None
 
-    def decide(self) -> NodesChosen | NodesWait:
-        """Start, wait with placeholders, or end this try."""
-        if self.wait.retry is not None:
-            if self.ctx.now < self.wait.retry:
-                return self._pause(self.wait.retry)
-            self.wait = CapacityWait(since=self.ctx.now, tries=self.wait.tries)
-        is_free, counted = self._count()
-        never = "" if is_free else self._find_verdict()
-        if never:
-            return self._end_try(n.REASON_CAPACITY_IMPOSSIBLE, never, by_events=True)
-        since = self.wait.since
+    def decide(self) -> NodesChosen | NodesPending:
+        """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
+        if self.capacity.retry is not None:
+            if self.ctx.now < self.capacity.retry:
+                return self._pause(self.capacity.retry)
+            self.capacity = CapacityStatus(since=self.ctx.now, tries=self.capacity.tries)
+        since, counted = self.capacity.since, self._count()
         decision = capacity.decide(
-            self.request, self.seen, counted, started=since, quorum_since=self.wait.quorum_since
+            self.request, self.seen, counted, started=since, quorum_since=self.capacity.quorum_since
         )
+        initialized = {each.uid: self.ctx.now for each in self.seen.claims if each.initialized}
+        late = node_release.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
+        never = "" if counted.usable else self._find_verdict()
+        if not self.seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
+            return NodesPending(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
+        if never:  # Events are not trusted, so no NodeClaim is deleted
+            return self._end_try(n.REASON_CAPACITY_IMPOSSIBLE, never, ())
         if isinstance(decision, Submit):
             return self._start(counted, decision)
         missing = shortfall(self.request, self.seen, counted, since)
         if isinstance(decision, GiveUp):
-            return self._end_try(n.REASON_INSUFFICIENT_CAPACITY, f"{decision.reason}: {missing}")
-        self.wait = replace(self.wait, quorum_since=decision.since)
-        return self._hold(f"{len(counted.usable)} of {self.request.max_nodes} nodes: {missing}")
+            message = f"{decision.reason}: {missing}"
+            return self._end_try(n.REASON_INSUFFICIENT_CAPACITY, message, self._delete_unneeded())
+        self.capacity = replace(self.capacity, quorum_since=decision.since)
+        return self._hold(f"{len(counted.usable)} of {self.request.max_nodes} nodes: {missing}", late)
 
-    def _count(self) -> tuple[bool, Count]:
-        """Return whether a worker may get a node of the pool, and the nodes on which a placeholder of the job runs.
+    def _count(self) -> Count:
+        """Count the nodes on which a placeholder of the job runs.
 
-        Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. A node that the
-        workers' node affinity excludes does not count: no placeholder starts there, so the job would wait forever.
+        Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder
+        starts on a node that the workers' node affinity excludes.
         """
         found = capacity.count(self.request, self.seen)
-        gpu_type = self.attempt.settings.queue.node_resources.gpu_type
-        of_type = {REQUIRED: {"nodeSelectorTerms": gpu_terms(gpu_type)}} if gpu_type else {}
-        excluded = {
-            node.name: "left out by the workers' node affinity"
-            if affinity_allows(of_type, node)
-            else f"its GPUs are not known to be of type {gpu_type}"
-            for node in self.seen.nodes
-            if node.name in found.usable and not affinity_allows(self.request.affinity, node)
-        }
-        free = [name for name in found.usable if name not in excluded]
         held = {pod.node for pod in placeholders(self.request, self.seen) if pod.phase not in _FINISHED}
-        idle = {name: "free, and no placeholder there yet" for name in free if name not in held}
-        usable = tuple(name for name in free if name in held)
-        return bool(free), replace(found, usable=usable, unusable={**found.unusable, **excluded, **idle})
+        idle = {name: "free, but no placeholder of the job runs there" for name in {*found.usable} - held}
+        usable = tuple(name for name in found.usable if name in held)
+        return replace(found, usable=usable, unusable={**found.unusable, **idle})
 
     def _find_verdict(self) -> str:
         """Return Karpenter's message if it can never launch a node for a placeholder of this wait."""
         pool = self.request.pool.name
         own = {self.request.placeholder_name(index) for index in range(self.request.max_nodes)}
         for each in self.seen.warnings:
-            if each.at < self.wait.since:
+            if each.at < self.capacity.since:
                 continue
             if (each.kind, each.reason) == _NO_TYPE and each.name == pool:
                 return (
-                    f"pool {pool} has no available instance type: {each.message}; "
-                    "set another type or zone in the pool"
+                    f"pool {pool} has no available instance type: {each.message}. "
+                    "Set another type or zone in the pool"
                 )
             if each.kind == "Pod" and each.name in own and _NEVER.search(each.message):
-                said = each.message.removeprefix("Failed to schedule pod, ")
-                return f"pool {pool} has no instance type that can run a worker: {said}"
+                message = each.message.removeprefix("Failed to schedule pod, ")
+                return f"pool {pool} has no instance type that can run a worker: {message}"
         return ""
 
-    def _hold(self, message: str) -> NodesWait:
+    def _hold(self, message: str, late: tuple[OverdueClaim, ...]) -> NodesPending:
         """Keep the placeholders, and delete nodes that never became usable."""
-        since = self.wait.since
-        initialized = {each.uid: self.ctx.now for each in self.seen.claims if each.initialized}
-        late = node_release.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
-        if late and not self.seen.fresh:
-            return _RECOUNT
-        progress = Progress(attempt=self.wait.tries, candidate=0, since=since, began=since)
+        tries, since = self.capacity.tries, self.capacity.since
+        progress = Progress(attempt=tries, candidate=0, since=since, began=since)
         number = max(0, capacity.target(self.request, self.seen) - self.leaving)
         actions = hold_nodes(self.request, self.seen, progress, number)
         creations = tuple(
@@ -285,94 +273,93 @@ class _Choice:
         deletions = (
             *map(deletion, self.old),
             *(_delete_claim(each.claim.name, each.claim.uid) for each in late),
-            *(self._delete_pod(pod) for each in late for pod in each.placeholders),
-            *(self._delete_pod(each) for each in actions if isinstance(each, Remove)),
+            *(self._delete_pod(pod.name, pod.uid) for each in late for pod in each.placeholders),
+            *(self._delete_pod(each.name, each.uid) for each in actions if isinstance(each, Remove)),
         )
-        reason = n.REASON_WAITING_FOR_NODES if self.wait.quorum_since is None else n.REASON_HOLDING_FOR_MORE
+        reason = (
+            n.REASON_WAITING_FOR_NODES if self.capacity.quorum_since is None else n.REASON_HOLDING_FOR_MORE
+        )
         created = (each["metadata"]["name"] for each in creations)
         taken = next((name for name in created if ("Pod", name) in self.ctx.children.others), "")
         if taken:
             reason, creations = n.REASON_NAME_TAKEN, ()
-            message = f"Pod {taken} belongs to something else; the job begins when it is gone"
-        return NodesWait(
+            message = f"Pod {taken} does not belong to this job, which needs the name. Delete the pod"
+        return NodesPending(
             reason=reason,
             message=message,
-            capacity_wait=self.wait,
+            requeue_after=CAPACITY_POLL_SECONDS,
+            capacity=self.capacity,
             deletions=deletions,
             creations=creations,
-            requeue_after=CAPACITY_POLL_SECONDS,
         )
 
-    def _start(self, counted: Count, decision: Submit) -> NodesChosen | NodesWait:
+    def _start(self, counted: Count, decision: Submit) -> NodesChosen | NodesPending:
         """Delete the placeholders on nodes that are not chosen. The next reconcile counts again."""
-        if not self.seen.fresh:
-            return _RECOUNT
         chosen = counted.usable[: decision.nodes]
         surplus = (pod for pod in placeholders(self.request, self.seen) if pod.node not in chosen)
         deletions = (
             *map(deletion, self.old),
-            *map(self._delete_pod, surplus),
+            *(self._delete_pod(pod.name, pod.uid) for pod in surplus),
             *(() if decision.by_events else self._delete_unneeded()),
         )
         if not deletions:
             return NodesChosen(nodes=decision.nodes, message=decision.reason)
-        return NodesWait(
+        return NodesPending(
             reason=n.REASON_HOLDING_FOR_MORE,
             message=decision.reason,
-            capacity_wait=self.wait,
-            deletions=deletions,
             requeue_after=0.0,
+            capacity=self.capacity,
+            deletions=deletions,
         )
 
-    def _end_try(self, reason: str, message: str, *, by_events: bool = False) -> NodesWait:
-        """End this try. There are no placeholders until the next one.
-
-        If only Events are the reason, delete no NodeClaims, because Events are not trusted.
-        """
-        if not self.seen.fresh:
-            return _RECOUNT
-        tries = self.wait.tries
+    def _end_try(self, reason: str, message: str, claims: Iterable[Deletion]) -> NodesPending:
+        """End this try, and delete these NodeClaims. There are no placeholders until the next try."""
+        tries = self.capacity.tries
         chance = random.Random(f"{self.ctx.meta.uid} {tries}").random()  # noqa: S311 (jitter)
         retry = self.ctx.now + self.request.retry_seconds * (1 + _JITTER * chance)
-        message = f"{message}; try {tries + 1} begins at {stamp(retry)}"
-        wait = replace(self.wait, tries=tries + 1, quorum_since=None, retry=retry)
-        ended = wait_without_nodes(self.ctx, reason, message, retry - self.ctx.now, wait)
-        unneeded = [] if by_events else self._delete_unneeded()
-        return replace(ended, deletions=(*ended.deletions, *unneeded))
+        message = f"{message}; {_next_try(tries + 1, retry)}"
+        state = replace(self.capacity, tries=tries + 1, quorum_since=None, retry=retry)
+        ended = pending_without_nodes(self.ctx, reason, message, retry - self.ctx.now, state)
+        return replace(ended, deletions=(*ended.deletions, *claims))
 
-    def _pause(self, retry: float) -> NodesWait:
+    def _pause(self, retry: float) -> NodesPending:
+        """Keep the message of the last try until the next one."""
         reason, message = (self.ctx.status.raw.get(key) for key in ("reason", "message"))
         known = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)
         if reason not in known or message is None:
-            reason, message = known[0], f"try {self.wait.tries} begins at {stamp(retry)}"
-        return wait_without_nodes(self.ctx, reason, message, retry - self.ctx.now, self.wait)
+            reason, message = known[0], _next_try(self.capacity.tries, retry)
+        return pending_without_nodes(self.ctx, reason, message, retry - self.ctx.now, self.capacity)
 
     def _delete_unneeded(self) -> list[Deletion]:
-        unneeded = node_release.unneeded(self.request, self.seen, since=self.wait.since)
+        unneeded = node_release.unneeded(self.request, self.seen, since=self.capacity.since)
         return [_delete_claim(each.claim, each.uid) for each in unneeded]
 
-    def _delete_pod(self, pod: Pod | Remove) -> Deletion:
+    def _delete_pod(self, name: str, uid: str) -> Deletion:
         namespace = self.request.namespace
-        return Deletion(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
+        return Deletion(api_version="v1", kind="Pod", namespace=namespace, name=name, uid=uid)
 
 
 def _delete_claim(name: str, uid: str) -> Deletion:
     return Deletion(api_version="karpenter.sh/v1", kind="NodeClaim", namespace="", name=name, uid=uid)
 
 
-def _capacity_wait(ctx: ReconcileContext) -> CapacityWait:
+def _next_try(number: int, at: float) -> str:
+    return f"try {number} starts at {stamp(at)}"
+
+
+def _read_capacity(ctx: ReconcileContext) -> CapacityStatus:
     """Return the state of the wait. A changed spec starts a new wait.
 
     Times that are too far in the future, after a change of the clock, are reduced.
     """
-    noted, now = ctx.status.capacity_wait, ctx.now
-    if noted is None:
-        return CapacityWait(since=now)
+    before, now = ctx.status.capacity, ctx.now
+    if before is None:
+        return CapacityStatus(since=now)
     if ctx.status.raw.get("observedGeneration") != ctx.meta.generation:
-        return CapacityWait(since=now, tries=noted.tries)
+        return CapacityStatus(since=now, tries=before.tries)
     longest = now + RETRY_SECONDS * (1 + _JITTER)
-    retry = None if noted.retry is None else min(noted.retry, longest)
-    return replace(noted, since=min(noted.since, now), retry=retry)
+    retry = None if before.retry is None else min(before.retry, longest)
+    return replace(before, since=min(before.since, now), retry=retry)
 
 
 def delete_placeholders(ctx: ReconcileContext) -> tuple[Deletion, ...]:
@@ -420,51 +407,6 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     return (name, None) if left <= 0 else ("", left)
 
 
-def affinity_allows(affinity: Mapping[str, Any], node: Node) -> bool:
-    """Return whether the required part of a nodeAffinity matches the node, as Kubernetes' scheduler decides.
-
-    An unreadable affinity excludes no node.
-    https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
-    """
-    try:
-        required = affinity.get(REQUIRED)
-        return not required or any(_term_matches(term, node) for term in required["nodeSelectorTerms"])
-    except (AttributeError, KeyError, TypeError, IndexError):  # the API server refuses such pods
-        return True
-
-
-def _term_matches(term: JsonObject, node: Node) -> bool:
-    """Return whether a term matches the node. An empty term matches none."""
-    asked = [(each, node.labels) for each in term.get("matchExpressions") or []]
-    asked += [(each, {"metadata.name": node.name}) for each in term.get("matchFields") or []]
-    return bool(asked) and all(_matches(each, values) for each, values in asked)
-
-
-def _matches(asked: JsonObject, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(asked["key"]), asked.get("values") or []
-    match asked["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            bound = values[0]
-            try:
-                difference = int(value or "") - int(bound)
-            except ValueError:
-                return False
-            return difference > 0 if operator == "Gt" else difference < 0
-    return True
-
-
-class Unreadable(ValueError):
-    """An invalid quantity in the pod template. The message names it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Request):
     """The request of a job. Its placeholders are named after the job.
@@ -473,12 +415,12 @@ class JobRequest(Request):
 
     Attributes:
         job: The name of the job.
-        asks: The resource requests of a worker, and so of a placeholder.
+        requests: The resource requests of a worker, and so of a placeholder.
         affinity: The workers' nodeAffinity; {} for none.
     """
 
     job: str
-    asks: Mapping[str, str]
+    requests: Mapping[str, str]
     affinity: Mapping[str, Any]
 
     def placeholder_name(self, index: int) -> str:
@@ -486,18 +428,18 @@ class JobRequest(Request):
 
     @property
     def resources(self) -> dict[str, str]:
-        return dict(self.asks)
+        return dict(self.requests)
 
 
 def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
-    """Return the request for the nodes of an attempt. Raises Unreadable."""
+    """Return the request for the nodes of an attempt. Raises ValueError."""
     size, queue = attempt.size, attempt.settings.queue
     spec, amounts = _worker_spec(attempt), worker_requests(attempt)
     resource = GPU_RESOURCE if size.gpus else "cpu"
     offers = pool.offers if pool is not None else {}
     return JobRequest(
         job=attempt.name,
-        asks={name: format_amount(amount) for name, amount in amounts.items()},
+        requests={name: format_amount(amount) for name, amount in amounts.items()},
         affinity=(spec.get("affinity") or {}).get("nodeAffinity") or {},
         run_id=f"{n.RUN_PREFIX}{attempt.name}",
         namespace=attempt.namespace,
@@ -542,15 +484,14 @@ def _worker_spec(attempt: AttemptSpec) -> JsonObject:
 
 
 def worker_requests(attempt: AttemptSpec) -> dict[str, Amount]:
-    """Return the resources that the scheduler reserves for a worker.
-
-    Raises:
-        Unreadable: An amount can't be read.
-    """
+    """Return the resources that the scheduler reserves for a worker. Raises ValueError for an invalid quantity."""
     try:
         return observe.effective_requests(_worker_spec(attempt))
     except (ValueError, TypeError, AttributeError) as error:
-        raise Unreadable(f"podTemplate.spec asks for what is no amount: {error}") from None
+        message = (
+            f"podTemplate.spec: invalid quantity in resources: {error}. Use a quantity such as 500m or 16Gi"
+        )
+        raise ValueError(message) from None
 
 
 def format_amount(amount: Amount) -> str:
@@ -661,7 +602,7 @@ def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
     pool = found if fields.get("found") else None
     try:
         request = build_request(attempt, pool)
-    except Unreadable as error:
+    except ValueError as error:
         return str(error)
     why = capacity.preflight(request, Observation(now=now, fresh=False, pool=pool), now)
     if why is not None:

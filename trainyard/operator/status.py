@@ -32,7 +32,7 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapacityWait:
+class CapacityStatus:
     """The wait for nodes of a pool. Times are in seconds since the epoch.
 
     Attributes:
@@ -63,7 +63,7 @@ class JobStatus:
     started: float | None
     completed: float | None
     raw: JsonObject
-    capacity_wait: CapacityWait | None = None
+    capacity: CapacityStatus | None = None
 
     @property
     def final(self) -> bool:
@@ -93,9 +93,9 @@ def read_status(status: JsonObject | None) -> JobStatus:
         started=parse_time(raw.get("startTime")),
         completed=parse_time(raw.get("completionTime")),
         raw=raw,
-        capacity_wait=None
+        capacity=None
         if since is None
-        else CapacityWait(
+        else CapacityStatus(
             since=since,
             tries=max(1, capacity.get("tries", 1)),
             quorum_since=parse_time(capacity.get("enoughSince")),

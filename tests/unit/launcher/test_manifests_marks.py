@@ -6,7 +6,6 @@ import pytest
 
 from launcher.manifests import JsonObject, add_mark, mark, read_marks
 from tests.unit.launcher.shown import node
-from trainyard.operator.nodes import affinity_allows
 
 pytestmark = pytest.mark.unit
 
@@ -48,4 +47,5 @@ def test_mark_is_in_every_term_of_an_affinity(terms: list[JsonObject], expected:
 
 def test_mark_keeps_no_pod_from_a_node() -> None:
     there = node("a", "small", 4, ready=True, starting=False, initialized=True, cordoned=False)
-    assert affinity_allows(add_mark({}, KEY), there)
+    assert add_mark({}, KEY)[REQUIRED]["nodeSelectorTerms"] == [{"matchExpressions": [OWN]}]
+    assert KEY not in there.labels

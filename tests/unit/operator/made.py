@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.torchrun_manifests import manifest
 from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
-from trainyard.operator.children import build_claim, build_jobs
+from trainyard.operator.children import REQUIRED, build_claim, build_jobs
 from trainyard.operator.context import AttemptSpec
 from trainyard.operator.observe import Cluster
 from trainyard.operator.resources import distribute, plan_storage
@@ -96,3 +96,24 @@ def claims(of_job: dict[str, Any], of_queue: dict[str, Any]) -> dict[str, dict[s
 def flag(name: str, of_job: dict[str, Any], of_queue: dict[str, Any] | None = None) -> str:
     words = container(of_job, of_queue)["command"]
     return next(each for each in words if each.startswith(f"--{name}=")).partition("=")[2]
+
+
+_OPERATORS: dict[str, Callable[[str | None, list[str]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, values: value is not None and int(value) > int(values[0]),
+    "Lt": lambda value, values: value is not None and int(value) < int(values[0]),
+}
+
+
+def affinity_allows(affinity: dict[str, Any], **labels: str) -> bool:
+    """Return whether a required nodeAffinity matches a node with these labels, as the scheduler decides."""
+    return any(
+        all(
+            _OPERATORS[each["operator"]](labels.get(each["key"]), each.get("values", []))
+            for each in term["matchExpressions"]
+        )
+        for term in affinity[REQUIRED]["nodeSelectorTerms"]
+    )

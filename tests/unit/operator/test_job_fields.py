@@ -14,6 +14,7 @@ from tests.unit.operator.made import (
     CLUSTER,
     DIGEST,
     TOOLS,
+    affinity_allows,
     attempt_spec,
     claims,
     container,
@@ -22,7 +23,6 @@ from tests.unit.operator.made import (
     mounted,
     pod,
 )
-from tests.unit.operator.test_affinity import node
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.children import (
@@ -33,7 +33,6 @@ from trainyard.operator.children import (
     spec_digest,
 )
 from trainyard.operator.gang import build_pod_group
-from trainyard.operator.nodes import affinity_allows
 from trainyard.operator.resources import InvalidJob
 
 pytestmark = pytest.mark.unit
@@ -155,7 +154,7 @@ def test_sync_pod_avoids_nodes_of_pools() -> None:
         ({"karpenter.sh/nodepool": "small", "torchrun.ai/sync-pods": "true"}, True),
         ({}, True),
     ):
-        assert affinity_allows(made["spec"]["affinity"]["nodeAffinity"], node(**labels)) is let
+        assert affinity_allows(made["spec"]["affinity"]["nodeAffinity"], **labels) is let
 
 
 def test_workspace_without_url_uses_sync_pod() -> None:

@@ -46,7 +46,7 @@ def test_idle_nodes_count_when_they_are_held() -> None:
         life.api.add(name)
     life.reconcile()
     assert life.status["phase"] == "Pending"
-    assert "2 nodes: free, and no placeholder there yet" in life.status["message"]
+    assert "2 nodes: free, but no placeholder of the job runs there" in life.status["message"]
     life.turn()
     assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
     assert life.api.bought == 0
@@ -124,7 +124,7 @@ def test_capacity_below_minimum_at_deadline_is_tried_again() -> None:
     assert message.startswith(
         f"1 of at least 2 nodes after {DEADLINE_SECONDS} s: InsufficientInstanceCapacity"
     )
-    assert "try 2 begins at" in message
+    assert "try 2 starts at" in message
     assert (life.api.placeholders(), life.names("Job")) == ([], [])
     # By chance, so that jobs that failed together do not ask again together.
     assert RETRY_SECONDS < (life.requeue_after or 0) <= 1.2 * RETRY_SECONDS

@@ -12,7 +12,6 @@ from tests.unit.operator.life import ELASTIC, Pooled
 from tests.unit.operator.made import CLUSTER, DIGEST
 from tests.unit.operator.pool import GPU, POOL, PoolApi
 from trainyard.operator import names as n
-from trainyard.operator.children import LABEL_GPU_NAME, REQUIRED
 from trainyard.operator.nodes import DEADLINE_SECONDS, NODE_START_SECONDS, RETRY_SECONDS
 
 pytestmark = pytest.mark.unit
@@ -82,33 +81,19 @@ def test_type_too_small_is_reported_as_by_karpenter() -> None:
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
 
 
-def test_idle_node_of_another_gpu_type_hides_no_verdict() -> None:
-    said = "Failed to schedule pod, no instance type met all requirements, requirements=gpu-name In [h100]"
-    for gpu_name, reported in (("a10g", n.REASON_CAPACITY_IMPOSSIBLE), ("h100", n.REASON_WAITING_FOR_NODES)):
-        life = Pooled({"numGPUs": 8}, {"nodeResources.gpuType": "h100"})
-        life.api.offers[LABEL_GPU_NAME] = gpu_name
+def test_verdict_counts_unless_the_job_has_a_node() -> None:
+    verdict = "Failed to schedule pod, no instance type met all requirements, requirements=gpu-name In [h100]"
+    for is_held, reason in ((False, n.REASON_CAPACITY_IMPOSSIBLE), (True, n.REASON_WAITING_FOR_NODES)):
+        life = Pooled({"numGPUs": 16}, {"nodeResources.gpuType": "h100"})
         life.api.add("idle")
         life.reconcile()
-        assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
-        left_out = "1 node: its GPUs are not known to be of type h100" in life.status["message"]
-        assert left_out == (gpu_name == "a10g")
-        life.api.warn("Pod", "vit-hold-0", said)
+        assert "1 node: free, but no placeholder of the job runs there" in life.status["message"]
+        if is_held:
+            life.api.schedule()
+        life.api.warn("Pod", "vit-hold-1", verdict)
         life.reconcile()
-        assert life.phase_and_reason == ("Pending", reported), (
-            "one that is free for it the scheduler may give it yet"
-        )
-        assert ("gpu-name In [h100]" in life.status["message"]) == left_out
-
-
-def test_idle_node_excluded_by_affinity_is_reported() -> None:
-    fast = {"key": "fast", "operator": "Exists"}
-    terms = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [fast]}]}}
-    asked = {"scheduling.affinity": {"nodeAffinity": terms}, "nodeResources.gpuType": "h100"}
-    life = Pooled({"numGPUs": 8}, asked)
-    life.api.offers[LABEL_GPU_NAME] = "h100"
-    life.api.add("idle")
-    life.reconcile()
-    assert "1 node: left out by the workers' node affinity" in life.status["message"]
+        assert life.phase_and_reason == ("Pending", reason)
+        assert ("gpu-name In [h100]" in life.status["message"]) != is_held
 
 
 def test_worker_without_a_node_restarts_after_the_start_time() -> None:
@@ -365,7 +350,7 @@ def test_placeholder_name_taken_is_reported() -> None:
     life.api.create(theirs)
     life.reconcile()
     assert life.phase_and_reason == ("Pending", n.REASON_NAME_TAKEN)
-    assert "Pod vit-hold-0 belongs to something else" in life.status["message"]
+    assert "Pod vit-hold-0 does not belong to this job" in life.status["message"]
     life.api.objects.pop(("Pod", "vit-hold-0"))
     life.reconcile()
     assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)

@@ -233,7 +233,7 @@ def test_refused_placeholder_is_reported_and_repeated(api: FakeApi) -> None:
     assert reconciler.reconcile_job("team", "vit") == 30
     reported = api.objects[JOB]["status"]
     assert (reported["phase"], reported["reason"]) == ("Pending", n.REASON_PLACEHOLDER_REFUSED)
-    assert "a pod that would hold a node is refused: Forbidden" in reported["message"]
+    assert "the pod that reserves a node: Forbidden" in reported["message"]
     assert reported["capacity"]["tries"] == 1
     version = api.objects[JOB]["metadata"]["resourceVersion"]
     assert reconciler.reconcile_job("team", "vit") == 30

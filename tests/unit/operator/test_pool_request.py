@@ -9,11 +9,11 @@ import pytest
 from launcher import observe
 from launcher.manifests import mark
 from launcher.observe import NodePool
-from tests.unit.operator.made import DIGEST, TOOLS, attempt_spec, pod
+from tests.unit.operator.made import DIGEST, TOOLS, affinity_allows, attempt_spec, pod
 from trainyard.k8s import names, quantity
 from trainyard.operator import names as n
-from trainyard.operator.children import REQUIRED
-from trainyard.operator.nodes import Unreadable, build_placeholder, build_request, taint_problem
+from trainyard.operator.children import LABEL_GPU_MEMORY, LABEL_GPU_NAME, REQUIRED, gpu_terms
+from trainyard.operator.nodes import build_placeholder, build_request, taint_problem
 
 pytestmark = pytest.mark.unit
 POOLED = {"scheduling.pool": "p5"}
@@ -135,7 +135,7 @@ def test_request_has_the_numbers_of_the_job() -> None:
 ])  # fmt: skip
 def test_request_of_an_invalid_amount_raises(resources: dict[str, Any]) -> None:
     template = {"spec": {"containers": [{"name": "beside", "resources": resources}]}}
-    with pytest.raises(Unreadable, match=r"podTemplate\.spec asks for what is no amount"):
+    with pytest.raises(ValueError, match=r"podTemplate\.spec: invalid quantity"):
         build_request(attempt_spec({}, {**POOLED, "podTemplate": template}), POOL)
 
 
@@ -165,6 +165,16 @@ def test_taints_of_the_pool_are_tolerated_or_reported(
     keys = {each.get("key") for each in build_request(made, pool).pool.tolerations}
     assert {"team", "old"} <= keys
     assert not keys & {None, "", "node.kubernetes.io/not-ready", "node.cilium.io/agent-not-ready"}
+
+
+@pytest.mark.parametrize(("labels", "allowed"), [
+    ({LABEL_GPU_NAME: "h100", LABEL_GPU_MEMORY: "81920"}, True),
+    ({LABEL_GPU_NAME: "a100", LABEL_GPU_MEMORY: "81920"}, False),
+    ({LABEL_GPU_NAME: "h100", LABEL_GPU_MEMORY: "40960"}, False),
+    ({"torchrun.ai/gpu-type": "h100-80gb"}, True),
+])  # fmt: skip
+def test_gpu_type_matches_labels_of_karpenter(labels: dict[str, str], *, allowed: bool) -> None:
+    assert affinity_allows({REQUIRED: {"nodeSelectorTerms": gpu_terms("h100-80gb")}}, **labels) == allowed
 
 
 def test_toleration_of_all_taints_gets_no_others() -> None:
