@@ -27,7 +27,7 @@ from trainyard.k8s.objects import Objects, collection, path_of
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.attempt import start_attempt
-from trainyard.operator.cluster_reader import ClusterReader, PollPacer, PoolReader
+from trainyard.operator.cluster_reader import ClusterReader, PollPacer
 from trainyard.operator.completion import (
     clean_up_finished,
     fail_past_deadline,
@@ -121,7 +121,6 @@ class Reconciler:
         self._now = now
         self._index = index
         self._progress_poller = ProgressPoller(now, ask)
-        self._pools = PoolReader(objects)
         self._pacer = PollPacer()
         # For each job or queue, the paths of foreign objects that have a name it needs.
         self._conflicts: dict[str, set[str]] = defaultdict(set)
@@ -200,7 +199,7 @@ class Reconciler:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         children = self._with_conflicts(path, self._read_children(namespace, name, gang=cluster.kai))
         more: dict[str, Any] = {
-            "pool": self._pools.read(pool, namespace, self._now(), fresh=fresh) if pool else None,
+            "pool": self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None,
             "refused": refused,
             "nearby": self._nearby_sync_pods(job, children),
         }
@@ -258,7 +257,7 @@ class Reconciler:
         # The claims of the namespace matter only for an existing claim.
         claims = "existingClaim" in json.dumps([job.get("spec"), queue and queue.get("spec")])
         cluster = self._cluster_reader.cluster(job["metadata"]["namespace"], claims=claims, fresh=fresh)
-        return replace(cluster, placeholders=self._pools.placeholders()) if pool else cluster
+        return replace(cluster, placeholders=self._cluster_reader.has_priority_class()) if pool else cluster
 
     def _read_children(self, namespace: str, name: str, *, gang: bool) -> list[JsonObject]:
         def read(version: str, kind: str) -> list[JsonObject]:
@@ -305,7 +304,7 @@ class Reconciler:
     def _read_pool(self, queue: JsonObject) -> Observation | None:
         """Read the queue's Karpenter pool; None for a queue without one."""
         pool = pool_name(queue)
-        return self._pools.read(pool, queue["metadata"]["namespace"], self._now()) if pool else None
+        return self._cluster_reader.pool(pool, queue["metadata"]["namespace"], self._now()) if pool else None
 
     def _read_kai_objects(self) -> list[JsonObject]:
         """Read all gangs and queues of KAI, because an administrator may have put some into our queue."""

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.operator.test_pool_reader import buy, pooled
 from tests.unit.operator.test_reconcile import ATTEMPT, NOW, QUEUE, TEAM, Mortal, stage, thing
-from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.cluster_reader import PODS_SECONDS, ClusterReader
 from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
@@ -67,11 +67,15 @@ def test_new_storage_class_is_read_with_a_pool(api: FakeApi) -> None:
     pooled(api)
     api.objects[QUEUE]["spec"]["storage"] = {"workspace": {"enabled": True, "size": "1Gi"}}
     objects = Mortal(api)
-    facts = ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW)
-    begin(Reconciler(objects, facts, now=lambda: NOW))
+    clock = [NOW]
+    looks = Reconciler(
+        objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: clock[0]), now=lambda: NOW
+    )
+    begin(looks)
     buy(api)
     put_class(api, "shared", default=True)
-    begin(Reconciler(objects, facts, now=lambda: NOW))  # which has read nothing of the pool yet
+    clock[0] += PODS_SECONDS + 1  # the pool is read again, the cluster not yet
+    begin(looks)
     assert api.names(JOBS) == ["vit-0"]
     assert api.names(CLAIMS) == ["vit-workspace"]
 

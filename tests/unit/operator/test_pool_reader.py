@@ -25,7 +25,7 @@ from tests.unit.operator.staged import (
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
-from trainyard.operator.cluster_reader import ClusterReader, PollPacer, PoolReader
+from trainyard.operator.cluster_reader import ClusterReader, PollPacer
 from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
@@ -256,10 +256,8 @@ def test_waiting_jobs_share_reads_and_pace_themselves(api: FakeApi) -> None:
         meta = {key: value for key, value in item["metadata"].items() if key != "uid"}
         api.put(JOB.replace("/vit", f"/{name}"), {**item, "metadata": {**meta, "name": name}})
     objects = Mortal(api)
-    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
-    reconciler._pools = PoolReader(
-        objects, clock=lambda: 0.0
-    )  # all of them within a second, however slow this is
+    reader = ClusterReader(objects, "tools@sha256:1", clock=lambda: 0.0)  # all within a second
+    reconciler = Reconciler(objects, reader, now=lambda: NOW)
     pauses = [reconciler.reconcile_job("team", f"job-{number}") for number in range(20)]
     assert pauses[0] == 2
     assert pauses[-1] == 20 / PollPacer.READS_PER_SECOND
@@ -286,18 +284,18 @@ def test_pacer_slows_only_frequent_jobs_within_a_limit() -> None:
 def test_list_is_cached_for_its_time(api: FakeApi) -> None:
     pooled(api)
     clock = [0.0]
-    read = PoolReader(Mortal(api), clock=lambda: clock[0])
+    reader = ClusterReader(Mortal(api), "", clock=lambda: clock[0])
     for second, paths in ((0.0, {NODES, ALL_PODS}), (0.9, set()), (1.1, {NODES}), (10.5, {NODES, ALL_PODS})):
         clock[0] = second
-        read.read("p5", "team", NOW)
+        reader.pool("p5", "team", NOW)
         assert {path for path, _ in reads(api)} & {NODES, ALL_PODS} == paths, second
-    read.read("p5", "team", NOW, fresh=True)
+    reader.pool("p5", "team", NOW, fresh=True)
     assert {(path, version) for path, version in reads(api)} >= {(NODES, ""), (ALL_PODS, "")}
-    assert read.placeholders()
+    assert reader.has_priority_class()
     api.remove(CLASS)
-    assert read.placeholders()
+    assert reader.has_priority_class()
     clock[0] += 31
-    assert not read.placeholders()
+    assert not reader.has_priority_class()
 
 
 def test_node_claim_names_each_listed_node(api: FakeApi) -> None:
@@ -314,7 +312,7 @@ def test_node_claim_names_each_listed_node(api: FakeApi) -> None:
 
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta})
     api.on_request = register
-    seen = PoolReader(Mortal(api)).read("p5", "team", NOW, fresh=True)
+    seen = ClusterReader(Mortal(api), "").pool("p5", "team", NOW, fresh=True)
     assert sorted(asked) == [NODES, CLAIMS]
     assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
 
