@@ -34,8 +34,10 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
     logs.add_argument("name", nargs="?", help="one process, for instance `aws` (default: all)")
     commands.add_parser("env", help="print the variables to talk to it, for `eval`")
-    tools = commands.add_parser("tools", help="build what is missing and list where every program is")
-    tools.add_argument("--quiet", action="store_true", help="print only what is built")
+    tools = commands.add_parser(
+        "tools", help="download or build what is missing and list where every program is"
+    )
+    tools.add_argument("--quiet", action="store_true", help="print only what is downloaded or built")
     tools.add_argument("names", nargs="*", metavar="TOOL")
     run = commands.add_parser(
         "exec", help="run a command with its variables, where its addresses are reachable"

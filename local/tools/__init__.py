@@ -1,7 +1,7 @@
-"""The tools of the local cloud in pinned versions: from PATH if the version is right, otherwise built once by Go.
+"""The tools of the local cloud in pinned versions: from PATH, else downloaded, else built once by Go.
 
-ensure(["pulumi"], home)      build missing tools, and link all of them in the home's `bin`
-ensure_other(tool)            build a tool that not every local cloud needs
+ensure(["pulumi"], home)      download or build missing tools, and link all of them in the home's `bin`
+ensure_other(tool)            do the same for a tool that not every local cloud needs
 module_directory("karpenter") the tool's module as published: charts, manifests
 """
 

@@ -29,9 +29,10 @@ LIST_FORMAT = "{{.ImportPath}}\t{{.Dir}}\t{{range .GoFiles}}{{.}} {{end}}"
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """Statistics of a build. Bytes and seconds of downloads are separate from the seconds of compiling."""
+    """Statistics of builds and downloads. Seconds of downloads are separate from the seconds of compiling."""
 
     tools: int
+    downloaded: int = 0
     download_bytes: int
     download_seconds: float
     build_seconds: float
@@ -128,7 +129,11 @@ def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: 
         "buildSeconds": round(result.build_seconds, 1),
     }
     (staged / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-    final = cache / "tools" / tool.key
+    install_directory(staged, cache / "tools" / tool.key)
+
+
+def install_directory(staged: Path, final: Path) -> None:
+    """Move a complete directory of a tool to its place in the cache, in one step."""
     final.parent.mkdir(parents=True, exist_ok=True)
     if final.exists():  # an incomplete directory
         shutil.rmtree(final)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from local.tools.tool import OnPath, Tool, exactly
+from local.tools.tool import Archive, OnPath, Release, Tool, exactly
 
+X86, ARM = "x86_64", "aarch64"
 _MODULES = Path(__file__).with_name("modules")
 LOCAL_CLOUD = _MODULES / "local-cloud"
 
@@ -23,6 +24,24 @@ KUBERNETES = Tool(
         "k8s.io/component-base/version.gitMinor": "35",
         "k8s.io/component-base/version.gitVersion": "v1.35.4",
     },
+    # The checksums are in "Downloads for v1.35.4" of the release's notes:
+    # github.com/kubernetes/kubernetes, CHANGELOG/CHANGELOG-1.35.md (commit 008b3652959ca58af8be3fb5b6ecfe9ae7638282).
+    release=Release(
+        version="1.35.4",
+        archives={
+            X86: Archive(
+                url="https://dl.k8s.io/v1.35.4/kubernetes-server-linux-amd64.tar.gz",
+                checksum="sha512:7454c2d9023de3230972e965e1e2a587a291e2a1abee703bb0737057e1646b23"
+                "ebac538b93dd778e93579e3c293dc1fa8d002e6848ad5ebc01598bc47358fe44",
+            ),
+            ARM: Archive(
+                url="https://dl.k8s.io/v1.35.4/kubernetes-server-linux-arm64.tar.gz",
+                checksum="sha512:67187a2fe780be7816f9d10e082ed02cbba306bab379980280d00ba4c4017ff5"
+                "3c50cd2ff81d248c91ddcc064276b8760e17c73a1a7da1d35067a6fc0ffbdc88",
+            ),
+        },
+        programs={program: f"server/bin/{program}" for program in _KUBERNETES_PROGRAMS},
+    ),
     on_path={
         **{program: OnPath() for program in _KUBERNETES_PROGRAMS},
         "kubectl": OnPath(arguments=("version", "--client")),
@@ -35,6 +54,21 @@ ETCD = Tool(
     module="go.etcd.io/etcd/server/v3",
     packages=("",),
     binaries={"server": "etcd"},
+    # The release's SHA256SUMS, as github.com/openstack/kolla has them in kolla/common/sources.py.
+    release=Release(
+        version="3.6.5",
+        archives={
+            X86: Archive(
+                url="https://github.com/etcd-io/etcd/releases/download/v3.6.5/etcd-v3.6.5-linux-amd64.tar.gz",
+                checksum="sha256:66bad39ed920f6fc15fd74adcb8bfd38ba9a6412f8c7852d09eb11670e88cac3",
+            ),
+            ARM: Archive(
+                url="https://github.com/etcd-io/etcd/releases/download/v3.6.5/etcd-v3.6.5-linux-arm64.tar.gz",
+                checksum="sha256:7010161787077b07de29b15b76825ceacbbcedcb77fe2e6832f509be102cab6b",
+            ),
+        },
+        programs={"etcd": "etcd"},
+    ),
     on_path={"etcd": OnPath()},
     lock=LOCAL_CLOUD,
 )
@@ -46,6 +80,22 @@ PULUMI = Tool(
     packages=("cmd/pulumi",),
     binaries={"pulumi": "pulumi"},
     variables={"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "v3.250.0"},
+    # The release's checksums, as github.com/Victorthedev/DriftFinder has them in its Dockerfile, which installs these
+    # archives. Only `pulumi` is taken: the Python host of the archive is not the tested one (LANGUAGE_PYTHON).
+    release=Release(
+        version="3.250.0",
+        archives={
+            X86: Archive(
+                url="https://github.com/pulumi/pulumi/releases/download/v3.250.0/pulumi-v3.250.0-linux-x64.tar.gz",
+                checksum="sha256:8916fd36ccc96adbd45ca679194b685e3b767d94502ae05610878a6d9870b8f3",
+            ),
+            ARM: Archive(
+                url="https://github.com/pulumi/pulumi/releases/download/v3.250.0/pulumi-v3.250.0-linux-arm64.tar.gz",
+                checksum="sha256:deb4bf0d05b4cbaf3adcf82ffa44039ad0ebf039e33338ead8136877a437b4e5",
+            ),
+        },
+        programs={"pulumi": "pulumi"},
+    ),
     on_path={"pulumi": OnPath(arguments=("version",), accepts=exactly)},
     lock=LOCAL_CLOUD,
 )
@@ -83,6 +133,21 @@ HELM = Tool(
     packages=("cmd/helm",),
     binaries={"helm": "helm"},
     variables={"helm.sh/helm/v3/internal/version.version": "v3.19.0"},
+    # The checksums are in the release's notes: github.com/helm/helm/releases/tag/v3.19.0.
+    release=Release(
+        version="3.19.0",
+        archives={
+            X86: Archive(
+                url="https://get.helm.sh/helm-v3.19.0-linux-amd64.tar.gz",
+                checksum="sha256:a7f81ce08007091b86d8bd696eb4d86b8d0f2e1b9f6c714be62f82f96a594496",
+            ),
+            ARM: Archive(
+                url="https://get.helm.sh/helm-v3.19.0-linux-arm64.tar.gz",
+                checksum="sha256:440cf7add0aee27ebc93fada965523c1dc2e0ab340d4348da2215737fc0d76ad",
+            ),
+        },
+        programs={"helm": "helm"},
+    ),
     on_path={"helm": OnPath(arguments=("version", "--template", "{{.Version}}"))},
     lock=LOCAL_CLOUD,
 )

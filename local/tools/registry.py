@@ -1,23 +1,26 @@
-"""All tools, the cache of built tools, and the links in the home. `ensure` is the entry point."""
+"""All tools, the cache of downloaded and built tools, and the links in the home. `ensure` is the entry point."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from local.home import Home
 from local.tools import plugin
 from local.tools.build import RECORD, Built, build, is_built, locked
+from local.tools.download import DownloadBroken, address_of, download, reachable
 from local.tools.entering import write_script
 from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.path import find
 from local.tools.pins import OPTIONAL_TOOLS, TOOLS
 from local.tools.progress import Progress, SilentProgress
-from local.tools.tool import Tool
+from local.tools.tool import Archive, Tool
 
 __all__ = [
     "OPTIONAL_TOOLS",
@@ -35,7 +38,7 @@ ENTERING = "kubectl"
 
 
 def cache_directory() -> Path:
-    """Return the directory of built tools, which all checkouts share.
+    """Return the directory of downloaded and built tools, which all checkouts share.
 
     It is `$TRAINYARD_CACHE`, otherwise `$XDG_CACHE_HOME/trainyard`, otherwise `~/.cache/trainyard`.
     """
@@ -46,8 +49,14 @@ def cache_directory() -> Path:
 
 
 def tool_directory(tool: Tool) -> Path:
-    """Return the tool's directory in the cache, built or not."""
-    return cache_directory() / "tools" / tool.key
+    """Return the tool's directory in the cache: that of its archive if it is there, else that of its build, which may
+    be missing.
+    """
+    tools = cache_directory() / "tools"
+    archive = tool.archive(platform.machine())
+    if archive is not None and is_built(tools / tool.archive_key(archive)):
+        return tools / tool.archive_key(archive)
+    return tools / tool.key
 
 
 def known(names: Iterable[str]) -> list[Tool]:
@@ -69,7 +78,7 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
 
     Args:
         names: Names of tools; empty for those that every local cloud needs.
-        quiet: Print nothing unless something must be built.
+        quiet: Print nothing unless something must be downloaded or built.
 
     Returns:
         The real path of each program.
@@ -89,7 +98,7 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
         and (found := find(tool, os.environ.get("PATH", ""), ignored)) is not None
     }
     missing = [tool for tool in wanted if tool.name not in on_path and not is_built(tool_directory(tool))]
-    built = _build_missing(missing)
+    built = _make(missing)
     places: dict[str, Path] = {}
     for tool in wanted:
         places |= on_path.get(tool.name) or _built_places(tool)
@@ -100,20 +109,59 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
 
 
 def ensure_other(*tools: Tool) -> dict[str, Path]:
-    """Build tools that not every local cloud needs, such as a test's, and return their programs' paths.
+    """Make tools available that not every local cloud needs, such as a test's, and return their programs' paths.
 
-    Each is built once, and no links are created.
+    Each is downloaded or built once, and no links are created.
 
     Raises:
         ToolError: A tool is not available.
         OSError: The cache can't be written.
     """
-    _build_missing([tool for tool in tools if not is_built(tool_directory(tool))])
+    _make([tool for tool in tools if not is_built(tool_directory(tool))])
     return {program: place for tool in tools for program, place in _built_places(tool).items()}
 
 
 def _built_places(tool: Tool) -> dict[str, Path]:
     return {program: tool_directory(tool) / "bin" / program for program in tool.programs}
+
+
+def _make(tools: list[Tool]) -> list[Built]:
+    """Download the tools whose published binaries can be reached, and build the others. Return statistics."""
+    downloaded = _download_reachable(tools)
+    return [*downloaded, *_build_missing([tool for tool in tools if not is_built(tool_directory(tool))])]
+
+
+def _download_reachable(tools: list[Tool]) -> list[Built]:
+    """Download the tools whose archive can be reached. Return statistics."""
+    archives = [(tool, tool.archive(platform.machine())) for tool in tools]
+    wanted = [
+        (tool, archive, address)
+        for tool, archive in archives
+        if archive is not None and (address := address_of(archive)) is not None
+    ]
+    answering = reachable([address for _, _, address in wanted])
+    if silent := sorted({urlsplit(address).netloc for _, _, address in wanted if address not in answering}):
+        sys.stderr.write(f"tools: no published binaries from {', '.join(silent)}, which can't be reached\n")
+        sys.stderr.flush()
+    built = [_download_once(*each) for each in wanted if each[2] in answering]
+    return [each for each in built if each is not None]
+
+
+def _download_once(tool: Tool, archive: Archive, address: str) -> Built | None:
+    """Download a tool unless another process has done it meanwhile. Return None without a download."""
+    cache, progress = cache_directory(), Progress(f"{tool.name} {tool.number}")
+    with locked(cache / "locks" / f"{tool.archive_key(archive)}.lock", progress):
+        if is_built(tool_directory(tool)):
+            progress.finish("made by another process")
+            return None
+        try:
+            return download(tool, archive, address, cache, progress)
+        except DownloadBroken as error:
+            progress.finish(f"not downloaded ({error}); it is built instead")
+            return None
+        except BaseException:
+            progress.finish("not downloaded")
+            raise
 
 
 def _build_missing(tools: list[Tool]) -> list[Built]:
@@ -150,8 +198,10 @@ def _summarise(built: list[Built]) -> None:
     downloading = sum(each.download_seconds for each in built)
     building = sum(each.build_seconds for each in built)
     count = sum(each.tools for each in built)
+    fetched = sum(each.downloaded for each in built)
+    and_fetched = f", {fetched} downloaded" if fetched else ""
     downloads = f"downloads apart: {megabytes:.0f} MB in {downloading:.0f} s"
-    sys.stdout.write(f"tools: {count} built in {building:.0f} s; {downloads}\n")
+    sys.stdout.write(f"tools: {count} built in {building:.0f} s{and_fetched}; {downloads}\n")
     sys.stdout.flush()
 
 
@@ -189,10 +239,10 @@ def module_directory_of(tool: Tool) -> Path:
     """Return the same as `module_directory` for a tool that the local cloud itself does not need."""
     record = tool_directory(tool) / RECORD
     if record.is_file():
-        recorded = Path(json.loads(record.read_text())["moduleDirectory"])
+        recorded = json.loads(record.read_text()).get("moduleDirectory")
         # If another user built it, this user may not be able to read the module cache.
-        if os.access(recorded, os.R_OK | os.X_OK):
-            return recorded
+        if recorded and os.access(recorded, os.R_OK | os.X_OK):
+            return Path(recorded)
     go = find_go(f"{tool.name} (its module holds charts and manifests)")
     with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", SilentProgress()):
         answer = go.query("mod", "download", "-json", tool.module, directory=tool.lock)

@@ -1,4 +1,4 @@
-"""`Tool`: one or several programs that are built from a published Go module, or found on PATH.
+"""`Tool`: one or several programs that are found on PATH, downloaded, or built from a published Go module.
 
 The version of a tool is in the `go.mod` of its lock directory, which also pins all dependencies. The hashes are in
 `go.sum` beside it. Tools with the same lock directory share the versions of all dependencies, so that Go compiles each
@@ -46,6 +46,39 @@ class OnPath:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Archive:
+    """An archive that the tool's project publishes for one architecture.
+
+    Attributes:
+        url: Its address.
+        checksum: The published checksum: `sha256:` or `sha512:`, and its hexadecimal digits.
+    """
+
+    url: str
+    checksum: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """The published binaries of a tool. They are used only if `version` is the tool's, and its programs are all there.
+
+    Attributes:
+        version: The version, without its `v`.
+        archives: The archive (.tar.gz) for each machine, by the name that `uname -m` prints.
+        programs: The path of each of our programs, below the archive's top directory.
+    """
+
+    version: str
+    archives: Mapping[str, Archive]
+    programs: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tool:
     """A pinned tool.
 
@@ -55,6 +88,7 @@ class Tool:
         binaries: Go's name of a built program (the last element of its package) to our name.
         files: Scripts of the module to install beside the programs: path in the module to our name.
         variables: String variables of Go packages that the linker sets, as in the tool's own releases.
+        release: Its published binaries; None if the project publishes none, or no checksum is known.
         on_path: How to check the programs on PATH; None for tools that no distribution packages.
         lock: The directory of the `go.mod` and `go.sum` for the build.
     """
@@ -66,6 +100,7 @@ class Tool:
     lock: Path
     files: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    release: Release | None = None
     on_path: Mapping[str, OnPath] | None = None
 
     @property
@@ -96,6 +131,16 @@ class Tool:
         for file in ("go.mod", "go.sum"):
             digest.update((self.lock / file).read_bytes())
         return f"{self.name}-{self.number}-{digest.hexdigest()[:8]}"
+
+    def archive(self, machine: str) -> Archive | None:
+        """Return the archive for a machine (`uname -m`), None if there is none of the tool's version."""
+        if self.release is None or self.release.version != self.number:
+            return None
+        return self.release.archives.get(machine)
+
+    def archive_key(self, archive: Archive) -> str:
+        """The name of the directory in the cache of the tool from this archive."""
+        return f"{self.name}-{self.number}-{archive.checksum.partition(':')[2][:8]}"
 
 
 @cache

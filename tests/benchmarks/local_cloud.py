@@ -130,6 +130,8 @@ def cold_figures() -> list[Figure]:
             name: value for name, value in os.environ.items() if name not in ("TRAINYARD_HOME", "VIRTUAL_ENV")
         },
         **{name: str(empty / folder) for name, folder in caches.items()},
+        # Everything is built, as on a machine that can't reach the published binaries.
+        "TRAINYARD_DOWNLOADS": "no",
         # Otherwise the module cache can't be deleted.
         "GOFLAGS": f"{os.environ.get('GOFLAGS', '')} -modcacherw".strip(),
     }
