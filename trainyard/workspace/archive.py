@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import zstandard
 
@@ -38,6 +38,7 @@ from trainyard.workspace.selection import (
     link_stays_inside,
     max_unpacked_size,
     name_problem,
+    parents_of,
     select,
     unfit,
     unreadable,
@@ -121,46 +122,28 @@ def pack(
         handle, name = tempfile.mkstemp(".tar.zst", "workspace-", directory)
     except OSError as error:
         raise WorkspaceError(f"workspace: can't create the archive: {error}") from None
+    place, base, done = Path(name), root.resolve(), 0
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS, write_checksum=True)
     try:
-        with os.fdopen(handle, "wb") as file:
-            target = _HashingWriter(file)
-            compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS, write_checksum=True)
-            with compressor.stream_writer(target, closefd=False) as stream:  # type: ignore[arg-type]
-                done, base = 0, root.resolve()
-                for entry in entries:
-                    _add(base, entry, stream)
-                    done += entry.size
-                    progress(done, total)
-                stream.write(bytes(2 * tarfile.BLOCKSIZE))
-            unpacked = max_unpacked_size(target.size)
-            if sum(counted_size(entry.size) for entry in entries) > unpacked:
-                raise WorkspaceError(
-                    f"workspace: {format_size(total)} compress to {format_size(target.size)}, which workers unpack to "
-                    f"at most {format_size(unpacked)}; create files of zeros in the job itself"
-                )
-        return Archive(Path(name), DIGEST_PREFIX + target.hash.hexdigest(), target.size, total, len(entries))
+        with os.fdopen(handle, "wb") as file, compressor.stream_writer(file, closefd=False) as stream:
+            for entry in entries:
+                _add(base, entry, stream)
+                done += entry.size
+                progress(done, total)
+            stream.write(bytes(2 * tarfile.BLOCKSIZE))
+        archive = Archive(place, digest_of(place), place.stat().st_size, total, len(entries))
+        unpacked = max_unpacked_size(archive.size)
+        if sum(counted_size(entry.size) for entry in entries) > unpacked:
+            raise WorkspaceError(
+                f"workspace: {format_size(total)} compress to {format_size(archive.size)}, which workers unpack to "
+                f"at most {format_size(unpacked)}; create files of zeros in the job itself"
+            )
+        return archive
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise WorkspaceError(f"workspace: can't write the archive {name}: {error.strerror}") from None
+            raise WorkspaceError(f"workspace: can't write the archive {place}: {error.strerror}") from None
         raise
-
-
-class _HashingWriter:
-    """A file that computes the digest and the size of what is written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.hash = hashlib.sha256()
-        self.size = 0
-
-    def write(self, data: bytes) -> int:
-        self.hash.update(data)
-        self.size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """Do nothing: the writer has no buffer."""
 
 
 def header(
@@ -339,11 +322,10 @@ class _Unpacking:
             return problem
         if member.name in self.contents:
             return "a second member of the same name"
-        ends = (at for at, letter in enumerate(member.name) if letter == "/")
-        parents = {member.name[:end] for end in ends}
+        parents = parents_of(member.name)
         if any(self.contents.get(parent, "").startswith("file ") for parent in parents):
             return "it is inside of a file"
-        self._directories |= parents
+        self._directories.update(parents)
         if member.issym():
             is_inside = link_stays_inside(member.name, member.linkname)
             return "" if is_inside else f"a link out of the workspace, to {member.linkname!r}"

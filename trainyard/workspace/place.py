@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from trainyard.workspace.archive import (
 )
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.ignore import CONTROL_DIRECTORY
-from trainyard.workspace.selection import name_problem
+from trainyard.workspace.selection import name_problem, parents_of
 
 _STATE: Final = "state.json"
 _LOCK: Final = "lock"
@@ -40,8 +40,6 @@ _INCOMING: Final = "incoming-"
 DOWNLOAD: Final = "download-"
 _KEPT: Final = "kept-"
 _ABANDONED_SECONDS: Final = 3600
-# A separator that can't be in a name or the target of a link.
-_OR: Final = "\0"
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,19 @@ class Applied:
 class State:
     """What is in place: the archive's digest, "" while one is being applied, and the contents of its paths.
 
-    A path that may or may not be updated has `either` of its contents.
+    A path that may or may not be updated has each of its possible contents.
     """
 
     digest: str
-    contents: Contents
+    contents: dict[str, list[str]]
 
 
 def placed(into: Path) -> State:
     """Return what is in place. The job can write this record: paths that no archive has make it invalid."""
     try:
         found = json.loads((into / CONTROL_DIRECTORY / _STATE).read_text())
-        contents = {str(path): str(what) for path, what in found["contents"].items()}
+        lists = {path: what if isinstance(what, list) else [what] for path, what in found["contents"].items()}
+        contents = {path: [str(each) for each in what] for path, what in lists.items()}
         digest = str(found["digest"])
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return State("", {})
@@ -98,7 +97,7 @@ def apply(archive: Path, digest: str, into: Path) -> Applied:
             incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=control))
             try:
                 contents = unpack(archive, digest, incoming)
-                return _update(incoming, into, control, before, State(digest, contents))
+                return _update(incoming, into, control, before, digest, contents)
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
     except OSError as error:
@@ -108,23 +107,22 @@ def apply(archive: Path, digest: str, into: Path) -> Applied:
         raise WorkspaceError(f"workspace: can't write in {where}: {error.strerror or error}") from None
 
 
-def _update(incoming: Path, into: Path, control: Path, before: State, after: State) -> Applied:
-    old, new = before.contents, after.contents
-    missing = _missing(into, new)
-    changed = [path for path, what in new.items() if old.get(path) != what or path in missing]
+def _update(incoming: Path, into: Path, control: Path, before: State, digest: str, new: Contents) -> Applied:
+    old, missing = before.contents, _missing(into, new)
+    changed = [path for path, what in new.items() if old.get(path) != [what] or path in missing]
     gone = [path for path in old if path not in new]
-    known = {path: either(old.get(path, ""), new[path]) for path in changed}
+    known = {path: [*old.get(path, [""]), new[path]] for path in changed}
     _save(control, State("", {**old, **known}))
     kept = Kept(into, control)
     for path in gone:
         _remove(into, path, old[path], kept)
     for path in changed:
         _put(incoming, into, path, known[path], kept)
-    _save(control, after)
+    _save(control, State(digest, {path: [what] for path, what in new.items()}))
     return Applied(len(changed), len(gone), tuple(kept.places))
 
 
-def _missing(into: Path, contents: Contents) -> set[str]:
+def _missing(into: Path, contents: Iterable[str]) -> set[str]:
     return {path for path in contents if not os.path.lexists(into / path)}
 
 
@@ -157,12 +155,12 @@ def _save(control: Path, state: State) -> None:
     replace_file(control / _STATE, json.dumps({"digest": state.digest, "contents": state.contents}), 0o664)
 
 
-def _remove(into: Path, path: str, known: str, kept: Kept) -> None:
+def _remove(into: Path, path: str, known: list[str], kept: Kept) -> None:
     """Remove a file of the workspace and directories that become empty. A directory with files of the job stays."""
     if not _has_real_parents(into, path):
         return
     if _is_directory(into / path):
-        if known != EMPTY_DIRECTORY:
+        if known != [EMPTY_DIRECTORY]:
             return
         with suppress(OSError):  # not empty
             os.rmdir(into / path)
@@ -182,9 +180,7 @@ def _remove(into: Path, path: str, known: str, kept: Kept) -> None:
 
 def _has_real_parents(into: Path, path: str) -> bool:
     """Return whether the parents of this path are directories. A link could lead anywhere."""
-    directories = path.split("/")[:-1]
-    ends = range(1, len(directories) + 1)
-    return all(_is_directory(into / "/".join(directories[:end])) for end in ends)
+    return all(_is_directory(into / parent) for parent in parents_of(path))
 
 
 def _is_directory(path: Path) -> bool:
@@ -194,11 +190,9 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _put(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
+def _put(incoming: Path, into: Path, path: str, known: list[str], kept: Kept) -> None:
     is_directory = _is_directory(incoming / path)
-    directories = path.split("/")[: None if is_directory else -1]
-    for end in range(1, len(directories) + 1):
-        directory = "/".join(directories[:end])
+    for directory in (*parents_of(path), *([path] if is_directory else [])):
         if _is_directory(into / directory):
             continue
         if os.path.lexists(into / directory):  # a file of the job: the workspace's was removed
@@ -216,24 +210,18 @@ def _put(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
     os.replace(incoming / path, into / path)
 
 
-def either(*contents: str) -> str:
-    """Return a value for one of several contents, which equals none of them."""
-    return _OR + _OR.join(dict.fromkeys(each for one in contents for each in one.split(_OR) if each))
-
-
-def is_own(place: Path, known: str) -> bool:
-    """Return whether an archive put this file or link here, with the contents `known` or one of `either`.
+def is_own(place: Path, known: list[str]) -> bool:
+    """Return whether an archive put this file or link here, with one of the contents `known`.
 
     A file that can't be read is not from an archive.
     """
-    found = [each.split(" ", 1) for each in known.split(_OR) if each]
     try:
         mode = os.lstat(place).st_mode
         if stat.S_ISLNK(mode):
-            return ["link", os.readlink(place)] in found
-        digests = {rest.rpartition(" ")[2] for kind, rest in found if kind == "file"}
+            return f"link {os.readlink(place)}" in known
         # Reading a pipe would block.
-        return stat.S_ISREG(mode) and digest_of(place).removeprefix(DIGEST_PREFIX) in digests
+        digest = digest_of(place).removeprefix(DIGEST_PREFIX) if stat.S_ISREG(mode) else "none"
+        return any(each.startswith("file ") and each.endswith(f" {digest}") for each in known)
     except OSError:
         return False
 
@@ -247,16 +235,7 @@ class Kept:
         self.places: list[str] = []
 
     def move(self, path: str) -> None:
-        """Move the file or directory at this path aside."""
-        place = self._free_place(path)
-        try:
-            os.rename(self._into / path, place)
-        except FileNotFoundError:  # another worker on the same volume moved it
-            return
-        self.places.append(str(place.relative_to(self._into)))
-
-    def _free_place(self, path: str) -> Path:
-        """Return a free place. If both `a` and `a/b` are moved, the second gets another directory."""
+        """Move the file or directory at this path aside. If `a` and `a/b` are moved, they get two directories."""
         for _ in range(2):
             if self._directory is None:
                 self._directory = Path(tempfile.mkdtemp(prefix=_KEPT, dir=self._control))
@@ -264,10 +243,12 @@ class Kept:
             place = self._directory / path
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
+                if not os.path.lexists(place):
+                    os.rename(self._into / path, place)
+                    self.places.append(str(place.relative_to(self._into)))
+                    return
+            except FileNotFoundError:  # another worker on the same volume moved it
+                return
             except (FileExistsError, NotADirectoryError):
-                self._directory = None
-                continue
-            if not os.path.lexists(place):
-                break
+                pass
             self._directory = None
-        return place

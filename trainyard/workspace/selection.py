@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,9 +24,10 @@ _SHOWN: Final = 200
 _SHARE: Final = 20
 _MAX_LINKS_NAMED: Final = 5
 TRY_AGAIN: Final = "try again when nothing changes the directory, or"
-# The number of entries between two progress reports, and the time to search further in a directory that is too large.
+# The number of entries between two progress reports.
 _REPORT_EVERY: Final = 1000
-_CUT_SECONDS: Final = 3.0
+# A directory of ten times the limit is not searched completely.
+_CUT_RATIO: Final = 10
 # Functions that delete a tree call themselves once for each directory.
 MAX_DEPTH: Final = 500
 # Code and data compress to a third or a tenth; zeros to less than a thousandth.
@@ -139,7 +138,6 @@ class _Walk:
     def __init__(self, root: Path, limit: int, progress: Callable[[int, int], None]) -> None:
         self._root, self._limit, self._progress = root, limit, progress
         self._files = self._bytes = 0
-        self._stop_at = math.inf
         # Whether the walk stopped early, because there are too many bytes.
         self.is_cut = False
         # Links that a pattern for directories would ignore.
@@ -196,15 +194,11 @@ class _Walk:
         return Entry(path, known.st_size, executable, "", known.st_ino, known.st_ctime_ns, known.st_mtime_ns)
 
     def _count(self, entry: Entry) -> None:
-        """Count an entry. Beyond the limit, go on for a short time to find the largest directories."""
         self._files += 1
         self._bytes += entry.size
         if self._files % _REPORT_EVERY == 0:
             self._progress(self._files, self._bytes)
-            if self._bytes > self._limit:
-                now = time.monotonic()
-                self._stop_at = min(self._stop_at, now + _CUT_SECONDS)
-                self.is_cut = now >= self._stop_at
+            self.is_cut = self._bytes > _CUT_RATIO * self._limit
 
 
 def unfit(root: Path, problem: str) -> WorkspaceError:
@@ -248,6 +242,11 @@ def path_problem(name: str) -> str:
     if any(part in ("", ".", "..") for part in parts):
         return 'a ".", ".." or empty part in its path'
     return f"{MAX_DEPTH} nested directories or more" if len(parts) > MAX_DEPTH else ""
+
+
+def parents_of(path: str) -> list[str]:
+    """Return the directories of a path in the workspace, the outer ones first."""
+    return [path[:at] for at, letter in enumerate(path) if letter == "/"]
 
 
 def link_stays_inside(name: str, target: str) -> bool:

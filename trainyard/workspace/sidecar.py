@@ -47,7 +47,6 @@ def fetch(
     into: Path,
     *,
     wait: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Applied:
     """Fetch the job's archive and unpack it, unless the workspace is complete already.
@@ -60,7 +59,7 @@ def fetch(
     """
     if wait is None:
         wait = WAIT_FOR_S3_SECONDS if source.pod is None else WAIT_SECONDS
-    end, damaged, last = clock() + wait, 0, ""
+    end, damaged, last = time.monotonic() + wait, 0, ""
     while True:
         pointer = source.current()
         if is_whole(into, pointer.digest):
@@ -68,7 +67,7 @@ def fetch(
         try:
             return _get(source, pointer, into)
         except NotThere as error:
-            if clock() >= end:
+            if time.monotonic() >= end:
                 raise WorkspaceError(
                     f"workspace: {pointer.digest} did not arrive within {wait:.0f} s: {error}"
                 ) from None

@@ -380,16 +380,12 @@ def test_a_pattern_for_directories_is_said_to_match_no_link(tmp_path: Path) -> N
     assert "slash" not in str(error.value)
 
 
-def test_far_too_many_bytes_are_not_counted_to_their_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_select_far_above_the_limit_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_REPORT_EVERY", 2)
-    monkeypatch.setattr(selection, "_CUT_SECONDS", 0.0)
     fill(tmp_path, {f"{top}/{each}": b"12345" for top in "abcdef" for each in range(4)})
     reported: list[tuple[int, int]] = []
     with pytest.raises(
-        WorkspaceError,
-        match=r"workspace: more than \d+ B in \d+ files, and the limit is 6 B; .* largest: \w/",
+        WorkspaceError, match=r"more than 10 B in 2 files, and the limit is 0 B; .* largest: \w/"
     ):
-        select(tmp_path, 6, lambda files, size: reported.append((files, size)))
+        select(tmp_path, 0, lambda files, size: reported.append((files, size)))
     assert reported == [(2, 10)]

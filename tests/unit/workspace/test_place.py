@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.workspace.archives import memory_directory
 from trainyard.workspace import place
 from trainyard.workspace.archive import pack
-from trainyard.workspace.place import apply, either, is_own, placed
+from trainyard.workspace.place import apply, is_own, placed
 
 pytestmark = pytest.mark.unit
 PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/deep", "b/z"])
@@ -96,19 +96,18 @@ def test_is_own_compares_contents(tmp_path: Path) -> None:
     file, link = tmp_path / "a", tmp_path / "l"
     file.write_text("1")
     link.symlink_to("a b")
-    assert is_own(file, one)
-    assert is_own(file, either("", one))
-    assert is_own(file, either(either("link x", one), "file 664 00"))
-    assert is_own(link, "link a b")
+    assert is_own(file, [one])
+    assert is_own(file, ["link x", one, "file 664 00"])
+    assert is_own(link, ["link a b"])
     for place_, known in (
-        (file, ""),
+        (file, "file 664 "),
         (file, "link a b"),
         (link, one),
         (tmp_path, one),
         (tmp_path / "no", one),
     ):
-        assert not is_own(place_, known)
-    assert either(one) != one
+        assert not is_own(place_, [known])
+    assert not is_own(file, [])
 
 
 def tree(root: Path) -> list[str]:

@@ -286,6 +286,18 @@ def test_state_with_an_invalid_path_is_ignored(tmp_path: Path, path: str) -> Non
     assert (into / "a").read_text() == "2"
 
 
+@pytest.mark.parametrize("contents", ['"file 664 0"', "[1, null]", '{"a": 1}', "null"])
+def test_state_with_invalid_contents_is_no_archive_s(tmp_path: Path, contents: str) -> None:
+    into = tmp_path / "into"
+    (into / place.CONTROL_DIRECTORY).mkdir(parents=True)
+    (into / place.CONTROL_DIRECTORY / "state.json").write_text(
+        f'{{"digest": "", "contents": {{"a": {contents}}}}}'
+    )
+    (into / "a").write_text("the job's")
+    (kept,) = apply(*workspace(tmp_path / "1", {"a": "1"}), into).kept
+    assert (into / kept).read_text() == "the job's"
+
+
 def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
     into, outside = tmp_path / "into", tmp_path / "outside"
     outside.mkdir()
@@ -348,7 +360,7 @@ def test_apply_of_the_first_archive_after_a_killed_update(
     with monkeypatch.context() as patch:
         put = place._put
 
-        def some(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
+        def some(incoming: Path, into: Path, path: str, known: list[str], kept: Kept) -> None:
             if path == "b":
                 raise Killed
             put(incoming, into, path, known, kept)
