@@ -14,11 +14,12 @@ import ipaddress
 import logging
 import re
 import socket
-import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any, Final
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final, cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -40,6 +41,12 @@ _PATH: Final = re.compile(r"/[!-~]{0,1000}", re.ASCII)
 # The field of `progress` with the reason why the metrics can't be read.
 UNREADABLE: Final = "unreadable"
 _SHOWN: Final = 200
+# A worker that does not answer blocks one thread for four seconds in each minute.
+_THREADS: Final = 8
+# The interval after an answer that can't be read.
+_UNREADABLE_SECONDS: Final = 60.0
+# Answers come in milliseconds. The next reconcile gets a slower one.
+_WAIT_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +107,8 @@ def _address(pod: JsonObject) -> tuple[str, int, str] | None:
         raise Unreadable(f"annotation prometheus.io/port: {port[:20]!r} must be a port from 1 to 65535")
     if not _PATH.fullmatch(path):
         raise Unreadable(f"annotation prometheus.io/path: {path[:20]!r} must be a path such as /metrics")
-    ours = (int(port), path) == (names.TRAINER_METRICS_PORT, names.METRICS_PATH)
-    if spec.get("hostNetwork") and not ours:
-        # The address is that of the node, where other ports belong to other programs.
+    # With the host's network, other ports belong to other programs of the node.
+    if spec.get("hostNetwork") and (int(port), path) != (names.TRAINER_METRICS_PORT, names.METRICS_PATH):
         raise Unreadable(
             f"annotation prometheus.io/port: {port}{path} is on the node's network; it must be"
             f" {names.TRAINER_METRICS_PORT}{names.METRICS_PATH} there"
@@ -110,37 +116,38 @@ def _address(pod: JsonObject) -> tuple[str, int, str] | None:
     return str(host), int(port), path
 
 
+class _Received(BytesIO):
+    """A received answer, as a socket for HTTPResponse."""
+
+    def makefile(self, _mode: str) -> BytesIO:
+        return self
+
+
 def _fetch(host: str, port: int, path: str) -> str:
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
-    connection.connect()
-    # The connection's timeout restarts with every byte, also of the headers.
-    late = threading.Event()
-    end = threading.Timer(_TIMEOUT_SECONDS, _shut_down, [connection.sock, late])
-    end.start()
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise Unreadable(f"its metrics answer with status {answer.status}")
-        data = answer.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise Unreadable(f"its metrics are larger than {_MAX_BYTES} bytes")
-        if answer.length or late.is_set():
-            raise Unreadable(f"its metrics are incomplete, or take longer than {_TIMEOUT_SECONDS:g} s")
-        return data.decode()
-    except OSError as error:
-        if late.is_set() or isinstance(error, TimeoutError):
+    """Return the body of an answer. All of it must arrive in time, even if its bytes arrive one by one."""
+    request = (
+        f"GET {path} HTTP/1.1\r\nHost: {f'[{host}]' if ':' in host else host}:{port}\r\n"
+        "Accept-Encoding: identity\r\nConnection: close\r\n\r\n"
+    )
+    data, deadline = bytearray(), time.monotonic() + _TIMEOUT_SECONDS
+    with socket.create_connection((host, port), _TIMEOUT_SECONDS) as connection:
+        try:
+            connection.sendall(request.encode())
+            while piece := connection.recv(_MAX_BYTES):
+                data += piece
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                if len(data) > _MAX_BYTES:
+                    raise Unreadable(f"its metrics are larger than {_MAX_BYTES} bytes")
+                connection.settimeout(left)
+        except TimeoutError as error:
             raise Unreadable(f"its metrics take longer than {_TIMEOUT_SECONDS:g} s") from error
-        raise
-    finally:
-        end.cancel()
-        connection.close()
-
-
-def _shut_down(connection: socket.socket, late: threading.Event) -> None:
-    late.set()
-    with suppress(OSError):  # it has ended in the meantime
-        connection.shutdown(socket.SHUT_RDWR)
+    answer = http.client.HTTPResponse(cast(socket.socket, _Received(data)))
+    answer.begin()
+    if answer.status != http.client.OK:
+        raise Unreadable(f"its metrics answer with status {answer.status}")
+    return answer.read().decode()
 
 
 def parse_metrics(text: str) -> JsonObject | None:
@@ -165,33 +172,30 @@ def parse_metrics(text: str) -> JsonObject | None:
     found = {key: value for key, value in found.items() if value >= 0 or key == "loss"}
     if "step" not in found:
         return None
-    tokens = "tokensPerSecond" in found
-    progress: dict[str, Any] = {
-        "step": int(found["step"]),
-        "loss": _round(found.get("loss")),
-        "throughput": _round(found.get("tokensPerSecond" if tokens else "samplesPerSecond")),
-        "unit": ("tokens/s" if tokens else "samples/s"),
-        "checkpointStep": int(found["checkpointStep"]) if "checkpointStep" in found else None,
-        "checkpointTime": stamp(found["checkpointTime"]) if "checkpointTime" in found else None,
-    }
-    if progress["throughput"] is None:
-        del progress["unit"]
-    return {key: value for key, value in progress.items() if value is not None}
+    progress: dict[str, Any] = {"step": int(found["step"])}
+    # Rounded to six digits, because kubectl shows all digits.
+    if "loss" in found:
+        progress["loss"] = float(f"{found['loss']:.6g}")
+    for key, unit in (("samplesPerSecond", "samples/s"), ("tokensPerSecond", "tokens/s")):
+        if key in found:
+            progress |= {"throughput": float(f"{found[key]:.6g}"), "unit": unit}
+    if "checkpointStep" in found:
+        progress["checkpointStep"] = int(found["checkpointStep"])
+    if "checkpointTime" in found:
+        progress["checkpointTime"] = stamp(found["checkpointTime"])
+    return progress
 
-
-def _round(value: float | None) -> float | None:
-    """Round to six digits, because kubectl shows all digits."""
-    return None if value is None else float(f"{value:.6g}")
-
-
-# A worker that does not answer blocks one thread for four seconds in each minute.
-_THREADS = 8
-# The interval after an answer that can't be read.
-_UNREADABLE_SECONDS = 60.0
-# Answers come in milliseconds. The next reconcile gets a slower one.
-_WAIT_SECONDS = 0.25
 
 Ask = Callable[[JsonObject], JsonObject | None]
+
+
+@dataclass
+class _Poll:
+    """The last read of a job's worker, and when the next one is due. The answer is None once it was returned."""
+
+    uid: str = ""
+    due: float = float("-inf")
+    answer: Future[JsonObject | None] | None = None
 
 
 class ProgressPoller:
@@ -200,33 +204,29 @@ class ProgressPoller:
     def __init__(self, now: Callable[[], float], ask: Ask = read_progress) -> None:
         self._now = now
         self._ask = ask
-        self._asked: dict[str, float] = {}
-        self._answers: dict[str, tuple[str, Future[JsonObject | None]]] = {}
+        self._polls: dict[str, _Poll] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="progress")
 
     def poll(self, job: str, worker: JsonObject) -> JsonObject | None:
         """Return the new progress of this worker, None for none. It is read at most every PROGRESS_SECONDS."""
-        uid = str(worker["metadata"].get("uid"))
-        whose, answer = self._answers.get(job, ("", None))
-        if answer is None or whose != uid:
-            if self._now() - self._asked.get(job, float("-inf")) < PROGRESS_SECONDS - 1.0:
+        uid, poll = str(worker["metadata"].get("uid")), self._polls.setdefault(job, _Poll())
+        if poll.answer is None or poll.uid != uid:
+            if self._now() < poll.due:
                 return None
-            self._asked[job] = self._now()
-            answer = self._threads.submit(self._ask, worker)
-            self._answers[job] = uid, answer
+            poll.uid, poll.due = uid, self._now() + PROGRESS_SECONDS - 1.0
+            poll.answer = self._threads.submit(self._ask, worker)
         try:
-            found = answer.result(_WAIT_SECONDS)
+            found = poll.answer.result(_WAIT_SECONDS)
         except TimeoutError:
             return None
-        del self._answers[job]
+        poll.answer = None
         if found is not None and UNREADABLE in found:
-            self._asked[job] = self._now() + _UNREADABLE_SECONDS - PROGRESS_SECONDS
+            poll.due = self._now() + _UNREADABLE_SECONDS - 1.0
         return found
 
     def forget(self, job: str) -> None:
         """Forget a deleted job."""
-        self._asked.pop(job, None)
-        self._answers.pop(job, None)
+        self._polls.pop(job, None)
 
     def close(self) -> None:
         """Stop all reads."""
