@@ -19,11 +19,10 @@ from launcher import capacity, manifests, node_release, observe
 from launcher.actions import Hold, Remove, placeholders
 from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import Owner, add_mark, mark, stamp
-from launcher.node_release import OverdueClaim
-from launcher.observe import Node, NodePool, Observation
+from launcher.observe import Node, NodePool, Observation, Pod
 from launcher.progress import Progress
 from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request
-from launcher.state_machine import hold_nodes
+from launcher.state_machine import hold_nodes, is_of_this_wait
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 from trainyard.operator import names as n
@@ -40,7 +39,7 @@ from trainyard.operator.children import (
 )
 from trainyard.operator.context import AttemptSpec, ReconcileContext
 from trainyard.operator.diagnostics import jobs_without_pods
-from trainyard.operator.plan import Deletion, deletion, deletions_of
+from trainyard.operator.plan import Deletion, deletions_of
 from trainyard.operator.status import CapacityStatus, read_status
 
 # The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
@@ -112,21 +111,18 @@ def choose_nodes(
         first: Another wait that comes first. Until it ends, no placeholders are created. A job that the pool can
             never fit is reported even before this wait.
     """
-    name = names.PLACEHOLDER_PRIORITY_CLASS
     if not attempt.cluster.placeholders:
+        name, pool = names.PLACEHOLDER_PRIORITY_CLASS, attempt.settings.queue.scheduling.pool
         message = (
-            f"PriorityClass {name} does not exist. Pods with this class reserve the nodes of pool "
-            f"{attempt.settings.queue.scheduling.pool}. Create it: kubectl create priorityclass {name} --value=-100 "
-            "--preemption-policy=Never"
+            f"PriorityClass {name} does not exist. Pods with this class reserve the nodes of pool {pool}. Create it: "
+            f"kubectl create priorityclass {name} --value=-100 --preemption-policy=Never"
         )
         return pending_without_nodes(ctx, n.REASON_PRIORITY_CLASS_NOT_FOUND, message, IMPOSSIBLE_SECONDS)
+    state = _read_capacity(ctx)
     if ctx.refused:
-        return NodesPending(
-            reason=n.REASON_PLACEHOLDER_REFUSED,
-            message=f"the API server rejects a placeholder, the pod that reserves a node: {ctx.refused}",
-            requeue_after=IMPOSSIBLE_SECONDS,
-            capacity=_read_capacity(ctx),
-        )
+        message = f"the API server rejects a placeholder, the pod that reserves a node: {ctx.refused}"
+        reason = n.REASON_PLACEHOLDER_REFUSED
+        return NodesPending(reason=reason, message=message, requeue_after=IMPOSSIBLE_SECONDS, capacity=state)
     if ctx.pool is None:  # the spec has changed since the read
         message = "the pool is not read yet"
         return NodesPending(reason=n.REASON_WAITING_FOR_NODES, message=message, requeue_after=0.0)
@@ -134,8 +130,92 @@ def choose_nodes(
         request = build_request(attempt, ctx.pool.pool)
     except ValueError as error:
         return pending_without_nodes(ctx, n.REASON_QUEUE_INVALID, str(error), None)
-    choice = _Choice(ctx, attempt, request, ctx.pool, leaving)
-    return choice.report_impossible() or first or choice.decide()
+    seen = _observe(ctx, attempt, request, ctx.pool)
+    if message := _impossible(attempt, request, seen, state):
+        reason = n.REASON_CAPACITY_IMPOSSIBLE if seen.pool is not None else n.REASON_POOL_NOT_FOUND
+        return pending_without_nodes(ctx, reason, message, IMPOSSIBLE_SECONDS)
+    if first is not None:
+        return first
+    if state.retry is not None:
+        if ctx.now < state.retry:
+            return _pause(ctx, state, state.retry)
+        state = CapacityStatus(since=ctx.now, tries=state.tries)
+    return _decide(ctx, attempt, request, seen, state, leaving)
+
+
+def _decide(
+    ctx: ReconcileContext,
+    attempt: AttemptSpec,
+    request: JobRequest,
+    seen: Observation,
+    state: CapacityStatus,
+    leaving: int,
+) -> NodesChosen | NodesPending:
+    """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
+    since = state.since
+    progress = Progress(attempt=state.tries, candidate=0, since=since, began=since)
+    counted = _count(request, seen, progress)
+    decision = capacity.decide(request, seen, counted, started=since, quorum_since=state.quorum_since)
+    never = "" if counted.usable else _find_verdict(request, seen, since)
+    initialized = {each.uid: ctx.now for each in seen.claims if each.initialized}
+    late = node_release.overdue(request, seen, since=since, heard=since, complete=initialized)
+    if not seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
+        return NodesPending(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
+    if never:  # Events are not trusted, so no NodeClaim is deleted
+        return _end_try(ctx, state, n.REASON_CAPACITY_IMPOSSIBLE, never)
+    unneeded = [
+        _delete("NodeClaim", each.claim, each.uid)
+        for each in node_release.unneeded(request, seen, since=since)
+    ]
+    if isinstance(decision, Submit):
+        # Delete the placeholders on nodes that are not chosen. The next reconcile counts again.
+        chosen = counted.usable[: decision.nodes]
+        surplus = [
+            _delete("Pod", each.name, each.uid, request.namespace)
+            for each in placeholders(request, seen)
+            if each.node not in chosen or not is_of_this_wait(each, progress)
+        ]
+        deletions = (*surplus, *(() if decision.by_events else unneeded))
+        if not deletions:
+            return NodesChosen(nodes=decision.nodes, message=decision.reason)
+        return NodesPending(
+            reason=n.REASON_HOLDING_FOR_MORE,
+            message=decision.reason,
+            requeue_after=0.0,
+            capacity=state,
+            deletions=deletions,
+        )
+    missing = shortfall(request, seen, counted, since)
+    if isinstance(decision, GiveUp):
+        message = f"{decision.reason}: {missing}"
+        return _end_try(ctx, state, n.REASON_INSUFFICIENT_CAPACITY, message, unneeded)
+    # Keep the placeholders, and delete nodes that never became usable.
+    actions = hold_nodes(request, seen, progress, max(0, capacity.target(request, seen) - leaving))
+    creations = [
+        build_placeholder(attempt, request, each.index, each.wait)
+        for each in actions
+        if isinstance(each, Hold)
+    ]
+    released = [_delete("NodeClaim", each.claim.name, each.claim.uid) for each in late]
+    removed: list[Pod | Remove] = [pod for each in late for pod in each.placeholders]
+    removed += [each for each in actions if isinstance(each, Remove)]
+    reason = n.REASON_WAITING_FOR_NODES if decision.since is None else n.REASON_HOLDING_FOR_MORE
+    message = f"{len(counted.usable)} of {request.max_nodes} nodes: {missing}"
+    created = (each["metadata"]["name"] for each in creations)
+    if taken := next((name for name in created if ("Pod", name) in ctx.children.others), ""):
+        reason, creations = n.REASON_NAME_TAKEN, []
+        message = f"Pod {taken} does not belong to this job, which needs the name. Delete the pod"
+    return NodesPending(
+        reason=reason,
+        message=message,
+        requeue_after=CAPACITY_POLL_SECONDS,
+        capacity=replace(state, quorum_since=decision.since),
+        deletions=(
+            *released,
+            *(_delete("Pod", each.name, each.uid, request.namespace) for each in removed),
+        ),
+        creations=tuple(creations),
+    )
 
 
 def pending_without_nodes(
@@ -144,207 +224,110 @@ def pending_without_nodes(
     message: str,
     requeue_after: float | None,
     capacity: CapacityStatus | None = None,
+    claims: Iterable[Deletion] = (),
 ) -> NodesPending:
-    """Return a wait during which the job holds no nodes."""
+    """Return a wait during which the job holds no nodes. These NodeClaims are deleted as well."""
     return NodesPending(
         reason=reason,
         message=message,
         requeue_after=requeue_after,
         capacity=capacity,
-        deletions=delete_placeholders(ctx),
+        deletions=(*delete_placeholders(ctx), *claims),
     )
 
 
-class _Choice:
-    """One choice of nodes.
+def _observe(
+    ctx: ReconcileContext, attempt: AttemptSpec, request: JobRequest, read: Observation
+) -> Observation:
+    """Return the pool with the placeholders as they were read for the job."""
+    digest = build_placeholder(attempt, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
+    pods = [
+        each
+        for each in read.pods
+        if each.namespace != request.namespace or each.labels.get(names.LABEL_RUN) != request.run_id
+    ]
+    for pod in map(observe.pod, ctx.children.placeholders):
+        if pod.annotations.get(n.ANNOTATION_MADE_OF) != digest:
+            # A placeholder of an earlier spec counts as one of an earlier wait.
+            pod = replace(pod, labels={**pod.labels, names.LABEL_ATTEMPT: ""})
+        pods.append(pod)
+    pool = read.pool
+    if pool is not None:
+        pool = with_node_resources(pool, read.nodes, (ctx.queue or {}).get("status"), request.pool.name)
+        # The pool itself declares its instance types here, so nothing else is compared with them.
+        compared = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)
+        offers = {label: values for label, values in pool.offers.items() if label not in compared}
+        pool = replace(pool, offers=offers)
+    return replace(read, now=ctx.now, pool=pool, pods=tuple(pods))
 
-    Attributes:
-        old: The placeholders of an earlier spec.
-        seen: The pool as if these were gone.
-        capacity: The state of the wait for nodes.
+
+def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, state: CapacityStatus) -> str:
+    """Return why the pool can never fit the job; "" if it may."""
+    failure = capacity.preflight(request, seen, state.since)
+    if failure is not None:
+        return failure.reason
+    return taint_problem(attempt, seen.pool) if seen.pool is not None else ""
+
+
+def _count(request: JobRequest, seen: Observation, progress: Progress) -> Count:
+    """Count the nodes on which a placeholder of the job runs.
+
+    Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder starts
+    on a node that the workers' node affinity excludes.
     """
-
-    def __init__(
-        self,
-        ctx: ReconcileContext,
-        attempt: AttemptSpec,
-        request: JobRequest,
-        read: Observation,
-        leaving: int,
-    ) -> None:
-        self.ctx, self.attempt, self.request, self.leaving = ctx, attempt, request, leaving
-        self.capacity = _read_capacity(ctx)
-        digest = build_placeholder(attempt, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
-        own = [(item, observe.pod(item)) for item in ctx.children.placeholders]
-        self.old = [
-            item
-            for item, pod in own
-            if not pod.deleting and pod.annotations.get(n.ANNOTATION_MADE_OF) != digest
-        ]
-        others = (
-            pod
-            for pod in read.pods
-            if pod.namespace != request.namespace or pod.labels.get(names.LABEL_RUN) != request.run_id
-        )
-        pods = *(replace(pod, deleting=True) if item in self.old else pod for item, pod in own), *others
-        queue_status = (ctx.queue or {}).get("status")
-        pool = read.pool and with_node_resources(read.pool, read.nodes, queue_status, request.pool.name)
-        if pool is not None:
-            # The pool itself declares its instance types here, so nothing else is compared with them.
-            compared = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)
-            offers = {label: values for label, values in pool.offers.items() if label not in compared}
-            pool = replace(pool, offers=offers)
-        self.seen = replace(read, now=ctx.now, pool=pool, pods=pods)
-
-    def report_impossible(self) -> NodesPending | None:
-        """Return the wait of a job that the pool can never fit; None for other jobs."""
-        pool = self.seen.pool
-        failure = capacity.preflight(self.request, self.seen, self.capacity.since)
-        message = failure.reason if failure is not None else taint_problem(self.attempt, pool) if pool else ""
-        reason = n.REASON_POOL_NOT_FOUND if pool is None else n.REASON_CAPACITY_IMPOSSIBLE
-        return pending_without_nodes(self.ctx, reason, message, IMPOSSIBLE_SECONDS) if message else None
-
-    def decide(self) -> NodesChosen | NodesPending:
-        """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
-        if self.capacity.retry is not None:
-            if self.ctx.now < self.capacity.retry:
-                return self._pause(self.capacity.retry)
-            self.capacity = CapacityStatus(since=self.ctx.now, tries=self.capacity.tries)
-        since, counted = self.capacity.since, self._count()
-        decision = capacity.decide(
-            self.request, self.seen, counted, started=since, quorum_since=self.capacity.quorum_since
-        )
-        initialized = {each.uid: self.ctx.now for each in self.seen.claims if each.initialized}
-        late = node_release.overdue(self.request, self.seen, since=since, heard=since, complete=initialized)
-        never = "" if counted.usable else self._find_verdict()
-        if not self.seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
-            return NodesPending(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
-        if never:  # Events are not trusted, so no NodeClaim is deleted
-            return self._end_try(n.REASON_CAPACITY_IMPOSSIBLE, never, ())
-        if isinstance(decision, Submit):
-            return self._start(counted, decision)
-        missing = shortfall(self.request, self.seen, counted, since)
-        if isinstance(decision, GiveUp):
-            message = f"{decision.reason}: {missing}"
-            return self._end_try(n.REASON_INSUFFICIENT_CAPACITY, message, self._delete_unneeded())
-        self.capacity = replace(self.capacity, quorum_since=decision.since)
-        return self._hold(f"{len(counted.usable)} of {self.request.max_nodes} nodes: {missing}", late)
-
-    def _count(self) -> Count:
-        """Count the nodes on which a placeholder of the job runs.
-
-        Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder
-        starts on a node that the workers' node affinity excludes.
-        """
-        found = capacity.count(self.request, self.seen)
-        held = {pod.node for pod in placeholders(self.request, self.seen) if pod.phase not in _FINISHED}
-        idle = {name: "free, but no placeholder of the job runs there" for name in {*found.usable} - held}
-        usable = tuple(name for name in found.usable if name in held)
-        return replace(found, usable=usable, unusable={**found.unusable, **idle})
-
-    def _find_verdict(self) -> str:
-        """Return Karpenter's message if it can never launch a node for a placeholder of this wait."""
-        pool = self.request.pool.name
-        own = {self.request.placeholder_name(index) for index in range(self.request.max_nodes)}
-        for each in self.seen.warnings:
-            if each.at < self.capacity.since:
-                continue
-            if (each.kind, each.reason) == _NO_TYPE and each.name == pool:
-                return (
-                    f"pool {pool} has no available instance type: {each.message}. "
-                    "Set another type or zone in the pool"
-                )
-            if each.kind == "Pod" and each.name in own and _NEVER.search(each.message):
-                message = each.message.removeprefix("Failed to schedule pod, ")
-                return f"pool {pool} has no instance type that can run a worker: {message}"
-        return ""
-
-    def _hold(self, message: str, late: tuple[OverdueClaim, ...]) -> NodesPending:
-        """Keep the placeholders, and delete nodes that never became usable."""
-        tries, since = self.capacity.tries, self.capacity.since
-        progress = Progress(attempt=tries, candidate=0, since=since, began=since)
-        number = max(0, capacity.target(self.request, self.seen) - self.leaving)
-        actions = hold_nodes(self.request, self.seen, progress, number)
-        creations = tuple(
-            build_placeholder(self.attempt, self.request, each.index, each.wait)
-            for each in actions
-            if isinstance(each, Hold)
-        )
-        deletions = (
-            *map(deletion, self.old),
-            *(_delete_claim(each.claim.name, each.claim.uid) for each in late),
-            *(self._delete_pod(pod.name, pod.uid) for each in late for pod in each.placeholders),
-            *(self._delete_pod(each.name, each.uid) for each in actions if isinstance(each, Remove)),
-        )
-        reason = (
-            n.REASON_WAITING_FOR_NODES if self.capacity.quorum_since is None else n.REASON_HOLDING_FOR_MORE
-        )
-        created = (each["metadata"]["name"] for each in creations)
-        taken = next((name for name in created if ("Pod", name) in self.ctx.children.others), "")
-        if taken:
-            reason, creations = n.REASON_NAME_TAKEN, ()
-            message = f"Pod {taken} does not belong to this job, which needs the name. Delete the pod"
-        return NodesPending(
-            reason=reason,
-            message=message,
-            requeue_after=CAPACITY_POLL_SECONDS,
-            capacity=self.capacity,
-            deletions=deletions,
-            creations=creations,
-        )
-
-    def _start(self, counted: Count, decision: Submit) -> NodesChosen | NodesPending:
-        """Delete the placeholders on nodes that are not chosen. The next reconcile counts again."""
-        chosen = counted.usable[: decision.nodes]
-        surplus = (pod for pod in placeholders(self.request, self.seen) if pod.node not in chosen)
-        deletions = (
-            *map(deletion, self.old),
-            *(self._delete_pod(pod.name, pod.uid) for pod in surplus),
-            *(() if decision.by_events else self._delete_unneeded()),
-        )
-        if not deletions:
-            return NodesChosen(nodes=decision.nodes, message=decision.reason)
-        return NodesPending(
-            reason=n.REASON_HOLDING_FOR_MORE,
-            message=decision.reason,
-            requeue_after=0.0,
-            capacity=self.capacity,
-            deletions=deletions,
-        )
-
-    def _end_try(self, reason: str, message: str, claims: Iterable[Deletion]) -> NodesPending:
-        """End this try, and delete these NodeClaims. There are no placeholders until the next try."""
-        tries = self.capacity.tries
-        chance = random.Random(f"{self.ctx.meta.uid} {tries}").random()  # noqa: S311 (jitter)
-        retry = self.ctx.now + self.request.retry_seconds * (1 + _JITTER * chance)
-        message = f"{message}; {_next_try(tries + 1, retry)}"
-        state = replace(self.capacity, tries=tries + 1, quorum_since=None, retry=retry)
-        ended = pending_without_nodes(self.ctx, reason, message, retry - self.ctx.now, state)
-        return replace(ended, deletions=(*ended.deletions, *claims))
-
-    def _pause(self, retry: float) -> NodesPending:
-        """Keep the message of the last try until the next one."""
-        reason, message = (self.ctx.status.raw.get(key) for key in ("reason", "message"))
-        known = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)
-        if reason not in known or message is None:
-            reason, message = known[0], _next_try(self.capacity.tries, retry)
-        return pending_without_nodes(self.ctx, reason, message, retry - self.ctx.now, self.capacity)
-
-    def _delete_unneeded(self) -> list[Deletion]:
-        unneeded = node_release.unneeded(self.request, self.seen, since=self.capacity.since)
-        return [_delete_claim(each.claim, each.uid) for each in unneeded]
-
-    def _delete_pod(self, name: str, uid: str) -> Deletion:
-        namespace = self.request.namespace
-        return Deletion(api_version="v1", kind="Pod", namespace=namespace, name=name, uid=uid)
+    found = capacity.count(request, seen)
+    held = {
+        each.node
+        for each in placeholders(request, seen)
+        if each.phase not in _FINISHED and is_of_this_wait(each, progress)
+    }
+    idle = {name: "free, but no placeholder of the job runs there" for name in {*found.usable} - held}
+    usable = tuple(name for name in found.usable if name in held)
+    return replace(found, usable=usable, unusable={**found.unusable, **idle})
 
 
-def _delete_claim(name: str, uid: str) -> Deletion:
-    return Deletion(api_version="karpenter.sh/v1", kind="NodeClaim", namespace="", name=name, uid=uid)
+def _find_verdict(request: JobRequest, seen: Observation, since: float) -> str:
+    """Return Karpenter's message if it can never launch a node for a placeholder of this wait."""
+    pool = request.pool.name
+    own = {request.placeholder_name(index) for index in range(request.max_nodes)}
+    for each in seen.warnings:
+        if each.at < since:
+            continue
+        if (each.kind, each.reason) == _NO_TYPE and each.name == pool:
+            return f"pool {pool} has no available instance type: {each.message}. Set another type or zone in the pool"
+        if each.kind == "Pod" and each.name in own and _NEVER.search(each.message):
+            message = each.message.removeprefix("Failed to schedule pod, ")
+            return f"pool {pool} has no instance type that can run a worker: {message}"
+    return ""
+
+
+def _end_try(
+    ctx: ReconcileContext, state: CapacityStatus, reason: str, message: str, claims: Iterable[Deletion] = ()
+) -> NodesPending:
+    """End this try, and delete these NodeClaims. There are no placeholders until the next try."""
+    chance = random.Random(f"{ctx.meta.uid} {state.tries}").random()  # noqa: S311 (jitter)
+    retry = ctx.now + RETRY_SECONDS * (1 + _JITTER * chance)
+    state = replace(state, tries=state.tries + 1, quorum_since=None, retry=retry)
+    message = f"{message}; {_next_try(state.tries, retry)}"
+    return pending_without_nodes(ctx, reason, message, retry - ctx.now, state, claims)
+
+
+def _pause(ctx: ReconcileContext, state: CapacityStatus, retry: float) -> NodesPending:
+    """Keep the reason and the message of the last try until the next one."""
+    reason, message = (ctx.status.raw.get(key) for key in ("reason", "message"))
+    known = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)
+    if reason not in known or message is None:
+        reason, message = known[0], _next_try(state.tries, retry)
+    return pending_without_nodes(ctx, reason, message, retry - ctx.now, state)
 
 
 def _next_try(number: int, at: float) -> str:
     return f"try {number} starts at {stamp(at)}"
+
+
+def _delete(kind: str, name: str, uid: str, namespace: str = "") -> Deletion:
+    version = "v1" if kind == "Pod" else "karpenter.sh/v1"
+    return Deletion(api_version=version, kind=kind, namespace=namespace, name=name, uid=uid)
 
 
 def _read_capacity(ctx: ReconcileContext) -> CapacityStatus:
