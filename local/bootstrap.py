@@ -24,7 +24,7 @@ STAMP = VENV / "trainyard-lock.sha256"
 PROGRAM = VENV / "bin" / "trainyard"
 SCRIPT = """#!/bin/sh
 # Written by local/bootstrap.py.
-export PYTHONPATH={root}
+export PYTHONPATH={root} TRAINYARD_STARTED=yes
 exec {python} -P -m trainyard.cli "$@"
 """
 UV = "uv==0.13.9"

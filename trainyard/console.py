@@ -30,6 +30,6 @@ def entry() -> NoReturn:
     python = root / ".venv" / "bin" / "python"
     if not python.exists():
         sys.exit(f"error: {root}: the checkout has no environment yet. Run `make environment` there")
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": str(root), "TRAINYARD_STARTED": "yes"}
     words = [str(python), "-P", "-m", "trainyard.cli", *sys.argv[1:]]
     os.execve(python, words, environment)  # noqa: S606  (the same program, of the checkout)

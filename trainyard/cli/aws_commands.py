@@ -18,8 +18,8 @@ from trainyard.cli.engine import ROOT, EngineError, engine_summary
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.fabric_check import FabricCheck
 from trainyard.cli.follow import Follower, JobGoneError, Run
-from trainyard.cli.make_variables import is_yes
-from trainyard.cli.next_steps import make, run_end, unwatched
+from trainyard.cli.make_variables import is_yes, user_command
+from trainyard.cli.next_steps import run_end, unwatched
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
@@ -123,13 +123,13 @@ def up(stack: str) -> int:
     OUTPUT.say(f"outputs:    pulumi stack output --stack {stack}")
     job = outputs.get("launcherJobName")
     if job is None:
-        OUTPUT.say(f"stack {stack} is up; {no_run(stack, outputs)}")
+        OUTPUT.say(f"stack {stack} is up; {no_run(stack, 'aws', outputs)}")
         return 0
     OUTPUT.say(f"stack {stack} is up; following run {outputs['runId']}")
     try:
         with tempfile.TemporaryDirectory() as directory:
             kubeconfig = _kubeconfig(outputs, Path(directory))
-            code = _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"), since)
+            code = _follow(stack, outputs, job, kubeconfig, user_command("up", stack, "aws"), since)
     except JobGoneError:
         OUTPUT.say(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]))
         return 0
@@ -245,7 +245,7 @@ def down(stack: str, keep_data: bool = False) -> int:
     data = (
         f" but for its data: {', '.join(kept)}"
         if kept
-        else f"; `{make('verify-clean', stack, 'aws')}` lists what is left"
+        else f"; `{user_command('verify-clean', stack, 'aws')}` lists what is left"
     )
     OUTPUT.say(f"stack {stack} is destroyed{data}")
     return 0

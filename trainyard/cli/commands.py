@@ -37,8 +37,9 @@ from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.existing_resources import gives_cluster, with_given
 from trainyard.cli.fabric_check import FabricCheck
 from trainyard.cli.follow import Follower, JobGoneError, Run
+from trainyard.cli.make_variables import user_command, user_variable
 from trainyard.cli.model import fetch_model
-from trainyard.cli.next_steps import kubectl, make, places, removed_context, run_end, shown, unwatched
+from trainyard.cli.next_steps import kubectl, places, removed_context, run_end, shown, unwatched
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import identities
@@ -109,10 +110,10 @@ def up(stack: str, cloud: str) -> int:
         late = read_changed_settings(session.engine.deployment())
     up_line = f"stack {stack} is up after {time.monotonic() - deploying:.0f} s"
     if outputs.get("launcherJobName") is None:
-        say(f"{up_line}; {no_run(stack, outputs)}")
+        say(f"{up_line}; {no_run(stack, cloud, outputs)}")
         return 0
     say(f"{up_line}; following run {outputs['runId']}")
-    again = make("up", stack, "local")
+    again = user_command("up", stack, "local")
     try:
         code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again, since)
     except JobGoneError:
@@ -286,7 +287,10 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
 def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     """Start another run with the stack's launcher manifest and follow it."""
     if not 1 <= minimum <= maximum:
-        raise DeployError(f"MIN={minimum} MAX={maximum}: MIN must be at least 1 and not above MAX")
+        least, most = user_variable("MIN", str(minimum)), user_variable("MAX", str(maximum))
+        raise DeployError(
+            f"{least} {most}: {user_variable('MIN')} must be at least 1 and not above {user_variable('MAX')}"
+        )
     if cloud == "aws":
         return aws_commands.submit(stack, minimum, maximum)
     session = _running(stack)
@@ -330,12 +334,12 @@ def _running(stack: str) -> _Session:
     if not _join(home):
         find(stack)
         raise DeployError(
-            f"stack {stack} is not up on this machine; `make up STACK={stack} CLOUD=local` starts it"
+            f"stack {stack} is not up on this machine; `{user_command('up', stack, 'local')}` starts it"
         )
     session = _Session.open(home, stack)
     if not session.is_up():
         find(stack)
-        raise DeployError(f"stack {stack} is not up; `make up STACK={stack} CLOUD=local` deploys it")
+        raise DeployError(f"stack {stack} is not up; `{user_command('up', stack, 'local')}` deploys it")
     return session
 
 

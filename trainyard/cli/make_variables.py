@@ -1,13 +1,20 @@
-"""Read the values of make variables: yes, no, and numbers of nodes."""
+"""Read the values of make variables: yes, no, and numbers of nodes. Name commands and variables in messages as the user
+does, who runs make or `trainyard`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 
 YES = ("1", "yes", "true", "on")
 NO = ("0", "no", "false", "off")
 WANTED = f"it must be {', '.join(YES[:-1])} or {YES[-1]}, or {', '.join(NO[:-1])} or {NO[-1]}"
+
+
+# The scripts that start `trainyard` set it. make sets the other for its recipes, which run `trainyard` too.
+STARTED, BY_MAKE = "TRAINYARD_STARTED", "MAKELEVEL"
 
 
 class AnswerError(Exception):
@@ -22,7 +29,7 @@ def is_yes(name: str, text: str) -> bool:
     """
     word = text.strip().lower()
     if word not in (*YES, *NO):
-        raise AnswerError(f"{name} is {text!r}; {WANTED}")
+        raise AnswerError(f"{user_variable(name)} is {text!r}; {WANTED}")
     return word in YES
 
 
@@ -41,5 +48,38 @@ def nodes(name: str, text: str) -> int:
         AnswerError: It is not a number.
     """
     if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise AnswerError(f"{name}={text!r} is no number of nodes; it must be one such as 4")
+        raise AnswerError(
+            f"{user_variable(name, repr(text))} is no number of nodes; it must be one such as 4"
+        )
     return int(text)
+
+
+def user_variable(name: str, value: str = "") -> str:
+    """Return a variable of make for a message, with its value if there is one: `CLOUD=local`, or `--cloud local`."""
+    if _in_words_of_make():
+        return f"{name}={value}" if value else name
+    if name == "PREFLIGHT":
+        return "--no-preflight"
+    flag = f"--{name.lower().replace('_', '-')}"
+    return f"{flag} {value}" if value and name != "KEEP_DATA" else flag
+
+
+def user_command(target: str, stack: str, cloud: str, **variables: str) -> str:
+    """Return a command for a stack: `make up STACK=dev`, or `trainyard up --stack dev`.
+
+    Args:
+        target: The target of make, which is the command of `trainyard`.
+        cloud: local or aws.
+        variables: Other variables of make and their values.
+    """
+    words = ["make" if _in_words_of_make() else "trainyard", target]
+    # `local` is the default stack.
+    if stack != "local" or variables:
+        words.append(user_variable("STACK", stack))
+    if cloud == "local" and stack != "local":
+        words.append(user_variable("CLOUD", "local"))
+    return " ".join([*words, *(user_variable(name, value) for name, value in variables.items())])
+
+
+def _in_words_of_make() -> bool:
+    return BY_MAKE in os.environ or STARTED not in os.environ

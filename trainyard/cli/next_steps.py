@@ -7,18 +7,13 @@ from pathlib import Path
 from local.cluster.kubeconfig import current_context, read
 from local.home import CHECKOUT, Home
 from trainyard.cli.follow import Result
-
-
-def make(target: str, stack: str, cloud: str) -> str:
-    """Return the command of a target for a stack. `cloud` is local or aws; `local` is the default stack."""
-    if stack == "local":
-        return f"make {target}"
-    return f"make {target} STACK={stack}" + (" CLOUD=local" if cloud == "local" else "")
+from trainyard.cli.make_variables import user_command
 
 
 def shown(path: Path) -> str:
-    """Return a path as a user in the checkout types it."""
-    return str(path.relative_to(CHECKOUT)) if path.is_relative_to(CHECKOUT) else str(path)
+    """Return a path as the user types it: in the checkout, below the checkout; elsewhere, from the root."""
+    is_relative = Path.cwd() == CHECKOUT and path.is_relative_to(CHECKOUT)
+    return str(path.relative_to(CHECKOUT)) if is_relative else str(path)
 
 
 def kubectl(home: Home, context: str) -> str:
@@ -66,23 +61,21 @@ def run_end(stack: str, cloud: str, run_id: str, result: Result) -> str:
         return f"run {run_id} failed: {result.message}"
     if not result.is_earlier:
         return f"run {run_id} succeeded in {result.seconds:.0f} s"
-    submit = f"make submit STACK={stack}" + (" CLOUD=local" if cloud == "local" and stack != "local" else "")
+    submit = user_command("submit", stack, cloud, MIN="<nodes>", MAX="<nodes>")
     return (
-        f"run {run_id} has already succeeded, in {result.seconds:.0f} s. `{submit} MIN=<nodes> MAX=<nodes>` starts "
+        f"run {run_id} has already succeeded, in {result.seconds:.0f} s. `{submit}` starts "
         "another run, and so does another trainyard:training.runId"
     )
 
 
 def unwatched(stack: str, cloud: str, run_id: str, again: str) -> str:
     """Return the message for a run that is no longer followed. `again` is the command that shows it."""
-    return (
-        f"stopped watching; run {run_id} goes on: `{again}` shows it, `{make('down', stack, cloud)}` ends it"
-    )
+    return f"stopped watching; run {run_id} goes on: `{again}` shows it, `{user_command('down', stack, cloud)}` ends it"
 
 
-def stopped(stack: str, command: str, cloud: str = "local") -> str:
+def stopped(stack: str, action: str, cloud: str = "local") -> str:
     """Return the message for a command of the engine that was stopped in order."""
-    if command == "preview":
+    if action == "preview":
         return "pulumi preview was stopped; nothing was changed"
-    up, down = make("up", stack, cloud), make("down", stack, cloud)
-    return f"pulumi {command} was stopped; `{up}` goes on from here, `{down}` removes all"
+    up, down = user_command("up", stack, cloud), user_command("down", stack, cloud)
+    return f"pulumi {action} was stopped; `{up}` goes on from here, `{down}` removes all"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from trainyard.cli.engine import ROOT
+from trainyard.cli.make_variables import user_command, user_variable
 
 # The exit code of trainyard.preflight if AWS can not be reached (trainyard/preflight/command.py).
 NOT_ASKED = 3
@@ -43,12 +44,12 @@ def preflight(stack: str) -> None:
     if code == NOT_ASKED:
         raise RefusedError(
             f"AWS could not be asked for stack {stack}, see above, and nothing was created. Sign in (README, step 3); "
-            "for the local cloud add CLOUD=local"
+            f"for the local cloud add {user_variable('CLOUD', 'local')}"
         )
     if code != 0:
         raise RefusedError(
             f"stack {stack}: preflight found the problems above, and nothing was created. Fix them, or skip preflight: "
-            f"make up STACK={stack} PREFLIGHT=no"
+            f"{user_command('up', stack, 'aws', PREFLIGHT='no')}"
         )
 
 

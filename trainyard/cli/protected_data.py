@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainyard.cli.make_variables import user_command, user_variable
+
 # The names of resource types in messages. Types that only configure one of these are not listed.
 NAMED = {
     "aws:s3/bucket:Bucket": "bucket",
@@ -49,25 +51,32 @@ def check(deployment: Mapping[str, Any], stack: str, cloud: str, keep_data: bool
         ProtectedDataError: `keep_data` is not set and there is protected data, or it is set and there is none.
     """
     found = protected(deployment)
-    # Where the cloud is not said, it is the local one for the stack `local` alone.
-    where = f"STACK={stack} CLOUD=local" if cloud == "local" else f"STACK={stack}"
+    up, down, keep, delete = _commands(stack, cloud)
+    variable = user_variable("KEEP_DATA")
     if found and not keep_data and not has_cluster(deployment):
         raise ProtectedDataError(
             f"stack {stack}: only its data is left: {', '.join(found)}; nothing was changed. To delete the data, run "
-            f"`make delete-data {where} CONFIRM={stack}`; to use it again, run `make up {where}`"
+            f"`{delete}`; to use it again, run `{up}`"
         )
     if found and not keep_data:
         raise ProtectedDataError(
             f"stack {stack} protects its data: {', '.join(found)}; nothing was changed. "
-            f"`make down {where} KEEP_DATA=1` destroys all but that; to destroy it as well, set "
-            f"trainyard:protectData to false, then `make up {where}` and `make down {where}`"
+            f"`{keep}` destroys all but that; to destroy it as well, set "
+            f"trainyard:protectData to false, then `{up}` and `{down}`"
         )
     if keep_data and not found:
         raise ProtectedDataError(
-            f"stack {stack} protects no data that KEEP_DATA could keep; nothing was changed. To keep it, set "
-            f"trainyard:protectData to true and `make up {where}` first; to destroy it, leave KEEP_DATA out"
+            f"stack {stack} protects no data that {variable} could keep; nothing was changed. To keep it, set "
+            f"trainyard:protectData to true and `{up}` first; to destroy it, leave {variable} out"
         )
     return found
+
+
+def _commands(stack: str, cloud: str) -> tuple[str, str, str, str]:
+    """Return the commands that deploy, destroy, destroy all but the data, and delete the data."""
+    up, down = user_command("up", stack, cloud), user_command("down", stack, cloud)
+    keep = user_command("down", stack, cloud, KEEP_DATA="1")
+    return up, down, keep, user_command("delete-data", stack, cloud, CONFIRM=stack)
 
 
 def has_cluster(deployment: Mapping[str, Any]) -> bool:
@@ -84,21 +93,21 @@ def check_deletion(deployment: Mapping[str, Any], stack: str, cloud: str, confir
     Raises:
         ProtectedDataError: There is no kept data, the stack is up, or `confirmed` is not the stack's name.
     """
-    where = f"STACK={stack} CLOUD=local" if cloud == "local" else f"STACK={stack}"
     found = protected(deployment)
+    _, down, keep, delete = _commands(stack, cloud)
     if not found:
         raise ProtectedDataError(
-            f"stack {stack}: keeps no data; nothing was changed. To destroy the stack, run `make down {where}`"
+            f"stack {stack}: keeps no data; nothing was changed. To destroy the stack, run `{down}`"
         )
     if has_cluster(deployment):
         raise ProtectedDataError(
             f"stack {stack}: is up, so its data may be in use; nothing was changed. First destroy the rest with "
-            f"`make down {where} KEEP_DATA=1`, then run `make delete-data {where}`"
+            f"`{keep}`, then run `{delete}`"
         )
     if confirmed != stack:
         raise ProtectedDataError(
             f"stack {stack}: this deletes {', '.join(found)} with all content; nothing was changed. To confirm, run "
-            f"`make delete-data {where} CONFIRM={stack}`"
+            f"`{delete}`"
         )
     return found
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.cli.engine import ROOT
+from trainyard.cli.make_variables import user_command
 
 POOLS_ALONE = "has pools and no run: its settings have no trainyard:training"
 
@@ -36,8 +37,9 @@ def start_run(outputs: Mapping[str, Any], minimum: int, maximum: int, environmen
     return created[1]
 
 
-def no_run(stack: str, outputs: Mapping[str, Any]) -> str:
+def no_run(stack: str, cloud: str, outputs: Mapping[str, Any]) -> str:
     """Return the message about a stack whose settings name no run."""
     if outputs.get("launcherManifest") is None:
         return f"it {POOLS_ALONE}"
-    return f"its settings name no run (trainyard:training.runId); `make submit STACK={stack} MIN=.. MAX=..` starts one"
+    start = user_command("submit", stack, cloud, MIN="..", MAX="..")
+    return f"its settings name no run (trainyard:training.runId); `{start}` starts one"

@@ -18,8 +18,9 @@ from local.backend import STACKS
 from local.cluster.record import running
 from local.home import Home
 from trainyard.cli.engine import EngineError, state_file
+from trainyard.cli.make_variables import user_variable
 
-SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
+SIGN_IN = f"sign in (README, step 3); for the local cloud add {user_variable('CLOUD', 'local')}"
 
 
 def check(stack: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -41,7 +42,7 @@ def _missing(environment: Mapping[str, str]) -> str:
         found = f" (that of {own} is the local cloud's)" if program else ""
         return (
             f"deploying to AWS needs the official Pulumi CLI on PATH{found} (https://www.pulumi.com/docs/install); "
-            "to run this stack on this machine instead, add CLOUD=local"
+            f"to run this stack on this machine instead, add {user_variable('CLOUD', 'local')}"
         )
     if not _is_logged_in(environment):
         return f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.cli.arguments import parser
+from trainyard.cli.arguments import parse, parser
 from trainyard.cli.dispatch import EXPECTED
-from trainyard.cli.make_variables import AnswerError, is_yes, nodes
+from trainyard.cli.make_variables import BY_MAKE, STARTED, AnswerError, is_yes, nodes, user_command
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +60,55 @@ def test_what_is_no_number_of_nodes_is_refused_by_the_variables_name(text: str) 
 
 def test_numbers_of_nodes_are_numbers() -> None:
     assert nodes("MIN", "16") == 16
+
+
+@pytest.mark.parametrize(
+    ("stack", "cloud", "variables", "of_make", "of_trainyard"),
+    [
+        ("local", "local", {}, "make up", "trainyard up"),
+        ("dev", "aws", {}, "make up STACK=dev", "trainyard up --stack dev"),
+        ("dev", "local", {}, "make up STACK=dev CLOUD=local", "trainyard up --stack dev --cloud local"),
+        (
+            "local",
+            "local",
+            {"MIN": "1", "MAX": "2"},
+            "make up STACK=local MIN=1 MAX=2",
+            "trainyard up --stack local --min 1 --max 2",
+        ),
+        (
+            "dev",
+            "aws",
+            {"KEEP_DATA": "1"},
+            "make up STACK=dev KEEP_DATA=1",
+            "trainyard up --stack dev --keep-data",
+        ),
+        (
+            "dev",
+            "aws",
+            {"PREFLIGHT": "no"},
+            "make up STACK=dev PREFLIGHT=no",
+            "trainyard up --stack dev --no-preflight",
+        ),
+    ],
+)
+def test_user_command_is_in_the_words_of_the_user(
+    stack: str,
+    cloud: str,
+    variables: dict[str, str],
+    of_make: str,
+    of_trainyard: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(STARTED, raising=False)
+    assert user_command("up", stack, cloud, **variables) == of_make
+    monkeypatch.setenv(STARTED, "yes")
+    monkeypatch.setenv(BY_MAKE, "1")
+    assert user_command("up", stack, cloud, **variables) == of_make
+    monkeypatch.delenv(BY_MAKE)
+    assert user_command("up", stack, cloud, **variables) == of_trainyard
+    # What a message says is a command line.
+    if not {"KEEP_DATA", "MIN"} & set(variables):
+        assert parse(shlex.split(of_trainyard)[1:]).stack == stack
 
 
 @pytest.mark.parametrize("value", ["2 --cloud local", "$(touch x)", "2; touch x", "it's", '"', "`x`"])

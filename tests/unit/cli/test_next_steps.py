@@ -11,7 +11,8 @@ from local.home import CHECKOUT, Home
 from trainyard.cli import aws_commands, commands
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.follow import Follower, Result
-from trainyard.cli.next_steps import make, places, run_end
+from trainyard.cli.make_variables import user_command
+from trainyard.cli.next_steps import places, run_end
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +34,7 @@ OUTPUTS: dict[str, Any] = {
     ],
 )
 def test_a_target_is_named_with_what_it_needs(stack: str, cloud: str, command: str) -> None:
-    assert make("up", stack, cloud) == command
+    assert user_command("up", stack, cloud) == command
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_end_of_earlier_run_says_how_to_start_another(stack: str, cloud: str, co
 
 
 def test_a_run_that_nobody_watches_any_more_is_shown_by_its_stacks_own_up(stopped: commands._Session) -> None:
-    again = make("up", "dev", "local")
+    again = user_command("up", "dev", "local")
     with pytest.raises(Interrupted) as told:
         stopped.follow(OUTPUTS, "launch-r1", "r1", again)
     assert str(told.value) == (

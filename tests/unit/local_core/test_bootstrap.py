@@ -186,14 +186,14 @@ def test_trainyard_runs_this_checkout_through_a_link(steps: list[list[str]], tmp
     bootstrap.main()
     assert bootstrap.PROGRAM.stat().st_mtime_ns == written
     python = tmp_path / ".venv" / "bin" / "python"
-    python.write_text('#!/bin/sh\necho "$PYTHONPATH $@"\n')
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH $TRAINYARD_STARTED $@"\n')
     python.chmod(0o755)
     elsewhere = tmp_path / "a b"
     elsewhere.mkdir()
     (elsewhere / "trainyard").symlink_to(bootstrap.PROGRAM)
     words = [str(elsewhere / "trainyard"), "up", "it's one"]
     done = subprocess.run(words, cwd=elsewhere, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tmp_path} -P -m trainyard.cli up it's one\n"
+    assert done.stdout == f"{tmp_path} yes -P -m trainyard.cli up it's one\n"
     # A program of pip is replaced.
     bootstrap.PROGRAM.write_text("#!/usr/bin/python\n")
     bootstrap.main()
