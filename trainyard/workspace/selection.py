@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from trainyard.workspace.errors import WorkspaceError, format_size
-from trainyard.workspace.ignore import (
-    CONTROL_DIRECTORY,
-    GIT_IGNORE,
-    OWN_IGNORE,
-    effective_file,
-    rules_of,
-)
+from trainyard.workspace.ignore import CONTROL_DIRECTORY, GIT_IGNORE, OWN_IGNORE, effective_file, rules_of
 
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
 _MAX_LARGEST: Final = 10

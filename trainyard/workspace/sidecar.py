@@ -43,11 +43,7 @@ _DAMAGED_TRIES: Final = 3
 
 
 def fetch(
-    source: PodSource,
-    into: Path,
-    *,
-    wait: float | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    source: PodSource, into: Path, *, wait: float | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> Applied:
     """Fetch the job's archive and unpack it, unless the workspace is complete already.
 

@@ -17,6 +17,7 @@ anything.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,10 +43,8 @@ class Rule:
     """A validation rule.
 
     Attributes:
-        cel: The rule for the API server.
         message: What must hold. `{path}` stands for the path of the object.
         path: The field in the error, below the object, such as `.minNodes`.
-        reason: A reason of x-kubernetes-validations.
         complete: Whether the rule needs the complete object. Then it does not apply to `overrides`.
         check: The same rule for `parse`.
     """
@@ -68,21 +67,11 @@ class Field:
     """A field of an API object.
 
     Attributes:
-        description: The meaning of the field.
         holds: The type, for the reference page.
         form: The type, for the message "it must be ...".
         checks: The validations of JSON schema.
-        unit: Such as "seconds".
-        default: The value that the API server sets.
         absent: The effect of a missing field, if it has no constant default.
-        required: Whether the object must have the field.
-        fields: The fields of an object, by their names in JSON.
-        item: The entries of a list.
-        value: The values of a map.
-        rules: The rules of this field.
-        attribute: The name of the attribute in Python.
         valid: Whether `parse` accepts a value.
-        convert: Returns the parsed value.
         empty: The parsed value if the field is missing and has no default.
         model: The class of a parsed object.
         optional: Whether a missing object becomes None. Otherwise it gets the defaults of its fields.
@@ -272,20 +261,19 @@ def string(
 ) -> Any:
     """A string of this form, or of `minimum` to `maximum` characters."""
     maximum = maximum or (form.maximum if form else 0)
-    checks: JsonObject = {
-        "type": "string",
-        "maxLength": maximum,
-        **({"minLength": minimum} if minimum else {}),
-    }
+    checks = {"type": "string", "maxLength": maximum, **({"minLength": minimum} if minimum else {})}
+    rules = (
+        [Rule(cel=f"self.matches({form.expression!r})", message=f"{_PATH} must be {form.description}")]
+        if form
+        else []
+    )
     matches = re.compile(re.sub(r"\$$", r"\\Z", form.expression) if form else "", re.ASCII).search
     return Field(
         description=description,
         holds=form.description if form else "text",
         form=form.description if form else "a string without NUL",
         checks=checks,
-        rules=[Rule(cel=f"self.matches({form.expression!r})", message=f"{_PATH} must be {form.description}")]
-        if form
-        else (),
+        rules=rules,
         valid=lambda value: _is_text(value) and len(value) >= minimum and matches(value) is not None,
         **{"empty": "", **more},
     )  # fmt: skip
@@ -315,23 +303,21 @@ def integer(
     """A whole number. Its range is explicit, because the API server does not check the format."""
     end = maximum if maximum is not None else MAX_EXACT if int64 else MAX_INT32
 
-    def valid(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= end
-
     format_ = "int64" if int64 else "int32"
     return Field(
         description=description,
         holds=f"integer, {minimum} to {end}",
         form=f"a whole number from {minimum} to {end}",
         checks={"type": "integer", "format": format_, "minimum": minimum, "maximum": end},
-        valid=valid,
+        valid=lambda value: type(value) is int and minimum <= value <= end,
         empty=minimum if more.get("required") else None,
         **more,
     )
 
 
 def number(description: str, **more: Any) -> Any:
-    """A number."""
+    """A finite number."""
+    more["valid"] = lambda value: type(value) in (int, float) and math.isfinite(value)
     return Field(description=description, holds="number", form="a number", checks={"type": "number"}, **more)
 
 
@@ -344,6 +330,7 @@ def boolean(description: str, **more: Any) -> Any:
 
 def time(description: str, **more: Any) -> Any:
     """A time, RFC 3339."""
+    more["valid"] = lambda value: parse_time(value) is not None
     checks = {"type": "string", "format": "date-time", "maxLength": 40}
     return Field(description=description, holds="time, RFC 3339", form="a time", checks=checks, **more)
 
@@ -377,10 +364,8 @@ def quantity(description: str, example: str, **more: Any) -> Any:
 
 
 def _is_quantity(value: Any) -> bool:
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        return False
     try:
-        return quantities.parse(value) > 0
+        return type(value) in (str, int) and quantities.parse(value) > 0
     except ValueError:
         return False
 

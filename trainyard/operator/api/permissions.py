@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from trainyard.operator import names as n
@@ -89,22 +89,19 @@ def contains_free_field(path: str) -> bool:
     return any(each.startswith(f"{path}.") for each in FREE_JOB_FIELDS)
 
 
-def restricted_fields(spec: Any) -> tuple[str, ...]:
-    """Return the fields in a job's raw spec that are not free."""
-    return tuple(sorted(set(_restricted_paths(spec, "")))) if isinstance(spec, Mapping) else ()
-
-
-def _restricted_paths(values: Mapping[str, Any], above: str) -> Iterator[str]:
-    for key, value in values.items():
+def restricted_fields(spec: Any, above: str = "") -> tuple[str, ...]:
+    """Return the fields in a job's raw spec that are not free. `above` is the path of an object in it."""
+    found: set[str] = set()
+    for key, value in spec.items() if isinstance(spec, Mapping) else ():
         path = f"{above}.{key}" if above else str(key)
         if value is None or not required_permission(path):
             continue
         entries = value if isinstance(value, list) else [value]
         if contains_free_field(path) and all(isinstance(each, Mapping) for each in entries):
-            for each in entries:
-                yield from _restricted_paths(each, path)
+            found.update(*(restricted_fields(each, path) for each in entries))
         else:
-            yield path
+            found.add(path)
+    return tuple(sorted(found))
 
 
 def is_reserved(key: str) -> bool:

@@ -26,9 +26,6 @@ class Settings:
     Attributes:
         queue: The spec of the queue with the job's overrides.
         max_restarts: The allowed restarts, 0 with restartPolicy Never.
-        deadline: The maximum duration of the job.
-        time_to_live: The time from the end of the job to its deletion.
-        port: The port of the rendezvous.
         rendezvous: The backend of the rendezvous.
         substituted: The requested backend, if another one is used.
         node_gpus: The GPUs of a worker in the queue, or in the overrides if these are more.

@@ -7,14 +7,12 @@ deadline, a suspension or the end of the job.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from launcher.errors import strip_control_characters
 from trainyard.operator import names as n
 from trainyard.operator.api import fields as f
-from trainyard.operator.api.fields import ApiObject, Field, JsonObject, parse_time
+from trainyard.operator.api.fields import ApiObject, Field, JsonObject
 
 _OBSERVED_GENERATION: Final = f.integer(
     "The metadata.generation of the spec that this describes.", int64=True
@@ -215,34 +213,17 @@ def fit_status(kind: str, status: JsonObject) -> JsonObject:
 
 def _fit(value: Any, field: Field) -> Any:
     """Return the value as the field allows it; None if it is invalid."""
-    kind = field.checks["type"]
-    if kind == "object":
-        return _fit_object(value, field) if isinstance(value, dict) else None
-    if field.item is not None:
-        if not isinstance(value, list):
+    checks = field.checks
+    if checks["type"] == "object" and isinstance(value, dict):
+        known = {key: each for key in value if (each := field.fields.get(key, field.value)) is not None}
+        fitted = {key: found for key, each in known.items() if (found := _fit(value[key], each)) is not None}
+        if any(each.required and name not in fitted for name, each in field.fields.items()):
             return None
-        entries = [each for each in (_fit(entry, field.item) for entry in value) if each is not None]
-        return entries[-field.checks["maxItems"] :]
-    if kind == "string":
-        return _fit_string(value, field.checks) if isinstance(value, str) else None
-    if kind == "number":
-        finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return value if finite else None
+        return dict(itertools.islice(fitted.items(), checks.get("maxProperties")))
+    if field.item is not None and isinstance(value, list):
+        fitted_items = (_fit(entry, field.item) for entry in value)
+        return [each for each in fitted_items if each is not None][-checks["maxItems"] :]
+    if isinstance(value, str) and "enum" not in checks and "format" not in checks:
+        # A pod's output may not be UTF-8.
+        value = strip_control_characters(value.encode(errors="replace").decode())[: checks.get("maxLength")]
     return value if field.valid(value) else None
-
-
-def _fit_object(value: JsonObject, field: Field) -> JsonObject | None:
-    known = {key: each for key in value if (each := field.fields.get(key, field.value)) is not None}
-    fitted = {key: _fit(value[key], each) for key, each in known.items()}
-    fitted = {key: each for key, each in fitted.items() if each is not None}
-    if any(each.required and name not in fitted for name, each in field.fields.items()):
-        return None
-    return dict(itertools.islice(fitted.items(), field.checks.get("maxProperties")))
-
-
-def _fit_string(value: str, checks: Mapping[str, Any]) -> str | None:
-    if checks.get("format") == "date-time":
-        return value if parse_time(value) is not None else None
-    if "enum" in checks:
-        return value if value in checks["enum"] else None
-    return str(strip_control_characters(value)[: checks["maxLength"]])
