@@ -1,6 +1,6 @@
 """`kubectl torchrun`, the executable `kubectl-torchrun`: TorchrunJobs from the current directory.
 
-The entry point is `entry`. Each verb has a module, which is imported when it is used. Exit codes: errors.py.
+The entry point is `entry`. Each verb has a module, which is imported when it is used. Exit codes: output.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from trainyard.kubectl.output import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
+from trainyard.kubectl.output import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError, say
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -22,8 +22,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         from trainyard.kubectl.cli import parser
 
         options = parser().parse_args(arguments)
+        options.environment = environment
         follows = getattr(options, "follow", False)
-        code = _run(options, environment)
+        code = _run(options)
         sys.stdout.flush()
         return code
     except PluginError as error:
@@ -41,28 +42,20 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return _report(f"{error.filename or 'standard output'}: {error.strerror or error}", OUTPUT)
 
 
-def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+def _run(options: argparse.Namespace) -> int:
+    module = f"trainyard.kubectl.{options.module}"
     if not hasattr(options, "workspace"):
         from trainyard.kubectl.cluster import connect
 
-        code: int = import_module(f"trainyard.kubectl.{options.module}").run(options, connect(options))
-        return code
+        return int(import_module(module).run(options, connect(options)))
     # A second process packs the workspace while this one imports the clients of Kubernetes and S3.
     from trainyard.kubectl.packing import packing
 
     with packing(options) as packed:
-        if options.verb == "sync":
-            from trainyard.kubectl import sync
-
-            return sync.run(options, packed)
-        from trainyard.kubectl import submit
-
-        return submit.run(options, packed, environment)
+        return int(import_module(module).run(options, packed))
 
 
 def _report(line: str, code: int) -> int:
-    from trainyard.kubectl.output import say
-
     say(f"{PROGRAM}: {line}")
     return code
 

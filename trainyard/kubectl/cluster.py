@@ -18,10 +18,11 @@ from trainyard.kubectl.output import NO_KUBECONFIG, NOT_FOUND, REFUSED, UNAVAILA
 from trainyard.operator import names as n
 
 JsonObject = dict[str, Any]
-MERGE_PATCH: Final = "application/merge-patch+json"
-_ROOT: Final = f"/apis/{n.API_VERSION}"
 # A user waits for the answer.
 RETRY: Final = RetryPolicy(timeout=10.0, initial_delay=0.2, max_delay=2.0)
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_ROOT: Final = f"/apis/{n.API_VERSION}"
+_OUR_KINDS: Final = (n.JOB_PLURAL, n.QUEUE_PLURAL)
 _EVERYWHERE: Final = "all namespaces"
 _SHOWN: Final = 5
 _ABSENT, _CONFLICT = 404, 409
@@ -32,9 +33,7 @@ class Cluster:
 
     def __init__(self, client: Client, namespace: str, flags: Sequence[tuple[str, str | None]] = ()) -> None:
         """Create the cluster. `flags` are the flags of the user that name it, with their values, if any."""
-        self.client = client
-        self.namespace = namespace
-        self._flags = flags
+        self.client, self.namespace, self._flags = client, namespace, flags
 
     @classmethod
     def connect(
@@ -52,39 +51,50 @@ class Cluster:
         given = [f"{flag} {shlex.quote(value)}" for flag, value in flags if value]
         return " ".join(("kubectl", words, *given, *names))
 
-    def jobs(self, everywhere: bool = False) -> list[JsonObject]:
-        """List the jobs of the namespace, or of all namespaces."""
-        return self._list(n.JOB_PLURAL, everywhere)
+    def path(self, plural: str, *, everywhere: bool = False) -> str:
+        """Return the path of the list of these objects in the namespace, or in all namespaces."""
+        root = _ROOT if plural in _OUR_KINDS else "/api/v1"
+        return f"{root}/{plural}" if everywhere else f"{root}/namespaces/{self.namespace}/{plural}"
 
-    def queues(self, everywhere: bool = False) -> list[JsonObject]:
-        """List the queues of the namespace, or of all namespaces."""
-        return self._list(n.QUEUE_PLURAL, everywhere)
-
-    def namespaces(self) -> list[str]:
-        """List the names of the namespaces."""
-        with explained("list namespaces", self.namespace):
-            names = self.client.list_items(
-                "/api/v1/namespaces", {}, lambda item: str(item["metadata"]["name"])
+    def items(
+        self, plural: str, query: dict[str, str] | None = None, *, everywhere: bool = False
+    ) -> list[JsonObject]:
+        """List the objects of the namespace, or of all namespaces."""
+        with self._explained("list", plural, _EVERYWHERE if everywhere else self.namespace):
+            return self.client.list_items(
+                self.path(plural, everywhere=everywhere), query or {}, lambda item: item
             )
-            return names
+
+    def find(self, plural: str, name: str) -> JsonObject | None:
+        """Return the object with this name, None if it does not exist."""
+        with self._explained("get", plural):
+            try:
+                return self.client.request("GET", f"{self.path(plural)}/{name}")
+            except ApiError as error:
+                if error.status != _ABSENT:
+                    raise
+                self._check_installed(plural)
+                return None
 
     def job(self, name: str) -> JsonObject:
         """Return the job with this name."""
-        found = self.find_job(name)
+        found = self.find(n.JOB_PLURAL, name)
         if found is None:
-            everywhere = self.command("torchrun list -A")
-            raise PluginError(
-                NOT_FOUND, f"job {name}: is not in namespace {self.namespace}; `{everywhere}` shows all"
-            )
+            hint = f"`{self.command('torchrun list -A')}` shows all"
+            raise PluginError(NOT_FOUND, f"job {name}: is not in namespace {self.namespace}; {hint}")
         return found
-
-    def find_job(self, name: str) -> JsonObject | None:
-        """Return the job with this name, None if it does not exist."""
-        return self._get(f"{self.path(n.JOB_PLURAL)}/{name}", f"get {n.JOB_PLURAL}")
 
     def queue(self, name: str) -> JsonObject | None:
         """Return the queue with this name, None if it does not exist."""
-        return self._get(f"{self.path(n.QUEUE_PLURAL)}/{name}", f"get {n.QUEUE_PLURAL}")
+        return self.find(n.QUEUE_PLURAL, name)
+
+    def pod(self, name: str) -> JsonObject | None:
+        """Return the pod with this name, None if it does not exist."""
+        return self.find("pods", name)
+
+    def workers(self, job: JsonObject) -> list[JsonObject]:
+        """List the existing pods of this job, of all its attempts."""
+        return self.items("pods", {"labelSelector": f"{n.LABEL_JOB_UID}={job['metadata']['uid']}"})
 
     def create(self, job: JsonObject, *, dry_run: bool = False) -> JsonObject | None:
         """Create the job, or with `dry_run` only check it. Return None if a job with its name exists.
@@ -92,79 +102,49 @@ class Cluster:
         If an answer was lost, that may be the same job (submit.py).
         """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
-        with explained(f"create {n.JOB_PLURAL}", self.namespace):
+        with self._explained("create", n.JOB_PLURAL):
             try:
                 return self.client.request("POST", self.path(n.JOB_PLURAL), query, job)
             except ApiError as error:
                 if error.status == _CONFLICT and error.reason == "AlreadyExists":
                     return None
-                if error.status == _ABSENT:
-                    self._check_installed()
-                    if error.message == f'namespaces "{self.namespace}" not found':
-                        hint = f"`{self.command('get namespaces')}` shows all"
-                        raise PluginError(
-                            USAGE, f"-n: namespace {self.namespace} does not exist; {hint}"
-                        ) from None
+                if error.message == f'namespaces "{self.namespace}" not found':
+                    hint = f"`{self.command('get namespaces')}` shows all"
+                    why = f"-n: namespace {self.namespace} does not exist; {hint}"
+                    raise PluginError(USAGE, why) from None
                 raise
 
     def change(self, name: str, spec: JsonObject, uid: str) -> JsonObject:
         """Set these fields of the job's spec, unless the name belongs to another job by now."""
         body = {"metadata": {"uid": uid}, "spec": spec}
-        with explained(f"patch {n.JOB_PLURAL}", self.namespace):
+        with self._explained("patch", n.JOB_PLURAL):
             path = f"{self.path(n.JOB_PLURAL)}/{name}"
-            return self.client.request("PATCH", path, None, body, content_type=MERGE_PATCH)
+            return self.client.request("PATCH", path, None, body, content_type=_MERGE_PATCH)
 
     def delete(self, name: str, uid: str) -> None:
         """Delete exactly this job, if it still exists."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
-        with explained(f"delete {n.JOB_PLURAL}", self.namespace):
+        with self._explained("delete", n.JOB_PLURAL):
             try:
                 self.client.request("DELETE", f"{self.path(n.JOB_PLURAL)}/{name}", None, body)
             except ApiError as error:
                 if error.status not in (_ABSENT, _CONFLICT):
                     raise
 
-    def pod(self, name: str) -> JsonObject | None:
-        """Return the pod with this name, None if it does not exist."""
-        return self._get(f"/api/v1/namespaces/{self.namespace}/pods/{name}", "get pods")
-
-    def secret(self, name: str) -> JsonObject | None:
-        """Return the Secret with this name, None if it does not exist."""
-        return self._get(f"/api/v1/namespaces/{self.namespace}/secrets/{name}", "get secrets")
-
-    def workers(self, job: JsonObject) -> list[JsonObject]:
-        """List the existing pods of this job, of all its attempts."""
-        query = {"labelSelector": f"{n.LABEL_JOB_UID}={job['metadata']['uid']}"}
-        with explained("list pods", self.namespace):
-            return self.client.list_items(f"/api/v1/namespaces/{self.namespace}/pods", query, lambda pod: pod)
-
-    def path(self, plural: str) -> str:
-        """Return the path of the list of these objects in the namespace."""
-        return f"{_ROOT}/namespaces/{self.namespace}/{plural}"
-
-    def _get(self, path: str, action: str) -> JsonObject | None:
-        with explained(action, self.namespace):
+    @contextmanager
+    def _explained(self, verb: str, plural: str, namespace: str = "") -> Iterator[None]:
+        with explained(f"{verb} {plural}", namespace or self.namespace):
             try:
-                return self.client.request("GET", path)
-            except ApiError as error:
-                if error.status != _ABSENT:
-                    raise
-                if path.startswith(_ROOT):
-                    self._check_installed()
-                return None
-
-    def _list(self, plural: str, everywhere: bool) -> list[JsonObject]:
-        path = f"{_ROOT}/{plural}" if everywhere else self.path(plural)
-        with explained(f"list {plural}", _EVERYWHERE if everywhere else self.namespace):
-            try:
-                return self.client.list_items(path, {}, lambda item: item)
+                yield
             except ApiError as error:
                 if error.status == _ABSENT:
-                    self._check_installed()
+                    self._check_installed(plural)
                 raise
 
-    def _check_installed(self) -> None:
-        """Raise PluginError if the cluster does not serve the API of TorchrunJobs."""
+    def _check_installed(self, plural: str) -> None:
+        """Raise PluginError if the cluster does not serve the API of TorchrunJobs, and these objects need it."""
+        if plural not in _OUR_KINDS:
+            return
         try:
             self.client.request("GET", _ROOT)
         except ApiError as error:
@@ -192,14 +172,7 @@ def cluster_flags(options: argparse.Namespace) -> tuple[str | None, str | None, 
 def namespace_of(kubeconfig: str | None, context: str | None) -> str:
     """Return the namespace of the user's context, without a request. Raise PluginError."""
     with _explain_kubeconfig(kubeconfig, context):
-        found = kubeconfigs.namespace_of(kubeconfig, context)
-    return _valid_namespace(found)
-
-
-def contexts_of(kubeconfig: str | None) -> list[str]:
-    """Return the contexts of the user's kubeconfig. Raise PluginError."""
-    with _explain_kubeconfig(kubeconfig, None):
-        return kubeconfigs.contexts_of(kubeconfig)
+        return _valid_namespace(kubeconfigs.namespace_of(kubeconfig, context))
 
 
 def find_queues(cluster: Cluster, name: str) -> tuple[list[str], list[str]] | None:
@@ -207,20 +180,14 @@ def find_queues(cluster: Cluster, name: str) -> tuple[list[str], list[str]] | No
 
     If the user may not list queues, return None.
     """
-    found: list[JsonObject] | None = None
     for everywhere in (True, False):
         try:
-            found = cluster.queues(everywhere)
-            break
+            metas = [each["metadata"] for each in cluster.items(n.QUEUE_PLURAL, everywhere=everywhere)]
         except PluginError:
             continue
-    if found is None:
-        return None
-    names = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found]
-    return (
-        sorted(queue for namespace, queue in names if namespace == cluster.namespace),
-        sorted(namespace for namespace, queue in names if queue == name),
-    )
+        here = sorted(each["name"] for each in metas if each["namespace"] == cluster.namespace)
+        return here, sorted(each["namespace"] for each in metas if each["name"] == name)
+    return None
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
@@ -238,12 +205,10 @@ def unknown_queue(cluster: Cluster, name: str) -> PluginError:
     elif near := get_close_matches(name, here, 1):
         advice = f"did you mean {near[0]}?"
     else:
-        advice = (
-            f"the namespace has {nearest(name, here)}; `{cluster.command('torchrun queues -A')}` shows all"
-        )
-    return PluginError(
-        USAGE, f"--queue: queue {name} does not exist in namespace {cluster.namespace}; {advice}"
-    )
+        command = cluster.command("torchrun queues -A")
+        advice = f"the namespace has {nearest(name, here)}; `{command}` shows all"
+    why = f"queue {name} does not exist in namespace {cluster.namespace}; {advice}"
+    return PluginError(USAGE, f"--queue: {why}")
 
 
 def _valid_namespace(namespace: str) -> str:
@@ -264,22 +229,16 @@ def _explain_kubeconfig(kubeconfig: str | None, context: str | None) -> Iterator
         variable = os.environ.get("KUBECONFIG")
         where = f"KUBECONFIG {variable}" if variable else "~/.kube/config"
         where = f"--kubeconfig {kubeconfig}" if kubeconfig else where
-        if context and (others := _other_contexts(kubeconfig, context)):
-            raise PluginError(
-                NO_KUBECONFIG, f"--context: {context} is not in {where}; it has {others}"
-            ) from None
-        where = f"{where}, --context {context}" if context else where
         advice = "name one with --kubeconfig or KUBECONFIG, a context with --context"
-        raise PluginError(NO_KUBECONFIG, f"{where}: {str(error).rstrip('.')}; {advice}") from None
-
-
-def _other_contexts(kubeconfig: str | None, context: str) -> str:
-    """Return the contexts of a kubeconfig without this one, "" otherwise."""
-    try:
-        names = kubeconfigs.contexts_of(kubeconfig)
-    except ApiUnavailable:
-        return ""
-    return nearest(context, names) if context not in names else ""
+        why = f"{where}{f', --context {context}' if context else ''}: {str(error).rstrip('.')}; {advice}"
+        if context:
+            try:
+                names = kubeconfigs.contexts_of(kubeconfig)
+            except ApiUnavailable:
+                names = [context]
+            if context not in names:
+                why = f"--context: {context} is not in {where}; it has {nearest(context, names)}"
+        raise PluginError(NO_KUBECONFIG, why) from None
 
 
 @contextmanager
@@ -289,16 +248,13 @@ def explained(action: str, namespace: str) -> Iterator[None]:
         yield
     except ApiError as error:
         message = " ".join(error.message.split()) or str(error)
-        if error.status == 401:
-            raise PluginError(
-                REFUSED, f"login: the API server does not know you ({message}); log in again"
-            ) from None
-        if error.status == 403:
-            where = namespace if namespace == _EVERYWHERE else f"namespace {namespace}"
-            raise PluginError(REFUSED, f"{where}: you may not {action} there: {message}") from None
-        if error.status in (400, 409, 422):
-            raise PluginError(USAGE, f"job: the API server refuses it: {message}") from None
-        raise PluginError(UNAVAILABLE, f"API server: {error}") from None
+        where = namespace if namespace == _EVERYWHERE else f"namespace {namespace}"
+        code, line = {
+            401: (REFUSED, f"login: the API server does not know you ({message}); log in again"),
+            403: (REFUSED, f"{where}: you may not {action} there: {message}"),
+            **dict.fromkeys((400, 409, 422), (USAGE, f"job: the API server refuses it: {message}")),
+        }.get(error.status, (UNAVAILABLE, f"API server: {error}"))
+        raise PluginError(code, line) from None
     except NoLogin as error:  # the earlier login has expired
         raise PluginError(NO_KUBECONFIG, str(error)) from None
     except ApiUnavailable as error:

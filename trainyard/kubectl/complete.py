@@ -12,17 +12,21 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from trainyard.completion import CommandLine
-from trainyard.k8s.client import RetryPolicy
+from trainyard.k8s.client import ApiUnavailable, RetryPolicy
+from trainyard.k8s.kubeconfig import contexts_of
 from trainyard.kubectl.cli import parser, value_or_none
-from trainyard.kubectl.cluster import Cluster, contexts_of
+from trainyard.kubectl.cluster import Cluster
 from trainyard.kubectl.output import PluginError
+from trainyard.operator import names as n
 
 _QUICK: Final = RetryPolicy(timeout=1.0, initial_delay=0.1, max_delay=0.2)
 _FILES, _NO_FILES = 0, 4
-_WITH_JOB: Final = frozenset({"logs", "status", "cancel", "suspend", "resume", "sync", "cp"})
-# The objects that the values of these flags name.
-_OBJECT_FLAGS: Final = {"queue": "queues", "namespace": "namespaces", "context": "contexts"}
-_VALUE_FLAGS: Final = ("-n", "--namespace", "--context")
+# The objects that the values of these flags and arguments name.
+_OBJECTS: Final = {
+    **{"queue": n.QUEUE_PLURAL, "namespace": "namespaces", "context": "contexts"},
+    **{"JOB": n.JOB_PLURAL, "FROM": n.JOB_PLURAL},
+}
+_TAKE_FILES: Final = ("DIRECTORY", "kubeconfig", "COMMAND", "FROM")
 Names = Callable[[str, Sequence[str]], list[str]]
 
 
@@ -32,44 +36,37 @@ def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
     For `--queue=v`, return the values alone: the shell scripts of cobra keep the flag.
     """
     *before, last = words or [""]
-    line = CommandLine(parser(), before)
+    line, name = CommandLine(parser(), before), ""
     if line.ended:
         return [], _FILES
     last = line.split_value(last)
-    if line.waits is not None:
-        found = [str(choice) for choice in line.waits.choices or ()]
-        if line.waits.dest in _OBJECT_FLAGS:
-            found = names(_OBJECT_FLAGS[line.waits.dest], before)
-        if not found:
-            return [], _FILES if line.waits.dest in ("workspace", "kubeconfig") else _NO_FILES
-    elif last.startswith("-"):
+    argument = line.waits or line.positional()
+    if line.waits is None and last.startswith("-"):
         found = sorted(line.flags)
-    elif not line.command:
-        found = sorted(line.commands)
-    elif line.command in _WITH_JOB:
-        found = [f"{name}:" if line.command == "cp" else name for name in names("jobs", before)]
+    elif argument is None:
+        found = [] if line.command else sorted(line.commands)
     else:
-        return [], _FILES
-    files = line.command == "cp" and line.waits is None
-    return [each for each in found if each.startswith(last)], _FILES if files else _NO_FILES
+        name, found = str(argument.metavar or argument.dest), list(argument.choices or ())
+        if name in _OBJECTS:
+            found = [f"{each}:" if name == "FROM" else each for each in names(_OBJECTS[name], before)]
+    return [each for each in found if each.startswith(last)], _FILES if name in _TAKE_FILES else _NO_FILES
 
 
 def list_names(kind: str, words: Sequence[str]) -> list[str]:
-    """Return names of jobs, queues, namespaces or contexts, none if the cluster does not answer at once."""
+    """Return names of objects or contexts, none if the cluster does not answer at once."""
     # As on the whole line: "-n x", "-nx", "--namespace=x".
     flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for names in (("-n", "--namespace"), ("--context",), ("--kubeconfig",)):
         flags.add_argument(*names, type=value_or_none)
     try:
         # The last flag may have no value yet.
-        options, _ = flags.parse_known_args(words[:-1] if words and words[-1] in _VALUE_FLAGS else words)
+        is_open = words and words[-1] in ("-n", "--namespace", "--context")
+        options, _ = flags.parse_known_args(words[:-1] if is_open else words)
         if kind == "contexts":
             return contexts_of(options.kubeconfig)
         cluster = Cluster.connect(options.kubeconfig, options.context, options.namespace, _QUICK)
-        if kind == "namespaces":
-            return cluster.namespaces()
-        items = cluster.queues() if kind == "queues" else cluster.jobs()
-    except (argparse.ArgumentError, PluginError):
+        items = cluster.items(kind, everywhere=kind == "namespaces")
+    except (argparse.ArgumentError, PluginError, ApiUnavailable):
         return []
     return [item["metadata"]["name"] for item in items]
 

@@ -6,7 +6,7 @@ import argparse
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,19 +15,18 @@ from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.logs import (
+    Selection,
     check_node_rank,
-    failed_start,
     has_ended,
     has_started,
     is_over,
     line_prefix,
+    log_container,
     newest_pods,
+    open_log,
     print_line,
-    report_errors,
-    show_archived,
+    show_gone,
     show_log,
-    show_log_tail,
-    split,
 )
 from trainyard.kubectl.output import DONE, JOB_FAILED, REMOVED, USAGE, PluginError, say
 from trainyard.operator import names as n
@@ -39,10 +38,10 @@ _POLL_SECONDS: Final = 1.0
 _SILENCE_SECONDS: Final = 3600.0
 # Before the API server has answered, a log only counts as silent after this time. The client waits longer.
 _ANSWER_SECONDS: Final = 10.0
+# The kubelet closes a log shortly before it reports the end of the pod.
 _REPORT_SECONDS: Final = 1.0
 # The timestamp that the kubelet adds before each line of a container (RFC 3339).
 _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_NO_LOG_STATUSES: Final = frozenset({400, 404})
 # After the end of a job or attempt, a log without a new line for this time is finished. Its worker may still have up to
 # 45 s to end.
 _DRAIN_SECONDS: Final = 3.0
@@ -55,33 +54,30 @@ _WATCH_DELAY_SECONDS: Final = 5.0
 
 def run(options: argparse.Namespace, cluster: Cluster) -> int:
     """Print or follow the logs. Return the exit code."""
-    if options.follow:
-        if options.attempt is not None or options.previous:
-            flag = "--previous" if options.previous else "--attempt"
-            raise PluginError(
-                USAGE, f"{flag}: excludes --follow, which shows each attempt from the last one on"
-            )
-        job = cluster.job(options.name)
-        return follow(cluster, job, options.node_rank or 0, options.tail, every=options.all)
-    attempt = options.attempt
+    attempt, name = options.attempt, options.name
+    if options.follow and (attempt is not None or options.previous):
+        flag = "--previous" if options.previous else "--attempt"
+        raise PluginError(USAGE, f"{flag}: excludes --follow, which shows each attempt from the last one on")
+    job = cluster.job(name)
     if options.previous:
-        attempt = int(cluster.job(options.name).get("status", {}).get("attempt") or 0) - 1
+        attempt = int(job.get("status", {}).get("attempt") or 0) - 1
         if attempt < 0:
-            raise PluginError(USAGE, f"--previous: job {options.name} has had one attempt. Leave it out.")
-    show_log(cluster, options.name, options.node_rank, attempt, options.tail, every=options.all)
+            raise PluginError(USAGE, f"--previous: job {name} has had one attempt. Leave it out.")
+    selection = Selection(options.node_rank, every=options.all, attempt=attempt, tail=options.tail)
+    if options.follow:
+        return follow(cluster, job, selection)
+    show_log(cluster, job, selection)
     return DONE
 
 
-def follow(
-    cluster: Cluster, job: JsonObject, node_rank: int = 0, tail: int | None = None, *, every: bool = False
-) -> int:
+def follow(cluster: Cluster, job: JsonObject, selection: Selection | None = None) -> int:
     """Print the log of a worker, or of all workers, until the job ends. Return the job's exit code.
 
     Print phases, and the cause of each restart, to standard error.
     """
     reader = JobReader(cluster, job)
     with reader.watching():
-        return _Follower(cluster, reader, None if every else node_rank, tail).run()
+        return _Follower(cluster, reader, selection or Selection()).run()
 
 
 class JobReader:
@@ -113,20 +109,15 @@ class JobReader:
 
     def read(self) -> JsonObject:
         """Return the job, or its last state if it was deleted. Raise PluginError if its end was not seen."""
-        found = self._cluster.find_job(self._name)
+        found = self._cluster.find(n.JOB_PLURAL, self._name)
         if found is None or found["metadata"]["uid"] != self._uid:
-            found = self._wait_for_end()
+            with self._changes:
+                self._changes.wait_for(lambda: self._ended or not self._is_watched(), _WATCH_DELAY_SECONDS)
+            found = self._ended
         if found is None:
             raise PluginError(REMOVED, f"job {self._name}: was removed; how it ended is not known")
         self._record(found)
         return found
-
-    def _wait_for_end(self) -> JsonObject | None:
-        until = time.monotonic() + _WATCH_DELAY_SECONDS
-        with self._changes:
-            while self._ended is None and self._is_watched() and (left := until - time.monotonic()) > 0:
-                self._changes.wait(left)
-            return self._ended
 
     def _is_watched(self) -> bool:
         """Return whether the watch still has the job; False if it can't be watched."""
@@ -156,17 +147,14 @@ class JobReader:
 class _Follower:
     """Read the job once a second. Each log has its own thread, so a slow log does not delay the others."""
 
-    def __init__(self, cluster: Cluster, reader: JobReader, node_rank: int | None, tail: int | None) -> None:
-        self._cluster, self._reader, self._node_rank, self._tail = cluster, reader, node_rank, tail
+    def __init__(self, cluster: Cluster, reader: JobReader, selection: Selection) -> None:
+        self._cluster, self._reader, self._selection = cluster, reader, selection
         self._last_report = self._last_missing = ""
-        self._reported_starts: set[str] = set()
         self._last_attempt: int | None = None
         self._began = time.monotonic()
-        self._streams: dict[int, Stream] = {}
-        self._positions: dict[str, LogPosition] = {}
-        self._done: set[str] = set()
-        # Nodes with a printed log. Of their next attempts, the whole log is printed.
-        self._shown: set[int] = set()
+        # The last log of each node.
+        self._logs: dict[int, PodLog] = {}
+        self._wakeup = threading.Event()
 
     def run(self) -> int:
         """Follow until the job ends."""
@@ -178,32 +166,26 @@ class _Follower:
                 phase = status.get("phase") or n.PHASE_PENDING
                 self._report(job["metadata"]["name"], phase, status)
                 pods = newest_pods(self._cluster.workers(job))
-                if self._node_rank is not None:
-                    self._report_missing_worker(job, phase, pods.get(self._node_rank), self._node_rank)
-                    pods = {node: pod for node, pod in pods.items() if node == self._node_rank}
-                self._remove_ended_streams()
-                self._start_streams(pods)
+                if not self._selection.every:
+                    node = self._selection.node_rank or 0
+                    self._report_missing_worker(job, phase, pods.get(node), node)
+                    pods = {node: pods[node]} if node in pods else {}
+                self._start_logs(pods)
                 if phase in n.FINAL_PHASES:
                     over = over or time.monotonic()
                     if self._is_drained(over, phase == n.PHASE_FAILED):
-                        if not (pods or self._done or self._streams):
-                            self._show_ended(job)
+                        if not (pods or self._logs):
+                            show_gone(self._cluster, job, self._selection)
                         return exit_code(status)
                 self._wait()
         except PluginError:
-            self._drain()
+            began = time.monotonic()
+            while not self._is_drained(began, True):
+                self._wait()
             raise
         finally:
-            for each in self._streams.values():
+            for each in self._logs.values():
                 each.stop()
-
-    def _show_ended(self, job: JsonObject) -> None:
-        """Print the archived log, or the last lines of the first failed worker, of a job whose pods are gone."""
-        found = False
-        with report_errors():
-            found = show_archived(self._cluster, job, self._node_rank, None, self._tail)
-        if not found:
-            show_log_tail(job, self._node_rank or None, None, self._tail)
 
     def _report(self, name: str, phase: str, status: JsonObject) -> None:
         """Print the attempts that ended since the last call, with their causes, then the phase."""
@@ -223,89 +205,58 @@ class _Follower:
             say(f"{name}: {now}")
             self._last_report = now
 
-    def _report_missing_worker(
-        self, job: JsonObject, phase: str, pod: JsonObject | None, node_rank: int
-    ) -> None:
+    def _report_missing_worker(self, job: JsonObject, phase: str, pod: JsonObject | None, node: int) -> None:
+        """Print what the worker of a running job waits for. The phase of a pending job says that itself."""
         if pod is None:
-            check_node_rank(job, node_rank)
-        why = _missing(phase, pod, node_rank)
-        if why and why != self._last_missing:
+            check_node_rank(job, node)
+        elif has_started(pod) or is_over(pod) or log_container(pod)[1]:
+            return
+        if phase != n.PHASE_RUNNING:
+            return
+        why = f"waits for a pod of node {node}"
+        if pod is not None:
+            created = parse_time(pod["metadata"].get("creationTimestamp"))
+            is_late = created is not None and time.time() - created >= PATIENCE_SECONDS
+            pending = (pending_reason(pod) if is_late else "") or "has not started"
+            why = f"waits for node {node}: pod {pod['metadata']['name']} {pending}"
+        if why != self._last_missing:
             say(f"{job['metadata']['name']}: {why}")
             self._last_missing = why
 
-    def _remove_ended_streams(self) -> None:
-        """Remove streams that ended, and raise their errors."""
-        for node, stream in list(self._streams.items()):
-            if stream.is_alive():
-                continue
-            del self._streams[node]
-            if stream.error is not None:
-                raise stream.error
-            if stream.ended:
-                self._done.add(stream.uid)
+    def _start_logs(self, pods: dict[int, JsonObject]) -> None:
+        """Follow each started worker, and the next one of its node when the earlier log is silent.
 
-    def _start_streams(self, pods: dict[int, JsonObject]) -> None:
-        """Start a stream for each running worker. Stop the earlier stream of its node when that is silent."""
+        Raise the error of a log.
+        """
+        for log in self._logs.values():
+            if log.error is not None:
+                raise log.error
         for node, pod in pods.items():
-            uid, running = pod["metadata"]["uid"], self._streams.get(node)
-            if uid in self._done or (running is not None and running.uid == uid):
+            earlier = self._logs.get(node)
+            if earlier is not None and (
+                earlier.uid == pod["metadata"]["uid"] or not earlier.is_silent(_DRAIN_SECONDS)
+            ):
                 continue
-            failed = failed_start(pod)
-            why = f"pod {pod['metadata']['name']}: {failed}" if failed else ""
-            if why and why not in self._reported_starts:
-                say(why)
-                self._reported_starts.add(why)
-            if failed is None and not has_started(pod):
+            if not (has_started(pod) or log_container(pod)[1]):
                 continue
-            if running is not None:
-                if not running.is_silent(_DRAIN_SECONDS):
-                    continue
-                running.stop()
-                self._done.add(running.uid)
-            stream = Stream(
-                self._cluster,
-                pod,
-                failed.container if failed else n.WORKER_CONTAINER,
-                self._positions.setdefault(uid, LogPosition()),
-                tail=None if node in self._shown else self._tail,
-                prefix=line_prefix(node) if self._node_rank is None else b"",
-            )
-            self._shown.add(node)
-            self._streams[node] = stream
-            stream.start()
+            if earlier is not None:
+                earlier.stop()
+            prefix = line_prefix(node) if self._selection.every else b""
+            # Of the node's next attempts, the whole log is printed.
+            tail = self._selection.tail if earlier is None else None
+            self._logs[node] = PodLog(self._cluster, pod, self._wakeup, tail=tail, prefix=prefix)
+            self._logs[node].start()
 
     def _is_drained(self, over: float, failed: bool) -> bool:
         """Return whether all logs have ended or are silent, `over` being the time of the job's end."""
         if failed and time.monotonic() - over >= _MAX_DRAIN_SECONDS:
             return True
-        return all(each.is_silent(_DRAIN_SECONDS) for each in self._streams.values())
-
-    def _drain(self) -> None:
-        began = time.monotonic()
-        while any(each.is_alive() for each in self._streams.values()) and not self._is_drained(began, True):
-            self._wait()
+        return all(each.is_silent(_DRAIN_SECONDS) for each in self._logs.values())
 
     def _wait(self) -> None:
-        """Wait until the next read of the job, or until the end of a stream."""
-        until = time.monotonic() + _POLL_SECONDS
-        for each in self._streams.values():
-            each.join(max(0.0, min(until - time.monotonic(), _POLL_SECONDS / len(self._streams))))
-        if not self._streams:
-            time.sleep(max(0.0, until - time.monotonic()))
-
-
-def _missing(phase: str, pod: JsonObject | None, node_rank: int) -> str:
-    """Return what the follower waits for while the job runs. The job's own report has what a pending job waits for."""
-    if phase != n.PHASE_RUNNING or (
-        pod is not None and (has_started(pod) or is_over(pod) or failed_start(pod))
-    ):
-        return ""
-    if pod is None:
-        return f"waits for a pod of node {node_rank}"
-    meta = pod["metadata"]
-    created = parse_time(meta.get("creationTimestamp"))
-    why = pending_reason(pod) if created is not None and time.time() - created >= PATIENCE_SECONDS else ""
-    return f"waits for node {node_rank}: pod {meta['name']} {why or 'has not started'}"
+        """Wait until the next read of the job, or until the end of a log."""
+        self._wakeup.wait(_POLL_SECONDS)
+        self._wakeup.clear()
 
 
 def exit_code(status: JsonObject) -> int:
@@ -316,118 +267,98 @@ def exit_code(status: JsonObject) -> int:
     return code if isinstance(code, int) and 0 < code < 256 else JOB_FAILED
 
 
-class LogPosition:
-    """The printed part of a pod's log: the last timestamp, and the number of printed lines with this timestamp."""
+class PodLog(threading.Thread):
+    """Print the lines of one pod until it ends. Each line is printed once, also after a lost connection.
 
-    def __init__(self) -> None:
-        self.last = ""
-        self._lines_at_last = 0
-
-    def resume(self) -> Callable[[str], bool]:
-        """Return a function for a log that is read again from `last` on.
-
-        It takes the timestamp of each line in order, and returns whether the line is new.
-        """
-        before, left = _pad_fraction(self.last), self._lines_at_last
-
-        def is_new(when: str) -> bool:
-            nonlocal left
-            if _pad_fraction(when) < before or (_pad_fraction(when) == before and left > 0):
-                left -= _pad_fraction(when) == before
-                return False
-            self._lines_at_last = self._lines_at_last + 1 if when == self.last else 1
-            self.last = when
-            return True
-
-        return is_new
-
-
-class Stream(threading.Thread):
-    """Print the new lines of a container's log, until the log ends or the connection breaks.
-
-    When the thread has ended, `ended` says whether the pod's log is complete, and `error` is the exception, if any.
+    `error` is the exception that ended the thread, if any.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        pod: JsonObject,
-        container: str,
-        position: LogPosition,
-        *,
-        tail: int | None,
-        prefix: bytes,
+        self, cluster: Cluster, pod: JsonObject, wakeup: threading.Event, *, tail: int | None, prefix: bytes
     ) -> None:
         super().__init__(name=f"log of {pod['metadata']['name']}", daemon=True)
         self.uid: str = pod["metadata"]["uid"]
-        self.position = position
-        self.ended = False
         self.error: Exception | None = None
-        self._cluster, self._name, self._container = cluster, pod["metadata"]["name"], container
+        self._cluster, self._pod, self._wakeup = cluster, pod, wakeup
         self._tail, self._prefix = tail, prefix
-        self._stopped = False
-        self._is_open = False
+        self._problem = ""
+        # The last timestamp, and the number of printed lines with it.
+        self._stamp, self._lines_at_stamp = "", 0
+        self._is_stopped = self._has_ended = self._is_open = False
         self._last = time.monotonic()
 
     def stop(self) -> None:
         """Stop printing."""
-        self._stopped = True
+        self._is_stopped = True
 
     def is_silent(self, seconds: float) -> bool:
-        """Return whether nothing was printed for this time, or the API server does not answer."""
+        """Return whether the log has ended, nothing was printed for this time, or the API server does not answer."""
         limit = seconds if self._is_open else max(seconds, _ANSWER_SECONDS)
-        return time.monotonic() - self._last >= limit
+        return self._has_ended or time.monotonic() - self._last >= limit
 
     def run(self) -> None:
         try:
-            self.ended = self._print_all()
+            while not (self._is_stopped or self._print_new() or self._is_over()):
+                continue
         except Exception as error:  # the main thread raises it
             self.error = error
+        self._has_ended = True
+        self._wakeup.set()
 
-    def _print_all(self) -> bool:
-        query = {"container": self._container, "follow": "true", "timestamps": "true"}
-        if self.position.last:
-            # sinceTime has whole seconds. `is_new` skips the lines that were printed before.
-            query["sinceTime"] = self.position.last[:19] + "Z"
-        elif self._tail is not None:
-            query["tailLines"] = str(self._tail)
-        cluster = self._cluster
-        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{self._name}/log"
-        is_new = self.position.resume()
-        try:
-            with cluster.client.open(path, query, read_timeout=_SILENCE_SECONDS) as answer:
-                self._last, self._is_open = time.monotonic(), True
-                for line in split(answer.chunks()):
-                    stamp, _, text = line.partition(b" ")
-                    # The kubelet's own messages, such as that it can't follow the log, have no timestamp.
-                    own = not _STAMP.fullmatch(stamp)
-                    if self._stopped:
-                        return False
-                    if own or is_new(stamp.decode()):
-                        print_line(self._prefix + (line if own else text))
-                        self._last = time.monotonic()
-        except ApiUnavailable:
-            return False
-        except ApiError as error:
-            if error.status in _NO_LOG_STATUSES:  # the pod is gone, or its container has not started yet
-                return error.status == 404
-            with explained("get pods/log", cluster.namespace):
-                raise
-        return self._has_ended()
-
-    def _has_ended(self) -> bool:
-        """Return whether the pod has ended, too. The kubelet closes the stream shortly before it reports the end."""
+    def _is_over(self) -> bool:
+        """Return whether the pod has ended. Wait a moment for its report."""
         until = time.monotonic() + _REPORT_SECONDS
         while True:
-            now = self._cluster.pod(self._name)
-            if now is None or now["metadata"]["uid"] != self.uid or has_ended(now):
+            found = self._cluster.pod(self._pod["metadata"]["name"])
+            if found is None or found["metadata"]["uid"] != self.uid or has_ended(found):
                 return True
-            if self._stopped or time.monotonic() >= until:
+            self._pod = found
+            if self._is_stopped or time.monotonic() >= until:
                 return False
             time.sleep(_REPORT_SECONDS / 5)
 
+    def _print_new(self) -> bool:
+        """Print the new lines until the connection ends. Return whether the log is gone."""
+        container, problem = log_container(self._pod)
+        if problem not in ("", self._problem):
+            say(f"pod {self._pod['metadata']['name']}: {problem}")
+        self._problem = problem
+        query = {"container": container, "follow": "true", "timestamps": "true"}
+        if self._stamp:  # sinceTime has whole seconds
+            query["sinceTime"] = f"{self._stamp[:19]}Z"
+        elif self._tail is not None:
+            query["tailLines"] = str(self._tail)
+        try:
+            with open_log(self._cluster, self._pod, query, _SILENCE_SECONDS) as lines:
+                self._last, self._is_open = time.monotonic(), True
+                for line in self._new_lines(lines):
+                    print_line(self._prefix + line)
+                    self._last = time.monotonic()
+        except ApiUnavailable:
+            return False
+        except ApiError as error:
+            if error.status in (400, 404):  # the container has not started yet, or the pod is gone
+                return error.status == 404
+            with explained("get pods/log", self._cluster.namespace):
+                raise
+        return False
 
-def _pad_fraction(when: str) -> str:
-    """Return an RFC 3339 timestamp with nine fractional digits, so that timestamps compare as strings."""
-    whole, _, part = when.rstrip("Z").partition(".")
-    return f"{whole}.{part:0<9}"
+    def _new_lines(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the lines that were not printed before, without their timestamps."""
+        before, left = self._stamp, self._lines_at_stamp
+        for line in lines:
+            if self._is_stopped:
+                return
+            stamp, _, text = line.partition(b" ")
+            if not _STAMP.fullmatch(stamp):  # of the kubelet itself, such as that it can't follow the log
+                yield line
+                continue
+            # With nine digits of the second, timestamps compare as strings.
+            whole, _, part = stamp.decode().rstrip("Z").partition(".")
+            when = f"{whole}.{part:0<9}"
+            if when < before or (when == before and left > 0):
+                left -= when == before
+                continue
+            self._lines_at_stamp = self._lines_at_stamp + 1 if when == self._stamp else 1
+            self._stamp = when
+            yield text

@@ -16,32 +16,31 @@ def run(options: argparse.Namespace, cluster: Cluster) -> int:
     if options.verb in ("list", "queues"):
         _list(options, cluster)
     elif options.verb == "status":
-        job = cluster.job(options.name)
-        text = (
-            output.serialize(job, options.output) if options.output else output.status(job, datetime.now(UTC))
-        )
-        print(text, end="")
+        job, form = cluster.job(options.name), options.output
+        print(output.serialize(job, form) if form else output.status(job, datetime.now(UTC)), end="")
     else:
         return _change_all(options, cluster)
     return DONE
 
 
 def _list(options: argparse.Namespace, cluster: Cluster) -> None:
-    is_jobs, everywhere = options.verb == "list", options.all_namespaces
-    items = cluster.jobs(everywhere) if is_jobs else cluster.queues(everywhere)
+    plural, singular = (n.JOB_PLURAL, n.JOB_SINGULAR)
+    if options.verb == "queues":
+        plural, singular = (n.QUEUE_PLURAL, n.QUEUE_SINGULAR)
+    everywhere, form = options.all_namespaces, options.output
+    items = cluster.items(plural, everywhere=everywhere)
     items.sort(key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
-    if options.output in ("yaml", "json"):
+    if form in ("yaml", "json"):
         # A List even for one item, as programs that read it need not know the number.
-        print(output.serialize({"apiVersion": "v1", "kind": "List", "items": items}, options.output), end="")
-    elif options.output == "name":
-        singular = n.JOB_SINGULAR if is_jobs else n.QUEUE_SINGULAR
+        print(output.serialize({"apiVersion": "v1", "kind": "List", "items": items}, form), end="")
+    elif form == "name":
         print("".join(f"{singular}.{n.GROUP}/{item['metadata']['name']}\n" for item in items), end="")
     elif not items:
         where = "any namespace" if everywhere else f"namespace {cluster.namespace}"
-        say(f"No {'jobs' if is_jobs else 'queues'} in {where}.")
+        say(f"No {'jobs' if options.verb == 'list' else 'queues'} in {where}.")
     else:
-        draw, now = output.jobs if is_jobs else output.queues, datetime.now(UTC)
-        print(draw(items, now, namespaces=everywhere, wide=options.output == "wide"), end="")
+        now, wide = datetime.now(UTC), form == "wide"
+        print(output.listing(options.verb, items, now, namespaces=everywhere, wide=wide), end="")
 
 
 def _change_all(options: argparse.Namespace, cluster: Cluster) -> int:

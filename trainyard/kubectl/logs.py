@@ -1,7 +1,7 @@
 """The present and archived logs of a job's workers: `show_log` prints them. follow.py has the verb `logs`.
 
 The log of a worker comes from its pod, else from the bucket of its queue, else from the job's status. A pod in the
-cluster reads the bucket (`read_logs`). The user needs permissions in the namespace, and none in AWS.
+cluster reads the bucket (`_read_archive`). The user needs permissions in the namespace, and none in AWS.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher.observe import pending_reason
-from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.client import READ_SECONDS, ApiError, ApiUnavailable
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.output import NOT_FOUND, UNAVAILABLE, PluginError, say
 from trainyard.operator import names as n
@@ -26,15 +26,25 @@ from trainyard.operator.children import LOG_READER_CONTAINER, build_log_reader
 from trainyard.operator.observe import read_pod_exit
 
 JsonObject = dict[str, Any]
-LAST: Final = "last"
 _POLL_SECONDS: Final = 0.5
 _WAIT_SECONDS: Final = 90.0
 _NO_LOG: Final = 400
 
 
-def show_log(
-    cluster: Cluster, name: str, node_rank: int | None, attempt: int | None, tail: int | None, *, every: bool
-) -> None:
+@dataclass(frozen=True)
+class Selection:
+    """The requested logs: of one node (None: node 0, or the one that failed first), or of all nodes (`every`).
+
+    Without `attempt`, of the last one. With `tail`, only this number of lines from the end.
+    """
+
+    node_rank: int | None = None
+    every: bool = False
+    attempt: int | None = None
+    tail: int | None = None
+
+
+def show_log(cluster: Cluster, job: JsonObject, selection: Selection) -> None:
     """Print the present log of a worker, or of all workers.
 
     If the pod or node of a worker is gone, print its archived log, or the end of the log that the job's status has of
@@ -43,63 +53,79 @@ def show_log(
     Raises:
         PluginError: There is no log.
     """
-    job = cluster.job(name)
-    pods = newest_pods(cluster.workers(job), attempt)
+    pods = newest_pods(cluster.workers(job), selection.attempt)
+    node_rank, every, problem = selection.node_rank, selection.every, None
     shown = {node: pod for node, pod in pods.items() if every or node == (node_rank or 0)}
     if every and shown:
-        _show_missing(cluster, job, shown, tail)
+        _show_missing(cluster, job, shown, selection)
     if not shown:
         try:
-            if show_archived(cluster, job, None if every else node_rank or 0, attempt, tail):
+            if _show_archived(cluster, job, selection):
                 return
         except PluginError as error:
-            if not show_log_tail(job, None if every else node_rank, attempt, tail):
-                raise
-            say(str(error))
-            return
-    if not shown and not every and node_rank is None:
-        shown = _first_failed(job, pods)
-    if not shown and not show_log_tail(job, None if every else node_rank, attempt, tail):
-        if not every:
-            check_node_rank(job, node_rank or 0)
-        raise PluginError(NOT_FOUND, _describe_missing(job, node_rank, attempt, every=every))
+            problem = error
+        if node_rank is None and not every and not problem:
+            shown = _first_failed(job, pods)
+    if not shown:
+        if not _show_log_tail(job, selection):
+            if not every and not problem:
+                check_node_rank(job, node_rank or 0)
+            raise problem or _missing(job, selection)
+        if problem:
+            say(str(problem))
     for node, pod in shown.items():
-        _show_pod(cluster, job, node, pod, tail, prefixed=every)
+        _show_pod(cluster, job, pod, replace(selection, node_rank=node, attempt=attempt_of(pod)))
 
 
-def _show_pod(
-    cluster: Cluster, job: JsonObject, node: int, pod: JsonObject, tail: int | None, *, prefixed: bool
-) -> None:
-    prefix = line_prefix(node) if prefixed else b""
-    failed = failed_start(pod)
-    if failed is not None:
-        say(f"pod {pod['metadata']['name']}: {failed}")
-    container = failed.container if failed else n.WORKER_CONTAINER
-    query = {"container": container, **({"tailLines": str(tail)} if tail is not None else {})}
+def show_gone(cluster: Cluster, job: JsonObject, selection: Selection) -> bool:
+    """Print the archived log, or else the end of the log in the job's status. Return whether there is one."""
     try:
-        for line in read_lines(cluster, pod, query):
-            print_line(prefix + line)
+        if _show_archived(cluster, job, selection):
+            return True
+    except PluginError as error:
+        say(str(error))
+    return _show_log_tail(job, selection)
+
+
+def _show_pod(cluster: Cluster, job: JsonObject, pod: JsonObject, selection: Selection) -> None:
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    container, problem = log_container(pod)
+    if problem:
+        say(f"pod {name}: {problem}")
+    tail = {} if selection.tail is None else {"tailLines": str(selection.tail)}
+    try:
+        with explained("get pods/log", cluster.namespace):
+            try:
+                with open_log(cluster, pod, {"container": container, **tail}) as lines:
+                    _print(lines, selection)
+            except ApiError as error:
+                if error.status != _NO_LOG:
+                    raise
+                why = f"has no log yet: {error.message}; logs -f waits for it"
+                if is_over(pod):
+                    reason = status.get("message") or status.get("reason") or error.message
+                    why = f"has ended, and its worker has no log: {reason}"
+                raise PluginError(UNAVAILABLE, f"pod {name}: {why}") from None
     except PluginError:
-        with report_errors():
-            if show_archived(cluster, job, node, attempt_of(pod), tail, prefixed=prefixed):
-                return
-        if not show_log_tail(job, node, attempt_of(pod), tail, prefix):
+        if not show_gone(cluster, job, selection):
             raise
 
 
-def _show_missing(cluster: Cluster, job: JsonObject, shown: dict[int, JsonObject], tail: int | None) -> None:
+def _show_missing(
+    cluster: Cluster, job: JsonObject, shown: dict[int, JsonObject], selection: Selection
+) -> None:
     """Print the archived logs of the nodes without a pod, or say that there are none."""
-    nodes = int(job.get("status", {}).get("nodes") or 0)
-    if len(shown) >= nodes:
+    missing = [node for node in range(int(job.get("status", {}).get("nodes") or 0)) if node not in shown]
+    if not missing:
         return
-    found = False
-    with report_errors():
-        attempt = max(map(attempt_of, shown.values()))
-        found = show_archived(cluster, job, None, attempt, tail, excluded=frozenset(shown))
+    found, attempt = False, max(map(attempt_of, shown.values()))
+    try:
+        found = _show_archived(cluster, job, replace(selection, attempt=attempt), excluded=shown)
+    except PluginError as error:
+        say(str(error))
     if not found:
-        missing = ", ".join(str(node) for node in range(nodes) if node not in shown)
-        name = job["metadata"]["name"]
-        say(f"job {name}: the pods of these node ranks are gone, and their logs with them: {missing}")
+        name, nodes = job["metadata"]["name"], ", ".join(map(str, missing))
+        say(f"job {name}: the pods of these node ranks are gone, and their logs with them: {nodes}")
 
 
 def _first_failed(job: JsonObject, pods: dict[int, JsonObject]) -> dict[int, JsonObject]:
@@ -112,166 +138,109 @@ def _first_failed(job: JsonObject, pods: dict[int, JsonObject]) -> dict[int, Jso
     return shown
 
 
-def _describe_missing(job: JsonObject, node_rank: int | None, attempt: int | None, *, every: bool) -> str:
-    status = job.get("status", {})
-    which = "worker" if every else f"worker node {node_rank or 0}"
+def _missing(job: JsonObject, selection: Selection) -> PluginError:
+    status, attempt = job.get("status", {}), selection.attempt
+    which = "worker" if selection.every else f"worker node {selection.node_rank or 0}"
     which += "" if attempt is None else f" of attempt {attempt}"
     phase, message = status.get("phase") or "not known yet", status.get("message")
     summary = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
     summary = f"{summary}: {message}" if message else summary
     ended = phase in n.FINAL_PHASES or (attempt or 0) < len(status.get("attempts") or ())
-    if not ended or logs_url(job):
-        return summary
-    return (
-        f"{summary}. Its log was deleted with its pod: queue {job['spec']['jobQueue']} has no bucket for logs"
+    if ended and not status.get("logs", {}).get("url"):
+        queue = job["spec"]["jobQueue"]
+        summary = f"{summary}. Its log was deleted with its pod: queue {queue} has no bucket for logs"
+    return PluginError(NOT_FOUND, summary)
+
+
+def _show_log_tail(job: JsonObject, selection: Selection) -> bool:
+    """Print the end of the log in the status if it is of this node and attempt. Return whether it is."""
+    failure = job.get("status", {}).get("firstFailure") or {}
+    lines, node = str(failure.get("logTail") or "").splitlines(), failure.get("nodeRank")
+    is_other = selection.node_rank not in (None, node) or selection.attempt not in (
+        None,
+        failure.get("attempt"),
     )
+    if not lines or is_other:
+        return False
+    say(
+        f"pod {failure['pod']}: is gone, or its node is gone. These are its last lines, from the job's status "
+        f"(node rank {'-' if node is None else node}, attempt {failure['attempt']}, the first failure)"
+    )
+    _print_tail([line.encode(errors="replace") for line in lines], replace(selection, node_rank=node))
+    return True
 
 
-def logs_url(job: JsonObject) -> str:
-    """Return the URL of the job's archived logs, "" if they are not archived."""
-    return str((job.get("status", {}).get("logs") or {}).get("url") or "")
-
-
-def show_archived(
-    cluster: Cluster,
-    job: JsonObject,
-    node_rank: int | None,
-    attempt: int | None,
-    tail: int | None,
-    *,
-    prefixed: bool | None = None,
-    excluded: frozenset[int] = frozenset(),
+def _show_archived(
+    cluster: Cluster, job: JsonObject, selection: Selection, *, excluded: Iterable[int] = ()
 ) -> bool:
     """Print the archived log of a worker, or of all workers that are not `excluded`. Return whether there was one.
 
-    Without `attempt`, print the last attempt with a log.
+    Without an attempt, print the last one with a log.
 
     Raises:
         PluginError: The log can't be read.
     """
-    if not logs_url(job) or (node_rank is not None and node_rank_problem(job, node_rank)):
+    node = selection.node_rank if selection.every else selection.node_rank or 0
+    if not job.get("status", {}).get("logs", {}).get("url"):
         return False
-    which = LAST if attempt is None else str(attempt)
-    logs = [log for log in read_logs(cluster, job, node_rank, which) if log.node not in excluded]
-    for log in logs:
-        prefix = line_prefix(log.node) if (node_rank is None if prefixed is None else prefixed) else b""
-        _print_tail(log.text.split(b"\n")[:-1], tail, prefix)
+    if node is not None and node_rank_problem(job, node):
+        return False
+    logs = _read_archive(cluster, job, node, "last" if selection.attempt is None else str(selection.attempt))
+    logs = [(node, text) for node, text in logs if node not in excluded]
+    for node, text in logs:
+        _print_tail(text.split(b"\n")[:-1], replace(selection, node_rank=node))
     return bool(logs)
 
 
-def show_log_tail(
-    job: JsonObject, node_rank: int | None, attempt: int | None, tail: int | None, prefix: bytes = b""
-) -> bool:
-    """Print the end of the log in the status if it is of this node and attempt. Return whether it is."""
-    failure = job.get("status", {}).get("firstFailure") or {}
-    lines = str(failure.get("logTail") or "").splitlines()
-    is_other_node = node_rank not in (None, failure.get("nodeRank"))
-    if not lines or is_other_node or attempt not in (None, failure["attempt"]):
-        return False
-    say(
-        f"pod {failure['pod']}: is gone, or its node is gone. These are its last lines, from the job's status "
-        f"(node rank {failure.get('nodeRank', '-')}, attempt {failure['attempt']}, the first failure)"
-    )
-    _print_tail([line.encode(errors="replace") for line in lines], tail, prefix)
-    return True
-
-
-@contextmanager
-def report_errors() -> Iterator[None]:
-    """Print an error of the archived log and go on."""
-    try:
-        yield
-    except PluginError as error:
-        say(str(error))
-
-
-def _print_tail(lines: list[bytes], tail: int | None, prefix: bytes) -> None:
-    for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
-        print_line(prefix + line)
-
-
-def line_prefix(node_rank: int) -> bytes:
-    """Return the prefix of each line of a node's log."""
-    return f"[node {node_rank}] ".encode()
-
-
-@dataclass(frozen=True)
-class ArchivedLog:
-    """The log of one worker in one attempt."""
-
-    attempt: int
-    node: int
-    text: bytes
-
-
-def read_logs(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAST) -> list[ArchivedLog]:
-    """Return the logs of an attempt: of one node, or of all nodes.
-
-    Args:
-        cluster: The cluster of the job.
-        job: The TorchrunJob. Its `logs_url` must not be empty.
-        node: The number of the node, None for all.
-        attempt: The number of the attempt, or LAST for the last one with a log.
+def _read_archive(
+    cluster: Cluster, job: JsonObject, node: int | None, attempt: str
+) -> list[tuple[int, bytes]]:
+    """Return the numbers of nodes and their logs in an attempt, `last` for the last one with a log.
 
     Raises:
         PluginError: The logs can't be read, or there are none.
     """
-    arguments = ["logs", "--url", logs_url(job), "--attempt", attempt]
-    arguments += [] if node is None else ["--node", str(node)]
-    pod = _pod(cluster, job, arguments)
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-    say(f"reading the log from {logs_url(job)}")
-    name = pod["metadata"]["name"]
+    archive, queue_name = job["status"]["logs"], job["spec"]["jobQueue"]
+    url, image = archive["url"], str(archive.get("image") or "")
+    in_aws = f"aws s3 ls --recursive {url}/"
+    queue, (spec, _) = cluster.queue(queue_name), parse_job(job["spec"])
+    settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
+    if settings is None or not image:
+        problem = "was deleted" if queue is None else "is invalid"
+        raise PluginError(
+            NOT_FOUND,
+            f"queue {queue_name}: {problem}, but the log can only be read with its service account. With permissions "
+            f"in AWS: {in_aws}",
+        )
+    arguments = ["logs", "--url", url, "--attempt", attempt]
+    if node is not None:
+        arguments += ["--node", str(node)]
+        in_aws = f"aws s3 cp {url}/attempt-{attempt}/node-{node}.log -" if attempt.isdecimal() else in_aws
+    pod = build_log_reader(job, settings.queue, image, arguments, secrets.token_hex(3))
+    pods, name = cluster.path("pods"), pod["metadata"]["name"]
+    say(f"reading the log from {url}")
     try:
         with explained("create pods", cluster.namespace):
-            cluster.client.request("POST", path, None, pod)
-        phase = _wait(cluster, name)
+            cluster.client.request("POST", pods, None, pod)
+        phase = _wait_for_end(cluster, name)
         with (
             explained("get pods/log", cluster.namespace),
-            cluster.client.open(f"{path}/{name}/log", {"container": LOG_READER_CONTAINER}) as answer,
+            cluster.client.open(f"{pods}/{name}/log", {"container": LOG_READER_CONTAINER}) as answer,
         ):
             data = b"".join(answer.chunks())
     except PluginError as error:
-        raise PluginError(
-            error.code, f"{error}. With permissions in AWS: {aws_command(job, node, attempt)}"
-        ) from None
+        raise PluginError(error.code, f"{error}. With permissions in AWS: {in_aws}") from None
     finally:
         with suppress(ApiError, ApiUnavailable):
-            cluster.client.request("DELETE", f"{path}/{name}")
+            cluster.client.request("DELETE", f"{pods}/{name}")
     if phase != "Succeeded":
         lines = data.decode(errors="replace").strip().splitlines()
         raise PluginError(NOT_FOUND, lines[-1] if lines else f"pod {name}: is {phase}, and printed nothing")
     return list(_parse(data))
 
 
-def aws_command(job: JsonObject, node: int | None, attempt: str) -> str:
-    """Return the AWS command that shows the same logs."""
-    if node is None or not attempt.isdecimal():
-        return f"aws s3 ls --recursive {logs_url(job)}/"
-    return f"aws s3 cp {logs_url(job)}/attempt-{attempt}/node-{node}.log -"
-
-
-def _pod(cluster: Cluster, job: JsonObject, arguments: list[str]) -> JsonObject:
-    name = job["spec"]["jobQueue"]
-    queue, (spec, _) = cluster.queue(name), parse_job(job["spec"])
-    settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
-    image = str((job.get("status", {}).get("logs") or {}).get("image") or "")
-    if settings is None or not image:
-        problem = "was deleted" if queue is None else "is invalid"
-        raise PluginError(
-            NOT_FOUND,
-            f"queue {name}: {problem}, but the log can only be read with its service account. With permissions in AWS: "
-            + aws_command(job, None, LAST),
-        )
-    return build_log_reader(job, settings.queue, image, arguments, secrets.token_hex(3))
-
-
-def _wait(cluster: Cluster, name: str) -> str:
-    """Wait for the end of the pod, and return its phase.
-
-    Raises:
-        PluginError: The pod does not end in time.
-    """
+def _wait_for_end(cluster: Cluster, name: str) -> str:
+    """Wait for the end of the pod, and return its phase. Raise PluginError if it does not end in time."""
     until = time.monotonic() + _WAIT_SECONDS
     while True:
         pod = cluster.pod(name)
@@ -283,48 +252,27 @@ def _wait(cluster: Cluster, name: str) -> str:
         time.sleep(_POLL_SECONDS)
 
 
-def _parse(data: bytes) -> Iterator[ArchivedLog]:
+def _parse(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Parse the output of `trainyard.workspace.logs.print_logs`."""
     while data:
         head, _, data = data.partition(b"\n")
         try:
             header = json.loads(head)
-            entry = ArchivedLog(int(header["attempt"]), int(header["node"]), data[: int(header["bytes"])])
+            node, size = int(header["node"]), int(header["bytes"])
         except (ValueError, KeyError, TypeError):
             raise PluginError(UNAVAILABLE, f"logs: {head[:100]!r} is not the header of a log") from None
-        yield entry
-        data = data[int(header["bytes"]) :]
-
-
-def read_lines(cluster: Cluster, pod: JsonObject, query: dict[str, str]) -> Iterator[bytes]:
-    """Yield the present lines of a container's log.
-
-    Raises:
-        PluginError: The log can't be read.
-    """
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/log"
-    with (
-        explained("get pods/log", cluster.namespace),
-        _explain_missing_log(pod),
-        cluster.client.open(path, query) as answer,
-    ):
-        yield from split(answer.chunks())
+        yield node, data[:size]
+        data = data[size:]
 
 
 @contextmanager
-def _explain_missing_log(pod: JsonObject) -> Iterator[None]:
-    """Convert the API server's error for a container without a log to a PluginError."""
-    try:
-        yield
-    except ApiError as error:
-        if error.status != _NO_LOG:
-            raise
-        name, status = pod["metadata"]["name"], pod.get("status", {})
-        message = f"pod {name}: has no log yet: {error.message}; logs -f waits for it"
-        if is_over(pod):
-            reason = status.get("message") or status.get("reason") or error.message
-            message = f"pod {name}: has ended, and its worker has no log: {reason}"
-        raise PluginError(UNAVAILABLE, message) from None
+def open_log(
+    cluster: Cluster, pod: JsonObject, query: dict[str, str], read_timeout: float = READ_SECONDS
+) -> Iterator[Iterator[bytes]]:
+    """Yield the lines of a container's log. Raise ApiError and ApiUnavailable."""
+    path = f"{cluster.path('pods')}/{pod['metadata']['name']}/log"
+    with cluster.client.open(path, query, read_timeout=read_timeout) as answer:
+        yield split(answer.chunks())
 
 
 def split(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -340,45 +288,45 @@ def split(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield last
 
 
+def _print_tail(lines: list[bytes], selection: Selection) -> None:
+    tail = selection.tail
+    _print(lines if tail is None else lines[max(0, len(lines) - tail) :], selection)
+
+
+def _print(lines: Iterable[bytes], selection: Selection) -> None:
+    prefix = line_prefix(selection.node_rank or 0) if selection.every else b""
+    for line in lines:
+        print_line(prefix + line)
+
+
 def print_line(line: bytes) -> None:
     """Print one line of a log."""
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 
-@dataclass(frozen=True)
-class FailedStart:
-    """A container that failed, so that the worker did not start.
+def line_prefix(node_rank: int) -> bytes:
+    """Return the prefix of each line of a node's log."""
+    return f"[node {node_rank}] ".encode()
 
-    It is an init container, or the worker itself if the runtime could not start it, with the runtime's `message`.
+
+def log_container(pod: JsonObject) -> tuple[str, str]:
+    """Return the container with the log, and why the worker can't start, "" if it has started or may still start.
+
+    A worker does not start if an init container fails, or the runtime can't start the worker itself.
     """
-
-    container: str
-    code: int
-    message: str = ""
-
-    def __str__(self) -> str:
-        if self.message:
-            return f"worker did not start: {self.message}, exit code {self.code}"
-        return f"worker did not start: init container {self.container} failed with exit code {self.code}"
-
-
-def failed_start(pod: JsonObject) -> FailedStart | None:
-    """Return why the pod's worker can't start, None if it has started or may still start."""
-    end = read_pod_exit(pod)
+    end, problem = read_pod_exit(pod), "worker did not start: "
     if end.said and not end.before:
-        return FailedStart(n.WORKER_CONTAINER, end.code or 0, f"{end.said} ({end.reason})")
-    if has_started(pod):
-        return None
-    for each in pod.get("status", {}).get("initContainerStatuses", ()):
+        return n.WORKER_CONTAINER, f"{problem}{end.said} ({end.reason}), exit code {end.code or 0}"
+    for each in () if has_started(pod) else pod.get("status", {}).get("initContainerStatuses", ()):
         state = each.get("state", {})
         # Between restarts, a container is waiting.
-        ended = state.get("terminated") or (
-            "waiting" in state and each.get("lastState", {}).get("terminated")
-        )
+        before = each.get("lastState", {}).get("terminated") if "waiting" in state else None
+        ended = state.get("terminated") or before
         if ended and ended.get("exitCode"):
-            return FailedStart(each["name"], ended["exitCode"])
-    return None
+            why = f"init container {each['name']} failed with exit code {ended['exitCode']}"
+            return str(each["name"]), f"{problem}{why}"
+    return n.WORKER_CONTAINER, ""
 
 
 def has_started(pod: JsonObject) -> bool:
@@ -397,11 +345,10 @@ def is_over(pod: JsonObject) -> bool:
 
 
 def _worker_state(pod: JsonObject) -> JsonObject:
-    for each in pod.get("status", {}).get("containerStatuses", ()):
-        if each.get("name") == n.WORKER_CONTAINER:
-            state: JsonObject = each.get("state", {})
-            return state
-    return {}
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    worker = (each.get("state", {}) for each in statuses if each.get("name") == n.WORKER_CONTAINER)
+    found: JsonObject = next(worker, {})
+    return found
 
 
 def newest_pods(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int, JsonObject]:

@@ -9,7 +9,7 @@ import argparse
 import re
 import secrets
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from trainyard.kubectl.cli import utf8
@@ -21,9 +21,8 @@ from trainyard.workspace.archive import Archive
 
 JsonObject = dict[str, Any]
 # Valid names of a Secret and of its keys (https://kubernetes.io/docs/concepts/configuration/secret/).
-_SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SECRET: Final = re.compile(r"(?!.{254})[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-_SECRET_MAX_LENGTH: Final = 253
 # infra/credential_names.py has the same patterns.
 _CREDENTIAL: Final = re.compile(
     r"(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|PAT|CREDENTIALS?|(ACCESS|PRIVATE|API|SECRET)_?KEY)(_|$)|PASSWORD$",
@@ -44,63 +43,46 @@ _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
 _ENDING_LENGTH: Final = 5
 
 
-def job(
-    options: argparse.Namespace, namespace: str, directory: str, environment: Mapping[str, str]
-) -> JsonObject:
+def job(options: argparse.Namespace, namespace: str, directory: str) -> JsonObject:
     """Return the job without its workspace. Raise PluginError with the name of the flag."""
-    spec: JsonObject = {
-        "jobQueue": options.queue,
-        "numGPUs": options.gpus,
-        "command": _command(options.command),
+    optional = {
+        "launcher": options.launcher,
+        "numNodes": options.nodes,
+        "elastic": _elastic(options),
+        "env": [*_variables(options), *_secrets(options)],
     }
-    if options.launcher is not None:
-        spec["launcher"] = options.launcher
-    if options.nodes is not None:
-        spec["numNodes"] = options.nodes
-    if elastic := _elastic(options):
-        spec["elastic"] = elastic
-    if variables := [*_variables(options.env, environment), *_secrets(options)]:
-        spec["env"] = variables
-    name = options.name if options.name is not None else new_name(directory)
     return {
         "apiVersion": n.API_VERSION,
         "kind": n.JOB_KIND,
-        "metadata": {"name": checked_name("--name", name), "namespace": namespace},
-        "spec": spec,
+        "metadata": {"name": _name(options, directory), "namespace": namespace},
+        "spec": {
+            "jobQueue": options.queue,
+            "numGPUs": options.gpus,
+            "command": _command(options.command),
+            **{key: value for key, value in optional.items() if value},
+        },
     }
 
 
 def workspace(archive: Archive, url: str) -> JsonObject:
     """Return `spec.workspace` for this archive."""
-    found: JsonObject = {"digest": archive.digest, "sizeBytes": archive.size}
-    if url:
-        found["url"] = url
-    return found
+    return {"digest": archive.digest, "sizeBytes": archive.size, **({"url": url} if url else {})}
 
 
-def checked_name(flag: str, name: str) -> str:
-    """Return the name if a job can have it. Raise PluginError."""
+def _name(options: argparse.Namespace, directory: str) -> str:
+    name = options.name
+    if name is None:  # unique, from the name of the directory
+        stem = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")
+        stem = stem if stem[:1].isalpha() else f"job-{stem}".rstrip("-")
+        stem = stem[: n.JOB_NAME_MAX_LENGTH - _ENDING_LENGTH - 1].rstrip("-")
+        name = f"{stem}-" + "".join(secrets.choice(_ENDING) for _ in range(_ENDING_LENGTH))
     if len(name) > n.JOB_NAME_MAX_LENGTH:
         limit = f"a job's name must have at most {n.JOB_NAME_MAX_LENGTH}"
-        raise PluginError(USAGE, f"{flag}: {name[:_SHOWN]}... has {len(name)} characters; {limit}")
+        raise PluginError(USAGE, f"--name: {name[:_SHOWN]}... has {len(name)} characters; {limit}")
     if not _NAME.fullmatch(name):
-        raise PluginError(
-            USAGE, f"{flag}: {name!r} must be a-z, 0-9 and -, start with a letter and not end with -"
-        )
-    return name
-
-
-def dropped_by_shells(variables: Iterable[JsonObject]) -> list[str]:
-    """Return the names of variables that some shells do not pass on to the command."""
-    return [name for name in (str(each["name"]) for each in variables) if not _OF_A_SHELL.fullmatch(name)]
-
-
-def new_name(directory: str) -> str:
-    """Return a unique name from the name of the directory."""
-    stem = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")
-    stem = stem if stem[:1].isalpha() else f"job-{stem}".rstrip("-")
-    stem = stem[: n.JOB_NAME_MAX_LENGTH - _ENDING_LENGTH - 1].rstrip("-")
-    return f"{stem}-" + "".join(secrets.choice(_ENDING) for _ in range(_ENDING_LENGTH))
+        rule = "must be a-z, 0-9 and -, start with a letter and not end with -"
+        raise PluginError(USAGE, f"--name: {name!r} {rule}")
+    return str(name)
 
 
 def _command(words: list[str]) -> str:
@@ -115,33 +97,34 @@ def _command(words: list[str]) -> str:
 
 
 def _elastic(options: argparse.Namespace) -> JsonObject:
-    if options.min is None and options.max is None:
-        if options.nodes and options.gpus % options.nodes:
-            why = f"does not divide --gpus {options.gpus}; each node has the same number"
-            raise PluginError(USAGE, f"--nodes: {options.nodes} {why}")
-        return {}
-    if options.min is None or options.max is None:
-        missing = "--min" if options.min is None else "--max"
-        raise PluginError(USAGE, f"{missing}: is missing; an elastic job needs --min and --max")
-    if options.nodes is not None:
-        raise PluginError(USAGE, "--nodes: excludes --min and --max; give a fixed size or a range")
-    if options.min > options.max:
-        raise PluginError(USAGE, f"--min: {options.min} is above --max {options.max}")
-    if options.gpus % options.max:
-        why = f"does not divide --gpus {options.gpus}, the GPUs of --max nodes"
-        raise PluginError(USAGE, f"--max: {options.max} {why}")
-    return {"minNodes": options.min, "maxNodes": options.max}
+    gpus, nodes, minimum, maximum = options.gpus, options.nodes, options.min, options.max
+    problem = ""
+    if minimum is None and maximum is None:
+        if nodes and gpus % nodes:
+            problem = f"--nodes: {nodes} does not divide --gpus {gpus}; each node has the same number"
+    elif minimum is None or maximum is None:
+        missing = "--min" if minimum is None else "--max"
+        problem = f"{missing}: is missing; an elastic job needs --min and --max"
+    elif nodes is not None:
+        problem = "--nodes: excludes --min and --max; give a fixed size or a range"
+    elif minimum > maximum:
+        problem = f"--min: {minimum} is above --max {maximum}"
+    elif gpus % maximum:
+        problem = f"--max: {maximum} does not divide --gpus {gpus}, the GPUs of --max nodes"
+    if problem:
+        raise PluginError(USAGE, problem)
+    return {"minNodes": minimum, "maxNodes": maximum} if minimum else {}
 
 
-def _variables(arguments: list[str], environment: Mapping[str, str]) -> list[JsonObject]:
+def _variables(options: argparse.Namespace) -> list[JsonObject]:
     values: dict[str, str] = {}
-    for each in arguments:
+    for each in options.env:
         name, equals, value = each.partition("=")
-        _check_variable(name)
+        _check_variable("--env", name, "VALUE")
         if not equals:
-            if name not in environment:
+            if name not in options.environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
-            value = literally(environment[name])
+            value = literally(options.environment[name])
         _check_text(f"--env: {name}", "a value", value)
         values[name] = value
     return [{"name": name, "value": value} for name, value in values.items()]
@@ -152,7 +135,7 @@ def _secrets(options: argparse.Namespace) -> list[JsonObject]:
     found: dict[str, JsonObject] = {}
     for each in options.secret:
         name, secret, key = parse_reference(each)
-        _check_variable(name, "--secret")
+        _check_variable("--secret", name, "SECRET/KEY")
         if name in names:
             raise PluginError(USAGE, f"--secret: {name} is also set by --env; use one of them")
         found[name] = {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
@@ -169,10 +152,9 @@ def _check_text(place: str, kind: str, text: str) -> None:
         raise PluginError(USAGE, f"{place}: {error}") from None
 
 
-def _check_variable(name: str, flag: str = "--env") -> None:
+def _check_variable(flag: str, name: str, value: str) -> None:
     problem = ""
     if not name:
-        value = "VALUE" if flag == "--env" else "SECRET/KEY"
         problem = f"a name must precede the equals sign: NAME={value}, or NAME"
     elif len(name) > VARIABLE_MAX_LENGTH:
         limit = f"the name of a variable must have at most {VARIABLE_MAX_LENGTH}"
@@ -193,11 +175,9 @@ def parse_reference(text: str) -> tuple[str, str, str]:
         PluginError: The Secret or key is not a valid name.
     """
     name, equals, place = text.partition("=")
-    secret, _, key = place.partition("/")
-    if not equals:
-        secret, key = name.lower().replace("_", "-"), name
+    secret, _, key = place.partition("/") if equals else (_secret_name(name), "", name)
     problem = ""
-    if len(secret) > _SECRET_MAX_LENGTH or not _SECRET.fullmatch(secret):
+    if not _SECRET.fullmatch(secret):
         rule = "the Secret of lower-case letters, digits, '-' and '.'"
         problem = (
             f"{secret[:_SHOWN]!r} is not the name of a Secret. It must be NAME or NAME=SECRET/KEY, {rule}"
@@ -210,20 +190,28 @@ def parse_reference(text: str) -> tuple[str, str, str]:
     return name, secret, key
 
 
+def _secret_name(variable: str) -> str:
+    return variable.lower().replace("_", "-")
+
+
 def is_credential_name(name: str) -> bool:
     """Return whether a variable of this name holds a credential."""
     return bool(_CREDENTIAL.search(name)) and not _PLACE.search(name)
 
 
-def warn_of_credentials(variables: Iterable[JsonObject]) -> None:
-    """Warn of credentials in plain text in the job, and say how to use a Secret instead."""
+def warn_of_variables(variables: Iterable[JsonObject]) -> None:
+    """Warn of credentials in plain text in the job, and of names that some shells do not pass on."""
+    dropped = [each["name"] for each in variables if not _OF_A_SHELL.fullmatch(each["name"])]
     for name in (each["name"] for each in variables if each.get("value")):
-        if not is_credential_name(name):
-            continue
-        secret = name.lower().replace("_", "-")
+        if is_credential_name(name):
+            say(
+                f"--env: {name}: is stored in plain text, and all users who can read jobs can see it. Use a Secret "
+                f"and --secret {name} (key {name} of Secret {_secret_name(name)})"
+            )
+    if dropped:
         say(
-            f"--env: {name}: is stored in plain text, and all users who can read jobs can see it. Use a Secret "
-            f"and --secret {name} (key {name} of Secret {secret})"
+            f"--env: {', '.join(dropped)}: some shells, such as dash, do not pass on names with characters other than "
+            "letters, digits and '_'. Workers start with the sh of the image"
         )
 
 
@@ -235,31 +223,27 @@ def check_secrets(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
     Raises:
         PluginError: A Secret or a key is missing.
     """
+    where = f"in namespace {cluster.namespace}"
     for each in variables:
-        found = (each.get("valueFrom") or {}).get("secretKeyRef")
-        if not found:
+        if "valueFrom" not in each:
             continue
-        name, secret, key = each["name"], found["name"], found["key"]
+        reference = each["valueFrom"]["secretKeyRef"]
+        name, secret, key = each["name"], reference["name"], reference["key"]
         try:
-            existing = cluster.secret(secret)
+            found = cluster.find("secrets", secret)
         except PluginError as error:
             if error.code != REFUSED:
                 raise
             say(
-                f"--secret: {name}: not checked, because you may not read Secrets in namespace {cluster.namespace}. "
+                f"--secret: {name}: not checked, because you may not read Secrets {where}. "
                 f"Workers wait until Secret {secret} has the key {key}"
             )
             continue
-        if existing is None:
+        if found is None:
             command = cluster.command(f"create secret generic {secret} --from-literal {key}=VALUE", "")
-            raise PluginError(
-                USAGE,
-                f"--secret: {name}: Secret {secret} does not exist in namespace {cluster.namespace}. Create it: "
-                f"{command.strip()}",
-            )
-        keys = sorted(existing.get("data") or {})
+            problem = f"Secret {secret} does not exist {where}. Create it: {command.strip()}"
+            raise PluginError(USAGE, f"--secret: {name}: {problem}")
+        keys = sorted(found.get("data") or {})
         if key not in keys:
-            raise PluginError(
-                USAGE,
-                f"--secret: {name}: Secret {secret} has no key {key}. It must be one of: {', '.join(keys) or 'none'}",
-            )
+            problem = f"Secret {secret} has no key {key}. It must be one of: {', '.join(keys) or 'none'}"
+            raise PluginError(USAGE, f"--secret: {name}: {problem}")

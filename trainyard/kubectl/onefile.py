@@ -11,10 +11,9 @@ import argparse
 import hashlib
 import re
 import shutil
-import stat
 import sys
 import tempfile
-import zipfile
+import zipapp
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
@@ -29,8 +28,7 @@ _PACKAGES: Final = (
 )
 _MODULES: Final = ("trainyard/__init__.py", "trainyard/completion.py")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-# The earliest time of a zip. Builds of the same contents are identical.
-_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_PYTHON: Final = "/usr/bin/env python3"
 _FILES: Final = ("kubectl-torchrun", "kubectl_complete-torchrun")
 _UNUSED_SECONDS: Final = 30 * 24 * 3600
 _START: Final = '''"""Unpack the plugin once, and run it."""
@@ -109,9 +107,8 @@ def collect(into: Path) -> None:
         for file in item.files or ():
             if ".." in file.parts or file.is_absolute() or file.suffix == ".pyc":
                 continue
-            target = into / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(item.locate_file(file)), target)
+            (into / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(item.locate_file(file)), into / file)
     checkout = Path(__file__).parents[2]
     for package in _PACKAGES:
         ignore = shutil.ignore_patterns("__pycache__", "README.md")
@@ -123,37 +120,25 @@ def collect(into: Path) -> None:
 def build(directory: Path) -> list[Path]:
     """Build the files of the plugin and of its completion in this directory."""
     directory.mkdir(parents=True, exist_ok=True)
+    made = [directory / name for name in _FILES]
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         collect(root)
-        files = sorted(path for path in root.rglob("*") if path.is_file())
         digest = hashlib.sha256()
-        for file in files:
+        for file in sorted(path for path in root.rglob("*") if path.is_file()):
             digest.update(f"{file.relative_to(root)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
-        made = []
-        for name, module in zip(_FILES, ("__main__", "complete"), strict=True):
+        for file, module in zip(made, ("__main__", "complete"), strict=True):
             start = _START.format(
                 version=sys.version_info[:2],
                 digest=digest.hexdigest()[:20],
                 module=module,
                 unused_seconds=_UNUSED_SECONDS,
             )
-            made.append(_write(directory / name, root, files, start))
-        return made
-
-
-def _write(target: Path, root: Path, files: list[Path], start: str) -> Path:
-    draft = target.with_suffix(".part")
-    with draft.open("wb") as out:
-        out.write(b"#!/usr/bin/env python3\n")
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(zipfile.ZipInfo("__main__.py", _TIME), start)
-            for file in files:
-                entry = zipfile.ZipInfo(str(file.relative_to(root)), _TIME)
-                entry.external_attr = 0o644 << 16
-                archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
-    draft.chmod(draft.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    return draft.replace(target)
+            (root / "__main__.py").write_text(start)
+            zipapp.create_archive(root, draft := file.with_suffix(".part"), _PYTHON, compressed=True)
+            draft.chmod(0o755)
+            draft.replace(file)
+    return made
 
 
 def main() -> None:

@@ -33,17 +33,22 @@ REMOVED: Final = 75  # a followed job, whose end was not seen
 REFUSED: Final = 77
 NO_KUBECONFIG: Final = 78
 INTERRUPTED: Final = 130
-_WIDTH: Final = 30
-_MIN_WIDTH: Final = 5
+_BAR_WIDTH: Final = 30
+_MIN_BAR_WIDTH: Final = 5
 # For a terminal that does not know its width, such as a serial line.
 _DEFAULT_COLUMNS: Final = 80
 # Return to the start of the line and clear it.
 _CLEAR: Final = "\r\x1b[K"
 _EVERY_SECONDS: Final = 0.1
-_JOBS: Final = ("NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE")
-_WIDE_JOBS: Final = ("THROUGHPUT", "CHECKPOINT", "REASON")
-_QUEUES: Final = ("NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE")
-_WIDE_QUEUES: Final = ("IMAGE", "REASON")
+# The columns after AGE are those of `-o wide`, the first one is that of `-A`.
+_JOBS: Final = (
+    *("NAMESPACE", "NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE"),
+    *("THROUGHPUT", "CHECKPOINT", "REASON"),
+)
+_QUEUES: Final = (
+    *("NAMESPACE", "NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE"),
+    *("IMAGE", "REASON"),
+)
 
 
 class PluginError(Exception):
@@ -80,37 +85,33 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live and self._drawn:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+        if self._drawn:
+            self._write("")
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if not self._live or (now - self._drawn < _EVERY_SECONDS and done < total):
             return
         self._drawn = now
-        self._stream.write(_CLEAR + render_bar(self._what, done, total, self._columns()))
-        self._stream.flush()
+        columns = 0
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size(self._stream.fileno()).columns  # may have changed
+        self._write(render_bar(self._what, done, total, columns or _DEFAULT_COLUMNS))
 
-    def _columns(self) -> int:
-        """Return the present width, which may change."""
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or _DEFAULT_COLUMNS
-        except (OSError, ValueError):
-            return _DEFAULT_COLUMNS
+    def _write(self, text: str) -> None:
+        self._stream.write(_CLEAR + text)
+        self._stream.flush()
 
 
 def render_bar(what: str, done: int, total: int, columns: int) -> str:
-    """Return one line that fits into `columns`: with less room without the bar, then without the sizes."""
+    """Return one line that fits into `columns`, with less room a percentage without the bar."""
     room = columns - 1  # some terminals wrap after the last column
     sizes = f"{format_size(done)} of {format_size(total)}"
-    width = min(_WIDTH, room - len(f"{what} [] {sizes}"))
-    if width >= _MIN_WIDTH:
-        full = width * done // total if total else width
-        return f"{what} [{'#' * full}{'.' * (width - full)}] {sizes}"
-    share = f"{100 * done // total if total else 100} %"
-    fitting = (each for each in (f"{what} {sizes}", f"{what} {share}", share) if len(each) <= room)
-    return next(fitting, "")
+    width = min(_BAR_WIDTH, room - len(f"{what} [] {sizes}"))
+    if width < _MIN_BAR_WIDTH:
+        return f"{100 * done // total if total else 100} % {what}"[:room]
+    full = width * done // total if total else width
+    return f"{what} [{'#' * full}{'.' * (width - full)}] {sizes}"
 
 
 def serialize(item: JsonObject, output: str) -> str:
@@ -134,60 +135,59 @@ def job_reference(name: str) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return aligned columns with three spaces between them, as kubectl prints them."""
     lines = [tuple(header), *(tuple(sanitize(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    padded = (
-        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
-    )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("   ".join(map(str.ljust, line, widths)) for line in lines)
     return "".join(f"{line.rstrip()}\n" for line in padded)
 
 
-def jobs(items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False) -> str:
-    """Return a table with one line for each job."""
-    rows = []
-    for item in items:
-        meta, spec, status = item["metadata"], item["spec"], item.get("status", {})
-        progress = status.get("progress", {})
-        row = [
-            *([meta["namespace"]] if namespaces else []),
-            *(meta["name"], spec["jobQueue"], status.get("phase") or "-", _text(status.get("nodes"))),
-            *(_text(status.get("gpus", spec["numGPUs"])), _text(progress.get("step"))),
-            *(_number(progress.get("loss")), _text(status.get("restarts", 0)), age(meta, now)),
-        ]
-        more = [_throughput(progress), _text(progress.get("checkpointStep")), status.get("reason") or "-"]
-        rows.append([*row, *(more if wide else [])])
-    return table([*(["NAMESPACE"] if namespaces else []), *_JOBS, *(_WIDE_JOBS if wide else [])], rows)
-
-
-def queues(
-    items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False
+def listing(
+    verb: str, items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False
 ) -> str:
-    """Return a table with one line for each queue. GPUs, CPUs and memory are those of a node."""
-    rows = []
-    for item in items:
-        meta, spec, counts = item["metadata"], item.get("spec", {}), item.get("status", {}).get("jobs", {})
-        node, ready = spec.get("nodeResources", {}), condition(item, "Ready")
-        row = [
-            *([meta["namespace"]] if namespaces else []),
-            *(meta["name"], ready.get("status", "-"), _text(node.get("gpus", 0))),
-            *(_text(node.get(each)) for each in ("cpus", "memory", "gpuType")),
-            *(_text(counts.get(each, 0)) for each in ("active", "pending")),
-            age(meta, now),
-        ]
-        rows.append([*row, *([_text(spec.get("image")), ready.get("reason") or "-"] if wide else [])])
-    return table([*(["NAMESPACE"] if namespaces else []), *_QUEUES, *(_WIDE_QUEUES if wide else [])], rows)
+    """Return the table of `list` or `queues`, with one line for each item."""
+    header, cells = (_JOBS, _job_cells) if verb == "list" else (_QUEUES, _queue_cells)
+    shown = slice(0 if namespaces else 1, None if wide else header.index("AGE") + 1)
+    return table(header[shown], [[_text(cell) for cell in cells(item, now)[shown]] for item in items])
+
+
+def _job_cells(item: JsonObject, now: datetime) -> tuple[object, ...]:
+    meta, spec, seen = item["metadata"], item["spec"], item.get("status", {})
+    progress = seen.get("progress", {})
+    return (
+        *(meta.get("namespace"), meta["name"], spec["jobQueue"], seen.get("phase"), seen.get("nodes")),
+        *(seen.get("gpus", spec["numGPUs"]), progress.get("step"), _number(progress.get("loss"))),
+        *(seen.get("restarts", 0), age(item, now)),
+        *(_throughput(progress), progress.get("checkpointStep"), seen.get("reason")),
+    )
+
+
+def _queue_cells(item: JsonObject, now: datetime) -> tuple[object, ...]:
+    """GPUs, CPUs and memory are those of a node."""
+    meta, spec, counts = item["metadata"], item.get("spec", {}), item.get("status", {}).get("jobs", {})
+    node, ready = spec.get("nodeResources", {}), condition(item, "Ready")
+    return (
+        *(meta.get("namespace"), meta["name"], ready.get("status"), node.get("gpus", 0)),
+        *(node.get("cpus"), node.get("memory"), node.get("gpuType")),
+        *(counts.get("active", 0), counts.get("pending", 0), age(item, now)),
+        *(spec.get("image"), ready.get("reason")),
+    )
 
 
 def status(item: JsonObject, now: datetime) -> str:
     """Return the fields of a job, then its conditions. A message that several of them have is shown once."""
     meta, spec, seen = item["metadata"], item["spec"], item.get("status", {})
-    progress, workers = seen.get("progress", {}), seen.get("workers", {})
-    last, failure = seen.get("lastRestart", {}), seen.get("firstFailure", {})
-    log = _log_command(meta, failure)
+    progress, last, failure = (seen.get(key, {}) for key in ("progress", "lastRestart", "firstFailure"))
+    log = ""
+    if failure.get("nodeRank") is not None:  # as in the controller's messages
+        which = f"--node-rank {failure['nodeRank']} --attempt {failure['attempt']}"
+        log = f"kubectl torchrun logs {meta['name']} -n {meta.get('namespace', '')} {which}"
     # The command has a row of its own.
     message, restart = (
         str(each.get("message") or "").replace(f"; its log: {log}", "") for each in (seen, last)
     )
-    lines = [
+    steps = [f"step {progress['step']}"] if "step" in progress else []
+    steps += [f"loss {_number(progress['loss'])}"] if "loss" in progress else []
+    steps += [_throughput(progress)] if "throughput" in progress else []
+    rows = [
         ("Name", f"{meta.get('namespace', '')}/{meta['name']}"),
         ("Queue", spec["jobQueue"]),
         ("Command", spec["command"]),
@@ -195,30 +195,32 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Phase", seen.get("phase") or "not seen by the controller yet"),
         ("Reason", _joined(seen.get("reason"), message)),
         ("Size", _size(spec, seen)),
-        ("Workers", ", ".join(f"{count} {state}" for state, count in workers.items() if count)),
+        (
+            "Workers",
+            ", ".join(f"{count} {state}" for state, count in seen.get("workers", {}).items() if count),
+        ),
         ("Attempt", f"{seen['attempt']} (restarts: {seen.get('restarts', 0)})" if "attempt" in seen else ""),
         ("Restarted", _joined(last.get("time"), restart if restart != message else "")),
         *_first_failure(failure, f"{message}\n{restart}"),
         ("Log", log),
-        ("Progress", _progress(progress)),
+        ("Progress", ", ".join(steps)),
         ("Checkpoint", _joined(progress.get("checkpointStep"), progress.get("checkpointTime"))),
         ("Workspace", _workspace(item)),
         ("Started", seen.get("startTime")),
         ("Ended", seen.get("completionTime")),
         ("Exit code", _text(seen.get("exitCode"))),
-        ("Age", age(meta, now)),
+        ("Age", age(item, now)),
     ]
-    width = max(len(name) for name, _ in lines) + 2
-    shown = ((name, sanitize(str(value))) for name, value in lines if value and value != "-")
-    text = "".join(f"{name + ':':<{width}}{value}\n" for name, value in shown)
+    width = max(len(name) for name, _ in rows) + 2
+    shown = ((f"{name}:", sanitize(str(value))) for name, value in rows if value and value != "-")
+    text = "".join(f"{name:<{width}}{value}\n" for name, value in shown)
     conditions, messages = [], {seen.get("message")}
     for each in seen.get("conditions", ()):
         new = "" if each.get("message") in messages else each.get("message") or ""
         conditions.append((each["type"], each["status"], each.get("reason") or "-", new))
         messages.add(new)
-    return text + (
-        "\n" + table(("CONDITION", "STATUS", "REASON", "MESSAGE"), conditions) if conditions else ""
-    )
+    header = ("CONDITION", "STATUS", "REASON", "MESSAGE")
+    return text + (f"\n{table(header, conditions)}" if conditions else "")
 
 
 def condition(item: JsonObject, kind: str) -> JsonObject:
@@ -227,9 +229,9 @@ def condition(item: JsonObject, kind: str) -> JsonObject:
     return next((each for each in found if each.get("type") == kind), {})
 
 
-def age(meta: JsonObject, now: datetime) -> str:
+def age(item: JsonObject, now: datetime) -> str:
     """Return the age of an object as kubectl prints it: 45s, 12m, 5h, 3d."""
-    if not (since := meta.get("creationTimestamp")):
+    if not (since := item["metadata"].get("creationTimestamp")):
         return "-"
     seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
@@ -253,11 +255,14 @@ def _launcher(spec: JsonObject) -> str:
 
 
 def _size(spec: JsonObject, seen: JsonObject) -> str:
+    def counted(count: Any, noun: str) -> str:
+        return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
     gpus, nodes, each = seen.get("gpus", spec["numGPUs"]), seen.get("nodes"), seen.get("gpusPerNode")
     if nodes is None:
-        return _counted(gpus, "GPU") if gpus else "on CPUs"
+        return counted(gpus, "GPU") if gpus else "on CPUs"
     several = f" ({each} on each)" if each and nodes > 1 else ""
-    return f"{_counted(nodes, 'node')}, {_counted(gpus, 'GPU')}{several}"
+    return f"{counted(nodes, 'node')}, {counted(gpus, 'GPU')}{several}"
 
 
 def _workspace(item: JsonObject) -> str | None:
@@ -275,14 +280,6 @@ def _workspace(item: JsonObject) -> str | None:
     return shown
 
 
-def _log_command(meta: JsonObject, failure: JsonObject) -> str:
-    """Return the command that shows the log of the first failure, as in the controller's messages."""
-    if failure.get("nodeRank") is None:
-        return ""
-    which = f"--node-rank {failure['nodeRank']} --attempt {failure['attempt']}"
-    return f"kubectl torchrun logs {meta['name']} -n {meta.get('namespace', '')} {which}"
-
-
 def _first_failure(failure: JsonObject, shown: str) -> list[tuple[str, str]]:
     """Return the rows about the first failure of the last failed attempt, without facts that are `shown`."""
     if not failure:
@@ -296,22 +293,10 @@ def _first_failure(failure: JsonObject, shown: str) -> list[tuple[str, str]]:
     rows = []
     if failure["pod"] not in shown or not re.search(rf"{exited}\b", shown):
         rows.append(("First failure", ", ".join(filter(None, parts))))
-    name, line = _error(failure)
+    name, line = "Error", str(failure.get("error") or "")
+    if not line and (lines := str(failure.get("logTail") or "").splitlines()):
+        name, line = "Last line", " ".join(lines[-1].split())
     return rows if line in shown else [*rows, (name, line)]
-
-
-def _error(failure: JsonObject) -> tuple[str, str]:
-    lines = str(failure.get("logTail") or "").splitlines()
-    if failure.get("error") or not lines:
-        return "Error", str(failure.get("error") or "")
-    return "Last line", " ".join(lines[-1].split())
-
-
-def _progress(progress: JsonObject) -> str:
-    parts = [f"step {progress['step']}"] if "step" in progress else []
-    parts += [f"loss {_number(progress['loss'])}"] if "loss" in progress else []
-    parts += [_throughput(progress)] if "throughput" in progress else []
-    return ", ".join(parts)
 
 
 def _throughput(progress: JsonObject) -> str:
@@ -325,10 +310,6 @@ def _number(value: object) -> str:
         return f"{float(str(value)):.4g}" if value is not None else "-"
     except ValueError:
         return str(value)
-
-
-def _counted(count: Any, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _text(value: object) -> str:

@@ -38,21 +38,26 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
 
     The function raises PluginError for an invalid directory. The archive is removed afterwards.
     """
-    if getattr(options, "no_workspace", False):
+    root = workspace_root(options)
+    if root is None:
         yield lambda: None
         return
-    if not options.workspace:
+    if options.workspace == "":
         raise PluginError(USAGE, "--workspace: is empty; name the directory with your code")
-    if options.workspace == "." and not getattr(options, "workspace_is_given", False):
+    if options.workspace is None:
         _check_current_directory()
     context: Any = multiprocessing.get_context(_METHOD)
     with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
         answers, end = context.Pipe(duplex=False)
-        root, limit = Path(os.path.expanduser(options.workspace)), options.max_size * _MEBIBYTE
-        arguments = (root, limit, Path(scratch), _cache_directory(Path(scratch)), end)
+        arguments = (root, options.max_size * _MEBIBYTE, Path(scratch), end)
         process = context.Process(target=_pack, args=arguments, daemon=True)
         try:
-            _start_without_signals(process)
+            # The process ignores interrupts: a terminal sends them to both, and this one ends the other.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             end.close()
             yield lambda: _receive(answers)
         finally:
@@ -61,12 +66,15 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
                 process.join()
 
 
-def _check_current_directory() -> None:
-    """Refuse the home directory and its parents, which are never meant as a workspace.
+def workspace_root(options: argparse.Namespace) -> Path | None:
+    """Return the directory of the workspace, None with --no-workspace."""
+    if getattr(options, "no_workspace", False):
+        return None
+    return Path(os.path.expanduser(options.workspace or "."))
 
-    Raises:
-        PluginError: The current directory is one of them.
-    """
+
+def _check_current_directory() -> None:
+    """Refuse the home directory and its parents, which are never meant as a workspace. Raise PluginError."""
     try:
         here, home = (os.path.realpath(each) for each in (".", os.path.expanduser("~")))
     except OSError:  # the directory was removed; a later check reports it
@@ -80,38 +88,6 @@ def _check_current_directory() -> None:
         )
 
 
-class _Search:
-    """Print the number of files that were found, after a second and then every five seconds."""
-
-    def __init__(self, root: Path) -> None:
-        self._root, self._next = root, time.monotonic() + _SEARCH_SECONDS
-
-    def __call__(self, files: int, size: int) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            say(f"workspace: {self._root.resolve()}: {files} files, {format_size(size)} so far")
-            self._next = now + _SEARCH_EVERY_SECONDS
-
-
-def _start_without_signals(process: Any) -> None:
-    """Start a process that ignores interrupts. A terminal interrupts both processes, and the parent ends the child."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _cache_directory(scratch: Path) -> Path:
-    """Return the directory for digests of unchanged workspaces, in `scratch` if the user has no home.
-
-    https://specifications.freedesktop.org/basedir-spec/latest/: a relative XDG_CACHE_HOME is ignored.
-    """
-    variable = os.environ.get("XDG_CACHE_HOME", "")
-    caches = Path(variable) if os.path.isabs(variable) else Path(os.path.expanduser("~/.cache"))
-    return (caches if caches.is_absolute() else scratch) / "kubectl-torchrun-workspaces"
-
-
 def _receive(answers: Connection) -> Archive:
     try:
         answer = answers.recv()
@@ -122,9 +98,21 @@ def _receive(answers: Connection) -> Archive:
     return answer
 
 
-def _pack(root: Path, limit: int, directory: Path, cache: Path, end: Connection) -> None:
+def _pack(root: Path, limit: int, scratch: Path, end: Connection) -> None:
+    next_report = time.monotonic() + _SEARCH_SECONDS
+
+    def report_search(files: int, size: int) -> None:
+        nonlocal next_report
+        if time.monotonic() >= next_report:
+            say(f"workspace: {root.resolve()}: {files} files, {format_size(size)} so far")
+            next_report = time.monotonic() + _SEARCH_EVERY_SECONDS
+
+    # A relative XDG_CACHE_HOME is ignored (https://specifications.freedesktop.org/basedir-spec/latest/). Without a
+    # home, the digests of unchanged workspaces are not kept.
+    places = (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache"), scratch)
+    cache = next(Path(each) for each in places if os.path.isabs(each)) / "kubectl-torchrun-workspaces"
     try:
         with Bar("packing") as bar:
-            end.send(pack_cached(root, limit, directory, cache, bar, _Search(root)))
+            end.send(pack_cached(root, limit, scratch, cache, bar, report_search))
     except WorkspaceError as error:
         end.send(str(error))

@@ -10,30 +10,19 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Final
 
-from trainyard.kubectl import launcher_choice, manifest, upload
+from trainyard.kubectl import launcher_choice, manifest, output, upload
 from trainyard.kubectl.cluster import Cluster, cluster_flags, connect, namespace_of, unknown_queue
-from trainyard.kubectl.output import (
-    DONE,
-    UNAVAILABLE,
-    USAGE,
-    WORKSPACE,
-    PluginError,
-    job_reference,
-    say,
-    serialize,
-)
-from trainyard.kubectl.packing import Packed
+from trainyard.kubectl.output import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError, say
+from trainyard.kubectl.packing import Packed, workspace_root
 from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
 from trainyard.operator.resources import InvalidJob, distribute
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import archive_url
-from trainyard.workspace.errors import WorkspaceError
 
 JsonObject = dict[str, Any]
 # Identifies a job of this process: another job may have the same name and spec.
@@ -41,44 +30,44 @@ MARK: Final = f"{n.GROUP}/submitted-as"
 _MARK_BYTES: Final = 16
 
 
-def run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, str]) -> int:
+def run(options: argparse.Namespace, packed: Packed) -> int:
     """Create the job and send its workspace. Return the exit code.
 
     A job that waits for something else, such as a claim, is kept without its workspace: `sync` sends that later.
     """
     if options.dry_run:
-        print(_dry_run(options, packed, environment), end="")
+        print(_dry_run(options, packed), end="")
         return DONE
     cluster = connect(options)
-    job = _job(options, cluster.namespace, environment)
+    job = _job(options, cluster.namespace)
     queue = cluster.queue(options.queue)
     if queue is None:
         _check(cluster, job)  # the namespace may not exist, or not be allowed
         raise unknown_queue(cluster, options.queue)
     _check_size(job, queue)
     manifest.check_secrets(cluster, job["spec"].get("env", ()))
-    decision = launcher_choice.choose_launcher(job, _root(options), queue)
-    where = upload.bucket_of(queue)
-    bucket = upload.bucket() if where and not options.no_workspace else None
-    archive = packed()
+    decision = launcher_choice.choose_launcher(job, workspace_root(options), queue)
+    storage = queue.get("spec", {}).get("storage", {}).get("workspace", {})
+    where = "" if options.no_workspace else str(storage.get("bucket") or "")
+    bucket = upload.bucket() if where else None
+    archive, url = packed(), ""
     if archive:
-        try:
-            url = archive_url(where, cluster.namespace, archive.digest) if bucket else ""
-        except WorkspaceError as error:
-            raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
+        if bucket:
+            with upload.explain_workspace(f"queue {options.queue}: storage.workspace."):
+                url = archive_url(where, cluster.namespace, archive.digest)
         job["spec"]["workspace"] = manifest.workspace(archive, url)
     _check(cluster, job)  # the whole job, before anything is sent
     say(decision)
     if archive and bucket:
-        upload.to_bucket(archive, where, cluster.namespace, bucket)
+        upload.to_bucket(archive, url, bucket)
     job["metadata"].setdefault("annotations", {})[MARK] = secrets.token_hex(_MARK_BYTES)
     created = _create(cluster, job)
     waits = _send_through_pod(cluster, created, archive) if archive and not bucket else None
     name = created["metadata"]["name"]
-    text = serialize(created, options.output) if options.output else f"{job_reference(name)} created\n"
-    print(text, end="", flush=True)
+    text = f"{output.job_reference(name)} created\n"
+    print(output.serialize(created, options.output) if options.output else text, end="", flush=True)
     if waits:
-        flag = "" if options.workspace == "." else f" --workspace {shlex.quote(options.workspace)}"
+        flag = f" --workspace {shlex.quote(options.workspace)}" if options.workspace else ""
         sync, cancel = cluster.command(f"torchrun sync{flag}", name), cluster.command("torchrun cancel", name)
         say(
             f"job {name}: waits: {waits.why}; send the workspace when {waits.until}: {sync}; if it should not wait: "
@@ -95,7 +84,7 @@ def run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, s
         raise
 
 
-def _dry_run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, str]) -> str:
+def _dry_run(options: argparse.Namespace, packed: Packed) -> str:
     """Return the job as YAML or JSON, without a request. A workspace in S3 has no URL in it."""
     kubeconfig, context, namespace = cluster_flags(options)
     if not namespace:
@@ -105,34 +94,24 @@ def _dry_run(options: argparse.Namespace, packed: Packed, environment: Mapping[s
             if kubeconfig or context:
                 raise
             namespace = "default"
-    job = _job(options, namespace, environment)
-    decision = launcher_choice.choose_launcher(job, _root(options), None)
+    job = _job(options, namespace)
+    decision = launcher_choice.choose_launcher(job, workspace_root(options), None)
     if archive := packed():
         job["spec"]["workspace"] = manifest.workspace(archive, "")
     say(decision)
-    return serialize(job, options.output or "yaml")
+    return output.serialize(job, options.output or "yaml")
 
 
-def _root(options: argparse.Namespace) -> Path | None:
-    """Return the directory of the workspace, None without one."""
-    return None if options.no_workspace else Path(os.path.expanduser(options.workspace))
-
-
-def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, str]) -> JsonObject:
+def _job(options: argparse.Namespace, namespace: str) -> JsonObject:
+    where = options.workspace or "."
     try:
         # Not Path.resolve(): before Python 3.13 it raises RuntimeError for a symbolic link to itself.
-        directory = os.path.basename(os.path.realpath(options.workspace)) or "job"
+        directory = os.path.basename(os.path.realpath(where)) or "job"
     except OSError as error:  # a removed current directory
-        message = f"workspace: {options.workspace}: {error.strerror}; go to a directory that exists"
+        message = f"workspace: {where}: {error.strerror}; go to a directory that exists"
         raise PluginError(WORKSPACE, message) from None
-    job = manifest.job(options, namespace, directory, environment)
-    variables = job["spec"].get("env", ())
-    manifest.warn_of_credentials(variables)
-    if names := manifest.dropped_by_shells(variables):
-        say(
-            f"--env: {', '.join(names)}: some shells, such as dash, do not pass on names with characters other than "
-            "letters, digits and '_'. Workers start with the sh of the image"
-        )
+    job = manifest.job(options, namespace, directory)
+    manifest.warn_of_variables(job["spec"].get("env", ()))
     return job
 
 
@@ -178,32 +157,36 @@ def _check(cluster: Cluster, job: JsonObject) -> None:
 def _create(cluster: Cluster, job: JsonObject) -> JsonObject:
     """Create the marked job, and delete it if nobody knows whether it was created. Raise PluginError."""
     try:
-        if created := cluster.create(job):
-            return created
-        found = cluster.find_job(job["metadata"]["name"])
-        if found is None or not _is_same(found, job):
-            raise _name_taken(cluster, job)
-        return found  # from a request whose answer was lost
+        # Without an answer to an earlier try, the job with the name may be this one.
+        created = cluster.create(job) or _find_same(cluster, job)
     except (PluginError, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) or error.code == UNAVAILABLE:
             _undo_create(cluster, job)
         raise
+    if not created:
+        raise _name_taken(cluster, job)
+    return created
 
 
 def _undo_create(cluster: Cluster, job: JsonObject) -> None:
     """Delete the job if it was created. Another job with its name stays."""
-    name = job["metadata"]["name"]
-    try:
-        found = cluster.find_job(name)
-    except (PluginError, KeyboardInterrupt):
-        found = None
+    name, found = job["metadata"]["name"], None
+    with suppress(PluginError, KeyboardInterrupt):
+        found = _find_same(cluster, job)
     if found is None:  # a request may still be under way
         say(f"job {name} may still be created: {cluster.command('torchrun cancel', name)}")
-    elif _is_same(found, job):
+    elif found:
         _delete(cluster, found, "the answer to its creation was lost", "and its creation was not confirmed")
 
 
-def _delete(cluster: Cluster, job: JsonObject, why: str, lack: str) -> None:
+def _find_same(cluster: Cluster, job: JsonObject) -> JsonObject | None:
+    """Return the job if it was created, None if no job has its name, {} if another job has it."""
+    found = cluster.find(n.JOB_PLURAL, job["metadata"]["name"])
+    mark = job["metadata"]["annotations"][MARK]
+    return found if found is None or found["metadata"].get("annotations", {}).get(MARK) == mark else {}
+
+
+def _delete(cluster: Cluster, job: JsonObject, why: str, lack: str = "without its workspace") -> None:
     """Delete the job again. If that fails, say so, and leave the earlier error as the reason of the end."""
     name = job["metadata"]["name"]
     try:
@@ -215,10 +198,6 @@ def _delete(cluster: Cluster, job: JsonObject, why: str, lack: str) -> None:
         say(f"job {name} is deleted again: {why}")
 
 
-def _is_same(found: JsonObject, job: JsonObject) -> bool:
-    return bool(found["metadata"].get("annotations", {}).get(MARK) == job["metadata"]["annotations"][MARK])
-
-
 def _name_taken(cluster: Cluster, job: JsonObject) -> PluginError:
     name = job["metadata"]["name"]
     return PluginError(USAGE, f"--name: job {name} exists in namespace {cluster.namespace}; use another name")
@@ -226,7 +205,7 @@ def _name_taken(cluster: Cluster, job: JsonObject) -> PluginError:
 
 def _send_through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> upload.NoSyncPod | None:
     """Send the workspace. If the job waits for something that brings its pod, return what it waits for."""
-    name, without = job["metadata"]["name"], "without its workspace"
+    name = job["metadata"]["name"]
     try:
         nearby = upload.pods_that_have(cluster, archive.digest, name)
         upload.wait_for_sync_pod(cluster, name)
@@ -234,12 +213,10 @@ def _send_through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> up
     except upload.NoSyncPod as error:
         if error.until:
             return error
-        _delete(cluster, job, "it is refused", without)
+        _delete(cluster, job, "it is refused")
         raise PluginError(USAGE, f"job {name}: {error.why}") from None
-    except upload.Ended as error:
-        _delete(cluster, job, f"it has {error.phase} already", without)
-        raise
-    except BaseException:
-        _delete(cluster, job, "its workspace could not be sent", without)
+    except BaseException as error:
+        ended = f"it has {error.phase} already" if isinstance(error, upload.Ended) else ""
+        _delete(cluster, job, ended or "its workspace could not be sent")
         raise
     return None

@@ -7,7 +7,8 @@ nodes does not matter: the sync pod exists before the workers (trainyard/operato
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from trainyard.kubectl.output import REFUSED, UNAVAILABLE, USAGE, WORKSPACE, Bar
 from trainyard.operator import names as n
 from trainyard.operator.names import sync_pod_url
 from trainyard.workspace.archive import Archive
-from trainyard.workspace.bucket import Bucket, archive_url
+from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError, format_size
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _UNTIL: Final[Mapping[str, tuple[str, str]]] = {
     n.REASON_KAI_QUEUE_NOT_FOUND: ("KAI's queue exists", ""),
     n.REASON_KAI_QUEUE_LIMIT: ("the limit is higher", ", or submit a job of fewer GPUs"),
     n.REASON_REFUSED: ("the API server accepts it", ""),
+    n.REASON_NAME_TAKEN: ("the name is free", ""),
 }
 # The objects of a deleted job with the same name disappear within seconds.
 _NAME_SECONDS: Final = 30.0
@@ -57,6 +59,15 @@ class Ended(PluginError):
         self.phase = phase.lower()
 
 
+class NoSyncPod(PluginError):
+    """The job gets no sync pod: `why`, and `until` when, "" if it never gets one."""
+
+    def __init__(self, job: str, why: str, until: str, advice: str) -> None:
+        super().__init__(UNAVAILABLE, f"job {job}: has no pod that receives the workspace: {why}; {advice}")
+        self.why = why
+        self.until = until
+
+
 def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> Execution:
     """Run a command with standard input."""
     from trainyard.k8s.exec import Execution  # its import takes longer than a request
@@ -64,32 +75,28 @@ def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> E
     return Execution(cluster.client, cluster.namespace, pod, container, command, stdin=True)
 
 
-def bucket_of(queue: JsonObject | None) -> str:
-    """Return the queue's s3://bucket/prefix for workspaces, "" for none."""
-    storage = (queue or {}).get("spec", {}).get("storage", {})
-    return str(storage.get("workspace", {}).get("bucket") or "")
+@contextmanager
+def explain_workspace(place: str = "") -> Iterator[None]:
+    """Convert errors of archives and buckets to PluginError."""
+    try:
+        yield
+    except WorkspaceError as error:
+        raise PluginError(WORKSPACE, f"{place}{error}") from None
+    except NotThere as error:
+        raise PluginError(UNAVAILABLE, str(error)) from None
 
 
 def bucket() -> Bucket:
     """Return the client of S3. Raise PluginError."""
-    try:
+    with explain_workspace():
         return Bucket()
-    except WorkspaceError as error:
-        raise PluginError(WORKSPACE, str(error)) from None
 
 
-def to_bucket(archive: Archive, where: str, namespace: str, bucket: Bucket) -> str:
-    """Send the archive unless the bucket has it, and return its URL. Raise PluginError."""
-    try:
-        url = archive_url(where, namespace, archive.digest)
-        with Bar("sending") as bar:
-            is_sent = bucket.send(archive, url, bar)
-    except WorkspaceError as error:
-        raise PluginError(WORKSPACE, str(error)) from None
-    except NotThere as error:
-        raise PluginError(UNAVAILABLE, str(error)) from None
+def to_bucket(archive: Archive, url: str, bucket: Bucket) -> None:
+    """Send the archive unless the bucket has it. Raise PluginError."""
+    with explain_workspace(), Bar("sending") as bar:
+        is_sent = bucket.send(archive, url, bar)
     _report(archive, is_sent)
-    return url
 
 
 def wait_for_sync_pod(cluster: Cluster, job: str) -> None:
@@ -101,55 +108,38 @@ def wait_for_sync_pod(cluster: Cluster, job: str) -> None:
     name, began, last = n.sync_pod(job), time.monotonic(), ""
     while True:
         pod = cluster.pod(name)
-        if pod is not None and is_running(pod):
+        if pod is not None and "running" in _container(pod).get("state", {}):
             return
-        found = cluster.job(job)
+        found, waited = cluster.job(job), time.monotonic() - began
         status = found.get("status", {})
-        if status.get("phase") in n.FINAL_PHASES:
-            raise Ended(job, status["phase"], status.get("message") or status.get("reason") or "")
+        phase = status.get("phase") or n.PHASE_PENDING
+        why = status.get("message") or status.get("reason") or ""
+        if phase in n.FINAL_PHASES:
+            raise Ended(job, phase, why)
         if pod is None and found["spec"].get("suspend"):
             resume = cluster.command("torchrun resume", job)
-            raise PluginError(
-                USAGE, f"job {job}: is suspended, and has no pod that receives the workspace; {resume} first"
-            )
-        waited = time.monotonic() - began
+            problem = f"is suspended, and has no pod that receives the workspace; {resume} first"
+            raise PluginError(USAGE, f"job {job}: {problem}")
         if pod is None:
             check_sync_pod(cluster, found, waited)
         if waited >= WAIT_SECONDS:
-            raise _no_pod(cluster, name, found, pod)
+            describe = f"{cluster.command('describe pod', name)} shows why"
+            why = why or "the controller of TorchrunJobs has not seen it"
+            problem, details = f"is not ready after {WAIT_SECONDS:.0f} s", describe
+            if pod is None:
+                problem, details = f"does not exist after {WAIT_SECONDS:.0f} s", f"job {job}: {phase}: {why}"
+            raise PluginError(UNAVAILABLE, f"pod {name}: receives the workspace, and {problem}; {details}")
         if not last:
             last = f"waiting for pod {name}, which receives the workspace"
             say(last)
-        if waited >= PATIENCE_SECONDS and (why := _pending_reason(found, pod)) and why != last:
-            say(why)
-            last = why
+        if waited >= PATIENCE_SECONDS:
+            why = f"{job}: {phase}: {why}" if why and phase == n.PHASE_PENDING else ""
+            if pod is not None:
+                why = f"pod {name} {pending}" if (pending := pending_reason(pod)) else ""
+            if why not in ("", last):
+                say(why)
+                last = why
         time.sleep(_POLL_SECONDS)
-
-
-def _no_pod(cluster: Cluster, name: str, job: JsonObject, pod: JsonObject | None) -> PluginError:
-    if pod is not None:
-        details = (
-            f"is not ready after {WAIT_SECONDS:.0f} s; {cluster.command('describe pod', name)} shows why"
-        )
-    else:
-        status = job.get("status", {})
-        why = (
-            status.get("message") or status.get("reason") or "the controller of TorchrunJobs has not seen it"
-        )
-        phase = status.get("phase") or n.PHASE_PENDING
-        details = f"does not exist after {WAIT_SECONDS:.0f} s; job {job['metadata']['name']}: {phase}: {why}"
-    return PluginError(UNAVAILABLE, f"pod {name}: receives the workspace, and {details}")
-
-
-def _pending_reason(job: JsonObject, pod: JsonObject | None) -> str:
-    """Return why the pod is not ready, "" if that is unknown."""
-    if pod is not None:
-        why = pending_reason(pod)
-        return f"pod {pod['metadata']['name']} {why}" if why else ""
-    status = job.get("status", {})
-    message = status.get("message") or status.get("reason")
-    is_pending = status.get("phase") == n.PHASE_PENDING and message
-    return f"{job['metadata']['name']}: {n.PHASE_PENDING}: {message}" if is_pending else ""
 
 
 def to_sync_pod(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], keep: str = "") -> None:
@@ -161,7 +151,7 @@ def to_sync_pod(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[s
     for tries_left in reversed(range(_TRIES)):
         try:
             with explained("get and create pods/exec", cluster.namespace):
-                is_sent = _send(cluster, job, archive, nearby, keep)
+                is_sent = _send(cluster, n.sync_pod(job), archive, nearby, keep)
         except PluginError as error:
             if not tries_left or not isinstance(error.__context__, ApiUnavailable):
                 raise
@@ -173,12 +163,11 @@ def to_sync_pod(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[s
             return
 
 
-def _send(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], keep: str) -> bool:
+def _send(cluster: Cluster, pod: str, archive: Archive, nearby: Sequence[str], keep: str) -> bool:
     command = ["python", "-m", "trainyard.workspace", "receive"]
     command += ["--digest", archive.digest, "--size", str(archive.size)]
     command += ["--keep", keep] if keep else []
     command += [word for url in nearby for word in ("--nearby", url)]
-    pod = n.sync_pod(job)
     with execute(cluster, pod, n.SYNC_CONTAINER, command) as running:
         word, _, number = running.line().partition(" ")
         if word == "offset":
@@ -193,16 +182,20 @@ def _send(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], k
 
 
 def _stream(archive: Archive, offset: int, running: Execution) -> None:
-    try:
+    with explain_workspace():
         opened = archive.open()
-    except WorkspaceError as error:
-        raise PluginError(WORKSPACE, str(error)) from None
     with opened as file, Bar("sending") as bar:
         file.seek(offset)
         while data := file.read(_CHUNK):
             running.write(data)
             offset += len(data)
             bar(offset, archive.size)
+
+
+def _report(archive: Archive, is_sent: bool) -> None:
+    size = format_size(archive.size)
+    sent = f"{size} sent" if is_sent else f"unchanged, its {size} are already there"
+    say(f"workspace {archive.digest[:19]}: {sent}")
 
 
 def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
@@ -213,10 +206,11 @@ def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
     try:
         phases = {
             each["metadata"]["name"]: each.get("status", {}).get("phase", "")
-            for each in cluster.jobs()
-            if each["metadata"]["name"] != job and _uses(each, digest)
+            for each in cluster.items(n.JOB_PLURAL)
+            if (workspace := each["spec"].get("workspace", {})).get("digest") == digest
+            and not workspace.get("url")
         }
-        names = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES]
+        names = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES and name != job]
         names.sort(key=lambda name: phases[name] != n.PHASE_RUNNING)
         pods = ((name, cluster.pod(n.sync_pod(name))) for name in names[:_MAX_NEARBY_REQUESTS])
         having = (name for name, pod in pods if pod is not None and _container(pod).get("ready") is True)
@@ -225,97 +219,64 @@ def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
         return []
 
 
-def _uses(job: JsonObject, digest: str) -> bool:
-    workspace = job["spec"].get("workspace", {})
-    return bool(workspace.get("digest") == digest and not workspace.get("url"))
-
-
-def is_running(pod: JsonObject) -> bool:
-    """Return whether this sync pod runs. With an archive, it is ready, too."""
-    return "running" in _container(pod).get("state", {})
-
-
 def _container(pod: JsonObject) -> JsonObject:
-    """Return the status of the pod's container, {} if the pod is being deleted."""
+    """Return the status of the sync pod's container, {} if the pod is being deleted. With an archive, it is ready."""
     if pod["metadata"].get("deletionTimestamp"):
         return {}
     statuses = pod.get("status", {}).get("containerStatuses", ())
     return next((each for each in statuses if each.get("name") == n.SYNC_CONTAINER), {})
 
 
-def _report(archive: Archive, is_sent: bool) -> None:
-    size = format_size(archive.size)
-    say(
-        f"workspace {archive.digest[:19]}: "
-        + (f"{size} sent" if is_sent else f"unchanged, its {size} are already there")
-    )
-
-
-class NoSyncPod(PluginError):
-    """The job gets no sync pod: `why`, and `until` when, "" if it never gets one."""
-
-    def __init__(self, job: str, why: str, until: str, advice: str) -> None:
-        super().__init__(UNAVAILABLE, f"job {job}: has no pod that receives the workspace: {why}; {advice}")
-        self.why = why
-        self.until = until
-
-
 def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> None:
     """Raise NoSyncPod if the job gets no sync pod at present. `waited` is how many seconds the caller has waited."""
-    problem = _check_queue(cluster, job) or _check_status(job, waited)
+    problem = _queue_problem(cluster, job) or _status_problem(job, waited)
     # The pod may have been created after the caller looked for it.
     if problem and cluster.pod(n.sync_pod(job["metadata"]["name"])) is None:
         raise problem
 
 
-def _check_status(job: JsonObject, waited: float) -> NoSyncPod | None:
+def _status_problem(job: JsonObject, waited: float) -> NoSyncPod | None:
     """Return the problem that the job's status has about the present spec."""
     status, name = job.get("status", {}), job["metadata"]["name"]
+    reason = status.get("reason")
+    why = f"{reason}: {status.get('message') or 'no message'}"
     if status.get("observedGeneration") != job["metadata"].get("generation"):
         return None
-    reason = str(status.get("reason") or "")
-    why = f"{reason}: {status.get('message') or 'no message'}"
     if reason == n.REASON_INVALID_SPEC:
         return NoSyncPod(name, why, "", "correct the spec, then run sync again")
-    until, instead = _UNTIL.get(reason, ("", ""))
-    if reason == n.REASON_NAME_TAKEN and waited >= _NAME_SECONDS:
-        until = "the name is free"
-    return NoSyncPod(name, why, until, f"run sync again when {until}{instead}") if until else None
+    if reason not in _UNTIL or (reason == n.REASON_NAME_TAKEN and waited < _NAME_SECONDS):
+        return None
+    until, instead = _UNTIL[reason]
+    return NoSyncPod(name, why, until, f"run sync again when {until}{instead}")
 
 
-def _check_queue(cluster: Cluster, job: JsonObject) -> NoSyncPod | None:
+def _queue_problem(cluster: Cluster, job: JsonObject) -> NoSyncPod | None:
+    """Return the problem of a missing queue. The controller may not have seen the queue or the job yet."""
     status, name, queue = job.get("status", {}), job["metadata"]["name"], job["spec"]["jobQueue"]
-    is_missing = (
-        status.get("reason") == n.REASON_QUEUE_NOT_FOUND
-        or condition(job, n.QUEUE_FOUND).get("status") == "False"
-    )
+    found_queue = condition(job, n.QUEUE_FOUND).get("status")
+    is_missing = status.get("reason") == n.REASON_QUEUE_NOT_FOUND or found_queue == "False"
     if status and not is_missing:
         return None
-    # The controller may not have seen the queue or the job yet.
-    problem = _queue_problem(cluster, queue, is_missing)
-    if not problem:
-        return None
-    until, cancel = "the queue exists", cluster.command("torchrun cancel", name)
-    advice = f"run sync again when {until}; if its name is wrong: {cancel}, and submit another job"
-    return NoSyncPod(name, f"queue {queue}: {problem}", until, advice)
-
-
-def _queue_problem(cluster: Cluster, queue: str, is_missing: bool) -> str:
-    """Return why no job starts in the queue, else "". `is_missing` holds if the user may not read queues."""
     where = f"in namespace {cluster.namespace}"
+    why = f"is not {where}"
     try:
         found = cluster.queue(queue)
     except PluginError as error:
         if error.code != REFUSED:
             raise
         if not is_missing:
-            return ""
-        found = None
-    if found is None:
-        names = find_queues(cluster, queue)
-        if names is None:
-            return f"is not {where}"
-        here, elsewhere = names
-        others = f", and one of this name in {', '.join(elsewhere[:_MAX_NAMESPACES])}" if elsewhere else ""
-        return f"is not {where}, which has {nearest(queue, here)}{others}"
-    return f"is being deleted {where}" if found["metadata"].get("deletionTimestamp") else ""
+            return None
+    else:
+        if found is not None:
+            if not found["metadata"].get("deletionTimestamp"):
+                return None
+            why = f"is being deleted {where}"
+        elif names := find_queues(cluster, queue):
+            here, elsewhere = names
+            others = (
+                f", and one of this name in {', '.join(elsewhere[:_MAX_NAMESPACES])}" if elsewhere else ""
+            )
+            why = f"{why}, which has {nearest(queue, here)}{others}"
+    until, cancel = "the queue exists", cluster.command("torchrun cancel", name)
+    advice = f"run sync again when {until}; if its name is wrong: {cancel}, and submit another job"
+    return NoSyncPod(name, f"queue {queue}: {why}", until, advice)

@@ -13,6 +13,7 @@ from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi
 from trainyard.kubectl import complete
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cli import job_name, namespace_name, object_name, parser
+from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
@@ -136,14 +137,14 @@ def test_completion_suggests_words_and_names() -> None:
     assert ask("cp", "b") == ["bert:"]
     assert ask("list", "-o", "") == ["yaml", "json", "name", "wide"]
     assert ask("submit", "python tr") == []
-    assert asked == ["queues", "jobs", "jobs"]
+    assert asked == [n.QUEUE_PLURAL, n.JOB_PLURAL, n.JOB_PLURAL]
     asked.clear()
     assert ask("submit", "--queue=v") == ["vit"]
     assert ask("list", "--output=y") == ["yaml"]
     assert ask("list", "--colour=y") == []
     assert ask("list", "-n", "b") == ["bert"]
     assert ask("--context", "") == ["vit", "bert"]
-    assert asked == ["queues", "namespaces", "contexts"]
+    assert asked == [n.QUEUE_PLURAL, "namespaces", "contexts"]
     assert ask("-n", "list", "submit", "--ga") == []
     assert ask("-n", "list", "submit", "--gp") == ["--gpus"], "list is the namespace"
     assert ask("submit", "--", "--q") == []

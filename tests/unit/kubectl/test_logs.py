@@ -14,7 +14,7 @@ from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_lin
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import follow, logs
-from trainyard.kubectl.logs import FailedStart, failed_start
+from trainyard.kubectl.logs import log_container
 from trainyard.operator import names as n
 from trainyard.operator.names import LABEL_INDEX
 
@@ -102,16 +102,17 @@ def test_the_last_lines_are_shown_after_the_pod_is_gone(
 ) -> None:
     failed(api)
     result, out, err = run("logs", "one", *words)
-    assert (result, out) == (0, KEPT["logTail"] + "\n")
+    prefix = "[node 1] " if "--all" in words else ""
+    assert (result, out) == (0, "".join(f"{prefix}{line}\n" for line in KEPT["logTail"].splitlines()))
     assert "pod one-0-1-abcde: is gone" in only_line(err)
-    assert run("logs", "one", "--tail", "1", *words)[1] == "FileNotFoundError: 'nope'\n"
+    assert run("logs", "one", "--tail", "1", *words)[1] == f"{prefix}FileNotFoundError: 'nope'\n"
 
 
 @pytest.mark.parametrize("words", [(), ("--node-rank", "1"), ("--all",)])
 def test_follow_of_ended_job_shows_the_last_lines(api: TorchrunApi, run: Run, words: tuple[str, ...]) -> None:
     failed(api)
     out, err = run("logs", "-f", "one", *words)[1:]
-    assert out == KEPT["logTail"] + "\n"
+    assert out.replace("[node 1] ", "") == KEPT["logTail"] + "\n"
     assert "pod one-0-1-abcde: is gone" in err
 
 
@@ -197,6 +198,7 @@ def worker(api: TorchrunApi, phase: str, **init: Any) -> Object:
 
 
 ENDED = {"terminated": {"exitCode": 3}}
+NO_PROBLEM = (n.WORKER_CONTAINER, "")
 AGAIN = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ENDED}
 
 
@@ -260,16 +262,16 @@ def test_logs_of_an_ended_pod_without_a_log_say_so(api: TorchrunApi, run: Run) -
 @pytest.mark.parametrize(
     ("init", "state", "found"),
     [
-        ({"state": ENDED}, "waiting", FailedStart("workspace", 3)),
-        (AGAIN, "waiting", FailedStart("workspace", 3)),
-        (AGAIN, "running", None),
-        ({"state": {"terminated": {"exitCode": 0}}}, "waiting", None),
-        ({"state": {"running": {}}, "lastState": ENDED}, "waiting", None),
-        ({"state": {"waiting": {}}}, "waiting", None),
+        ({"state": ENDED}, "waiting", ("workspace", SAID.partition(": ")[2])),
+        (AGAIN, "waiting", ("workspace", SAID.partition(": ")[2])),
+        (AGAIN, "running", NO_PROBLEM),
+        ({"state": {"terminated": {"exitCode": 0}}}, "waiting", NO_PROBLEM),
+        ({"state": {"running": {}}, "lastState": ENDED}, "waiting", NO_PROBLEM),
+        ({"state": {"waiting": {}}}, "waiting", NO_PROBLEM),
     ],
 )
-def test_failed_start_finds_the_init_container(
-    init: dict[str, Any], state: str, found: FailedStart | None
+def test_log_container_finds_the_failed_init_container(
+    init: dict[str, Any], state: str, found: tuple[str, str]
 ) -> None:
     pod = {
         "status": {
@@ -277,7 +279,7 @@ def test_failed_start_finds_the_init_container(
             "initContainerStatuses": [{"name": "workspace", **init}],
         }
     }
-    assert failed_start(pod) == found
+    assert log_container(pod) == found
 
 
 NO_SHELL = 'OCI runtime create failed: exec: "sh": executable file not found in $PATH: unknown'

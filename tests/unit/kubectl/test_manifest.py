@@ -13,7 +13,6 @@ from trainyard.kubectl.manifest import (
     TEXT_MAX_LENGTH,
     VARIABLE,
     VARIABLE_MAX_LENGTH,
-    dropped_by_shells,
     parse_reference,
 )
 from trainyard.operator.api.job import JOB
@@ -43,7 +42,6 @@ def test_submit_warns_of_variables_that_shells_drop(api: TorchrunApi, run: Run) 
         {"name": "my.var", "value": "1"},
         {"name": "A", "value": "2"},
     ]
-    assert dropped_by_shells([{"name": "A"}, {"name": "a-b"}, {"name": "a_b"}]) == ["a-b"]
 
 
 SECRETS = "/api/v1/namespaces/team/secrets"

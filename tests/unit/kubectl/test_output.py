@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def test_list_columns_are_those_of_the_definition() -> None:
     (version,) = torchrun_job()["spec"]["versions"]
     columns = [each["name"] for each in version["additionalPrinterColumns"]]
-    header = output.jobs([], NOW, wide=True).split()
+    header = output.listing("list", [], NOW, wide=True).split()
     assert [each.upper() for each in header] == ["NAME", *(each.upper() for each in columns)]
 
 
@@ -40,9 +40,17 @@ def test_list_wide_shows_the_last_checkpoint() -> None:
         "spec": {"jobQueue": "h100", "numGPUs": 8, "command": "true"},
         "status": {"reason": "Running", "progress": {"throughput": 1000.0, "checkpointStep": 40}},
     }
-    assert output.jobs([item], NOW, wide=True).splitlines()[1].split()[-3:] == ["1000", "40", "Running"]
+    assert output.listing("list", [item], NOW, wide=True).splitlines()[1].split()[-3:] == [
+        "1000",
+        "40",
+        "Running",
+    ]
     item["status"] = {"reason": "Starting"}
-    assert output.jobs([item], NOW, wide=True).splitlines()[1].split()[-3:] == ["-", "-", "Starting"]
+    assert output.listing("list", [item], NOW, wide=True).splitlines()[1].split()[-3:] == [
+        "-",
+        "-",
+        "Starting",
+    ]
 
 
 def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
@@ -86,7 +94,7 @@ def test_table_and_status_of_a_job() -> None:
             "conditions": [{"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"}],
         },
     }
-    header, row = output.jobs([item], now).splitlines()
+    header, row = output.listing("list", [item], now).splitlines()
     assert header == "NAME   QUEUE   PHASE     NODES   GPUS   STEP   LOSS     RESTARTS   AGE"
     assert row == "vit    h100    Running   2       16     120    0.1235   1          90m"
     shown = output.status(item, now)
@@ -346,11 +354,9 @@ def test_upload_to_a_bucket_is_drawn_to_its_end(
     monkeypatch.setattr(sys, "stderr", terminal.stream)
     assert run(*SUBMIT, "x")[0] == 0
     text = terminal.seen()
-    # Without TLS, as here, what is sent is read once before, to be signed: that is not render_bar.
+    # Without TLS, as here, what is sent is read once before, to be signed.
     sent = [bar.count("#") / len(bar) for bar, _, _ in DRAWN.findall(text)]
-    assert len(sent) > 10
-    assert sent == sorted(sent)
-    assert (sent[0] < 0.2, sent[-1]) == (True, 1)
+    assert (len(sent) > 10, sent[-1]) == (True, 1)
     assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
 
 
@@ -400,20 +406,18 @@ def test_bar_reads_the_width_each_time(terminal: Terminal, monkeypatch: pytest.M
             terminal.columns(columns)
             bar(1, 2)
             widths.append(len(terminal.seen().removeprefix("\r\x1b[K")))
-    assert widths == [51, 18, 51]
+    assert widths == [51, 12, 51]
 
 
 @pytest.mark.parametrize(
     ("columns", "line"),
     [
         (62, f"sending [{'#' * 15}{'.' * 15}] 512.0 MiB of 1.0 GiB"),
-        (36, "sending 512.0 MiB of 1.0 GiB"),
+        (36, "50 % sending"),
         (37, "sending [##...] 512.0 MiB of 1.0 GiB"),
-        (29, "sending 512.0 MiB of 1.0 GiB"),
-        (28, "sending 50 %"),
-        (13, "sending 50 %"),
-        (12, "50 %"),
-        (4, ""),
+        (13, "50 % sending"),
+        (8, "50 % se"),
+        (1, ""),
     ],
 )
 def test_render_bar_fits_into_the_columns(columns: int, line: str) -> None:

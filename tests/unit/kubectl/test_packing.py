@@ -21,8 +21,8 @@ from trainyard.workspace.archive import Archive, pack
 pytestmark = pytest.mark.unit
 
 
-def options(workspace: Path, **more: object) -> argparse.Namespace:
-    return argparse.Namespace(workspace=str(workspace), max_size=512, **more)
+def options(workspace: Path | None, **more: object) -> argparse.Namespace:
+    return argparse.Namespace(workspace=None if workspace is None else str(workspace), max_size=512, **more)
 
 
 def test_packing_yields_the_archive_and_removes_it(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_submit_from_the_home_directory_is_refused(
 
 def test_packing_of_the_root_directory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    with pytest.raises(PluginError, match="workspace: / is the root directory"), packing(options(Path())):
+    with pytest.raises(PluginError, match="workspace: / is the root directory"), packing(options(None)):
         pass
 
 
