@@ -46,27 +46,23 @@ def archive_url(where: str, namespace: str, digest: str) -> str:
 
 
 class Bucket:
-    """S3 with the credentials that botocore finds: the user's, or in a pod those of its service account (IRSA)."""
+    """S3 with the credentials that botocore finds: the user's, or in a pod those of its service account (IRSA).
+
+    All methods raise WorkspaceError if S3 refuses the request, and NotThere if a retry may help.
+    """
 
     def __init__(self, client: Any = None) -> None:
         self._client = client or _client()
 
     def send(self, archive: Archive, url: str, progress: Progress = lambda _done, _total: None) -> bool:
-        """Upload the archive. Return False if S3 has it already. Raise WorkspaceError and NotThere."""
-        bucket, key = parse_url(url)
-        checksum = base64.b64encode(bytes.fromhex(check_digest(archive.digest))).decode()
-        if self._has(bucket, key, archive.size, checksum):
+        """Upload the archive. Return False if S3 has it already."""
+        digest = bytes.fromhex(check_digest(archive.digest))
+        checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": base64.b64encode(digest).decode()}
+        if self._has(url, archive.size, checksum["ChecksumSHA256"]):
             return False
-        with archive.open() as file, _explained(url):
+        with archive.open() as file:
             body = _ProgressReader(file, archive.size, progress)
-            self._client.put_object(
-                Bucket=bucket,
-                Key=key,
-                Body=body,
-                ContentLength=archive.size,
-                ChecksumAlgorithm="SHA256",
-                ChecksumSHA256=checksum,
-            )
+            self._call("put_object", url, Body=body, ContentLength=archive.size, **checksum)
         progress(archive.size, archive.size)
         return True
 
@@ -74,37 +70,29 @@ class Bucket:
         """Download an object of `size` bytes to a file.
 
         An object of another size is refused before the download, because it could fill the worker's disk.
-
-        Raises:
-            NotThere: The object does not exist yet.
-            WorkspaceError: S3 refuses the request, or the object has another size.
         """
-        bucket, key = parse_url(url)
-        with _explained(url):
-            answer = self._client.get_object(Bucket=bucket, Key=key)
-            if answer["ContentLength"] != size:
-                raise WorkspaceError(
-                    f"{url}: has {answer['ContentLength']} bytes, and spec.workspace.sizeBytes is {size}; it was "
-                    "replaced. Run kubectl torchrun sync again."
-                )
-            with into.open("wb") as file:
-                for piece in answer["Body"].iter_chunks(2**18):
-                    file.write(piece)
+        answer = self._call("get_object", url)
+        if answer["ContentLength"] != size:
+            raise WorkspaceError(
+                f"{url}: has {answer['ContentLength']} bytes, and spec.workspace.sizeBytes is {size}; it was "
+                "replaced. Run kubectl torchrun sync again."
+            )
+        with _explained(url), into.open("wb") as file:
+            for piece in answer["Body"].iter_chunks(2**18):
+                file.write(piece)
 
     def put(self, url: str, data: bytes) -> None:
-        """Write or overwrite an object. Raises WorkspaceError and NotThere."""
-        bucket, key = parse_url(url)
-        with _explained(url):
-            self._client.put_object(Bucket=bucket, Key=key, Body=data)
+        """Write or overwrite an object."""
+        self._call("put_object", url, Body=data)
 
     def get(self, url: str, limit: int) -> bytes:
-        """Return the first `limit` bytes of the object at this place. Raises WorkspaceError and NotThere."""
-        bucket, key = parse_url(url)
+        """Return the first `limit` bytes of the object at this place."""
+        answer = self._call("get_object", url)
         with _explained(url):
-            return bytes(self._client.get_object(Bucket=bucket, Key=key)["Body"].read(limit))
+            return bytes(answer["Body"].read(limit))
 
     def names(self, url: str) -> list[str]:
-        """Return the names below this prefix, without it. Raises WorkspaceError and NotThere."""
+        """Return the names below this prefix, without it."""
         bucket, key = parse_url(url)
         with _explained(url):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{key}/")
@@ -112,17 +100,19 @@ class Bucket:
                 each["Key"].removeprefix(f"{key}/") for page in pages for each in page.get("Contents", ())
             ]
 
-    def _has(self, bucket: str, key: str, size: int, checksum: str) -> bool:
+    def _has(self, url: str, size: int, checksum: str) -> bool:
         try:
-            with _explained(f"s3://{bucket}/{key}"):
-                head = self._client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-        except NotThere:
-            return False
-        except _Refused:
-            # Without s3:ListBucket, S3 gives this answer for a missing object, too. The upload finds out.
+            head = self._call("head_object", url, ChecksumMode="ENABLED")
+        except (NotThere, _Refused):
+            # Without s3:ListBucket, S3 refuses the request for a missing object, too. The upload finds out.
             return False
         # An object from another tool has no checksum.
         return bool(head["ContentLength"] == size and head.get("ChecksumSHA256") == checksum)
+
+    def _call(self, operation: str, url: str, **parameters: Any) -> Any:
+        bucket, key = parse_url(url)
+        with _explained(url):
+            return getattr(self._client, operation)(Bucket=bucket, Key=key, **parameters)
 
 
 class _Refused(WorkspaceError):

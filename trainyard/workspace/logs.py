@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -37,8 +36,6 @@ _PAGE: Final = 4096
 # linux/falloc.h: FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2).
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
 _KEY: Final = re.compile(rf"{ATTEMPT}(\d{{1,9}})/{NODE}(\d{{1,9}})\.log")
-# The attempt and the node of a log.
-Key = tuple[int, int]
 
 
 def archive_log(
@@ -92,13 +89,10 @@ def trim(file: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
         OSError: The file can't be changed.
     """
     with file.open("r+b") as opened:
-        begin, end = _whole_pages(head, os.fstat(opened.fileno()).st_size - tail)
+        end = (os.fstat(opened.fileno()).st_size - tail) // _PAGE * _PAGE
+        begin = -(-head // _PAGE) * _PAGE
         if end > begin:
             _punch_hole(opened, begin, end - begin)
-
-
-def _whole_pages(begin: int, end: int) -> tuple[int, int]:
-    return -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE
 
 
 def _punch_hole(file: BinaryIO, offset: int, size: int) -> None:
@@ -109,22 +103,21 @@ def _punch_hole(file: BinaryIO, offset: int, size: int) -> None:
             raise OSError(number, os.strerror(number))
 
 
-def _select(names: Sequence[str], attempt: str, node: int | None) -> tuple[list[Key], list[Key]]:
-    """Return the logs of one attempt, for one node or for all, and all logs. `attempt` is a number, or "last"."""
-    archived = sorted((int(each[1]), int(each[2])) for each in map(_KEY.fullmatch, names) if each)
-    of_node = [key for key in archived if node in (None, key[1])]
-    number = int(attempt) if attempt.isdecimal() else max(of_node, default=(-1, 0))[0]
-    return [key for key in of_node if key[0] == number], archived
-
-
 def print_logs(url: str, attempt: str, node: int | None, bucket: Bucket, out: BinaryIO) -> None:
     """Write each requested log: a line of JSON with its attempt, node and size, then its bytes.
+
+    Args:
+        attempt: A number, or "last".
+        node: Its number, None for all.
 
     Raises:
         NotThere: There is no such log.
         WorkspaceError: S3 refuses the request.
     """
-    selected, archived = _select(bucket.names(url), attempt, node)
+    archived = sorted((int(each[1]), int(each[2])) for each in map(_KEY.fullmatch, bucket.names(url)) if each)
+    of_node = [key for key in archived if node in (None, key[1])]
+    chosen = int(attempt) if attempt.isdecimal() else max(of_node, default=(-1, 0))[0]
+    selected = [key for key in of_node if key[0] == chosen]
     if not selected:
         known = ", ".join(f"attempt {number} node {rank}" for number, rank in archived[:20]) or "none"
         raise NotThere(f"logs: {url} has no log of this attempt and node. It has {known}.")

@@ -64,13 +64,11 @@ def select(
     walk = _Walk(root, limit, progress)
     found = [entry for _, entry in sorted(walk.entries())]
     files = [entry.path.rpartition("/")[2] for entry in found if not entry.is_directory]
-    if not files:
+    if all(name in (OWN_IGNORE, GIT_IGNORE) for name in files):
         raise WorkspaceError(
             f"workspace: {root} has no files to send; put your code there, or check {OWN_IGNORE} and {GIT_IGNORE}"
         )
-    if all(name in (OWN_IGNORE, GIT_IGNORE) for name in files):
-        raise WorkspaceError(f"workspace: {root} has no files to send except ignore files")
-    _check_links(root, found, walk)
+    _check_links(root, found)
     total = sum(entry.size for entry in found)
     if total > limit:
         named = ", ".join(f"{path} {format_size(size)}" for path, size in _largest(found, total))
@@ -82,22 +80,15 @@ def select(
     return found
 
 
-def _check_links(root: Path, entries: Sequence[Entry], walk: _Walk) -> None:
+def _check_links(root: Path, entries: Sequence[Entry]) -> None:
     out = [entry for entry in entries if entry.target and not link_stays_inside(entry.path, entry.target)]
-    if not out:
-        return
-    named = ", ".join(f"{entry.path} -> {entry.target}" for entry in out[:_MAX_LINKS_NAMED])
-    more = f" and {len(out) - _MAX_LINKS_NAMED} more" if len(out) > _MAX_LINKS_NAMED else ""
-    name = next(
-        (entry.path.rpartition("/")[2] for entry in out if entry.path in walk.matched_as_directories), ""
-    )
-    hint = (
-        f": a pattern that ends with a slash, such as {name}/, matches no link: write {name}" if name else ""
-    )
-    raise WorkspaceError(
-        f"workspace: links lead out of {root}: {named}{more}; copy their targets, or name the links in "
-        f"{effective_file(root)}{hint}"
-    )
+    if out:
+        named = ", ".join(f"{entry.path} -> {entry.target}" for entry in out[:_MAX_LINKS_NAMED])
+        more = f" and {len(out) - _MAX_LINKS_NAMED} more" if len(out) > _MAX_LINKS_NAMED else ""
+        raise WorkspaceError(
+            f"workspace: links lead out of {root}: {named}{more}; copy their targets, or name the links in "
+            f"{effective_file(root)} without a slash at the end, which matches directories only"
+        )
 
 
 def _largest(entries: Sequence[Entry], total: int) -> list[tuple[str, int]]:
@@ -134,8 +125,6 @@ class _Walk:
         self._files = self._bytes = 0
         # Whether the walk stopped early, because there are too many bytes.
         self.is_cut = False
-        # Links that a pattern for directories would ignore.
-        self.matched_as_directories: set[str] = set()
 
     def entries(self) -> Iterator[tuple[bytes, Entry]]:
         """Yield every entry that is not ignored, with the bytes of its path."""
@@ -159,8 +148,6 @@ class _Walk:
                 elif (found := self._entry(entry, os.fsdecode(inner))) is not None:
                     is_empty = False
                     self._count(found)
-                    if found.target and rules.ignores(inner, entry.name, True):
-                        self.matched_as_directories.add(found.path)
                     yield inner, found
                 if self.is_cut:
                     return

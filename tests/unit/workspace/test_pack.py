@@ -147,16 +147,10 @@ def test_pack_names_an_unreadable_entry(is_directory: bool) -> None:
     shutil.rmtree(root)
 
 
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        ({}, "has no files to send; put your code there"),
-        ({".gitignore": b"*\n!.gitignore\n", "a": b""}, "has no files to send except"),
-    ],
-)
-def test_an_empty_workspace_is_refused(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+@pytest.mark.parametrize("files", [{}, {".gitignore": b"*\n!.gitignore\n", "a": b""}])
+def test_pack_of_no_files_is_refused(tmp_path: Path, files: dict[str, bytes]) -> None:
     fill(tmp_path, files)
-    with pytest.raises(WorkspaceError, match=said):
+    with pytest.raises(WorkspaceError, match="has no files to send; put your code there"):
         pack(tmp_path)
 
 
@@ -217,7 +211,7 @@ def test_pack_follows_its_advice_about_ignore_files(
         select(tmp_path, limit=0)
     link = tmp_path / "gone"
     link.symlink_to("/etc")
-    with pytest.raises(WorkspaceError, match=f"or name the links in {named}$"):
+    with pytest.raises(WorkspaceError, match=f"or name the links in {named} without a slash"):
         select(tmp_path)
     link.unlink()
     entries = select(tmp_path)
@@ -365,19 +359,13 @@ def test_empty_directories_are_sent(tmp_path: Path) -> None:
         select(root)
 
 
-def test_a_pattern_for_directories_is_said_to_match_no_link(tmp_path: Path) -> None:
+def test_link_that_leads_out_is_named_without_a_slash(tmp_path: Path) -> None:
     fill(tmp_path, {"a": b"1", ".gitignore": b"data/\n"})
     (tmp_path / "data").symlink_to("/mnt")
-    with pytest.raises(WorkspaceError) as error:
+    with pytest.raises(WorkspaceError, match=r"data -> /mnt; .* in .gitignore without a slash at the end"):
         select(tmp_path)
-    assert "data -> /mnt" in str(error.value)
-    assert "a pattern that ends with a slash, such as data/, matches no link: write data" in str(error.value)
     (tmp_path / ".gitignore").write_bytes(b"data\n")
     assert [each.path for each in select(tmp_path)] == [".gitignore", "a"]
-    (tmp_path / "other").symlink_to("/mnt")
-    with pytest.raises(WorkspaceError) as error:
-        select(tmp_path)
-    assert "slash" not in str(error.value)
 
 
 def test_select_far_above_the_limit_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
