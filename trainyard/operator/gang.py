@@ -99,12 +99,11 @@ def gang_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Wait | None:
     missing = find_missing_queue(queues, queue.kai_queue) if queue.kai_queue else ""
     excess = _find_excess(attempt, lowest_limits(queues, kai_queue_name(queue)))
     if missing:
-        above = f", which is above {queue.kai_queue}" if missing != queue.kai_queue else ""
+        above = f"; it is above queue {queue.kai_queue}" if missing != queue.kai_queue else ""
         reason = n.REASON_KAI_QUEUE_NOT_FOUND
-        message = f"KAI Scheduler has no queue {missing}{above}; the job begins when it is there"
+        message = f"queue {missing} of KAI Scheduler does not exist{above}. Create it, and the job starts"
     elif excess:
-        reason = n.REASON_KAI_QUEUE_LIMIT
-        message = f"{excess}; the job begins when it may have more, or the job asks for less"
+        reason, message = n.REASON_KAI_QUEUE_LIMIT, excess
     else:
         return None
     conditions = valid_conditions(attempt.settings)
@@ -124,25 +123,23 @@ def gang_rejection_reason(status: Any, attempt: AttemptSpec) -> str:
     fields = (status or {}).get("kai") or {}
     if not attempt.settings.gang or fields.get("name") != kai_queue_name(attempt.settings.queue):
         return ""
-    excess = _find_excess(attempt, fields.get("limits") or {})
-    return f"{excess}; request less, or a higher limit" if excess else ""
+    return _find_excess(attempt, fields.get("limits") or {})
 
 
 def _find_excess(attempt: AttemptSpec, limits: Mapping[str, JsonObject]) -> str:
     """Return the limit that the requests of all workers exceed; "" for none. An elastic job counts its minimum."""
-    each: Mapping[str, Any] = {}
-    if limits:
-        with suppress(ValueError):  # the dry run of the queue's pod reports it
-            each = worker_requests(attempt)
+    requests: Mapping[str, Any] = {}
+    with suppress(ValueError):  # the dry run of the queue's pod reports it
+        requests = worker_requests(attempt) if limits else {}
     for resource, limit in limits.items():
-        amount = attempt.size.gpus if resource == _GPU else each.get(resource, 0)
+        amount = attempt.size.gpus if resource == _GPU else requests.get(resource, 0)
         need = float(attempt.size.least * amount)
         if need > limit["limit"]:
-            what = "at least " if attempt.size.elastic else ""
+            minimum = "at least " if attempt.size.elastic else ""
             return (
-                f"the job asks for {what}{_format_resource(resource, need)}, and KAI Scheduler's queue "
-                f"{limit['queue']} may have {_format_resource(resource, limit['limit'])} "
-                f"(spec.resources.{resource}.limit)"
+                f"the job requests {minimum}{_format_resource(resource, need)}, but the limit of KAI Scheduler's queue "
+                f"{limit['queue']} is {_format_resource(resource, limit['limit'])} (spec.resources.{resource}.limit). "
+                "Request less, or raise the limit"
             )
     return ""
 
@@ -150,7 +147,7 @@ def _find_excess(attempt: AttemptSpec, limits: Mapping[str, JsonObject]) -> str:
 def _format_resource(resource: str, amount: float) -> str:
     if resource == "memory":
         return f"{quantity.in_words(int(amount))} of memory"
-    return f"{amount:g} {'GPUs' if resource == _GPU else 'processors'}"
+    return f"{amount:g} {'GPUs' if resource == _GPU else 'CPUs'}"
 
 
 def read_kai_queue(item: JsonObject) -> KaiQueue:

@@ -73,8 +73,8 @@ def build_trial_pod(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
     spec, _ = parse_queue(queue.get("spec"))
     if spec is None:
         return None
-    asked = {"numGPUs": spec.node_resources.gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
-    job, _ = parse_job({"jobQueue": meta.name, **asked})
+    job_spec = {"numGPUs": spec.node_resources.gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
+    job, _ = parse_job({"jobQueue": meta.name, **job_spec})
     settings = resolve(queue.get("spec"), job)[0] if job is not None else None
     if job is None or settings is None:
         return None
@@ -119,21 +119,8 @@ def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -
     """Return whether the queue has queues of KAI that must be deleted when they are empty."""
     meta = parse_metadata(queue, [])
     spec, _ = parse_queue(queue.get("spec"))
-    wanted = spec.kai_queue if spec is not None else None
-    return any(
-        _is_ours(each, meta) and (meta.deleting or each["metadata"]["name"] != wanted) for each in kai_queues
-    )
-
-
-def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster) -> bool:
-    """Return whether a queue above its queue of KAI is unknown. Such a queue may be new."""
-    spec, _ = parse_queue(queue.get("spec"))
-    named = spec.kai_queue if spec is not None else None
-    return any(each["metadata"]["name"] == named and _missing_parent(each, cluster) for each in kai_queues)
-
-
-def _missing_parent(kai_queue: JsonObject, cluster: Cluster) -> str:
-    return find_missing_queue(cluster.kai_queues, read_kai_queue(kai_queue).parent)
+    used = spec.kai_queue if spec is not None and not meta.deleting else None
+    return any(_is_ours(each, meta) and each["metadata"]["name"] != used for each in kai_queues)
 
 
 def reconcile_queue(
@@ -143,34 +130,39 @@ def reconcile_queue(
     phases: Sequence[str],
     cluster: Cluster,
     now: float,
-    in_kai: Iterable[JsonObject] = (),
+    gangs: Iterable[JsonObject] = (),
     pool: Observation | None = None,
 ) -> ReconcilePlan:
     """Return the plan for a queue.
 
     Args:
         queue: The TorchrunQueue.
-        kai_queues: The queues of KAI with its labels, or with the name of its kaiQueue.
+        kai_queues: All queues of KAI.
         refusal: Why the API server rejects `build_trial_pod` in a dry run, "" if it does not; None without a dry run.
         phases: The phases of its jobs, "" for a job without a status.
         cluster: The state of the cluster.
         now: The time in seconds since the epoch.
-        in_kai: All PodGroups and Queues of KAI, for `has_unused_kai_queues`.
+        gangs: All PodGroups of KAI, for `has_unused_kai_queues`.
         pool: The state of its Karpenter pool, None if it was not read.
     """
     problems: list[str] = []
     meta = parse_metadata(queue, problems)
-    spec, wrong = parse_queue(queue.get("spec"))
-    problems += wrong if spec is None else check_pod_template(spec)
+    spec, invalid = parse_queue(queue.get("spec"))
+    problems += invalid if spec is None else check_pod_template(spec)
     there = {each["metadata"]["name"]: each for each in kai_queues} if cluster.kai else {}
     ours = {name: each for name, each in there.items() if _is_ours(each, meta)}
+    in_kai = [*there.values(), *gangs]
     inside = {name: list_queue_children(name, in_kai) for name in ours}
     if meta.deleting:
         return _release(queue, meta, ours, inside, now)
     states = {n.POD_TEMPLATE_VALID: _template_state("; ".join(problems), refusal)}
     if spec is None:  # an invalid spec deletes nothing
         plan, left, fields = ReconcilePlan(), [], {}
-        states[n.KAI_QUEUE_READY] = (None, n.REASON_INVALID_SPEC, "the spec is wrong")
+        states[n.KAI_QUEUE_READY] = (
+            None,
+            n.REASON_INVALID_SPEC,
+            "spec is invalid: see condition PodTemplateValid",
+        )
     else:
         plan = _plan_kai_queue(meta, spec, there, ours) if cluster.kai else _without_finalizer(meta)
         # A queue in use is not deleted: its gangs could not restart, and queues below it would have no parent.
@@ -248,9 +240,12 @@ def _release(
         if left := [each for each in children if each not in own]:
             more = f" and {len(left) - _MAX_SHOWN} more" if len(left) > _MAX_SHOWN else ""
             shown = f"{', '.join(left[:_MAX_SHOWN])}{more}"
-            waits.append(f"is deleted when nothing is left in KAI's queue {name}: {shown}")
+            waits.append(f"queue {name} of KAI Scheduler is in use: {shown}")
     if waits:
-        return _write(queue, meta, {n.READY: (False, _DELETING, "; ".join(waits))}, now, ReconcilePlan(), {})
+        message = (
+            f"TorchrunQueue {meta.name} waits for its deletion: {'; '.join(waits)}. Delete or move these"
+        )
+        return _write(queue, meta, {n.READY: (False, _DELETING, message)}, now, ReconcilePlan(), {})
     if ours:
         # Delete a queue after those below it.
         lowest = [each for name, each in ours.items() if not inside[name]]
@@ -263,39 +258,40 @@ def _template_state(problems: str, refusal: str | None) -> _State:
     if problems:
         return False, n.REASON_INVALID_SPEC, problems
     if refusal is None:
-        return None, "NotTried", "not tried yet by a dry run"
+        return None, "NotTried", "no dry run of a pod yet"
     if _QUOTA_EXCEEDED in refusal:
         # The queue's own jobs may use the quota, and each job reports its missing pods.
-        return True, "Valid", "a dry run of a pod was accepted, but for a quota that is used up"
+        return True, "Valid", "a dry run of a pod was accepted, except for a quota that is used up"
     if refusal:
         return False, n.REASON_REFUSED, refusal
     return True, "Valid", "a dry run of a pod was accepted"
 
 
 def _kai_state(meta: Meta, spec: QueueSpec, present: JsonObject | None, cluster: Cluster) -> _State:
-    name, scheduled = spec.kai_queue, spec.scheduling.scheduler == n.KAI_SCHEDULER
-    if not cluster.kai and (name or scheduled):
-        what = "its jobs wait for it" if scheduled else "its jobs are not scheduled by it, and run without"
-        message = f"the API of KAI Scheduler is not installed; {what}"
+    name, is_scheduler = spec.kai_queue, spec.scheduling.scheduler == n.KAI_SCHEDULER
+    if not cluster.kai and (name or is_scheduler):
+        effect = "the jobs of this queue wait" if is_scheduler else "the jobs of this queue run without it"
+        field = "scheduling.scheduler" if is_scheduler else "kaiQueue"
+        message = f"spec.{field}: KAI Scheduler is not installed; {effect}. Install it, or remove the field"
         return False, n.REASON_SCHEDULER_NOT_INSTALLED, message
     if not name:
-        return True, "NotAsked", "no kaiQueue is named"
+        return True, "NotAsked", "spec.kaiQueue is not set"
     if present is None:
-        return False, _CREATING, f"{name} is made"
+        return False, _CREATING, f"queue {name} of KAI Scheduler is being created"
     if "deletionTimestamp" in present["metadata"]:
-        return False, _DELETING, f"{name} is being deleted"
-    if missing := _missing_parent(present, cluster):
+        return False, _DELETING, f"queue {name} of KAI Scheduler is being deleted"
+    if missing := find_missing_queue(cluster.kai_queues, read_kai_queue(present).parent):
         message = (
-            f"{name} is below {missing}, and KAI Scheduler has no queue of that name: gangs in it wait for "
-            f"ever; make {missing}, or name another parentKaiQueue ({n.KAI_PARENT_QUEUE} is KAI's own)"
+            f"queue {name} of KAI Scheduler is below {missing}, which does not exist, so no gang in it starts. Create "
+            f"{missing}, or set parentKaiQueue to another queue ({n.KAI_PARENT_QUEUE} comes with KAI Scheduler)"
         )
         return False, n.REASON_PARENT_QUEUE_NOT_FOUND, message
-    return True, "Made" if _is_ours(present, meta) else "Found", f"KAI's queue {name} is there"
+    return True, "Made" if _is_ours(present, meta) else "Found", f"queue {name} of KAI Scheduler exists"
 
 
 def _pool_state(name: str, seen: Observation) -> _State:
     if seen.pool is None:
-        message = f"NodePool {name} does not exist; scheduling.pool must be a NodePool of this cluster"
+        message = f"spec.scheduling.pool: NodePool {name} does not exist. Create it, or name another NodePool"
         return False, n.REASON_POOL_NOT_FOUND, message
     if not seen.pool.ready:
         return False, n.REASON_POOL_NOT_READY, f"NodePool {name} is not ready: {seen.pool.problem}"

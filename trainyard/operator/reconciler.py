@@ -36,6 +36,7 @@ from trainyard.operator.completion import (
 )
 from trainyard.operator.context import ReconcileContext, build_context, earliest
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
+from trainyard.operator.gang import read_kai_queue
 from trainyard.operator.index import IDLE_PHASES, WATCHED, WATCHED_WITHOUT_KAI, ObjectIndex
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import Cluster, is_ending
@@ -44,7 +45,6 @@ from trainyard.operator.progress import Ask, ProgressPoller, find_first_worker, 
 from trainyard.operator.queue import (
     build_trial_pod,
     has_unused_kai_queues,
-    lacks_parent,
     pool_name,
     reconcile_queue,
 )
@@ -218,21 +218,18 @@ class Reconciler:
             return None
         with self._report_rejection(queue):
             cluster = self._cluster_reader.cluster(namespace, claims=False)
-            kai_queues: list[JsonObject] = []
-            if cluster.kai:
-                labels = {n.LABEL_QUEUE_NAMESPACE: namespace, n.LABEL_QUEUE_NAME: name}
-                selector = ",".join(f"{key}={value}" for key, value in labels.items())
-                kai_queues = self._with_conflicts(path, self._objects.list(*_KAI_QUEUE, "", selector))
-                if lacks_parent(queue, kai_queues, cluster):
-                    cluster = self._cluster_reader.cluster(namespace, claims=False, fresh=True)
+            kai_queues = self._objects.list(*_KAI_QUEUE, "") if cluster.kai else []
+            present = {each["metadata"]["name"]: read_kai_queue(each) for each in kai_queues}
+            # An administrator may have put gangs into the queues of KAI that this queue must delete.
+            is_unused = has_unused_kai_queues(queue, kai_queues)
             plan = reconcile_queue(
                 queue,
                 kai_queues,
                 self._dry_run(queue, cluster),
                 self._read_phases(namespace, name),
-                cluster,
+                replace(cluster, kai_queues=present),
                 self._now(),
-                self._read_kai_objects() if has_unused_kai_queues(queue, kai_queues) else (),
+                self._objects.list(*_POD_GROUP, "") if is_unused else (),
                 self._read_pool(queue),
             )
             return self._apply(path, queue, plan)
@@ -305,10 +302,6 @@ class Reconciler:
         """Read the queue's Karpenter pool; None for a queue without one."""
         pool = pool_name(queue)
         return self._cluster_reader.pool(pool, queue["metadata"]["namespace"], self._now()) if pool else None
-
-    def _read_kai_objects(self) -> list[JsonObject]:
-        """Read all gangs and queues of KAI, because an administrator may have put some into our queue."""
-        return [each for kind in (_POD_GROUP, _KAI_QUEUE) for each in self._objects.list(*kind, "")]
 
     def _read_phases(self, namespace: str, queue: str) -> list[str]:
         """Return the phases of a queue's jobs."""

@@ -182,7 +182,7 @@ LIMITED = {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
 @pytest.mark.parametrize(
     ("words", "kai", "said"),
     [
-        (("--gpus", "12"), LIMITED, "12 GPUs, and KAI Scheduler's queue org may have 8 GPUs"),
+        (("--gpus", "12"), LIMITED, "12 GPUs, but the limit of KAI Scheduler's queue org is 8 GPUs"),
         (("--gpus", "8"), LIMITED, ""),
         (("--gpus", "12", "--min", "2", "--max", "3"), LIMITED, ""),
         (("--gpus", "12"), {**LIMITED, "name": "before"}, ""),

@@ -39,7 +39,9 @@ def test_gang_above_the_limit_waits_without_pods() -> None:
     life = Life({}, IN_TEAM, cluster=cluster(team=gpus(15)))
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueLimit")
-    assert "asks for 16 GPUs, and KAI Scheduler's queue team may have 15 GPUs (" in life.status["message"]
+    assert (
+        "requests 16 GPUs, but the limit of KAI Scheduler's queue team is 15 GPUs (" in life.status["message"]
+    )
     assert (life.names("Job"), life.names("PodGroup"), life.requeue_after) == ([], [], POLL_SECONDS)
     life.cluster = cluster(team=gpus(16))
     life.run()
@@ -64,13 +66,13 @@ def limited(**limits: float) -> dict[str, KaiQueue]:
 @pytest.mark.parametrize(
     ("of_job", "of_queue", "queues", "message"),
     [
-        ({}, IN_TEAM, TREE, "KAI Scheduler's queue org may have 8 GPUs ("),
+        ({}, IN_TEAM, TREE, "KAI Scheduler's queue org is 8 GPUs ("),
         (ELASTIC, IN_TEAM, limited(gpu=8), ""),
-        (ELASTIC, IN_TEAM, limited(gpu=7), "the job asks for at least 8 GPUs, and KAI Scheduler's"),
-        ({}, BY_KAI, {n.KAI_DEFAULT_QUEUE: gpus(1)}, f"queue {n.KAI_DEFAULT_QUEUE} may have 1 GPUs ("),
+        (ELASTIC, IN_TEAM, limited(gpu=7), "the job requests at least 8 GPUs, but the limit"),
+        ({}, BY_KAI, {n.KAI_DEFAULT_QUEUE: gpus(1)}, f"queue {n.KAI_DEFAULT_QUEUE} is 1 GPUs ("),
         ({}, {"kaiQueue": "team"}, limited(gpu=1), ""),
-        ({}, WITH_ROOM, limited(cpu=191.999), "KAI Scheduler's queue team may have 191.999 processors ("),
-        ({}, WITH_ROOM, limited(memory=1e12), "of memory, and KAI Scheduler's queue team may have "),
+        ({}, WITH_ROOM, limited(cpu=191.999), "KAI Scheduler's queue team is 191.999 CPUs ("),
+        ({}, WITH_ROOM, limited(memory=1e12), "of memory, but the limit of KAI Scheduler's queue team is "),
         ({}, WITH_ROOM, limited(cpu=192, memory=1.1e12, gpu=16), ""),
     ],
 )
@@ -95,7 +97,7 @@ def test_gang_below_a_missing_queue_waits() -> None:
     life.reconcile()
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueNotFound")
     assert life.status["message"] == (
-        "KAI Scheduler has no queue org, which is above team; the job begins when it is there"
+        "queue org of KAI Scheduler does not exist; it is above queue team. Create it, and the job starts"
     )
     life.cluster = cluster(team=KaiQueue(parent="org"), org=KaiQueue())
     life.run()
@@ -147,9 +149,7 @@ def test_queue_status_has_the_limits_for_submit() -> None:
     kept = fit_status(n.QUEUE_KIND, decided.status)
     assert kept["kai"] == {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
     assert decided.requeue_after is not None
-    assert "queue org may have 8 GPUs (" in gang_rejection_reason(
-        kept, attempt_spec({"numGPUs": 16}, IN_TEAM)
-    )
+    assert "queue org is 8 GPUs (" in gang_rejection_reason(kept, attempt_spec({"numGPUs": 16}, IN_TEAM))
     fitting = {"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}
     assert gang_rejection_reason(kept, attempt_spec(fitting, IN_TEAM)) == ""
     assert gang_rejection_reason(kept, attempt_spec({"numGPUs": 16})) == "", "KAI does not schedule it"

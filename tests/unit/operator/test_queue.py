@@ -154,7 +154,7 @@ def test_missing_parent_is_reported_and_polled() -> None:
     assert life.condition(n.KAI_QUEUE_READY) == ("False", "ParentQueueNotFound")
     assert life.condition(n.READY) == ("False", "ParentQueueNotFound")
     assert life.requeue_after == POLL_SECONDS
-    assert life.message().startswith("gpu is below other, and KAI Scheduler has no queue of that name")
+    assert life.message().startswith("queue gpu of KAI Scheduler is below other, which does not exist")
     # One further up is as needed.
     life.cluster = replace(KAI, kai_queues={"other": KaiQueue(parent="top")})
     life.reconcile()
@@ -198,7 +198,7 @@ def test_kai_queue_with_queues_below_stays() -> None:
     life.reconcile()
     assert life.kai == ["gpu", "other"]
     left = "Queue team-a, Queue team-b, Queue team-c and 1 more"
-    assert life.message() == f"is deleted when nothing is left in KAI's queue gpu: {left}"
+    assert f"queue gpu of KAI Scheduler is in use: {left}." in life.message()
     life.others = life.others[4:]
     life.reconcile()
     assert life.api.objects == {}

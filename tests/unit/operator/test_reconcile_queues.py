@@ -87,7 +87,7 @@ def test_gang_waits_for_the_queue_of_its_override(api: FakeApi) -> None:
     settle_queue(api)
     settle_of_all(api)
     assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
-    assert "no queue urgent" in api.objects[JOB]["status"]["message"]
+    assert "queue urgent of KAI Scheduler does not exist" in api.objects[JOB]["status"]["message"]
     assert ATTEMPT not in api.objects
     queue = {"apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "kind": "Queue", "spec": {}}
     api.put(f"{KAI}/queues/urgent", {**queue, "metadata": {"name": "urgent"}})
@@ -113,7 +113,8 @@ def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
     item = api.objects[QUEUE]
     api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
     reported = settle_queue(api)[n.READY]
-    assert reported == ("False", "is deleted when nothing is left in KAI's queue gpu: PodGroup team/vit-0")
+    assert reported[0] == "False"
+    assert "queue gpu of KAI Scheduler is in use: PodGroup team/vit-0." in reported[1]
     assert f"{KAI}/queues/gpu" in api.objects
     gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
     api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
@@ -125,7 +126,7 @@ def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
     api.remove(elsewhere)
     below = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", "below", {"parentQueue": "gpu"})
     api.put(f"{KAI}/queues/below", below)
-    assert settle_queue(api)[n.READY][1].endswith("KAI's queue gpu: Queue team/below")
+    assert "gpu of KAI Scheduler is in use: Queue team/below." in settle_queue(api)[n.READY][1]
     assert f"{KAI}/queues/gpu" in api.objects
     api.remove(f"{KAI}/queues/below")
     settle_queue(api)
@@ -212,4 +213,4 @@ def test_limit_changed_since_the_read_is_reported(api: FakeApi) -> None:
     api.objects[JOB]["spec"]["numGPUs"] = 32
     controller.reconcile_job("team", "vit")
     assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_LIMIT
-    assert "queue gpu may have 8 GPUs (" in api.objects[JOB]["status"]["message"]
+    assert "queue gpu is 8 GPUs (" in api.objects[JOB]["status"]["message"]
