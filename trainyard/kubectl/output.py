@@ -242,7 +242,7 @@ def age(item: JsonObject, now: datetime) -> str:
 
 def _launcher(spec: JsonObject) -> str:
     """Return the job's launcher, with a note if it is detected."""
-    from trainyard.operator.command import detect_launcher  # a fifth of the time of `list`
+    from trainyard.operator.launcher_detection import detect_launcher  # a fifth of the time of `list`
 
     if launcher := spec.get("launcher"):
         return str(launcher)

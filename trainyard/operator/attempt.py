@@ -15,11 +15,10 @@ from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.queue import parse_queue
 from trainyard.operator.api.resolve import own_template
 from trainyard.operator.children import build_claim, build_jobs, build_service, build_sync_pod
-from trainyard.operator.command import detect_launcher
 from trainyard.operator.context import AttemptSpec, ReconcileContext, Wait, earliest, valid_conditions
 from trainyard.operator.diagnostics import ended_sync_pod, is_abandoned, workspace_wait
 from trainyard.operator.gang import build_pod_group, gang_wait
-from trainyard.operator.launcher_detection import find_conflict
+from trainyard.operator.launcher_detection import detect_launcher, find_conflict
 from trainyard.operator.nodes import (
     NodesChosen,
     NodesPending,

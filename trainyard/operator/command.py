@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api.job import C10D, ETCD_V2, STATIC, TORCHRUN
-from trainyard.operator.command_parser import Read, parse, takes_words
-from trainyard.operator.launcher_detection import NONE, Detection, detect
+from trainyard.operator.api.job import C10D, ETCD_V2, NO_LAUNCHER, STATIC, TORCHRUN
+from trainyard.operator.launcher_detection import Detection, detect_launcher, takes_args, without_line_end
 from trainyard.operator.resources import Size
 
 # New nodes start minutes apart, and on a full cluster days apart. c10d waits 60 s for the first worker and 600 s for
@@ -27,18 +25,16 @@ _TIMEOUTS: Final = {C10D: ("join_timeout", "read_timeout"), ETCD_V2: ("join_time
 # The setting for whether a worker serves the store. By default, torch compares names and addresses. That is wrong until
 # the DNS has the first worker's name, and no worker would serve it (_matches_machine_hostname in
 # torch/distributed/elastic/rendezvous/utils.py).
-_HOST = (
+_HOST: Final = (
     f'[ "${n.ENV_NODE_RANK}" = 0 ] && host=1 || host=0; '
     'export PET_RDZV_CONF="is_host=$host,$PET_RDZV_CONF"; exec "$@"'
 )
-# In comments and here-documents, a quote may not be open.
-_MAY_HAVE_QUOTES: Final = re.compile(r"(^|\s)#|<<")
-# Builtins and keywords of a shell.
-_SHELL_WORDS: Final = (
-    ".", "!", ":", "{", "break", "case", "cd", "command", "continue", "eval", "exec", "exit", "export", "for", "if",
-    "read", "readonly", "return", "set", "shift", "source", "trap", "ulimit", "umask", "unset", "until", "wait",
-    "while",
-)  # fmt: skip
+# Builtins and keywords of a shell, or an assignment.
+_SHELL_WORD: Final = re.compile(
+    r"[.!:{]|break|case|cd|command|continue|eval|exec|exit|export|for|if|read|readonly|return|set|shift|source|trap|ulimit"
+    r"|umask|unset|until|wait|while|[A-Za-z_][A-Za-z0-9_]*=.*",
+    re.DOTALL,
+)
 # A command without special characters of a shell. shlex keeps a line continuation as a word, and in quotes the
 # backslash before a special character.
 _PLAIN: Final = re.compile(
@@ -57,11 +53,6 @@ class Rendezvous:
     is_external: bool  # whether the user set the endpoint
 
     @property
-    def hosted(self) -> bool:
-        """Return whether one of several workers serves the store."""
-        return self.backend == C10D and not self.is_external and self.size.nodes > 1
-
-    @property
     def flags(self) -> tuple[tuple[str, str], ...]:
         """Return torchrun's flags with their values."""
         static = (("node-rank", f"$({n.ENV_NODE_RANK})"),) if self.backend == STATIC else ()
@@ -76,14 +67,6 @@ class Rendezvous:
             ("max-restarts", "0"),
             ("tee", "3"),
         )
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return the flags for a torchrun that the user starts, and the settings without a flag."""
-        timeouts = _TIMEOUTS.get(self.backend, ("timeout",))
-        configuration = ",".join(f"{name}={RENDEZVOUS_SECONDS}" for name in timeouts)
-        flags = {f"PET_{name.upper().replace('-', '_')}": value for name, value in self.flags}
-        return {"PET_RDZV_CONF": configuration, **flags}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +85,7 @@ def check_command(command: str, args: tuple[str, ...] = (), launcher: str = "") 
         )
     if not command.strip():
         return f"spec.command is {command[:80]!r}; it must be a command, such as python train.py"
-    if args and needs_shell(command) and not takes_words(_open_end(command)):
+    if args and needs_shell(command) and not takes_args(command):
         return (
             f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
             "write them into the command"
@@ -114,64 +97,44 @@ def check_command(command: str, args: tuple[str, ...] = (), launcher: str = "") 
 
 def nested_launcher(found: Detection) -> str:
     """Return why torchrun can't start this command, "" if it can."""
-    where = f"{found.place} " if found.place else "the command "
     return found.own_launcher and (
-        f"but {where}starts {found.own_launcher}, which would run once for each GPU. It must be {NONE}, or be omitted"
+        f"but {found.place or 'the command'} starts {found.own_launcher}, which would run once for each GPU. "
+        f"It must be {NO_LAUNCHER}, or be omitted"
     )
 
 
-def detect_launcher(
-    command: str,
-    args: tuple[str, ...] = (),
-    read: Read = lambda _: None,
-    variables: Mapping[str, str] | None = None,
-) -> Detection:
-    """Return the programs and the launcher that a command starts.
-
-    Args:
-        command: The command.
-        args: Further arguments of the command.
-        read: Returns the text of a script in the workspace.
-        variables: The environment variables of the command.
-    """
-    return detect(parse(_open_end(command), args, read, variables))
-
-
 def unclosed(command: str) -> str:
-    """Return why a command can't be split into words, "" if it can.
-
-    Only a shell can tell that a quote in a comment or here-document is not open.
-    """
+    """Return why a command can't be split into words, "" if it can."""
     try:
         shlex.split(command)
     except ValueError as error:
-        return "" if _MAY_HAVE_QUOTES.search(command) else str(error)
+        # Only a shell can tell that a quote in a comment or here-document is not open.
+        return "" if re.search(r"(^|\s)#|<<", command) else str(error)
     return ""
 
 
-def _open_end(command: str) -> str:
-    """Return a command without the end of its last line, so that more words may follow."""
-    end = command.rstrip()
-    goes_on = end.endswith("\\") and command[len(end) :].startswith("\n")
-    return end[:-1].rstrip() if goes_on else end
-
-
 def build_command(command: str, args: tuple[str, ...], rendezvous: Rendezvous, launcher: str = "") -> Command:
-    """Return the container's command. `check` must have found no error in the user's command.
+    """Return the container's command. `check_command` must have found no error in the user's command.
 
     Without `launcher`, the detected one is used.
     """
-    words = _shell(command, args) if needs_shell(command) else (*shlex.split(command), *args)
+    words: tuple[str, ...] = ("sh", "-c", command)
+    if not needs_shell(command):
+        words = (*shlex.split(command), *args)
+    elif args:
+        words = ("sh", "-c", f'{without_line_end(command)} "$@"', "sh", *args)
     words = tuple(map(literally, words))
-    if (launcher or detect_launcher(command, args).launcher) == NONE:
-        environment = rendezvous.environment
+    timeouts = _TIMEOUTS.get(rendezvous.backend, ("timeout",))
+    environment = {"PET_RDZV_CONF": ",".join(f"{name}={RENDEZVOUS_SECONDS}" for name in timeouts)}
+    if (launcher or detect_launcher(command, args).launcher) == NO_LAUNCHER:
+        environment |= {f"PET_{name.upper().replace('-', '_')}": value for name, value in rendezvous.flags}
     else:
         flags = [f"--{name}={value}" for name, value in rendezvous.flags]
         # torchrun expands $local_rank and $$ in each word after the program
         # (torch/distributed/elastic/utils/api.py, macros.substitute).
         words = ("torchrun", *flags, "--no-python", words[0], *map(literally, words[1:]))
-        environment = {"PET_RDZV_CONF": rendezvous.environment["PET_RDZV_CONF"]}
-    if rendezvous.hosted:
+    # One of several workers serves the store.
+    if rendezvous.backend == C10D and not rendezvous.is_external and rendezvous.size.nodes > 1:
         words = ("sh", "-c", _HOST, "sh", *words)
     return Command(words=words, environment=environment)
 
@@ -184,18 +147,10 @@ def literally(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def _shell(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
-    return ("sh", "-c", f'{_open_end(command)} "$@"', "sh", *args) if args else ("sh", "-c", command)
-
-
 def needs_shell(command: str) -> bool:
     """Return whether a command needs a shell: it has operators, expansions, or a builtin or keyword first."""
     try:
         first = shlex.split(command)[0]
     except ValueError:
         return True
-    return (
-        first in _SHELL_WORDS
-        or re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first) is not None
-        or _PLAIN.fullmatch(command.strip()) is None
-    )
+    return _SHELL_WORD.fullmatch(first) is not None or _PLAIN.fullmatch(command.strip()) is None

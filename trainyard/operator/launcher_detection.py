@@ -1,36 +1,31 @@
-"""Detect the launcher of a command: torchrun, which the controller adds, or the command itself. Pure.
+"""Detect what starts the processes of a command: torchrun, which the controller adds, or the command itself. Pure.
 
-The controller runs only plain programs under torchrun. Under torchrun, another launcher would start its processes once
-for each GPU. Entry points: `detect` for the decision, `find_conflict` for a launcher that does not fit the job.
-
-Flags: torch 2.x, torch/distributed/run.py (each is also read from the environment as PET_<FLAG>);
-https://huggingface.co/docs/accelerate/package_reference/cli; deepspeed/launcher/runner.py; composer/cli/launcher.py.
+Under torchrun, another launcher would start its processes once for each GPU. So only plain programs run under torchrun.
+A program that is not known runs without torchrun, and the user gets a message. Commands are read, not evaluated: all
+branches count. Entry points: `detect_launcher`, and `find_conflict` for a launcher that does not fit the job.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec
-from trainyard.operator.command_parser import (
-    LAUNCHERS,
-    PYTHON,
-    PYTHON_MODULE,
-    SOURCES,
-    TORCHRUN_MODULES,
-    UTILITIES,
-    Program,
-    is_variable,
-)
 from trainyard.operator.resources import Size
 
-NONE: Final = NO_LAUNCHER
-_TORCHRUN: Final = (
-    TORCHRUN,
-    *(f"{PYTHON_MODULE}{each}" for each in TORCHRUN_MODULES),
+PYTHON: Final = re.compile(r"python[0-9.]*")
+PYTHON_MODULE: Final = "python -m "
+_TORCHRUN: Final = re.compile(r"torchrun|python -m (?:torchrun|torch\.distributed\.(?:run|launch))")
+# Launchers that do not know the job's other nodes, with their first argument. --help starts nothing.
+_LAUNCHER: Final = re.compile(
+    r"(?:python -m )?(accelerate launch|(?:colossalai|fabric|lightning) run)"
+    r"|((?:python -m )?(?:accelerate-launch|composer|deepspeed|horovodrun|mpi(?:exec|run)(?:\.\w+)?"
+    r"|accelerate\.commands\.launch|composer\.cli\.launcher|deepspeed\.launcher\.(?:launch|runner)"
+    r"|horovod\.runner\.launch)) (?!-h|--help|-V|--version|$).*"
 )
 # These modules and their submodules are no plain programs.
 _LAUNCHER_PACKAGES: Final = re.compile(
@@ -38,44 +33,145 @@ _LAUNCHER_PACKAGES: Final = re.compile(
     r"|lightning(_fabric|\.fabric)?|llamafactory\.(cli|launcher)|ray|torch\.distributed\.(run|launch)|torchtune\._cli"
     r"|torchx|paddle\.distributed|torch_xla\.distributed|torch\.backends\.xeon)(\..*)?"
 )
-_HELP_FLAGS: Final = ("-h", "--help", "-V", "--version")
+_SHELLS: Final = ("sh", "bash", "dash", "ash", "ksh", "zsh")
+_SOURCES: Final = (".", "source")
+_KEYWORDS: Final = ("!", "{", "if", "then", "elif", "else", "while", "until", "do")
+_DECLARATIONS: Final = ("declare", "export", "local", "readonly", "typeset")
+# Builtins, programs that prepare or observe, and launchers with another first argument. They start no processes.
+_PLAIN_NAMES: Final = """
+    : [ alias break case cd continue declare done echo esac eval exit export false fi for function getopts hash in jobs
+    kill let local popd printf pushd pwd read readarray readonly return select set shift shopt test times trap true type
+    typeset ulimit umask unalias unset wait } accelerate colossalai composer deepspeed fabric horovodrun lightning
+    mpiexec mpirun apt apt-get awk aws base64 basename cat chmod chown cmp cp curl cut date dcgmi df diff dirname dmesg
+    dnf dpkg ds_report du dvc egrep expr fi_info file find free gcloud git grep gsutil gunzip gzip head hf hostname
+    huggingface-cli ibstat ibv_devices ibv_devinfo id ip jq kaggle kubectl ldconfig ldd ln ls lsblk lscpu lspci md5sum
+    mkdir mkfifo mktemp module mount mv nproc nvcc nvidia-smi openssl pgrep ping pip pip3 pkill printenv ps rclone
+    readlink realpath rm rmdir rsync s5cmd sed seq sha256sum shuf sleep sort split stat sync sysctl tail tar tee
+    tensorboard top touch tr uname uniq unzip uptime wc wget which whoami xz yes yum zcat zip zstd
+"""
+_PLAIN: Final = frozenset(_PLAIN_NAMES.split())
+# Programs that run another command: the subcommand for it ("" for none), and options whose value is the next word.
+_OPTIONS: Final = "-[aCegmosuIN]|--(?:chdir|group|output|signal|unset|user)"
+_PROFILER: Final = (
+    "-[cekopstwx]|--(?:capture-range|export|kernel-name|metrics|output|sample|section|set|trace|wait)"
+)
+_INSTALLER: Final = (
+    r"-[CPefipw]|--(?:directory|env-file|environment|feature|from|manifest-path|project|python|with(?:-[a-z]+)?"
+    r"|(?:[a-z]+-)*(?:extra|group|index|index-url|package))"
+)
+_WRAPPER_NAMES: Final = """
+    builtin catchsegv dumb-init env eval exec ionice nice nohup numactl setsid stdbuf strace sudo taskset time timeout
+    tini unbuffer xargs
+"""
+_WRAPPERS: Final = {
+    **dict.fromkeys(_WRAPPER_NAMES.split(), ("", _OPTIONS)),
+    **dict.fromkeys(("hatch", "pdm", "pipenv", "pixi", "poetry", "rye", "uv"), ("run", _INSTALLER)),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-[np]|--(?:cwd|name|prefix)")),
+    **{
+        "command": ("", "-[vV]"),
+        "ncu": ("", _PROFILER),
+        "nsys": ("profile", _PROFILER),
+        "uvx": ("", _INSTALLER),
+    },
+}
+# Operands of wrappers, such as `timeout 3600`, and other values that are no programs.
+_OPERAND: Final = re.compile(r"\d[\d.,:-]*[smhd]?|0x[0-9a-f]+|all|true|false|[A-Za-z_]\w*\+?=.*", re.DOTALL)
+
+_NESTED: Final = r"[^()]*+(?:\((?:[^()]|\([^()]*\))*+\)[^()]*+)*+"
+# A word may contain substitutions and the value of an array.
+_WORD: Final = rf"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[$=]\({_NESTED}\)|`[^`]*`|[^\s;&|()<>`'"\\])+"""
+_FUNCTION: Final = r"function\s+([\w-]+)(?:\s*\(\))?|(?<![\w-])([A-Za-z_][\w-]*+)\s*\(\)"
+_TOKEN: Final = re.compile(
+    rf"""[^\S\n]+|\\\n|\#[^\n]*|\[\[\s[^\n]{{0,999}}?\s\]\]|\(\({_NESTED}\)\)|{_FUNCTION}
+    | [0-9]*<<-?[^\S\n]*(?P<quote>['"]?)(?P<end>\w+)(?P=quote)(?P<rest>[^\n]{{0,999}})\n
+      (?P<document>.*?)(?:^\t*(?P=end)$|\Z)
+    | [0-9]*[<>]+[&|]?[^\S\n]*(?:{_WORD})?
+    | (?P<word>{_WORD})
+    | (?P<operator>[;&|()\n])
+    | .""",
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+_QUOTED: Final = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)""", re.DOTALL)
+_SUBSTITUTION: Final = re.compile(rf"\$\(({_NESTED})\)|`([^`]*)`")
+_MODULE: Final = re.compile(r"-[bBdEiIOPqRsSuvx]*m(.*)|--module")
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_REFERENCE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^{}$`]*))?\})")
+# Limits of what one command may expand to, and of the scripts of a job.
+_MAX_WORDS, _MAX_LENGTH, _MAX_SCRIPTS = 256, 2048, 32
+
+# The flags that must fit the job, of torchrun (torch/distributed/run.py, 2.x) and of other launchers:
+# https://huggingface.co/docs/accelerate/package_reference/cli; deepspeed/launcher/runner.py; composer/cli/launcher.py.
+_NODES: Final = ("num_machines", "num_nodes")
+_PROCESSES_OF_NODE: Final = ("devices", "nproc", "nproc_per_node", "num_gpus")
+_PROCESSES: Final = ("n", "np", "num_proc", "num_processes", "world_size")
+# torchrun's flags without a value.
+_SWITCHES: Final = (
+    "standalone",
+    "module",
+    "m",
+    "no_python",
+    "run_path",
+    "use_env",
+    "virtual_local_rank",
+    "help",
+)
+_LOCAL: Final = re.compile(r"(localhost|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?)(:\d*)?")
 _ADVICE: Final = (
     "Use a plain program instead, such as python train.py: torchrun starts it once for each GPU, and Accelerate and "
     "DeepSpeed read its variables. Or set launcher to none, and set the nodes with the launcher's own flags"
 )
-# The meaning of a launcher's flag: the number of nodes, of processes on each node, or of all processes.
-_NODES, _EACH, _ALL = "nodes", "processes on each node", "processes"
-_FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "accelerate": {"num_machines": _NODES, "num_processes": _ALL},
-    "deepspeed": {"num_nodes": _NODES, "num_gpus": _EACH},
-    "composer": {"n": _EACH, "nproc": _EACH, "world_size": _ALL},
-    "mpi": {"n": _ALL, "np": _ALL},
-    "horovod": {"np": _ALL, "num_proc": _ALL},
-    "fabric": {"num_nodes": _NODES, "devices": _EACH},
-    "lightning": {"num_nodes": _NODES, "devices": _EACH},
-    "colossalai": {"nproc_per_node": _EACH},
-}
-# torchrun's flags that must fit the job.
-_CHECKED: Final = (
-    "standalone", "nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "master_addr", "rdzv_backend",
-)  # fmt: skip
-# Its flags without a value.
-_SWITCHES: Final = ("standalone", "module", "no_python", "run_path", "use_env", "virtual_local_rank", "help")
-_SHORT_SWITCHES: Final = ("-m", "-h")
-_VARIABLE: Final = "PET_"
-_LOCAL: Final = re.compile(r"(localhost|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?)(:\d*)?")
-_BUILTIN_NAMES: Final = """
-    ! : [ [[ alias bg bind break case cd command continue declare dirs disown do done echo elif else
-    enable esac eval exit export false fc fg fi for function getopts hash help history if in jobs kill let
-    local logout mapfile popd printf pushd pwd read readarray readonly return select set shift shopt test
-    then time times trap true type typeset ulimit umask unalias unset until wait while { }
-"""
-_BUILTINS: Final = frozenset(_BUILTIN_NAMES.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program that a command runs, behind wrappers such as `env`.
+
+    Attributes:
+        name: Its name, the path of a file `*.py`, or `python -m MODULE`.
+        arguments: Its arguments. torchrun's begin with its variables PET_*.
+        place: The file in the workspace that contains the command, "" for the job's own command.
+        file: The script that it runs, "" for none.
+        is_read: Whether that script is in the workspace. Then the programs of a shell script follow.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    place: str
+    file: str = ""
+    is_read: bool = False
+
+    @property
+    def launcher(self) -> str:
+        """Return the name of the launcher that it is, with its subcommand; "" for none."""
+        if _TORCHRUN.fullmatch(self.name):
+            return TORCHRUN
+        found = _LAUNCHER.fullmatch(f"{self.name} {''.join(self.arguments[:1])}")
+        return (found[1] or found[2]) if found else ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it starts no launcher: Python, a utility, a builtin, or a script that was read."""
+        if self.name.startswith(PYTHON_MODULE):
+            return not _LAUNCHER_PACKAGES.fullmatch(self.name.removeprefix(PYTHON_MODULE))
+        if self.name == "wandb":  # its subcommands `agent` and `launch` start programs
+            return self.arguments[:1] in (["login"], ["offline"], ["online"], ["sync"])
+        if _is_variable(self.name):
+            return any(each.endswith(".py") for each in self.arguments[:2])
+        is_known = self.name in _PLAIN or PYTHON.fullmatch(self.name) is not None
+        return is_known or self.is_read or self.name.endswith(".py")
+
+    def __str__(self) -> str:
+        """Return its name with its subcommand."""
+        if self.name.startswith(("$(", "`")):
+            return "$(...)"
+        verb = "".join(self.arguments[:1])
+        has_verb = re.fullmatch(r"[a-z]{2,12}", verb) and not self.name.startswith(PYTHON_MODULE)
+        return f"{self.name} {verb}" if has_verb else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """The programs and the launcher that a command starts.
+    """The programs of a command, and the launcher that it starts.
 
     Attributes:
         programs: The programs that it runs.
@@ -94,28 +190,230 @@ class Detection:
     @property
     def launcher(self) -> str:
         """Return the default launcher: torchrun for plain programs, none for all others."""
-        return NONE if self.own_launcher or self.unknown else TORCHRUN
+        return NO_LAUNCHER if self.own_launcher or self.unknown else TORCHRUN
 
 
-def detect(commands: Iterable[Program]) -> Detection:
-    """Return the launcher of a command with these programs."""
-    programs = tuple(commands)
-    launchers = [(name, each.place) for each in programs if (name := _launcher(each))]
-    if launchers:
-        name, place = min(launchers, key=lambda one: one[0] != TORCHRUN)
-        return Detection(programs=programs, own_launcher=name, place=place)
-    unknown = [each for each in programs if not _is_plain(each)]
+# Returns the text of a file in the workspace; None if there is no such text file.
+Read = Callable[[str], str | None]
+
+
+def detect_launcher(
+    command: str,
+    args: Sequence[str] = (),
+    read: Read = lambda _: None,
+    variables: Mapping[str, str] | None = None,
+) -> Detection:
+    """Return the programs and the launcher that a command with these further arguments and variables starts."""
+    text = " ".join((without_line_end(command), *map(shlex.quote, args)))
+    programs = tuple(_Reader(read, dict(variables or {})).programs("", text))
+    launchers = [each for each in programs if each.launcher]
+    for each in sorted(launchers, key=lambda one: one.launcher != TORCHRUN):
+        return Detection(programs=programs, own_launcher=each.launcher, place=each.place)
+    unknown = [each for each in programs if not each.is_plain]
     # A sourced file usually sets variables only.
-    others = [each for each in unknown if each.name not in SOURCES]
-    if others or (unknown and len(unknown) == len(programs)):
-        first = (others or unknown)[0]
-        return Detection(
-            programs=programs,
-            unknown=first.file or _describe(first),
-            place=first.place,
-            unread=bool(first.file),
-        )
+    for each in unknown:
+        if each.name not in _SOURCES or len(unknown) == len(programs):
+            name = each.file or str(each)
+            return Detection(programs=programs, unknown=name, place=each.place, unread=bool(each.file))
     return Detection(programs=programs)
+
+
+def without_line_end(command: str) -> str:
+    """Return a command without the end of its last line, so that more words may follow."""
+    end = command.rstrip()
+    goes_on = end.endswith("\\") and command[len(end) :].startswith("\n")
+    return end[:-1].rstrip() if goes_on else end
+
+
+def takes_args(command: str) -> bool:
+    """Return whether a word after this command would be an argument of a program, not a comment or a program."""
+    probe = "\0"  # no command contains it
+    commands = _simple_commands(f"{without_line_end(command)} {probe}")
+    return any(probe in each[1:] and each[0] not in ("}", "fi", "done", "esac") for each in commands)
+
+
+@dataclass
+class _Reader:
+    """Read a command and the scripts that it runs, each once.
+
+    Attributes:
+        read: Returns the text of a script in the workspace.
+        variables: The values of variables. One with several values has a value with a `$`.
+    """
+
+    read: Read
+    variables: dict[str, str]
+    functions: set[str] = field(default_factory=set)
+    directory: str = ""
+    texts: set[str] = field(default_factory=set)
+
+    def programs(self, place: str, text: str) -> Iterator[Program]:
+        """Yield the programs of a text in the file `place`, and of the scripts that it runs."""
+        if text in self.texts or len(self.texts) >= _MAX_SCRIPTS:
+            return
+        self.texts.add(text)
+        # A lookup such as `$(which python)` becomes the program itself.
+        text = re.sub(r"(?:\$\(|`)\s*(?:which|command\s+-v)\s+([^\s()`]+)\s*[)`]", r"/bin/\1", text)
+        self.functions |= {found[1] or found[2] for found in re.finditer(_FUNCTION, text)}
+        for raw in _simple_commands(text):
+            for found in (each for word in raw for each in _SUBSTITUTION.finditer(word)):
+                # Its other programs only compute a value.
+                yield from (
+                    each for each in self.programs(place, found[1] or found[2] or "") if each.launcher
+                )
+            words = [each for word in raw[:_MAX_WORDS] for each in self._expand(word)][:_MAX_WORDS]
+            program = _find_program(words)
+            self._assign(words if words[0] in _DECLARATIONS else words[: len(words) - len(program)])
+            if words[0] == "cd" and len(words) == 2 and not re.search("[$`]", words[1]):
+                self.directory = posixpath.join(self.directory, words[1])
+            if program and words[0] not in self.functions:
+                yield from self._program(place, *program)
+
+    def _expand(self, word: str) -> list[str]:
+        """Return the words after the expansion of known variables."""
+
+        def value(found: re.Match[str]) -> str:
+            return self.variables.get(found[1] or found[2]) or found[3] or found[0]
+
+        new = _REFERENCE.sub(value, word)[:_MAX_LENGTH]
+        return new.split() or [""] if new != word and _REFERENCE.fullmatch(word) else [new]
+
+    def _assign(self, words: Sequence[str]) -> None:
+        for name, adds, value in (found.groups() for found in map(_ASSIGNMENT.fullmatch, words) if found):
+            if value.startswith("(") and value.endswith(")"):
+                value = " ".join(value[1:-1].split())
+            if adds or self.variables.get(name, value) != value:
+                value = f"${name}"
+            self.variables[name] = value[:_MAX_LENGTH]
+
+    def _program(self, place: str, word: str, *arguments: str) -> Iterator[Program]:
+        name = word if _is_variable(word) or word.endswith(".py") else _base(word)
+        file, content, rest = "", None, list(arguments)
+        if re.search(r"\s", word) and not _is_variable(word):  # of `eval`
+            yield from self.programs(place, word)
+            return
+        if name in _SHELLS:
+            rest = _skip_options(rest, "-[a-zA-Z]*[oO]")
+            options = arguments[: len(arguments) - len(rest)]
+            if any(re.fullmatch("-[a-zA-Z]*c[a-zA-Z]*", each) for each in options):
+                # The output of a command substitution is not known here.
+                if rest and not rest[0].startswith(("$(", "`")):
+                    yield from self.programs(place, rest[0])
+                return
+            if not rest:
+                return  # such as the end of a pipe
+            file = rest[0]
+        elif name in _SOURCES:
+            file = "".join(rest[:1])
+        elif PYTHON.fullmatch(name) or _is_variable(word):
+            name, rest = _python_target(name, rest)
+        elif word != name:
+            file = word
+        if _TORCHRUN.fullmatch(name):
+            settings = [f"{key}={value}" for key, value in self.variables.items() if key.startswith("PET_")]
+            rest = settings + rest
+        if file:
+            file, content = self._find_script(place, file)
+        yield Program(name=name, arguments=rest, place=place, file=file, is_read=content is not None)
+        if content is not None and not re.match(r"#!.*\b(python[0-9.]*|uv)\b", content):
+            yield from self.programs(file, content)
+
+    def _find_script(self, place: str, name: str) -> tuple[str, str | None]:
+        """Return the path and the text of a script; its name and None if it can't be read."""
+        # An unknown directory, such as "$(dirname "$0")/", may be that of the calling script.
+        known = re.sub(rf"(?:\$\{{?\w+\}}?|\$\({_NESTED}\)|`[^`]*`)/+", "", name)
+        if len(self.texts) < _MAX_SCRIPTS and not re.search("[$`]", known):
+            for directory in (self.directory, posixpath.dirname(place), ""):
+                path = posixpath.normpath(posixpath.join(directory, known))
+                if (content := self.read(path)) is not None:
+                    return path, content
+        return name, None
+
+
+def _find_program(words: list[str]) -> list[str]:
+    """Return the program that a simple command runs, with its arguments; [] if it runs none."""
+    while words:
+        name, rest = _base(words[0]), words[1:]
+        if words[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[0]):
+            words = rest
+        elif name in _WRAPPERS and not (name == "eval" and "".join(rest[:1]).startswith(("$(", "`"))):
+            subcommand, options = _WRAPPERS[name]
+            words = _skip_options(rest, options, _OPERAND)
+            if subcommand and words[:1] == [subcommand]:
+                words = _skip_options(words[1:], options, _OPERAND)
+            elif subcommand and subcommand not in words:
+                return []  # such as `conda activate` and `uv sync`
+            if words and _MODULE.fullmatch(words[0]):
+                return ["python", *words]
+        elif _is_variable(words[0]) and rest and not re.search(r"^-|\.py$", rest[0]):
+            words = rest  # It may be empty, or a wrapper.
+        else:
+            break
+    return words
+
+
+def _skip_options(words: list[str], with_value: str, operand: re.Pattern[str] | None = None) -> list[str]:
+    """Return the words after the options and operands. `with_value` matches options whose value is the next word."""
+    while words and words[0] != "--":
+        # Some wrappers have a switch of this name. In doubt, torchrun is no value.
+        is_doubtful = with_value == _OPTIONS and words[1:2] == [TORCHRUN]
+        has_value = re.fullmatch(with_value, words[0]) is not None and not is_doubtful
+        is_option = words[0].startswith("-") and not _MODULE.fullmatch(words[0])
+        if not (has_value or is_option or (operand and operand.fullmatch(words[0]))):
+            return words
+        words = words[1 + has_value :]
+    return words[1:]
+
+
+def _python_target(python: str, arguments: list[str]) -> tuple[str, list[str]]:
+    """Return the name of the program that Python runs with these arguments, and its arguments."""
+    rest = _skip_options(arguments, "-[WX]")
+    word = "".join(rest[:1])
+    if module := _MODULE.fullmatch(word):
+        return f"{PYTHON_MODULE}{module[1] or ''.join(rest[1:2])}", rest[1 if module[1] else 2 :]
+    return (_base(word), rest[1:]) if re.search(r"(^|/)bin/[^/]+$", word) else (python, arguments)
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _is_variable(word: str) -> bool:
+    """Return whether a program comes from a variable or a command substitution."""
+    return word.startswith(("$", "`")) and ("/" not in word or word.endswith(("}", ")", "`")))
+
+
+def _simple_commands(text: str) -> list[list[str]]:
+    """Return the simple commands of a shell text without redirections.
+
+    A here-document is left out, unless it is the script of a shell. Then it becomes an argument after `-c`.
+    """
+    commands: list[list[str]] = [[]]
+    place = depth = 0
+    while token := _TOKEN.match(text, place):
+        place, words = token.end(), commands[-1]
+        if token["word"]:
+            words.append(_unquote(token["word"]))
+        elif token["end"]:
+            if words and _base(words[0]) in _SHELLS:
+                words += ["-c", token["document"]]
+            text, place = f"{token['rest']}\n{text[place:]}", 0
+        elif token["operator"]:
+            depth += {"(": 1, ")": -1}.get(token["operator"], 0)
+            if depth < 0:
+                words.clear()  # the pattern of a `case`
+                depth = 0
+            commands.append([])
+    return [each for each in commands if each]
+
+
+def _unquote(word: str) -> str:
+    """Return the word after quote removal, without line continuations."""
+
+    def bare(found: re.Match[str]) -> str:
+        return re.sub(r'\\([$`"\\])', r"\1", found[2]) if found[2] else found[1] or found[3] or ""
+
+    return _QUOTED.sub(bare, word.replace("\\\n", ""))
 
 
 def find_conflict(job: JobSpec, found: Detection, size: Size, backend: str) -> tuple[str, str]:
@@ -123,164 +421,68 @@ def find_conflict(job: JobSpec, found: Detection, size: Size, backend: str) -> t
 
     The place is a field of the spec, or a file in the workspace. `backend` is that of the rendezvous.
     """
-    if wrong := _check_torchrun_flags(_variable_flags(job.literal_variables), size, backend):
+    variables = [f"{key}={value}" for key, value in job.literal_variables.items() if key.startswith("PET_")]
+    if wrong := _find_wrong_flag(TORCHRUN, variables, size, backend):
         return "spec.env", f"has {wrong}"
-    place, wrong = find_flag_conflict(found, size, backend, job.launcher)
-    return (place or "spec.command", wrong) if wrong else ("", "")
-
-
-def find_flag_conflict(found: Detection, size: Size, backend: str, launcher: str = "") -> tuple[str, str]:
-    """Return the file in the workspace whose launcher does not fit the job, and why; ("", "") if all fit.
-
-    The file is "" for the command itself. `launcher` is that of the job's spec.
-    """
-    alone = size.nodes > 1 and not launcher and found.own_launcher not in ("", TORCHRUN)
+    alone = size.nodes > 1 and not job.launcher and found.own_launcher not in ("", TORCHRUN)
     for each in found.programs:
-        if not (name := _launcher(each)):
-            continue
-        if name == TORCHRUN:
-            # A flag overrides its variable.
-            flags = {**_variable_flags(each.variables), **_torchrun_flags(each.arguments)}
-            wrong = _check_torchrun_flags(flags, size, backend)
-        else:
-            wrong = _check_launcher_flags(name, each.arguments, size)
-        if wrong:
-            return each.place, f"{name} has {wrong}" + (f". {_ADVICE}" if alone else "")
-    if alone:
-        return found.place, (
-            f"starts {found.own_launcher}, which does not know the job's {size.nnodes} nodes: each would train alone. "
-            f"{_ADVICE}"
-        )
-    return "", ""
+        if each.launcher and (wrong := _find_wrong_flag(each.launcher, each.arguments, size, backend)):
+            advice = f". {_ADVICE}" if alone else ""
+            return each.place or "spec.command", f"{each.launcher} has {wrong}{advice}"
+    why = f"starts {found.own_launcher}, which does not know the job's {size.nnodes} nodes: each would train alone"
+    return (found.place or "spec.command", f"{why}. {_ADVICE}") if alone else ("", "")
 
 
-def _check_torchrun_flags(flags: Mapping[str, tuple[str, str]], size: Size, backend: str) -> str:
-    """Return which of torchrun's flags does not fit the job, and why; "" if all fit.
-
-    Args:
-        flags: The value of each flag, and its notation for the message.
-    """
-    for name in _CHECKED:
-        value, notation = flags.get(name, ("", ""))
-        if notation and "$" not in value and (why := _check_torchrun_flag(name, value, size)):
-            return f"{notation}{why}"
-    value, notation = flags.get("rdzv_backend", ("", ""))
-    # A torchrun with its own endpoint has its own backend.
-    if size.nodes > 1 and "rdzv_endpoint" not in flags and "$" not in value and value not in ("", backend):
-        return f"{notation}, but the job has distributed.rdzvBackend {backend}. It must be {backend}, or be omitted"
-    return ""
-
-
-def _check_torchrun_flag(name: str, value: str, size: Size) -> str:
-    nodes, several = f"the job has {size.nnodes} node{'s' * (size.nodes > 1)}", size.nodes > 1
-    match name:
-        case "standalone" if several:
-            return f", but {nodes}: each would train alone. Remove it: the job configures the rendezvous"
-        case "nnodes" if value and not _is_range(value, size):
-            return f", but {nodes}. It must be {size.nnodes}, or be omitted"
+def _find_wrong_flag(launcher: str, words: Sequence[str], size: Size, backend: str) -> str:
+    """Return which of a launcher's variables or flags does not fit the job, and why; "" if all fit."""
+    several, is_torchrun = size.nodes > 1, launcher == TORCHRUN
+    nodes, gpus = f"{size.nnodes} node{'s' * several}", f"{size.gpus} GPU{'s' * (size.gpus > 1)} on each node"
+    flags = _read_flags(launcher, words)
+    required = {
+        "nnodes": (size.nnodes, nodes),
+        **dict.fromkeys(_NODES, (str(size.nodes), nodes)),
         # On CPUs the command sets the number of processes.
-        case "nproc_per_node" if value.isdecimal() and int(value) != size.gpus > 0:
-            gpus = f"{size.gpus} GPU{'s' * (size.gpus > 1)}"
-            return f", but the job has {gpus} on each node. It must be {size.gpus}, or be omitted"
-        case "node_rank" if several and value.isdecimal():
-            return f" on each of the job's {size.nnodes} nodes. It must be $TORCHRUN_NODE_RANK, or be omitted"
-        case "rdzv_endpoint" | "master_addr" if several and _LOCAL.fullmatch(value):
-            return f", but {nodes}, which could not connect. Remove it: the job sets it"
-    return ""
-
-
-def _is_range(value: str, size: Size) -> bool:
-    """Return whether a value of --nnodes equals the job's nodes: `2` and `2:2` are the same."""
-    minimum, _, maximum = value.partition(":")
-    return (minimum, maximum or minimum) == (str(size.least), str(size.nodes))
-
-
-def _variable_flags(variables: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the flags that these variables set, each with its value and its notation."""
-    found: dict[str, tuple[str, str]] = {}
-    for name, value in variables.items():
-        flag = name.removeprefix(_VARIABLE).lower()
-        if name.startswith(_VARIABLE) and not (flag in _SWITCHES and value in ("", "0")):
-            found[flag] = value, f"{_VARIABLE}{flag.upper()}={value}"
-    return found
-
-
-def _torchrun_flags(arguments: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return torchrun's flags, each with its value and its notation. Accept unique prefixes, as argparse does."""
-    found: dict[str, str] = {}
-    waiting = ""
-    for word in arguments:
-        if word.startswith("-") and word != "--":
-            name, equals, value = word.partition("=")
-            flag = name.lstrip("-").replace("-", "_")
-            if name.startswith("--"):
-                flag = next((each for each in (*_CHECKED, *_SWITCHES) if each.startswith(flag)), flag)
-            found[flag] = value
-            waiting = "" if equals or flag in _SWITCHES or name in _SHORT_SWITCHES else flag
-        elif waiting:
-            found[waiting], waiting = word, ""
-        else:
-            break
-    return {
-        flag: (value, f"--{flag.replace('_', '-')}" + (f"={value}" if value else ""))
-        for flag, value in found.items()
+        **dict.fromkeys(_PROCESSES_OF_NODE, (str(size.gpus or ""), gpus)),
+        **dict.fromkeys(_PROCESSES, (str(size.total_gpus or ""), f"{size.total_gpus} GPUs")),
     }
-
-
-def _check_launcher_flags(launcher: str, arguments: Sequence[str], size: Size) -> str:
-    """Return which flag of another launcher does not fit the job, and why; "" if all fit."""
-    named = launcher.removeprefix(PYTHON_MODULE)
-    flags = next((flags for name, flags in _FLAGS.items() if named.startswith(name)), {})
-    expected = {_NODES: size.nodes, _EACH: size.gpus or None, _ALL: size.total_gpus or None}
-    rest = iter(arguments)
-    for word in rest:
-        if word.endswith(".py") or PYTHON.fullmatch(word.rpartition("/")[2]):
-            break  # the program that it starts
-        name, equals, value = word.partition("=")
-        meaning = flags.get(name.lstrip("-").replace("-", "_"), "") if name.startswith("-") else ""
-        if not meaning:
+    for flag, (value, notation) in flags.items():
+        right, has = required.get(flag, ("", ""))
+        first, _, last = value.partition(":")
+        if right and first.isdecimal() and value != right and (first, last) != (right, right):
+            return f"{notation}, but the job has {has}. It must be {right}" + ", or be omitted" * is_torchrun
+        if not (several and is_torchrun):
             continue
-        value = value if equals else next(rest, "")
-        right = expected[meaning]
-        if right is not None and value.isdecimal() and int(value) != right:
+        if flag == "standalone":
+            return f"{notation}, but the job has {nodes}: each would train alone. Remove it: the job sets it"
+        if flag == "node_rank" and value.isdecimal():
+            return f"{notation}, but the job has {nodes}. It must be $TORCHRUN_NODE_RANK, or be omitted"
+        if flag in ("rdzv_endpoint", "master_addr") and _LOCAL.fullmatch(value):
+            return f"{notation}, but the job has {nodes}, which could not connect. Remove it: the job sets it"
+        # A torchrun with its own endpoint has its own backend.
+        if flag == "rdzv_backend" and "rdzv_endpoint" not in flags and "$" not in value and value != backend:
             return (
-                f"{name}{'=' if equals else ' '}{value}. In this job, the number of {meaning} must be {right}"
+                f"{notation}, but distributed.rdzvBackend is {backend}. It must be {backend}, or be omitted"
             )
     return ""
 
 
-def _launcher(program: Program) -> str:
-    """Return the name of the launcher that a program is, with its subcommand; "" for none."""
-    if program.name in _TORCHRUN:
-        return TORCHRUN
-    name = program.name.removeprefix(PYTHON_MODULE)
-    if name not in LAUNCHERS or not program.arguments or program.arguments[0] in _HELP_FLAGS:
-        return ""
-    if verb := LAUNCHERS[name]:
-        return f"{name.partition('.')[0]} {verb}" if program.arguments[0] == verb else ""
-    return program.name
-
-
-def _is_plain(program: Program) -> bool:
-    """Return whether a program starts no launcher: Python, a utility, a builtin, or a script that was read."""
-    name, arguments = program.name, program.arguments
-    if program.is_read or name.endswith(".py") or name in UTILITIES or name in _BUILTINS:
-        return True
-    if name in LAUNCHERS:  # another subcommand, or --help
-        return True
-    if name == "wandb":  # its subcommands `agent` and `launch` start programs
-        return arguments[:1] in (("login",), ("offline",), ("online",), ("sync",))
-    if name.startswith(PYTHON_MODULE):
-        return _LAUNCHER_PACKAGES.fullmatch(name.removeprefix(PYTHON_MODULE)) is None
-    if is_variable(program.word):
-        return any(each.endswith(".py") for each in arguments[:2])
-    return PYTHON.fullmatch(name) is not None
-
-
-def _describe(program: Program) -> str:
-    """Return the name of the unknown program, with its subcommand."""
-    if program.name.startswith(("$(", "`")):
-        return "$(...)"
-    verb = next(iter(program.arguments), "")
-    has_verb = re.fullmatch(r"[a-z]{2,12}", verb) and not program.name.startswith(PYTHON_MODULE)
-    return f"{program.name} {verb}" if has_verb else program.name
+def _read_flags(launcher: str, words: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the flags of a launcher before its program, each with its value and its notation."""
+    flags: dict[str, tuple[str, str]] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        flag = name.lstrip("-").replace("-", "_")
+        if name.startswith("PET_"):
+            flag = name.removeprefix("PET_").lower()
+            if flag in _SWITCHES and value in ("", "0"):
+                continue
+        elif word.startswith("-"):
+            flag = "nproc" if flag == "n" and "composer" in launcher else flag
+            numbers = (*_NODES, *_PROCESSES_OF_NODE, *_PROCESSES)
+            if not equals and (flag not in _SWITCHES if launcher == TORCHRUN else flag in numbers):
+                value = next(rest, "")
+        elif launcher == TORCHRUN or word.endswith(".py") or PYTHON.fullmatch(_base(word)):
+            break
+        flags[flag] = value, f"{name}{equals or ' '}{value}".rstrip()
+    return flags

@@ -60,60 +60,50 @@ END {
 # If TORCHRUN_LOG names a file, the command's output is also copied there. The sidecar archives it
 # (trainyard/workspace/logs.py).
 #
-# `idle` prints the torchrun agents without a process of their own. In its exit barrier and in the rendezvous, an agent
-# waits in C++ for up to five minutes and ignores signals (torch/distributed/elastic/agent/server/api.py,
-# `_exit_barrier`). An idle agent has nothing to save, so it is killed three seconds after the signal. The processes of
-# an agent have TORCHELASTIC_RUN_ID in their environment, the agent has not.
+# `idle_agents` prints the torchrun agents in the command's session without a process of their own. In its exit barrier
+# and in the rendezvous, an agent waits in C++ for up to five minutes and ignores signals
+# (torch/distributed/elastic/agent/server/api.py, `_exit_barrier`). An idle agent has nothing to save, so it is killed
+# three seconds after the signal. /proc/PID/stat ends with: state, parent, process group, session (proc_pid_stat(5)).
+# The processes of an agent have TORCHELASTIC_RUN_ID in their environment, the agent has not.
 _SCRIPT: Final = r"""
-tell() { kill -TERM "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null; }
-below() {
-  process=$1
-  while [ "$process" != "$child" ]; do
-    case $tree in *" $process:"*) ;; *) return 1 ;; esac
-    process=${tree#*" $process:"} process=${process%% *}
+terminate() { kill -TERM "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null; }
+idle_agents() {
+  parents=" " agents=
+  for process in /proc/[0-9]*; do
+    read -r line <"$process/stat" || continue
+    set -- ${line##*) }
+    [ "$1" = Z ] || parents="$parents$2 "
+    [ "$4" != "$child" ] || agents="$agents ${process#/proc/}"
   done
-}
-idle() {
-  tree=" "
-  for each in /proc/[0-9]*/status; do
-    state= number=
-    while read -r key value rest; do
-      case $key in
-        State:) state=$value ;;
-        Pid:) number=$value ;;
-        PPid:) [ "$state" = Z ] || tree="$tree$number:$value "; break ;;
-      esac
-    done <"$each"
-  done
-  for each in /proc/[0-9]*; do
-    case $tree in *":${each#/proc/} "*) continue ;; esac
-    words=; read -r words <"$each/cmdline"
-    case $words in *torchrun* | *torch.distributed.run*) below "${each#/proc/}" || continue ;; *) continue ;; esac
+  for pid in $agents; do
+    case $parents in *" $pid "*) continue ;; esac
+    words=; read -r words <"/proc/$pid/cmdline"
+    case $words in *torchrun* | *torch.distributed.run*) ;; *) continue ;; esac
     while words=; read -r words || [ "$words" ]; do
       case $words in *TORCHELASTIC_RUN_ID=*) continue 2 ;; esac
-    done <"$each/environ"
-    printf '%s ' "${each#/proc/}"
+    done <"/proc/$pid/environ"
+    printf '%s ' "$pid"
   done
 }
-release() {
+kill_idle_agents() {
   once= twice=
   while sleep 1 && kill -0 "$child"; do
-    now=" $(idle)"
+    now=" $(idle_agents)"
     for pid in $now; do
       case $once in *" $pid "*) case $twice in *" $pid "*) kill -KILL "$pid" ;; esac ;; esac
     done
     twice=$once once=$now
   done
 }
-child= going= again= told= after= copier= keep= code=127
-hear() {
-  again=1
-  [ "$going" ] || { going=1; [ -z "$child" ] || release >/dev/null 2>&1 & }
-  [ -z "$child" ] || tell
+child= signaled= interrupted= before= after= copier= keep= code=127
+on_signal() {
+  interrupted=1
+  [ "$signaled" ] || { signaled=1; [ -z "$child" ] || kill_idle_agents >/dev/null 2>&1 & }
+  [ -z "$child" ] || terminate
 }
-trap hear TERM INT
-for each in "${TMPDIR:-/tmp}" /dev/shm; do
-  [ "$keep" ] || keep=$(mktemp -d "$each/torchrun-XXXXXX" 2>/dev/null)
+trap on_signal TERM INT
+for directory in "${TMPDIR:-/tmp}" /dev/shm; do
+  [ "$keep" ] || keep=$(mktemp -d "$directory/torchrun-XXXXXX" 2>/dev/null)
 done
 if [ "$keep" ] && command -v tee && command -v tail && mkfifo "$keep/out" "$keep/end"; then
   tail -c KEPT <"$keep/end" >"$keep/tail" 3>&- &
@@ -124,14 +114,14 @@ fi 3>&1 >/dev/null 2>&1
 if command -v setsid >/dev/null 2>&1; then set -- setsid "$@"; fi
 if [ "$copier" ]; then "$@" >"$keep/out" 2>&1 & else "$@" & fi
 child=$!
-[ -z "$going" ] || { tell; release >/dev/null 2>&1 & }
-while again=; do
-  told=$going
+[ -z "$signaled" ] || { terminate; kill_idle_agents >/dev/null 2>&1 & }
+while interrupted=; do
+  before=$signaled
   wait "$child" 2>/dev/null; now=$?
-  [ "$now" = 127 ] || { code=$now; after=$told; }
-  [ "$again" ] || break
+  [ "$now" = 127 ] || { code=$now; after=$before; }
+  [ "$interrupted" ] || break
 done
-while [ "$going" ] && kill -0 "-$child" 2>/dev/null; do sleep 1; done
+while [ "$signaled" ] && kill -0 "-$child" 2>/dev/null; do sleep 1; done
 case $after:$code in 1:0 | 1:137) code=143 ;; esac
 if [ "$copier" ]; then
   (sleep 5; kill -KILL "$copier") >/dev/null 2>&1 &

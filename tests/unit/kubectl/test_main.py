@@ -121,7 +121,7 @@ entry()
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("jobs", "trainyard.k8s.exec trainyard.operator.command_parser"),
+        ("jobs", "trainyard.k8s.exec trainyard.operator.launcher_detection"),
         ("submit", "trainyard.k8s.exec trainyard.operator.nodes botocore"),
     ],
 )

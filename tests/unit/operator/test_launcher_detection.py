@@ -2,223 +2,215 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from tests.unit.operator.life import Life
-from tests.unit.operator.made import container
-from tests.unit.operator.test_command import ALONE
-from trainyard.operator.command import build_command, check_command, detect_launcher
-from trainyard.operator.launcher_detection import find_flag_conflict
+from trainyard.operator.api.job import parse_job
+from trainyard.operator.launcher_detection import Detection, detect_launcher, find_conflict
 from trainyard.operator.resources import Size
 
 pytestmark = pytest.mark.unit
 
 
+def rows(text: str) -> list[tuple[str, str]]:
+    """Return the result and the command of each line."""
+    lines = text.strip().replace("\\n", "\0").splitlines()
+    return [(each.split(": ", 1)[0], each.split(": ", 1)[1].replace("\0", "\n")) for each in lines]
+
+
+# In each line the result and a command: `plain`, the launcher that the command starts, or `?` and the unknown program.
+COMMANDS = r"""
+plain: python train.py --epochs 10
+plain: python3.12 -u -m own.train --lr 1
+plain: /opt/venv/bin/python -W ignore -X faulthandler train.py
+plain: python -
+plain: python -c 'print(1)' -m torch.distributed.run
+plain: ./train.py --lr 1
+plain: $PYTHON train.py torchrun
+plain: ${PYTHON:-python} -m own.train
+plain: $(which python) train.py
+plain: PYTHON=python3; $PYTHON train.py
+plain: CMD='python train.py'; eval "$CMD"
+plain: uv run train.py
+plain: uv run --with deepspeed --index-url https://x.y/simple python train.py
+plain: uv run --only-group deepspeed -p 3.12 -m own.train
+plain: poetry install && poetry run python train.py
+plain: pixi run -e deepspeed python train.py
+plain: conda run -n deepspeed --no-capture-output python train.py
+plain: eval "$(conda shell.bash hook)"; conda activate own && python train.py
+plain: env -u B A=torchrun python train.py
+plain: NCCL_DEBUG=INFO LAUNCHER=deepspeed nohup python train.py > torchrun 2>&1 &
+plain: timeout -k 30 -s INT 3600 nice -n 10 python train.py
+plain: numactl --cpunodebind=0 -m 0 taskset -c 0-7 python train.py
+plain: stdbuf -oL python train.py |& tee log
+plain: sudo -u mpirun python train.py
+plain: nsys profile -t cuda,nvtx -o deepspeed -f true --capture-range cudaProfilerApi python train.py
+plain: ncu --set full -k regex:gemm -o deepspeed -f python train.py
+plain: cd torchrun && pip install -r requirements.txt torchrun deepspeed && exec python train.py
+plain: set -ex; apt-get update; source .venv/bin/activate; python train.py
+plain: curl -LsSf https://astral.sh/uv/install.sh | sh && uv sync && uv run train.py
+plain: wandb login && dvc pull && hf download x && python train.py
+plain: accelerate config default; accelerate env; deepspeed --version; mpirun --version; ds_report; python train.py
+plain: accelerate --help
+plain: command -v torchrun; which deepspeed; command -v mpirun >/dev/null && python train.py
+plain: echo torchrun starts; printf '%s' deepspeed '; torchrun'; python train.py a#b --deepspeed ds.json # torchrun
+plain: echo $(nproc) torchrun `nproc` deepspeed; python train.py --workers $(nproc)
+plain: eval $(ssh-agent); python train.py
+plain: python train.py -m torch.distributed.run accelerate launch
+plain: python torchrun_demo.py; python -m torchrunner; python -m own.accelerate launch
+plain: python recipes/torchrun --steps 4; python deepspeed --lr 1
+plain: python -m lightning_app_of_mine.train
+plain: bash -c 'echo torchrun starts; L=(deepspeed mpirun); python train.py'
+plain: bash -euo pipefail -c 'A=1 python train.py | tee log'
+plain: bash <<END\npython train.py\nEND
+plain: bash -c 'python train.py' # don't\n: torchrun
+plain: cat > NOTES <<EOF; python train.py\ntorchrun train.py\nEOF\n
+plain: cat <<-'A' <<B\nB\ntorchrun a.py\n\tA\ndeepspeed b.py\nB\npython train.py
+plain: cat <<EOF\ntorchrun train.py\n EOF\n
+plain: python train.py --steps $((1<<2)) --fail-at -1 # via torchrun
+plain: for ((i = 1 << 2; i; i--)); do python train.py $i; done
+plain: [[ $X = a || torchrun = $X ]] && python train.py
+plain: L=(\n  a\n  torchrun\n); python train.py "${L[@]}"
+plain: case $A in\na) python a.py;;\n*) python b.py;;\nesac
+plain: log() { echo "$(date) $*"; }\nfunction run { python train.py; }\nlog start; run
+plain: if [ -d src ]; then cd src; fi; while ! python train.py; do sleep 5; done || { echo failed; exit 1; }
+plain: (python train.py; python eval.py) 2> >(tee err >&2) | tee log
+plain: nvidia-smi; sleep 5; exit 3
+torchrun: torchrun train.py
+torchrun: /opt/conda/bin/torchrun train.py
+torchrun: python -m torch.distributed.run train.py
+torchrun: python3.11 -u -m torch.distributed.launch train.py
+torchrun: python -W ignore -um torch.distributed.run train.py
+torchrun: python -mtorch.distributed.run train.py
+torchrun: python /opt/conda/bin/torchrun train.py
+torchrun: python "$(command -v torchrun)" train.py
+torchrun: $(which torchrun) train.py
+torchrun: ${PYTHON:-/usr/bin/python} -u -m torch.distributed.run train.py
+torchrun: $HOME/bin/torchrun train.py
+torchrun: $PREFIX torchrun train.py
+torchrun: CMD="torchrun train.py"; echo $CMD; $CMD
+torchrun: accelerate launch a.py; torchrun b.py
+torchrun: env -u A B=1 /usr/bin/env torchrun train.py
+torchrun: time nice -n 5 torchrun train.py
+torchrun: timeout --preserve-status 3600 taskset -c 0-7 torchrun train.py
+torchrun: sudo -s torchrun train.py
+torchrun: uv --directory src run --frozen --with torch -- torchrun train.py
+torchrun: uv run -n torchrun train.py
+torchrun: uv run --module torch.distributed.run train.py
+torchrun: conda run -n a --no-capture-output torchrun train.py
+torchrun: uvx torchrun train.py
+torchrun: nsys profile -o trace -t cuda torchrun train.py
+torchrun: bash -lc 'A=1 torchrun train.py'
+torchrun: bash -c "sh -c \"exec torchrun train.py\""
+torchrun: eval 'torchrun train.py'; true
+torchrun: eval torchrun train.py
+torchrun: export A=1 && cd src # as ever\ntorchrun train.py
+torchrun: cd src && \\n  torchrun \\n  train.py
+torchrun: if [ -d src ]; then cd src; fi; for i in 1 2; do torchrun train.py; done
+torchrun: run() { torchrun train.py; }; run
+torchrun: (cd src; >log 2>&1 exec torchrun train.py)
+torchrun: N=$(((1 << 2) * (3 + (1)))) PATH=`pwd`:$PATH torchrun train.py $(nproc)
+torchrun: N=$(cat <<END\n'\nEND\n) torchrun train.py
+torchrun: cat <<END; torchrun train.py\nwords\nEND
+torchrun: /bin/bash -eu <<'END' | tee log\ncd src\nexec torchrun train.py\nEND\n
+torchrun: cat <<< word\n[[ -d src && ! -d lib ]] && torchrun train.py
+torchrun: OUT=$(torchrun train.py) && echo $OUT
+torchrun: torchrun train.py # don't\necho 'open
+accelerate launch: accelerate launch --num_processes 8 -m own.train
+accelerate launch: pip install -r requirements.txt\naccelerate config default\naccelerate launch train.py\n
+accelerate launch: LAUNCHER="accelerate launch"; $LAUNCHER train.py
+accelerate-launch: accelerate-launch train.py
+python -m accelerate.commands.launch: uv run -m accelerate.commands.launch train.py
+deepspeed: NCCL_DEBUG=INFO exec deepspeed train.py
+deepspeed: python $(which deepspeed) train.py
+deepspeed: uv run --with deepspeed --active deepspeed train.py
+deepspeed: conda run -n env deepspeed train.py
+deepspeed: timeout -k 5 -s INT 3600 env -i deepspeed train.py
+deepspeed: cat > ds.json <<EOF\n{}\nEOF\ndeepspeed train.py
+deepspeed: x=`deepspeed train.py`
+python -m deepspeed.launcher.runner: python -m deepspeed.launcher.runner train.py
+mpirun: if [ -d src ]; then cd src; fi; mpirun -np 8 python train.py
+mpirun.openmpi: mpirun.openmpi -np 8 python train.py
+mpiexec.hydra: mpiexec.hydra -n 8 python train.py
+horovodrun: horovodrun -np 8 python train.py
+composer: composer -n 8 train.py
+lightning run: lightning run model train.py
+fabric run: uvx --from lightning fabric run train.py
+colossalai run: colossalai run train.py
+? tune run: tune run --nproc_per_node 2 full_finetune
+? tune run: cd src && env A=1 nice uv run tune run x
+? tune run: python /opt/venv/bin/tune run x
+? tune run: bash -c 'tune run x'
+? python -m torchtune._cli.tune: python -m torchtune._cli.tune run x
+? python -m accelerate.commands.accelerate_cli: python -m accelerate.commands.accelerate_cli launch train.py
+? ray job: ray job submit -- python train.py
+? wandb agent: wandb agent team/sweep
+? my-train: uv run --frozen my-train --lr 1 --fast
+? ./train: timeout --preserve-status 3600 ./train
+? ./train: sudo -E ./train --lr=1
+? my-train: nsys profile -o report my-train x
+? scripts/train.sh: bash -x scripts/train.sh --lr 1
+? ./train.sh: sh ./train.sh
+? train.sh: source train.sh
+? make train: make train
+? $TRAIN: $TRAIN --lr 1
+? $(...): $(cat command.txt)
+? srun torchrun: srun torchrun train.py
+? xvfb-run: xvfb-run -a torchrun train.py
+? launch: conda run -n accelerate launch train.py
+? retry: python train.py; retry 3
+"""
+
+
+@pytest.mark.parametrize(("expected", "command"), rows(COMMANDS))
+def test_detect_launcher_command_decides(expected: str, command: str) -> None:
+    found = detect_launcher(command)
+    assert (f"? {found.unknown}" if found.unknown else found.own_launcher or "plain") == expected
+    assert found.launcher == ("torchrun" if expected == "plain" else "none")
+
+
 @pytest.mark.parametrize(
-    ("command", "named"),
+    ("command", "args", "own"),
     [
-        ("accelerate launch train.py", "accelerate launch"),
-        ("accelerate launch --num_processes 8 -m own.train", "accelerate launch"),
-        ("accelerate-launch train.py", "accelerate-launch"),
-        ("python -m accelerate.commands.launch train.py", "python -m accelerate.commands.launch"),
-        ("python -u -m accelerate.commands.accelerate_cli launch train.py", "accelerate launch"),
-        ("deepspeed train.py", "deepspeed"),
-        ("python -m deepspeed.launcher.runner train.py", "python -m deepspeed.launcher.runner"),
-        ("python $(which deepspeed) train.py", "deepspeed"),
-        ("mpirun -np 8 python train.py", "mpirun"),
-        ("accelerate launch a.py; torchrun b.py", "torchrun"),
-        ("mpiexec -n 8 python train.py", "mpiexec"),
-        ("horovodrun -np 8 python train.py", "horovodrun"),
-        # In the same places as torchrun.
-        ("cd src && accelerate launch train.py", "accelerate launch"),
-        (
-            "pip install -r requirements.txt\naccelerate config default\naccelerate launch train.py\n",
-            "accelerate launch",
-        ),
-        ("NCCL_DEBUG=INFO exec deepspeed train.py", "deepspeed"),
-        ("bash -c 'cd src && deepspeed train.py'", "deepspeed"),
-        ("uv run accelerate launch train.py", "accelerate launch"),
-        ("uv run --frozen deepspeed train.py", "deepspeed"),
-        ("uv run -m accelerate.commands.launch train.py", "python -m accelerate.commands.launch"),
-        ("conda run -n own --no-capture-output deepspeed train.py", "deepspeed"),
-        ("if [ -d src ]; then cd src; fi; mpirun python train.py", "mpirun"),
-        # After here-documents and arithmetic.
-        ("cat > ds.json <<EOF\n{}\nEOF\ndeepspeed train.py", "deepspeed"),
-        ("bash <<EOF\naccelerate launch train.py\nEOF", "accelerate launch"),
-        ("echo $((1 << 2)); mpirun x y", "mpirun"),
-        # After options without a value.
-        ("stdbuf -oL deepspeed train.py", "deepspeed"),
-        ("numactl --interleave=all deepspeed train.py", "deepspeed"),
-        ("sudo -E deepspeed train.py", "deepspeed"),
-        ("env -i deepspeed train.py", "deepspeed"),
-        ("time -p deepspeed train.py", "deepspeed"),
-        ("uv run --active deepspeed train.py", "deepspeed"),
-        ("uv run --with deepspeed --active deepspeed train.py", "deepspeed"),
-        ("conda run -n env deepspeed train.py", "deepspeed"),
-        ("conda run -n mpirun mpirun python train.py", "mpirun"),
-        ("mpirun.openmpi -np 8 python train.py", "mpirun.openmpi"),
-        ("mpiexec.hydra -n 8 python train.py", "mpiexec.hydra"),
-        ("xvfb-run -a mpirun python train.py", "mpirun"),
-        ("python /opt/conda/bin/deepspeed train.py", "deepspeed"),
-        # Options of wrappers that have an operand.
-        ("timeout --preserve-status 3600 torchrun train.py", "torchrun"),
-        ("timeout --foreground 1h accelerate launch train.py", "accelerate launch"),
-        ("timeout -k 5 -s INT 3600 deepspeed train.py", "deepspeed"),
-        ("taskset -c 0-7 torchrun train.py", "torchrun"),
-        ("chrt -f 99 deepspeed train.py", "deepspeed"),
-        ("flock -n /tmp/lock torchrun train.py", "torchrun"),
-        ("flock -w 5 /tmp/lock -c 'torchrun train.py'", "torchrun"),
-        # Within command substitutions.
-        ("OUT=$(torchrun train.py) && echo $OUT", "torchrun"),
-        ("x=`deepspeed train.py`", "deepspeed"),
+        ("env", ("A=1", "torchrun", "train.py"), "torchrun"),
+        ("bash -c", ("torchrun train.py",), "torchrun"),
+        ("cd src && bash -c", ("A=1; torchrun train.py",), "torchrun"),
+        ("cd src && exec", ("deepspeed", "train.py"), "deepspeed"),
+        ("python", ("-u", "-m", "torch.distributed.run", "train.py"), "torchrun"),
+        ("accelerate", ("launch", "train.py"), "accelerate launch"),
+        ("python train.py", ("torchrun",), ""),
+        ("cd src && python train.py", ("; torchrun", "accelerate", "launch"), ""),
     ],
 )
-def test_detect_launcher_other_launcher_is_found(command: str, named: str) -> None:
-    found = detect_launcher(command)
-    assert (found.own_launcher, found.launcher) == (named, "none")
+def test_detect_launcher_args_are_words_of_command(command: str, args: tuple[str, ...], own: str) -> None:
+    assert detect_launcher(command, args).own_launcher == own
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [
-        "python train.py --deepspeed ds.json",
-        "python deepspeed.py",
-        "python train.py accelerate launch",
-        "python -m own.accelerate launch",
-        "torchrun train.py --deepspeed ds.json",
-        "accelerate config default && python train.py",
-        "accelerate env; python train.py",
-        "accelerate --help",
-        "deepspeed --version; python train.py",
-        "mpirun --version && python train.py",
-        "ds_report; python train.py",
-        "which deepspeed && python train.py",
-        "command -v mpirun; python train.py",
-        "pip install deepspeed accelerate && python train.py",
-        "echo deepspeed train.py",
-        "cd deepspeed && python train.py",
-        "LAUNCHER=deepspeed python train.py",
-        # Names of packages and environments.
-        "uv run --with deepspeed python train.py",
-        "uv run --with accelerate --with deepspeed -- python train.py",
-        "conda run -n deepspeed python train.py",
-        "conda run -n mpirun python train.py",
-        "uv run --only-group deepspeed python train.py",
-        "nsys profile -o deepspeed python train.py",
-        "ncu -o deepspeed python train.py",
-        "sudo -u mpirun python train.py",
-        # Scripts of the user, and words that are no programs.
-        "python recipes/deepspeed --lr 1",
-        "python deepspeed --lr 1",
-        "bash -c 'L=(deepspeed mpirun); python train.py'",
-        "L=(a\nmpirun x\n); declare -a M+=(deepspeed x); python train.py",
-        "[[ $X = a || deepspeed = $X ]] && python train.py",
-        "if ! [[ ($X = a) && mpirun = $X ]]; then python train.py; fi",
-        "# don't\npython train.py \"open; deepspeed train.py",
+        "env -a " * 4000 + "x",
+        "env " + "-o sh " * 5000 + "-c 'sh -o sh -c x'",
+        "$(" * 9000 + ")" * 9000,
+        "`" * 30000,
+        "uv run -a uv -b run -c;" * 1300,
+        "$(which " * 3000,
+        "((" * 9000 + "))" * 9000,
+        "bash <<a\n" * 3000,
+        "bash " + "-a " * 5000 + "<<a " * 4000 + "\n",
+        "".join(f"cat <<a{each}\na{each}\n" for each in range(3000)),
+        "! " * 8000 + "[[ " + "|" * 10000,
+        "A=1;" + "A=$A$A;" * 4000 + "$A" * 1000,
     ],
 )
-def test_detect_launcher_name_elsewhere_is_ignored(command: str) -> None:
-    assert detect_launcher(command).own_launcher in ("", "torchrun")
-
-
-def test_detect_launcher_args_are_words_of_command() -> None:
-    assert detect_launcher("accelerate", ("launch", "train.py")).own_launcher == "accelerate launch"
-    assert detect_launcher("cd src && exec", ("deepspeed", "train.py")).own_launcher == "deepspeed"
-    assert detect_launcher("python train.py", ("accelerate", "launch")).own_launcher == ""
-
-
-PLAIN = [
-    "python train.py",
-    "python3.12 -u -m own.train --lr 1",
-    "python -",
-    "python -c 'print(1)'",
-    "./train.py --lr 1",
-    "/opt/venv/bin/python train.py",
-    "$PYTHON train.py",
-    "$PYTHON -m own.train",
-    "uv run train.py",
-    "uv run --with torch python train.py",
-    "uv run -m own.train",
-    "poetry run python train.py",
-    "conda run -n composer python train.py",
-    "conda activate own && python train.py",
-    "env A=1 python train.py",
-    "cd src && pip install -r requirements.txt && exec python train.py | tee log",
-    "source .venv/bin/activate && python train.py",
-    'eval "$(conda shell.bash hook)"; conda activate own; python train.py',
-    "if [ -d src ]; then cd src; fi; for i in 1 2; do python train.py; done",
-    "case $A in\na) python a.py;;\n*) python b.py;;\nesac",
-    "run() { python train.py; }\nrun",
-    "bash -c 'set -e; python train.py'",
-    "bash <<END\npython train.py\nEND",
-    "nvidia-smi; sleep 5",
-    "eval $(ssh-agent); python train.py",
-    "curl -LsSf https://astral.sh/uv/install.sh | sh && uv run train.py",
-    "exit 3",
-    "wandb login && dvc pull && uv sync && uv run train.py",
-    "python -m lightning_app_of_mine.train",
-]
-
-
-@pytest.mark.parametrize("command", PLAIN)
-def test_detect_launcher_plain_program_is_torchrun(command: str) -> None:
-    found = detect_launcher(command)
-    assert (found.launcher, found.unknown) == ("torchrun", "")
-    assert "--no-python" in build_command(command, (), ALONE).words
-
-
-@pytest.mark.parametrize(
-    ("command", "named"),
-    [
-        ("tune run --nproc_per_node 2 full_finetune", "tune run"),
-        ("python -m torchtune._cli.tune run x", "python -m torchtune._cli.tune"),
-        ("ray job submit -- python train.py", "ray job"),
-        ("torchx run -s local dist.ddp", "torchx run"),
-        ("llamafactory-cli train a.yaml", "llamafactory-cli train"),
-        ("axolotl train a.yaml", "axolotl train"),
-        ("nemo llm pretrain", "nemo llm"),
-        ("swift sft", "swift sft"),
-        ("wandb agent team/sweep", "wandb agent"),
-        ("cd src && uv run tune run x", "tune run"),
-        ("env A=1 nice tune run x", "tune run"),
-        ("timeout -k 5 3600 tune run x", "tune run"),
-        ("python /opt/venv/bin/tune run x", "tune run"),
-        ("./train", "./train"),
-        ("bash train.sh", "train.sh"),
-        ("bash -x scripts/train.sh --lr 1", "scripts/train.sh"),
-        ("sh ./train.sh", "./train.sh"),
-        ("./train.sh", "./train.sh"),
-        ("make train", "make train"),
-        ("$TRAIN --lr 1", "$TRAIN"),
-        ("$(cat command.txt)", "$(...)"),
-        ("srun python train.py", "srun python"),
-        ("bash -c 'tune run x'", "tune run"),
-        ("source train.sh", "train.sh"),
-        ("conda run -n accelerate launch train.py", "launch"),
-        ("timeout --preserve-status 3600 ./train", "./train"),
-        ("uv run --frozen my-train --lr 1 --fast", "my-train"),
-        ("sudo -E ./train --lr=1", "./train"),
-        ("stdbuf -oL my-train x", "my-train"),
-        ("nsys profile -o report my-train x", "my-train"),
-    ],
-)
-def test_detect_launcher_unknown_program_is_none(command: str, named: str) -> None:
-    found = detect_launcher(command)
-    assert (found.launcher, found.unknown) == ("none", named)
-    built = build_command(command, (), ALONE)
-    assert "--no-python" not in built.words
-    assert built.environment["PET_NNODES"] == "1"
-    assert "--no-python" in build_command(command, (), ALONE, "torchrun").words
-
-
-def test_build_command_launcher_spec_overrides_detection() -> None:
-    assert "--no-python" not in build_command("python train.py", (), ALONE, "none").words
-    assert "It must be none" in check_command("torchrun train.py", (), "torchrun")
-    assert check_command("torchrun train.py", (), "none") == ""
-    words = container({"command": "python train.py", "launcher": "none"})["command"]
-    assert "torchrun" not in words
+def test_detect_launcher_long_command_takes_under_2_s(command: str) -> None:
+    started = time.process_time()
+    detect_launcher(command)
+    assert time.process_time() - started < 2
 
 
 SCRIPTS = {
@@ -240,15 +232,12 @@ SCRIPTS = {
 @pytest.mark.parametrize(
     ("command", "own_launcher", "unknown", "place"),
     [
-        ("bash train.sh", "torchrun", "", "train.sh"),
-        ("sh train.sh 8", "torchrun", "", "train.sh"),
-        ("bash -x ./train.sh", "torchrun", "", "train.sh"),
-        ("bash -o pipefail -e train.sh", "torchrun", "", "train.sh"),
+        ("bash train.sh 8", "torchrun", "", "train.sh"),
+        ("sh -x -o pipefail -e ./train.sh", "torchrun", "", "train.sh"),
         ("./train.sh", "torchrun", "", "train.sh"),
         ("source ./train.sh", "torchrun", "", "train.sh"),
         (". train.sh", "torchrun", "", "train.sh"),
-        ("env A=1 bash train.sh", "torchrun", "", "train.sh"),
-        ("timeout 60 ./train.sh", "torchrun", "", "train.sh"),
+        ("env A=1 timeout 60 bash train.sh", "torchrun", "", "train.sh"),
         ("bash -c 'exec ./train.sh'", "torchrun", "", "train.sh"),
         ("bash outer.sh", "torchrun", "", "scripts/inner.sh"),
         ("cd scripts && bash inner.sh", "torchrun", "", "scripts/inner.sh"),
@@ -281,101 +270,100 @@ def test_detect_launcher_many_scripts_stops_reading() -> None:
     assert len(read_names) < 100
 
 
-TWO = Size(nodes=2, least=2, gpus=8)
-ONE = Size(nodes=1, least=1, gpus=8)
-RANGE = Size(nodes=4, least=2, gpus=8)
-ON_CPUS = Size(nodes=2, least=2, gpus=0)
+SIZES = {
+    "two": Size(nodes=2, least=2, gpus=8),
+    "one": Size(nodes=1, least=1, gpus=8),
+    "range": Size(nodes=4, least=2, gpus=8),
+    "cpu": Size(nodes=2, least=2, gpus=0),
+}
+
+
+def conflict(found: Detection, size: str, launcher: str = "") -> tuple[str, str]:
+    spec = {"jobQueue": "q", "numGPUs": 16, "command": "x", **({"launcher": launcher} if launcher else {})}
+    job, problems = parse_job(spec)
+    assert job is not None, problems
+    return find_conflict(job, found, SIZES[size], "c10d")
 
 
 @pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("torchrun --standalone train.py", "--standalone"),
-        ("torchrun --standalone --nproc-per-node 8 train.py", "--standalone"),
-        ("torchrun --stand train.py", "--standalone"),
-        ("torchrun --nnodes=1 train.py", "--nnodes=1"),
-        ("torchrun --nnodes 1:1 train.py", "--nnodes=1:1"),
-        ("torchrun --nnodes 1:2 train.py", "--nnodes=1:2"),
-        ("torchrun --tee 3 --nnodes 4 train.py", "--nnodes=4"),
-        ("torchrun -t 3 --no-python --nnodes 4 train.py", "--nnodes=4"),
-        ("torchrun --nproc-per-node=4 train.py", "--nproc-per-node=4"),
-        ("torchrun --nproc_per_node 4 train.py", "--nproc-per-node=4"),
-        ("torchrun --nproc 4 train.py", "--nproc-per-node=4"),
-        ("torchrun --node-rank 0 train.py", "--node-rank=0"),
-        ("torchrun --rdzv-endpoint localhost:29500 train.py", "--rdzv-endpoint=localhost:29500"),
-        ("torchrun --master_addr=127.0.0.1 train.py", "--master-addr=127.0.0.1"),
-        ("torchrun --rdzv-backend static train.py", "--rdzv-backend=static"),
-        ("python -m torch.distributed.run --nnodes=1 train.py", "--nnodes=1"),
-        ("python -u -m torch.distributed.launch --nproc_per_node=2 train.py", "--nproc-per-node=2"),
-        ("bash -c 'torchrun --standalone train.py'", "--standalone"),
-        ("sh -c 'cd src; exec torchrun --nnodes=1 train.py'", "--nnodes=1"),
-        ("conda run -n own torchrun --nnodes=1 train.py", "--nnodes=1"),
-        ("PET_NNODES=1 torchrun train.py", "PET_NNODES=1"),
-        ("export PET_NNODES=1; torchrun train.py", "PET_NNODES=1"),
-        ("env -S 'torchrun --nnodes=1' train.py", "--nnodes=1"),
-        ("(cd src; uvx torchrun --nnodes=1 train.py) || true", "--nnodes=1"),
-        ("bash words.sh", "--nnodes=1"),
-        ("N=1; torchrun --nnodes=$N train.py", "--nnodes=1"),
-        ("export N=1 && torchrun --nnodes ${N} train.py", "--nnodes=1"),
-        ("torchrun --nnodes ${NNODES:-1} train.py", "--nnodes=1"),
-        ("bash one.sh", "--nnodes=1"),
-        ("accelerate launch --num_machines 1 train.py", "--num_machines 1"),
-        ("accelerate launch --num_processes=8 train.py", "--num_processes=8"),
-        ("accelerate launch train.py", "starts accelerate launch"),
-        ("deepspeed --num_nodes=1 train.py", "--num_nodes=1"),
-        ("deepspeed train.py", "starts deepspeed"),
-        ("composer -n 4 train.py", "-n 4"),
-        ("composer -n 8 train.py", "starts composer"),
-        ("mpirun -np 8 python train.py", "-np 8"),
-        ("lightning run model train.py", "starts lightning run"),
-        ("fabric run train.py", "starts fabric run"),
-        ("colossalai run train.py", "starts colossalai run"),
-    ],
+    ("expected", "command"),
+    rows(r"""
+--standalone: torchrun --standalone --nproc-per-node 8 train.py
+--nnodes=1: torchrun --nnodes=1 train.py
+--nnodes 1:1: torchrun --nnodes 1:1 train.py
+--nnodes 1:2: torchrun --nnodes 1:2 train.py
+--nnodes 4: torchrun --tee 3 --nnodes 4 train.py
+--nnodes 4: torchrun -t 3 --no-python --nnodes 4 train.py
+--nproc-per-node=4: torchrun --nproc-per-node=4 train.py
+--nproc_per_node 4: torchrun --nproc_per_node 4 train.py
+--node-rank 0: torchrun --node-rank 0 train.py
+--rdzv-endpoint localhost:29500: torchrun --rdzv-endpoint localhost:29500 train.py
+--master_addr=127.0.0.1: torchrun --master_addr=127.0.0.1 train.py
+--rdzv-backend static: torchrun --rdzv-backend static train.py
+--nnodes=1: python -m torch.distributed.run --nnodes=1 train.py
+--nproc_per_node=2: python -u -m torch.distributed.launch --nproc_per_node=2 train.py
+--nnodes=1: sh -c 'cd src; exec torchrun --nnodes=1 train.py'
+--nnodes=1: (cd src; conda run -n own torchrun --nnodes=1 train.py) || true
+PET_NNODES=1: PET_NNODES=1 torchrun train.py
+PET_NNODES=1: export PET_NNODES=1; torchrun train.py
+--nnodes=1: N=1; torchrun --nnodes=$N train.py
+--nnodes 1: export N=1 && torchrun --nnodes ${N} train.py
+--nnodes 1: torchrun --nnodes ${NNODES:-1} train.py
+--nnodes 1: bash words.sh
+--nproc_per_node 2: bash one.sh
+--num_machines 1: accelerate launch --num_machines 1 train.py
+--num_processes=8, but the job has 16 GPUs: accelerate launch --num_processes=8 train.py
+starts accelerate launch: accelerate launch train.py
+--num_nodes=1: deepspeed --num_nodes=1 train.py
+starts deepspeed: deepspeed train.py
+-n 4, but the job has 8 GPUs on each node: composer -n 4 train.py
+starts composer: composer -n 8 train.py
+-np 8: mpirun -np 8 python train.py
+starts lightning run: lightning run model train.py
+starts fabric run: fabric run train.py
+starts colossalai run: colossalai run train.py
+"""),
 )
-def test_find_flag_conflict_wrong_flag_is_named(command: str, expected: str) -> None:
-    place, wrong = find_flag_conflict(detect_launcher(command, (), SCRIPTS.get), TWO, "c10d")
+def test_find_conflict_wrong_flag_is_named(expected: str, command: str) -> None:
+    place, wrong = conflict(detect_launcher(command, (), SCRIPTS.get), "two")
     assert expected in wrong
-    assert place == (command.removeprefix("bash ") if command.endswith(".sh") else "")
+    assert place == (command.removeprefix("bash ") if command.endswith(".sh") else "spec.command")
 
 
 @pytest.mark.parametrize(
-    ("command", "size"),
-    [
-        ("torchrun train.py", TWO),
-        ("torchrun --nnodes=2 --nproc-per-node=8 train.py", TWO),
-        ("torchrun --nnodes 2:2 --nproc-per-node gpu train.py", TWO),
-        ("torchrun --nnodes 2:4 train.py", RANGE),
-        ("torchrun --nnodes $NNODES --nproc-per-node $(nvidia-smi -L | wc -l) train.py", TWO),
-        ("torchrun train.py --nnodes=1 --standalone", TWO),
-        ("torchrun -m own.train --nnodes 1", TWO),
-        ("torchrun --node-rank $TORCHRUN_NODE_RANK train.py", TWO),
-        ("torchrun --rdzv-backend etcd-v2 --rdzv-endpoint etcd:2379 train.py", TWO),
-        ("if true; then N=2; else N=1; fi; torchrun --nnodes=$N train.py", TWO),
-        ("PET_STANDALONE=0 torchrun train.py", TWO),
-        ("torchrun --nproc-per-node 32 train.py", ON_CPUS),
-        ("torchrun --standalone train.py", ONE),
-        ("torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py", ONE),
-        ("accelerate launch train.py", ONE),
-        ("accelerate launch --num_machines 1 --num_processes 8 train.py", ONE),
-        ("accelerate launch train.py --num_processes 3", ONE),
-        ("deepspeed train.py", ONE),
-        ("composer -n 8 train.py", ONE),
-        ("python train.py --nnodes 1", TWO),
-        ("tune run x", TWO),
-        ("export PET_NNODES=1; torchrun --nnodes=2 train.py", TWO),
-    ],
+    ("size", "command"),
+    rows(r"""
+two: torchrun train.py
+two: torchrun --nnodes=2 --nproc-per-node=8 train.py
+two: torchrun --nnodes 2:2 --nproc-per-node gpu train.py
+range: torchrun --nnodes 2:4 train.py
+two: torchrun --nnodes $NNODES --nproc-per-node $(nvidia-smi -L | wc -l) train.py
+two: torchrun train.py --nnodes=1 --standalone
+two: torchrun -m own.train --nnodes 1
+two: torchrun --node-rank $TORCHRUN_NODE_RANK train.py
+two: torchrun --rdzv-backend etcd-v2 --rdzv-endpoint etcd:2379 train.py
+two: if true; then N=2; else N=1; fi; torchrun --nnodes=$N train.py
+two: PET_STANDALONE=0 torchrun train.py
+cpu: torchrun --nproc-per-node 32 train.py
+one: torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py
+one: accelerate launch --num_machines 1 --num_processes 8 train.py
+one: accelerate launch train.py --num_processes 3
+one: deepspeed train.py
+one: composer -n 8 train.py
+two: python train.py --nnodes 1
+two: tune run x
+two: export PET_NNODES=1; torchrun --nnodes=2 train.py
+"""),
 )
-def test_find_flag_conflict_matching_flags_is_empty(command: str, size: Size) -> None:
-    assert find_flag_conflict(detect_launcher(command), size, "c10d") == ("", "")
+def test_find_conflict_matching_flags_is_empty(size: str, command: str) -> None:
+    assert conflict(detect_launcher(command), size) == ("", "")
 
 
-def test_find_flag_conflict_launcher_none_accepts_own_nodes() -> None:
+def test_find_conflict_launcher_none_accepts_own_nodes() -> None:
     own = "accelerate launch --num_machines 2 --machine_rank $TORCHRUN_NODE_RANK train.py"
-    assert find_flag_conflict(detect_launcher(own), TWO, "c10d", "none") == ("", "")
+    assert conflict(detect_launcher(own), "two", "none") == ("", "")
     wrong = "accelerate launch --num_machines 1 train.py"
-    assert (
-        "the number of nodes must be 2" in find_flag_conflict(detect_launcher(wrong), TWO, "c10d", "none")[1]
-    )
+    assert "the job has 2 nodes. It must be 2" in conflict(detect_launcher(wrong), "two", "none")[1]
 
 
 @pytest.mark.parametrize(
@@ -393,7 +381,7 @@ def test_find_flag_conflict_launcher_none_accepts_own_nodes() -> None:
         ),
         (
             {"command": "torchrun --nnodes $N train.py", "env": [{"name": "N", "value": "1"}]},
-            "spec.command: torchrun has --nnodes=1",
+            "spec.command: torchrun has --nnodes 1",
         ),
         ({"command": "torchrun train.py", "launcher": "torchrun"}, "spec.launcher: is torchrun"),
     ],
