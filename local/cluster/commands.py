@@ -100,8 +100,8 @@ def api_server(plan: Plan) -> list[str]:
         "--authentication-token-webhook-version=v1",
         "--authentication-token-webhook-cache-ttl=10s",
         "--allow-privileged=true",
-        # With this gate the API server translates exec and port-forward to SPDY, which local/nodes does not
-        # implement.
+        # With this gate the API server translates exec and attach to SPDY, which local/nodes does not implement for
+        # them.
         "--feature-gates=TranslateStreamCloseWebsocketRequests=false",
         "--profiling=false",
         "--event-ttl=1h",

@@ -16,7 +16,7 @@ from local.nodes.environment import MissingReference
 from local.nodes.images import PullError
 from local.nodes.pod_site import PodSite
 from local.nodes.pod_volumes import PodVolumes
-from local.nodes.process import Ended, Entry, NotRunningError, Process
+from local.nodes.process import Ended, Entry, NotRunningError, Process, Stdin
 from local.nodes.status import ContainerState
 
 Object = dict[str, Any]
@@ -53,7 +53,8 @@ class Container:
         self.once = once
         self.name: str = spec["name"]
         self.simulated = images.simulated(spec, pod.context.images)
-        self.running = asyncio.Event()  # set while there is a process; `kubectl logs -f` ends with it
+        # Set while the current run has a process. Each run has its own, so that `kubectl logs -f` ends with its run.
+        self.running = asyncio.Event()
         self.begun = asyncio.Event()  # set after its first start, or if it never starts
         self.clock = logs.Clock(self.log_path(state.restarts))
         self.process: Process | None = None
@@ -186,11 +187,15 @@ class Container:
         self.pod.event(
             "Normal", "Pulled", f'Container image "{self.spec["image"]}" already present on machine'
         )
-        return Process.start(self.directory, plan, self.clock.path)
+        stdin: Stdin = "none"
+        if self.spec.get("stdin"):
+            stdin = "once" if self.spec.get("stdinOnce") else "open"
+        return Process.start(self.directory, plan, self.clock.path, stdin)
 
     async def _follow(self) -> None:
         """Wait for the end of the current run, and probe it meanwhile."""
-        self.running.set()
+        self.running = running = asyncio.Event()
+        running.set()
         self.begun.set()
         probing = asyncio.create_task(self._probe())
         self.pod.publish()
@@ -206,7 +211,7 @@ class Container:
             probing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await probing
-            self.running.clear()
+            running.clear()
         self._ended(ended, reason)
 
     def _ended(self, ended: Ended, reason: str) -> None:
@@ -279,6 +284,14 @@ class Container:
         if self.process is None:
             raise NotRunningError("it does not run")
         return await self.process.entry()
+
+    def open_stdin(self) -> int | None:
+        """Return a descriptor for its standard input, or None if it has `stdin: false`.
+
+        Raises:
+            OSError: The container does not read its input any more.
+        """
+        return self.process.open_stdin() if self.process and self.spec.get("stdin") else None
 
     async def execute(self, argv: list[str], timeout: float) -> int:
         """Run a command in the container. Return its exit code, 124 if it takes longer than `timeout` seconds."""

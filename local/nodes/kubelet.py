@@ -1,23 +1,21 @@
-"""The kubelets' HTTPS server: container logs and exec. Others, such as port-forward, get an error."""
+"""The kubelets' HTTPS server: container logs, exec, attach and port-forward."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
 import time
 from pathlib import Path
-from typing import Final
 
 from aiohttp import web
 
-from local.nodes import logs, remote
+from local.nodes import logs, port_forward, remote
 from local.nodes.container import Container
+from local.nodes.pod import Pod
 from local.nodes.pods import Pods
 from local.nodes.process import NotRunningError
 from local.nodes.times import epoch
-
-# kubectl's name of the command of a request path.
-COMMANDS: Final = {"portForward": "port-forward"}
 
 
 def serving_tls(pki: Path) -> ssl.SSLContext:
@@ -58,11 +56,28 @@ def _http_error(kind: type[web.HTTPError], message: str) -> web.HTTPError:
     kubectl parses plain text as YAML, and shows nothing of a text with a colon
     (k8s.io/apimachinery@v0.35.4 pkg/util/httpstream/spdy/roundtripper.go).
     """
-    return kind(text=remote.refused(kind.status_code, message), content_type="application/json")
+    return kind(text=remote.error_status(kind.status_code, message), content_type="application/json")
+
+
+async def take_connection(request: web.Request) -> port_forward.Connection:
+    """Return the connection of a request, which then is no HTTP connection any more.
+
+    Raises:
+        ConnectionResetError: The client has disconnected.
+    """
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the client has disconnected")
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 class Kubelet:
-    """Serves logs and exec of the pods of all nodes on one port of the loopback address.
+    """Serves the streams of the pods of all nodes on one port of the loopback address.
 
     `state` is the directory of the port file, `pki` has the cluster's certificates.
     """
@@ -77,9 +92,9 @@ class Kubelet:
         """Listen, on the previous port if it is free. Return the port."""
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
-        app.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_route("*", "/{verb:exec|attach}/{namespace}/{pod}/{container}", self._stream)
+        app.router.add_route("*", "/portForward/{namespace}/{pod}", self._port_forward)
         app.router.add_get("/healthz", self._health)
-        app.router.add_route("*", "/{other:.*}", self._other)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         tls = serving_tls(self.pki)
@@ -101,23 +116,19 @@ class Kubelet:
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    async def _other(self, request: web.Request) -> web.Response:
-        path = request.path.split("/")[1]
-        what = COMMANDS.get(path, path)
-        raise _http_error(
-            web.HTTPNotImplemented, f"{what} is not there on the local machines; logs, exec and cp are"
-        )
-
-    def _container(self, request: web.Request) -> Container:
+    def _pod(self, request: web.Request) -> Pod:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
         pod = self.pods.find(namespace, name)
         if pod is None:
-            raise web.HTTPNotFound(text=f"pod {namespace}/{name} is not on these machines\n")
-        wanted = request.match_info["container"]
+            raise _http_error(web.HTTPNotFound, f"pod {namespace}/{name}: not on these nodes")
+        return pod
+
+    def _container(self, request: web.Request) -> Container:
+        pod, name = self._pod(request), request.match_info["container"]
         for container in pod.every:
-            if container.name == wanted:
+            if container.name == name:
                 return container
-        raise web.HTTPNotFound(text=f"pod {namespace}/{name} has no container {wanted!r}\n")
+        raise _http_error(web.HTTPNotFound, f"pod {pod.label}: no container {name!r}")
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         container = self._container(request)
@@ -142,20 +153,25 @@ class Kubelet:
             await response.write_eof()
         return response
 
-    async def _exec(self, request: web.Request) -> web.StreamResponse:
-        container = self._container(request)
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Serve exec or attach on a WebSocket."""
+        container, verb = self._container(request), request.match_info["verb"]
         socket = web.WebSocketResponse(protocols=remote.PROTOCOLS, compress=False, max_msg_size=0)
         try:
-            streams = remote.wanted(request.query)
+            streams = remote.parse_request(request.query, verb)
             entry = await container.entry()
             # This check is last: kubectl repeats a refused request with SPDY, and shows only that answer.
             offer = socket.can_prepare(request)
             if not offer.ok or offer.protocol is None:
                 raise ValueError(
-                    f"exec: send a WebSocket of {' or '.join(remote.PROTOCOLS)}, as kubectl does since 1.31; "
-                    "the local machines do not speak SPDY"
+                    f"{verb}: send a WebSocket of {' or '.join(remote.PROTOCOLS)}, as kubectl does since 1.31; the "
+                    "local nodes do not speak SPDY"
                 )
-            command = await remote.Command.start(entry, streams)
+            if verb == "exec":
+                session: remote.Session = await remote.Command.start(entry, streams)
+            else:
+                log = logs.read(container.clock, logs.Request(follow=True, tail=0), container.running)
+                session = await remote.Session.attach(log, container.open_stdin() if streams.stdin else None)
         except ValueError as error:
             raise _http_error(web.HTTPBadRequest, str(error)) from error
         except NotRunningError as error:
@@ -166,7 +182,23 @@ class Kubelet:
             ) from error
         try:
             await socket.prepare(request)
-            await remote.serve(socket, command)
+            await remote.serve(socket, session)
         finally:
-            await command.end()
+            await session.end()
         return socket
+
+    async def _port_forward(self, request: web.Request) -> web.StreamResponse:
+        pod = self._pod(request)
+        if pod.simulated:
+            raise _http_error(web.HTTPConflict, f"pod {pod.label}: its images have no programs here")
+        if request.headers.get("Upgrade", "").upper() != "SPDY/3.1":
+            raise _http_error(
+                web.HTTPBadRequest, "port-forward: send an upgrade to SPDY/3.1, as the API server does"
+            )
+        client = await take_connection(request)
+        client[1].write(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+            b"X-Stream-Protocol-Version: " + port_forward.PROTOCOL.encode() + b"\r\n\r\n"
+        )
+        await port_forward.serve(client, pod.connect, f"{pod.label}, uid {pod.uid}")
+        return web.Response()  # not sent, because the connection is closed

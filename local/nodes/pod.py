@@ -16,6 +16,7 @@ from local.nodes.context import HOST_IP, Context, log
 from local.nodes.environment import MissingReference
 from local.nodes.pod_site import RETRY_SECONDS, PodSite
 from local.nodes.pod_volumes import PodVolumes
+from local.nodes.process import listens_on_loopback
 from local.nodes.status import ContainerState
 
 Object = dict[str, Any]
@@ -56,6 +57,23 @@ class Pod(PodSite):
     def simulated(self) -> bool:
         """Whether none of its containers has a process. Such a pod needs no files."""
         return all(container.simulated for container in self.every)
+
+    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a port of the pod.
+
+        Pods share the loopback address 127.0.0.1, so it is used only if a process of this pod listens there.
+
+        Raises:
+            OSError: Nothing listens at the port.
+        """
+        number = self.port(port) or port
+        try:
+            return await asyncio.open_connection(self.ip, number)
+        except ConnectionRefusedError:
+            programs = [c.process.pid for c in self.every if c.process is not None]
+            if not listens_on_loopback([pid for pid in programs if pid is not None], number):
+                raise
+        return await asyncio.open_connection(HOST_IP, number)
 
     # Changes in the API ----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from local.nodes.sandbox import CAPABILITIES
 
@@ -29,6 +29,7 @@ SANDBOX = Path(__file__).with_name("sandbox.py")
 # namespace. After the end of that child no other can be started, so a builtin writes the exit code. (`unshare
 # --fork` reports 1 for a SIGKILL.)
 KEEPER = '"$0" -I -S "$1" "$2/plan.json"; echo $? > "$2/exit"'
+Stdin = Literal["none", "open", "once"]
 LOST = 137
 SETUP_SECONDS = 10.0
 SETUP_POLL_SECONDS = 0.02
@@ -123,17 +124,70 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] == "Z" else fields[19]
 
 
+def create_stdin(pipe: Path, *, once: bool) -> tuple[int, int | None]:
+    """Create the pipe of a program's input. Return the program's descriptor, and one that keeps the input open.
+
+    Without `once`, the program keeps its own input open, so that the input never ends.
+    """
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe, 0o600)
+    if not once:
+        return os.open(pipe, os.O_RDWR), None
+    # A pipe with a reader only could not be opened without O_NONBLOCK.
+    its = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    ours = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(its, True)
+    return its, ours
+
+
+def listens_on_loopback(programs: Sequence[int], port: int) -> bool:
+    """Return whether one of the programs, or a process that it started, listens on a port of 127.0.0.1.
+
+    Source: proc(5), /proc/net/tcp; the state 0A is LISTEN.
+    """
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    address = f"0100007F:{port:04X}"
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[1] == address and row[3] == "0A"}
+    namespaces = {_link(f"/proc/{pid}/ns/pid") for pid in programs} - {""}
+    for process in Path("/proc").glob("[0-9]*") if sockets and namespaces else ():
+        if _link(f"{process}/ns/pid") in namespaces:
+            with contextlib.suppress(OSError):
+                if any(_link(each.path) in sockets for each in os.scandir(f"{process}/fd")):
+                    return True
+    return False
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
 class Process:
     """A started process. `directory` has the plan, the record and the exit code of one run."""
 
-    def __init__(self, directory: Path, keeper: int, child: subprocess.Popen[bytes] | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        keeper: int,
+        child: subprocess.Popen[bytes] | None,
+        stdin: int | None = None,
+    ) -> None:
         self.directory = directory
         self.keeper = keeper
         self._child = child
+        self._stdin = stdin  # a descriptor that keeps the input open until the first attachment
 
     @classmethod
-    def start(cls, directory: Path, plan: dict[str, Any], log: Path) -> Process:
+    def start(cls, directory: Path, plan: dict[str, Any], log: Path, stdin: Stdin = "none") -> Process:
         """Start the plan's program.
+
+        Args:
+            directory: The directory of its files.
+            plan: The plan for the sandbox.
+            log: The file that gets its output.
+            stdin: Whether it has an input, and whether the input ends with the first attachment to it.
 
         Raises:
             OSError: Files can't be written, or no process can be started.
@@ -144,15 +198,31 @@ class Process:
             (directory / stale).unlink(missing_ok=True)
         (directory / "plan.json").write_text(json.dumps(plan | {"state": str(directory)}))
         os.chmod(directory / "plan.json", 0o600)
-        with log.open("ab") as output:
-            child = subprocess.Popen(
-                ["unshare", "--pid", "/bin/sh", "-c", KEEPER, sys.executable, str(SANDBOX), str(directory)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={"PATH": os.environ.get("PATH", os.defpath)},
-            )
+        its_stdin, our_stdin = subprocess.DEVNULL, None
+        if stdin != "none":
+            its_stdin, our_stdin = create_stdin(directory / "stdin", once=stdin == "once")
+        try:
+            with log.open("ab") as output:
+                child = subprocess.Popen(
+                    [
+                        "unshare",
+                        "--pid",
+                        "/bin/sh",
+                        "-c",
+                        KEEPER,
+                        sys.executable,
+                        str(SANDBOX),
+                        str(directory),
+                    ],
+                    stdin=its_stdin,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env={"PATH": os.environ.get("PATH", os.defpath)},
+                )
+        finally:
+            if its_stdin != subprocess.DEVNULL:
+                os.close(its_stdin)
         try:
             (directory / "keeper").write_text(f"{child.pid} {start_time(child.pid)}")
         except OSError:
@@ -160,7 +230,7 @@ class Process:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             raise
-        return cls(directory, child.pid, child)
+        return cls(directory, child.pid, child, our_stdin)
 
     @classmethod
     def found(cls, directory: Path) -> Process | None:
@@ -206,6 +276,15 @@ class Process:
             await asyncio.sleep(SETUP_POLL_SECONDS)
         raise NotRunningError("it does not run")
 
+    def open_stdin(self) -> int:
+        """Return a descriptor for the program's input. With `once`, its input ends when this descriptor is closed.
+
+        Raises:
+            OSError: The program does not read its input any more.
+        """
+        held, self._stdin = self._stdin, None
+        return held if held is not None else os.open(self.directory / "stdin", os.O_WRONLY | os.O_NONBLOCK)
+
     async def wait(self) -> Ended:
         """Wait for the end, and return the exit code and time."""
         if self.alive:
@@ -213,6 +292,9 @@ class Process:
                 await wait_for_pid(self.keeper)
         if self._child is not None:
             self._child.wait()  # it has ended; this only reaps the zombie
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
         return self.ended()
 
     def ended(self) -> Ended:

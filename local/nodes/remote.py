@@ -1,4 +1,4 @@
-"""Serve `kubectl exec`: a command in a container, with its streams on one WebSocket. `serve` is the entry point.
+"""Serve `kubectl exec` and `attach`: the streams of a program on one WebSocket. `serve` is the entry point.
 
 The first byte of a message is its channel, as in versions 4 and 5 of Kubernetes' remote command protocol
 (k8s.io/apimachinery, pkg/util/remotecommand/constants.go). The API server passes its client's WebSocket through,
@@ -14,6 +14,7 @@ import json
 import os
 import struct
 import termios
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from aiohttp import WSMsgType, web
@@ -30,37 +31,42 @@ _TIDY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A command, and the streams that the client requests. A terminal has one stream for both outputs."""
+class Request:
+    """The streams that the client requests, and for exec a command. A terminal has one stream for both outputs."""
 
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     stdin: bool = False
     stdout: bool = False
     stderr: bool = False
     terminal: bool = False
 
 
-def wanted(query: MultiMapping[str]) -> Wanted:
-    """Return the request of the API server.
+def parse_request(query: MultiMapping[str], verb: str) -> Request:
+    """Return the request of the API server. `verb` is exec, which needs a command, or attach.
 
     Raises:
-        ValueError: A parameter is missing; the message names it.
+        ValueError: A parameter is missing or not supported; the message names it.
     """
 
     def on(name: str) -> bool:
         return query.get(name, "") in ("1", "true")
 
-    found = Wanted(
+    found = Request(
         tuple(query.getall("command", [])), on("input"), on("output"), on("error"), terminal=on("tty")
     )
-    if not found.command:
+    if verb == "exec" and not found.command:
         raise ValueError("exec: parameter `command` is missing; give the program and its arguments")
+    if verb == "attach" and found.terminal:
+        raise ValueError(
+            "attach: a container has no terminal on the local nodes. Remove `tty: true` from the pod, or use "
+            "`kubectl exec -it`"
+        )
     if not (found.stdin or found.stdout or found.stderr):
-        raise ValueError("exec: none of `input`, `output` and `error` is asked for; at least one must be")
+        raise ValueError(f"{verb}: request at least one of the streams `input`, `output` and `error`")
     return found
 
 
-def ended(code: int) -> bytes:
+def exit_status(code: int) -> bytes:
     """Return the message on the status channel for an exit code, a metav1.Status."""
     if code == 0:
         return json.dumps({"metadata": {}, "status": "Success"}).encode()
@@ -74,7 +80,7 @@ def ended(code: int) -> bytes:
     return json.dumps(status).encode()
 
 
-def refused(code: int, message: str) -> str:
+def error_status(code: int, message: str) -> str:
     """Return the body of an HTTP error, a metav1.Status."""
     kind = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
     return json.dumps({**kind, "status": "Failure", "message": message, "code": code})
@@ -112,7 +118,7 @@ def _terminal(ours: int, its: int) -> _Ends:
     return _Ends([its] * 3, {STDOUT: ours}, os.dup(ours))
 
 
-def _pipes(streams: Wanted) -> _Ends:
+def _pipes(streams: Request) -> _Ends:
     ends = _Ends([asyncio.subprocess.DEVNULL] * 3, {}, -1)
     if streams.stdin:
         ends.its[STDIN], ends.writing = os.pipe()
@@ -123,17 +129,60 @@ def _pipes(streams: Wanted) -> _Ends:
 
 
 @dataclass
-class Command:
-    """A started command. `outputs` are by channel; `terminal` is the descriptor whose size can be set."""
+class Session:
+    """A program whose streams the client gets. `outputs` are by channel, in parts."""
 
-    process: asyncio.subprocess.Process
-    outputs: dict[int, asyncio.StreamReader] = field(default_factory=dict)
+    outputs: dict[int, AsyncIterator[bytes]] = field(default_factory=dict)
     input: asyncio.StreamWriter | None = None
-    terminal: int | None = None
     _transports: list[asyncio.BaseTransport] = field(default_factory=list)
 
     @classmethod
-    async def start(cls, entry: Entry, streams: Wanted) -> Command:
+    async def attach(cls, log: AsyncIterator[bytes], stdin: int | None) -> Session:
+        """Return the session of a running container: the log, which has both outputs, and the pipe of its input."""
+        session = cls({STDOUT: log})
+        if stdin is not None:
+            await session._write(stdin)
+        return session
+
+    async def _write(self, descriptor: int) -> None:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(descriptor, "wb", 0)
+        )
+        self._transports.append(transport)
+        self.input = asyncio.StreamWriter(transport, protocol, None, loop)
+
+    async def receive(self, message: bytes) -> None:
+        """Handle a message of the client: input, or the end of input."""
+        channel, data = message[0], message[1:]
+        if self.input is None:
+            return
+        if channel == STDIN and data:
+            with contextlib.suppress(ConnectionError):  # it does not read any more
+                self.input.write(data)
+                await self.input.drain()
+        elif channel == CLOSE and data == bytes([STDIN]):
+            self.input.close()
+
+    async def wait(self) -> int:
+        """Return the exit code after the end of all outputs."""
+        return 0
+
+    async def end(self) -> None:
+        """Close the streams."""
+        for transport in self._transports:
+            transport.close()
+
+
+@dataclass
+class Command(Session):
+    """A started command. `terminal` is the descriptor whose size can be set."""
+
+    process: asyncio.subprocess.Process = field(kw_only=True)
+    terminal: int | None = None
+
+    @classmethod
+    async def start(cls, entry: Entry, streams: Request) -> Command:
         """Start the command in the container.
 
         Raises:
@@ -152,7 +201,7 @@ class Command:
             raise
         finally:
             ends.close_its()
-        command = cls(process, terminal=ends.writing if streams.terminal else None)
+        command = cls(process=process, terminal=ends.writing if streams.terminal else None)
         for channel, descriptor in ends.reading.items():
             await command._read(channel, descriptor)
         if ends.writing >= 0:
@@ -165,28 +214,15 @@ class Command:
             lambda: _UntilGone(reader), os.fdopen(descriptor, "rb", 0)
         )
         self._transports.append(transport)
-        self.outputs[channel] = reader
+        self.outputs[channel] = _parts(reader)
 
-    async def _write(self, descriptor: int) -> None:
-        loop = asyncio.get_running_loop()
-        transport, protocol = await loop.connect_write_pipe(
-            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(descriptor, "wb", 0)
-        )
-        self._transports.append(transport)
-        self.input = asyncio.StreamWriter(transport, protocol, None, loop)
-
-    async def take(self, message: bytes) -> None:
-        """Handle a message of the client: input, the end of input, or the size of its terminal."""
-        channel, data = message[0], message[1:]
-        if channel == STDIN and self.input is not None and data:
-            with contextlib.suppress(ConnectionError):  # it does not read any more
-                self.input.write(data)
-                await self.input.drain()
-        elif channel == CLOSE and data == bytes([STDIN]) and self.input is not None:
-            self.input.close()
-        elif channel == RESIZE and self.terminal is not None:
+    async def receive(self, message: bytes) -> None:
+        """Handle a message of the client: also the size of its terminal."""
+        if message[0] != RESIZE:
+            await super().receive(message)
+        elif self.terminal is not None:
             with contextlib.suppress(ValueError, KeyError, TypeError, struct.error):
-                size = json.loads(data)
+                size = json.loads(message[1:])
                 cells = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
                 fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, cells)
 
@@ -198,8 +234,7 @@ class Command:
     async def end(self) -> None:
         """Close the command's streams, and kill it if it does not end within _TIDY_SECONDS."""
         self.terminal = None
-        for transport in self._transports:
-            transport.close()
+        await super().end()
         # On a real node nothing kills it, so a command that reads to the end of its input can still clean up.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TIDY_SECONDS):
@@ -209,35 +244,40 @@ class Command:
         await self.process.wait()
 
 
-async def _send(socket: web.WebSocketResponse, channel: int, output: asyncio.StreamReader) -> None:
+async def _parts(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
     while data := await output.read(CHUNK):
+        yield data
+
+
+async def _send(socket: web.WebSocketResponse, channel: int, output: AsyncIterator[bytes]) -> None:
+    async for data in output:
         await socket.send_bytes(bytes([channel]) + data)
 
 
-async def _receive(socket: web.WebSocketResponse, command: Command) -> None:
+async def _receive(socket: web.WebSocketResponse, session: Session) -> None:
     """Handle the client's messages until it disconnects."""
     async for message in socket:
         if message.type == WSMsgType.BINARY and message.data:
-            await command.take(message.data)
+            await session.receive(message.data)
 
 
-async def _carry(socket: web.WebSocketResponse, command: Command) -> None:
+async def _send_all(socket: web.WebSocketResponse, session: Session) -> None:
     """Send all output, and then the exit code."""
-    await asyncio.gather(*(_send(socket, *each) for each in command.outputs.items()))
-    await socket.send_bytes(bytes([STATUS]) + ended(await command.wait()))
+    await asyncio.gather(*(_send(socket, *each) for each in session.outputs.items()))
+    await socket.send_bytes(bytes([STATUS]) + exit_status(await session.wait()))
 
 
-async def serve(socket: web.WebSocketResponse, command: Command) -> None:
-    """Connect the client and the command until the command has ended.
+async def serve(socket: web.WebSocketResponse, session: Session) -> None:
+    """Connect the client and the program until the program has ended.
 
-    If the client disconnects, the command ends.
+    If the client disconnects, a command ends. A container continues.
     """
-    carrying = asyncio.ensure_future(_carry(socket, command))
-    receiving = asyncio.ensure_future(_receive(socket, command))
+    sending = asyncio.ensure_future(_send_all(socket, session))
+    receiving = asyncio.ensure_future(_receive(socket, session))
     try:
-        await asyncio.wait((carrying, receiving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (carrying, receiving):
+        for task in (sending, receiving):
             task.cancel()
-        await asyncio.gather(carrying, receiving, return_exceptions=True)
+        await asyncio.gather(sending, receiving, return_exceptions=True)
     await socket.close()

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -329,6 +331,24 @@ def test_a_person_works_in_the_debug_pods_shell(story: Story) -> None:
     assert shell.wait(30) == 7, said
     assert b"/dev/pts/" in said
     assert f"Address: {story.field('pod', NEXT, '.status.podIP')}".encode() in said
+
+
+def test_port_forward_reaches_a_pods_loopback_address(story: Story) -> None:
+    serve = "echo hello > /tmp/page; cd /tmp; nohup python3 -m http.server 8099 --bind 127.0.0.1 >/dev/null 2>&1 &"
+    assert story.inside(serve).code == 0
+    with story.watching("port-forward", "network-debug-0", *SPACE, ":8099", ":1") as followed:
+        story.wait(lambda: followed.text.count(" -> ") == 2, "both ports")
+        open_port, closed_port = re.findall(r"127\.0\.0\.1:(\d+) ->", followed.text)
+        for _ in range(2):
+            with urlopen(f"http://127.0.0.1:{open_port}/page", timeout=30) as answer:
+                assert answer.read() == b"hello\n"
+        with pytest.raises((URLError, ConnectionError)):
+            urlopen(f"http://127.0.0.1:{closed_port}/", timeout=30)
+
+
+def test_attach_shows_the_output_from_now_on(story: Story) -> None:
+    with story.watching("attach", NEXT, *SPACE) as followed:
+        story.wait(lambda: "step" in followed.text, "steps of the running training")
 
 
 def test_a_command_that_fails_says_so_by_its_exit_code(story: Story) -> None:

@@ -52,7 +52,7 @@ class Pods:
         for ours, its in (("stdin", "input"), ("stdout", "output"), ("stderr", "error")):
             if query.get(ours) in ("true", "True"):
                 query.add(its, "1")
-        streams = remote.wanted(query)
+        streams = remote.parse_request(query, "exec")
         socket = web.WebSocketResponse(
             timeout=0.1, protocols=remote.PROTOCOLS, compress=False, max_msg_size=0
         )

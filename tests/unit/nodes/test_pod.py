@@ -20,6 +20,7 @@ from local.nodes.context import Addresses, Tasks
 from local.nodes.images import Images
 from local.nodes.pod import Pod
 from local.nodes.pod_volumes import PodVolumes
+from local.nodes.process import Ended
 
 pytestmark = pytest.mark.unit
 
@@ -262,6 +263,37 @@ def test_a_pod_without_an_address_waits_for_one(tmp_path: Path) -> None:
         assert "no free pod address" in world.events[0][1]
         addresses.taken.clear()
         await until(lambda: world.pod.containers[0].state.ready)
+        await world.deleted(life)
+
+    live(tmp_path, story)
+
+
+def test_restarted_container_ends_readers_of_its_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kubectl logs -f` and `attach` follow one run, and look only now and then whether it has ended."""
+    ends = [asyncio.Event(), asyncio.Event()]
+
+    async def start(self: Container) -> bool:
+        async def wait() -> Ended:
+            await ends[self.state.restarts].wait()
+            return Ended(1, 1.0)
+
+        self.process = SimpleNamespace(wait=wait)  # type: ignore[assignment]
+        self.state.run(1.0)
+        return True
+
+    monkeypatch.setattr(Container, "_start", start)
+
+    async def story(world: World, life: asyncio.Task[None]) -> None:
+        main = world.pod.containers[0]
+        await until(lambda: main.running.is_set())
+        first = main.running
+        ends[0].set()
+        await until(lambda: main.state.restarts == 1 and main.running.is_set())
+        assert not first.is_set()
+        monkeypatch.setattr(Container, "stop", lambda self, grace: asyncio.sleep(0))
+        ends[1].set()
         await world.deleted(life)
 
     live(tmp_path, story)

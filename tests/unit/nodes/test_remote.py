@@ -1,4 +1,4 @@
-"""`kubectl exec` at the kubelets' server: streams, terminals, exit codes. The commands run on this machine itself."""
+"""`kubectl exec` and `attach` at the kubelets' server: streams, terminals, exit codes. Commands run on this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import pytest
 from multidict import MultiDict
 
 from local.nodes.kubelet import Kubelet
-from local.nodes.process import Entry, NotRunningError, start_time
-from local.nodes.remote import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT, Wanted, wanted
+from local.nodes.logs import Clock
+from local.nodes.process import Entry, NotRunningError, Process, create_stdin, start_time
+from local.nodes.remote import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT, Request, parse_request
 
 pytestmark = pytest.mark.unit
 
@@ -64,16 +65,19 @@ class Exec:
 
 def execute(pki: Path, *command: str, streams: str = "output error", client: Client | None = None) -> Exec:
     """Run a command through the server. `client` sends and reads; without it everything is read to the end."""
-    return asyncio.run(asyncio.wait_for(_execute(pki, command, streams, client), SECONDS))
+    path = "exec/training/one/main"
+    return asyncio.run(asyncio.wait_for(_stream(pki, container(), path, command, streams, client), SECONDS))
 
 
-async def _execute(pki: Path, command: tuple[str, ...], streams: str, client: Client | None) -> Exec:
+async def _stream(
+    pki: Path, target: Any, path: str, command: tuple[str, ...], streams: str, client: Client | None
+) -> Exec:
     found = Exec()
-    pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[container()]))
+    pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[target]))
     query = MultiDict([("command", word) for word in command] + [(name, "1") for name in streams.split()])
     kubelet = Kubelet(pods, pki, pki / "ours")
     port = await kubelet.start()
-    url = f"https://127.0.0.1:{port}/exec/training/one/main"
+    url = f"https://127.0.0.1:{port}/{path}"
     try:
         async with (
             aiohttp.ClientSession() as session,
@@ -172,30 +176,56 @@ def test_exec_whose_client_leaves_ends_its_command(pki: Path, monkeypatch: pytes
     assert start_time(pids[0]) is None
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_attach_sends_input_and_the_output_from_now_on(pki: Path, once: bool) -> None:
+    log = pki / "0.log"
+    log.write_text("before\n")
+
+    async def run() -> Exec:
+        its, ours = create_stdin(pki / "stdin", once=once)
+        with log.open("ab") as output:
+            cat = await asyncio.create_subprocess_exec("cat", stdin=its, stdout=output, pass_fds=(its,))
+        os.close(its)
+        process = Process(pki, cat.pid, None, ours)
+        target = container()
+        target.clock, target.running, target.open_stdin = Clock(log), asyncio.Event(), process.open_stdin
+        target.running.set()
+
+        async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
+            await asyncio.sleep(0.1)  # the output so far is not sent
+            await socket.send_bytes(bytes([STDIN]) + b"typed\n")
+            assert await socket.receive_bytes() == bytes([STDOUT]) + b"typed\n"
+            await socket.send_bytes(bytes([CLOSE, STDIN]))
+            if not once:  # its input never ends, so another attachment can send more
+                second = process.open_stdin()
+                os.write(second, b"more\n")
+                os.close(second)
+                assert await socket.receive_bytes() == bytes([STDOUT]) + b"more\n"
+                cat.kill()
+            await cat.wait()
+            target.running.clear()
+
+        return await _stream(pki, target, "attach/training/one/main", (), "input output error", client)
+
+    found = asyncio.run(asyncio.wait_for(run(), SECONDS))
+    assert (found.code, found.closed) == (0, 1000)
+
+
 @pytest.mark.parametrize(
     ("inside", "path", "headers", "status", "said"),
     [
         ("it does not run", "", {}, 409, "container 'main': it does not run"),
         ("", "", {"Upgrade": "SPDY/3.1", "Connection": "Upgrade"}, 400, "do not speak SPDY"),
         ("", "?output=1", {}, 400, "parameter `command` is missing"),
+        ("", "attach?output=1&tty=1", {}, 400, "tty: true"),
     ],
 )
 def test_a_refusal_says_why(
     pki: Path, inside: str, path: str, headers: dict[str, str], status: int, said: str
 ) -> None:
-    answer = refusal(pki, inside, f"exec/training/one/main{path or '?command=true&output=1'}", headers)
+    answer = refusal(pki, inside, path or "?command=true&output=1", headers)
     assert answer["code"] == status
     assert said in answer["message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "command"),
-    [("attach/training/one/main", "attach"), ("portForward/training/one", "port-forward")],
-)
-def test_a_command_that_is_not_there_is_told_by_its_name(pki: Path, path: str, command: str) -> None:
-    answer = refusal(pki, "", path, {})
-    assert answer["message"] == f"{command} is not there on the local machines; logs, exec and cp are"
-    assert answer["code"] == 501
 
 
 def refusal(pki: Path, inside: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
@@ -205,7 +235,8 @@ def refusal(pki: Path, inside: str, path: str, headers: dict[str, str]) -> dict[
     async def ask() -> dict[str, Any]:
         kubelet = Kubelet(pods, pki, pki / "ours")
         port = await kubelet.start()
-        url = f"https://127.0.0.1:{port}/{path}"
+        verb, _, query = path.rpartition("?")
+        url = f"https://127.0.0.1:{port}/{verb or 'exec'}/training/one/main?{query}"
         try:
             async with (
                 aiohttp.ClientSession() as session,
@@ -220,13 +251,14 @@ def refusal(pki: Path, inside: str, path: str, headers: dict[str, str]) -> dict[
     return asyncio.run(asyncio.wait_for(ask(), SECONDS))
 
 
-def test_the_streams_are_those_that_are_asked_for() -> None:
+def test_request_has_the_streams_of_the_query() -> None:
     query = MultiDict(
         [("command", "sh"), ("command", "-c"), ("input", "1"), ("output", "true"), ("tty", "1")]
     )
-    assert wanted(query) == Wanted(("sh", "-c"), stdin=True, stdout=True, terminal=True)
+    assert parse_request(query, "exec") == Request(("sh", "-c"), stdin=True, stdout=True, terminal=True)
+    assert parse_request(MultiDict(output="1"), "attach") == Request(stdout=True)
     with pytest.raises(ValueError, match="at least one"):
-        wanted(MultiDict(command="sh"))
+        parse_request(MultiDict(command="sh"), "exec")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter namespaces without having made them")
