@@ -81,13 +81,13 @@ def run(words: list[str]) -> int:
     """Run one command and return the exit code."""
     from local import tools
     from local.cluster import lifecycle
-    from local.nodes import preload
+    from local.nodes.images import preload_library
 
     ours, others = split_command(words)
     arguments = parser().parse_args(ours)
     home = Home(arguments.home)
     if arguments.command == "up":
-        preload.library()  # first, so that a missing compiler is reported before the tools are built
+        preload_library()  # first, so that a missing compiler is reported before the tools are built
         tools.ensure([], home)
         lifecycle.up(home, say, arguments.boot_seconds, arguments.gpu_delay_seconds)
     elif arguments.command == "down":
@@ -104,7 +104,7 @@ def run(words: list[str]) -> int:
         print_environment(home)
     elif arguments.command == "tools":
         if not arguments.names:
-            preload.library()
+            preload_library()
         for name, place in tools.ensure(arguments.names, home, quiet=arguments.quiet).items():
             if not arguments.quiet:
                 say(f"{name:30} {place}")

@@ -13,17 +13,13 @@ import sys
 from pathlib import Path
 
 from local.home import Home
-from local.nodes import devices, helpers, preload
+from local.nodes import images, network, node
 from local.nodes.api import Api, ApiUnavailable, Informer, Object
-from local.nodes.context import Addresses, Context, Tasks
-from local.nodes.drivers import Drivers
-from local.nodes.images import Images
+from local.nodes.context import Context, Settings, Tasks
+from local.nodes.csi import Drivers, Provisioner
 from local.nodes.kubelet import Kubelet
-from local.nodes.machines import Machines
-from local.nodes.pods import Pods
-from local.nodes.provisioner import Provisioner
-from local.nodes.services import Proxies
-from local.nodes.settings import Settings
+from local.nodes.pod import Pods
+from local.nodes.registration import Registration
 from local.tools import ToolError
 
 
@@ -32,31 +28,38 @@ async def serve(settings: Settings) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    tasks, proxies = Tasks(), Proxies()
+
+    def listeners() -> dict[network.Target, list[network.Target]]:
+        found = network.listeners(
+            context.services.objects.values(), context.pods.objects.values(), context.moved_ports
+        )
+        return found | {(settings.service_ip, 443): [(network.HOST_IP, settings.api_port)]}
+
+    tasks, proxies = Tasks(), network.Proxies(listeners)
     pods = Pods(proxies.settle)
 
     def pod_seen(what: str, item: Object) -> None:
         pods.pod_changed(what, item)
-        if devices.offered(item):
-            machines.plugin_seen(item["spec"]["nodeName"])
+        if node.plugin_resources(item):
+            registration.plugin_seen(item["spec"]["nodeName"])
 
-    directory = helpers.make(settings.state / "bin")
+    directory = images.write_helpers(settings.state / "bin")
     async with Api(settings.kubeconfig) as api:
         context = Context(
             settings=settings,
             api=api,
-            images=Images(settings.home.images_file, settings.home.bin, directory, settings.account),
+            images=images.Images(settings.home.images_file, settings.home.bin, directory, settings.account),
             pods=Informer(api, "/api/v1/pods", pod_seen, "spec.nodeName!="),
             services=Informer(api, "/api/v1/services", pods.service_changed),
             config_maps=Informer(api, "/api/v1/configmaps", pods.data_changed),
             # Helm stores its releases in Secrets, which are large and which no pod uses.
             secrets=Informer(api, "/api/v1/secrets", pods.data_changed, "type!=helm.sh/release.v1"),
-            addresses=Addresses(settings.pod_network),
+            addresses=network.Addresses(settings.pod_network),
             tasks=tasks,
-            preload=preload.library(),
+            preload=images.preload_library(),
             helpers=directory,
         )
-        pods.context = proxies.context = context
+        pods.context = context
         kubelet = Kubelet(pods, settings.state, settings.pki)
         port = await kubelet.start()
 
@@ -65,17 +68,17 @@ async def serve(settings: Settings) -> None:
             pods.machine_ready(name)
 
         def plugins(name: str) -> frozenset[str]:
-            return devices.running(context.pods.objects.values(), name)
+            return node.running_plugins(context.pods.objects.values(), name)
 
-        machines = Machines(settings, api, tasks, port, ready, pods.machine_gone, plugins)
-        context.instances = machines.instances
-        drivers = Drivers(api, machines.instances)
-        provisioner = Provisioner(settings, api, machines.instances)
+        registration = Registration(settings, api, tasks, port, ready, pods.machine_gone, plugins)
+        context.instances = registration.instances
+        drivers = Drivers(api, registration.instances)
+        provisioner = Provisioner(settings, api, registration.instances)
         informers = (context.pods, context.services, context.config_maps, context.secrets)
         for informer in (drivers.nodes, provisioner.claims, provisioner.volumes):
             tasks.start(informer.run(), f"watch {informer.path}")
-        tasks.start(drivers.keep(), "CSI drivers")
-        tasks.start(provisioner.keep(), "volumes")
+        tasks.start(drivers.run(), "CSI drivers")
+        tasks.start(provisioner.run(), "volumes")
         for informer in informers:
             tasks.start(informer.run(), f"watch {informer.path}")
         tasks.start(proxies.run(), "services")
@@ -85,8 +88,8 @@ async def serve(settings: Settings) -> None:
         tasks.start(pods.keep_names(), "names")
         tasks.start(pods.keep_fresh(), "tokens")
         tasks.start(pods.keep_clocks(), "logs")
-        tasks.start(machines.heartbeat(), "heartbeat")
-        tasks.start(machines.follow(), "instances")
+        tasks.start(registration.send_heartbeats(), "heartbeat")
+        tasks.start(registration.follow(), "instances")
         await ended.wait()
         await kubelet.stop()
         proxies.close()

@@ -1,10 +1,11 @@
-"""The Kubernetes client (trainyard/k8s) for the event loop: `Api` and `Informer` work in threads."""
+"""The Kubernetes client (trainyard/k8s) for the event loop: `Api` and `Informer` work in threads. Formats of times."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,23 @@ class Informer:
         if after is not None:
             self.objects[key_of(after)] = after
             self.changed("set", after)
+
+
+def timestamp(epoch: float) -> str:
+    """Return seconds since 1970 as metav1.Time (whole seconds, UTC)."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp(epoch: float) -> str:
+    """Return seconds since 1970 as metav1.MicroTime."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def nano_timestamp(epoch: float) -> str:
+    """Return seconds since 1970 as RFC 3339 with fractions, as in container logs."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+
+
+def epoch(text: str) -> float:
+    """Return a metav1.Time as seconds since 1970."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

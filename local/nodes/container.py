@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import os
 import signal
+import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from local.nodes import environment, images, logs, probes, status
+from local.nodes import environment, images, logs, status
+from local.nodes.context import PodSite
 from local.nodes.environment import MissingReference
 from local.nodes.images import PullError
-from local.nodes.pod_site import PodSite
-from local.nodes.pod_volumes import PodVolumes
 from local.nodes.process import Ended, Entry, NotRunningError, Process, Stdin
 from local.nodes.status import ContainerState
+from local.nodes.volumes import PodVolumes
 
 Object = dict[str, Any]
 CONFIG_RETRY_SECONDS = 2.0
@@ -27,6 +28,92 @@ STEADY_SECONDS = 600.0  # a run of this length resets the back-off, as in the ku
 MESSAGE_PATH = "/dev/termination-log"
 MESSAGE_BYTES = 4096
 LOGGED_MESSAGE_BYTES = 2048
+Port = Callable[[int | str], int | None]
+Run = Callable[[list[str], float], Awaitable[int]]
+
+
+def insecure() -> ssl.SSLContext:
+    """Return TLS without verification, as kubelets use for probes."""
+    tls = ssl.create_default_context()
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE
+    return tls
+
+
+async def probe_http(probe: Object, ip: str, port: int) -> str:
+    """Send a GET request. Return "" for a status of 200 to 399, otherwise the error."""
+    host = probe.get("host") or ip
+    tls = insecure() if probe.get("scheme", "HTTP") == "HTTPS" else None
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+    try:
+        headers = "".join(f"{h['name']}: {h['value']}\r\n" for h in probe.get("httpHeaders") or [])
+        request = f"GET {probe.get('path', '/')} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
+        writer.write(f"{request}User-Agent: kube-probe\r\n{headers}\r\n".encode())
+        await writer.drain()
+        words = (await reader.readline()).split()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
+    code = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+    return "" if 200 <= code < 400 else f"HTTP probe failed with statuscode: {code}"
+
+
+async def probe_tcp(host: str, port: int) -> str:
+    """Connect, and return "" on success."""
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ""
+
+
+async def probe_once(probe: Object, ip: str, port: Port, run: Run) -> str:
+    """Make one attempt. Return "" on success, otherwise the event's message. A gRPC probe only connects."""
+    timeout = float(probe.get("timeoutSeconds", 1))
+    if "exec" in probe:
+        code = await run(probe["exec"]["command"], timeout)
+        return "" if code == 0 else f"command ended with exit code {code}"
+    kind = next((kind for kind in ("httpGet", "tcpSocket", "grpc") if kind in probe), None)
+    if kind is None:
+        return ""
+    target = probe[kind]
+    number = port(target["port"])
+    if number is None:
+        return f"no container port is called {target['port']!r}"
+    work = (
+        probe_http(target, ip, number) if kind == "httpGet" else probe_tcp(target.get("host") or ip, number)
+    )
+    try:
+        async with asyncio.timeout(timeout):
+            return await work
+    except TimeoutError:
+        return f"no answer from {ip}:{number} within {timeout:g} s"
+    except (OSError, ssl.SSLError, ValueError) as error:
+        return f"{ip}:{number}: {error}"
+
+
+async def repeat_probe(
+    probe: Object, attempt: Callable[[], Awaitable[str]], changed: Callable[[bool, str], Awaitable[bool]]
+) -> None:
+    """Probe with the probe's delays and thresholds until `changed` returns true.
+
+    `changed` gets the result when enough consecutive attempts give another result, and again for each further failure.
+    """
+    await asyncio.sleep(float(probe.get("initialDelaySeconds", 0)))
+    good, row, verdict = False, 0, False
+    while True:
+        message = await attempt()
+        success = not message
+        row = row + 1 if success == good else 1
+        good = success
+        threshold = int(probe.get("successThreshold", 1) if success else probe.get("failureThreshold", 3))
+        if row >= threshold and (success != verdict or not success):
+            verdict = success
+            if await changed(verdict, message):
+                return
+        # At first the interval is short, because it determines how long a rollout takes.
+        await asyncio.sleep(float(probe.get("periodSeconds", 10)) if verdict or row > 5 else 1.0)
 
 
 def read_end(file: Path, size: int) -> str:
@@ -55,7 +142,7 @@ class Container:
         self.simulated = images.simulated(spec, pod.context.images)
         # Set while the current run has a process. Each run has its own, so that `kubectl logs -f` ends with its run.
         self.running = asyncio.Event()
-        self.begun = asyncio.Event()  # set after its first start, or if it never starts
+        self.started_once = asyncio.Event()  # set after its first start, or if it never starts
         self.clock = logs.Clock(self.log_path(state.restarts))
         self.process: Process | None = None
         self._failures = 0
@@ -83,7 +170,7 @@ class Container:
         try:
             await self.pod.persist(self._live, f"container {self.name}")
         finally:
-            self.begun.set()
+            self.started_once.set()
 
     async def _live(self) -> None:
         await self._take_over()
@@ -112,7 +199,7 @@ class Container:
             return
         self.process = found
         self.clock = logs.Clock(self.log_path(self.state.restarts))
-        self.clock.look(self.state.started_at)
+        self.clock.record(self.state.started_at)
         await self._follow()
 
     async def _back_off(self) -> bool:
@@ -196,7 +283,7 @@ class Container:
         """Wait for the end of the current run, and probe it meanwhile."""
         self.running = running = asyncio.Event()
         running.set()
-        self.begun.set()
+        self.started_once.set()
         probing = asyncio.create_task(self._probe())
         self.pod.publish()
         try:
@@ -222,7 +309,7 @@ class Container:
             and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
         ):
             message = self._last_output()
-        self.clock.look(time.time())
+        self.clock.record(time.time())
         self.state.end(ended.code, ended.at, reason, message)
         self.process = None
         if ended.code and not self.pod.stopping.is_set():
@@ -335,9 +422,9 @@ class Container:
         probe = self.spec[kind]
 
         async def attempt() -> str:
-            return await probes.once(probe, self.pod.ip, self._port, self.execute)
+            return await probe_once(probe, self.pod.ip, self._port, self.execute)
 
-        await probes.repeat(probe, attempt, changed)
+        await repeat_probe(probe, attempt, changed)
 
     def _port(self, port: int | str) -> int | None:
         return self.pod.port(port)

@@ -1,52 +1,110 @@
-"""State that all pods of a cluster share: the API client, informers, addresses, ports and events."""
+"""Settings of a cluster's nodes, the state that all pods share (`Context`), and that of one pod (`PodSite`)."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import json
 import logging
+import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from local.nodes import names
-from local.nodes.api import UNREACHABLE, Api, ApiError, Informer, Object
+from local.home import Home
+from local.nodes import environment, network
+from local.nodes.api import UNREACHABLE, Api, ApiError, Informer, Object, timestamp
+from local.nodes.environment import Facts
 from local.nodes.images import Images
-from local.nodes.settings import Settings
-from local.nodes.times import timestamp
+from local.nodes.network import HOST_IP, Addresses
 from local.ports import free_ports
 
 log = logging.getLogger(__name__)
+RETRY_SECONDS = 1.0
 
-HOST_IP = "127.0.0.1"
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of the nodes of one cluster. Delays are in seconds."""
 
-class Addresses:
-    """Assigns the pod addresses of one network, each to one pod at a time."""
+    cluster: str
+    home: Home
+    region: str
+    account: str
+    aws_endpoint: str
+    aws_token: str
+    api_port: int
+    service_ip: str
+    pod_network: ipaddress.IPv4Network
+    boot_seconds: float
+    device_seconds: float
+    backoff_seconds: float
 
-    def __init__(self, network: IPv4Network) -> None:
-        self.network = network
-        self.taken: set[str] = set()
-        self._next = 2
+    @property
+    def aws_headers(self) -> dict[str, str]:
+        """Return the headers for the emulator's own paths."""
+        return {"Authorization": f"Bearer {self.aws_token}"}
 
-    def take(self, wanted: str = "") -> str:
-        """Return a free address, or reserve the `wanted` one for a pod that already has it."""
-        if wanted:
-            self.taken.add(wanted)
-            return wanted
-        for _ in range(self.network.num_addresses):
-            address = str(self.network[self._next])
-            self._next = 2 + (self._next - 1) % (self.network.num_addresses - 4)
-            if address not in self.taken:
-                self.taken.add(address)
-                return address
-        raise RuntimeError(f"no free pod address in {self.network}: {len(self.taken)} are taken")
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig of this cluster."""
+        return self.home.cluster(self.cluster) / "admin.kubeconfig"
 
-    def give_back(self, address: str) -> None:
-        """Release the address of a removed pod."""
-        self.taken.discard(address)
+    @property
+    def pods(self) -> Path:
+        """Private files of the running pods."""
+        return self.home.pods / self.cluster
+
+    @property
+    def pod_logs(self) -> Path:
+        """Output of the containers. It stays after the pods are deleted."""
+        return self.home.logs / "pods" / self.cluster
+
+    @property
+    def state(self) -> Path:
+        """Files of the local/nodes process: small programs and the kubelets' port."""
+        return self.home.cluster(self.cluster) / "machines"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates of the cluster."""
+        return self.home.cluster(self.cluster) / "pki"
+
+    @classmethod
+    def load(cls, cluster: str, home: Home) -> Settings:
+        """Read the settings from a home.
+
+        Raises:
+            ValueError: A file or key is missing; the message names it.
+        """
+        cluster_file = home.cluster(cluster) / "cluster.json"
+        cloud = home.cloud()
+        if cloud is None:
+            raise ValueError(f"{home.cloud_file}: missing; start the local cloud first")
+        try:
+            record = json.loads(cluster_file.read_text())
+            delays = home.settings()
+            services = ipaddress.IPv4Network(record["serviceCidr"])
+            return cls(
+                cluster=cluster,
+                home=home,
+                region=record["region"],
+                account=cloud["accountId"],
+                aws_endpoint=cloud["awsEndpoint"],
+                aws_token=cloud["emulatorToken"],
+                api_port=record["apiPort"],
+                service_ip=str(services[1]),
+                pod_network=ipaddress.IPv4Network(record["podCidr"]),
+                boot_seconds=delays["bootSeconds"],
+                device_seconds=delays["gpuDelaySeconds"],
+                backoff_seconds=delays.get("backoffSeconds", 10.0),
+            )
+        except FileNotFoundError as error:
+            raise ValueError(f"{cluster_file}: missing; cluster {cluster!r} was not created") from error
+        except KeyError as error:
+            raise ValueError(f"{cluster_file} or {home.cloud_file}: key {error} is missing") from error
 
 
 class Tasks:
@@ -102,8 +160,8 @@ class Context:
 
     def hosts_text(self, namespace: str, itself: str, ip: str) -> str:
         """Return the current hosts file of a pod."""
-        answers = names.records(self.services.objects.values(), self.pods.objects.values())
-        return names.hosts_file(answers, namespace, itself, ip)
+        answers = network.records(self.services.objects.values(), self.pods.objects.values())
+        return network.hosts_file(answers, namespace, itself, ip)
 
     def event(self, pod: Object, kind: str, reason: str, message: str) -> None:
         """Post an Event about a pod in the background. `kind` is Normal or Warning."""
@@ -134,3 +192,137 @@ class Context:
             await self.api.create(f"/api/v1/namespaces/{metadata['namespace']}/events", body)
         except (*UNREACHABLE, ApiError) as error:
             log.debug("event %s of %s/%s: %s", reason, metadata["namespace"], metadata["name"], error)
+
+
+class PodSite:
+    """Names, directories, address and ports of a pod.
+
+    Its parts wait for `stopping`, and call `publish` when the status has changed.
+    """
+
+    def __init__(self, context: Context, item: Object) -> None:
+        self.context = context
+        self.item = item
+        self.uid: str = item["metadata"]["uid"]
+        self.namespace: str = item["metadata"]["namespace"]
+        self.name: str = item["metadata"]["name"]
+        self.label = f"{self.namespace}/{self.name}"
+        self.path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+        self.hostname = network.host_name(item)
+        self.own_names = network.own_names(item)
+        self.directory: Path = context.settings.pods / self.uid
+        self.log_directory: Path = context.settings.pod_logs / f"{self.namespace}_{self.name}_{self.uid[:8]}"
+        self.host_network: bool = item["spec"].get("hostNetwork", False)
+        self.ip: str = item.get("status", {}).get("podIP", "")
+        self.role = ""
+        self.stopping = asyncio.Event()
+        self.changed = asyncio.Event()
+        self._load_ports()
+
+    async def sleep(self, seconds: float) -> bool:
+        """Wait. Return true as soon as the pod stops."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+        except TimeoutError:
+            # Both can happen in one iteration of the event loop; the timeout then hides the event.
+            return self.stopping.is_set()
+        return True
+
+    async def persist(
+        self, work: Callable[[], Awaitable[None]], what: str, *, to_the_end: bool = False
+    ) -> None:
+        """Run `work`, and retry after each failure until it succeeds.
+
+        A kubelet retries without a limit, and nothing else handles the pod. When the pod stops, it does not retry any
+        more, so that a failure can't delay the removal. With `to_the_end` it still retries.
+        """
+        reported = ""
+        while True:
+            try:
+                await work()
+                return
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                if reason != reported:
+                    reported = reason
+                    log.error("%s of pod %s failed", what, self.label, exc_info=error)
+                    self.event("Warning", "FailedSync", f"error syncing pod, {what}: {reason}")
+            if to_the_end:
+                await asyncio.sleep(RETRY_SECONDS)
+            elif await self.sleep(RETRY_SECONDS):
+                return
+
+    def event(self, kind: str, reason: str, message: str) -> None:
+        """Post an Event about this pod."""
+        self.context.event(self.item, kind, reason, message)
+
+    def publish(self) -> None:
+        """Report the current state soon."""
+        self.changed.set()
+
+    @property
+    def hosts_file(self) -> Path:
+        """The file that is mounted at /etc/hosts in the containers."""
+        return self.directory / "hosts"
+
+    def write_hosts(self, text: str) -> None:
+        """Replace the text of the hosts file in place, because the bind mount needs the same file.
+
+        The text is padded with newlines to the old length before the file is truncated, so no reader sees part of an
+        old line.
+        """
+        if not self.hosts_file.exists() or self.hosts_file.read_text() == text:
+            return
+        with self.hosts_file.open("r+b") as file:
+            data = text.encode()
+            file.write(data.ljust(self.hosts_file.stat().st_size, b"\n"))
+            file.truncate(len(data))
+
+    def facts(self) -> Facts:
+        """Return the facts that environment and volumes may refer to."""
+        maps, secrets = self.context.config_maps.objects, self.context.secrets.objects
+        return Facts(
+            pod=self.item,
+            pod_ip=self.ip,
+            host_ip=HOST_IP,
+            allocatable=self.context.allocatable.get(self.item["spec"]["nodeName"], {}),
+            config_map=lambda name: maps.get((self.namespace, name)),
+            secret=lambda name: secrets.get((self.namespace, name)),
+        )
+
+    def injected(self) -> dict[str, str]:
+        """Return the variables that the pod does not declare: AWS endpoints and role, the preloaded library."""
+        settings = self.context.settings
+        found = environment.cloud(settings.region, settings.aws_endpoint)
+        if self.role:
+            found = environment.web_identity(self.role, settings.region, settings.aws_endpoint)
+        if not self.host_network:
+            found |= {"LD_PRELOAD": str(self.context.preload), "POD_BIND_IP": self.ip}
+        return found
+
+    def port_for(self, wanted: int) -> int:
+        """Return the port that a program of this pod uses instead of `wanted`."""
+        return self.context.port_for(self.uid, wanted)
+
+    def port(self, port: int | str) -> int | None:
+        """Return the port in use for a declared port or port name."""
+        number = network.container_port(self.item, port)
+        moved = self.context.moved_ports.get(self.uid, {})
+        return None if number is None else moved.get(number, number)
+
+    def save_ports(self) -> None:
+        """Save the changed ports for a local/nodes process that takes over."""
+        ports = self.context.moved_ports.get(self.uid)
+        if ports:
+            # Written in one step, because a process that reads an incomplete file could not take over any
+            # pods.
+            fresh = self.directory / "ports.new"
+            fresh.write_text(json.dumps(ports))
+            os.replace(fresh, self.directory / "ports.json")
+
+    def _load_ports(self) -> None:
+        file = self.directory / "ports.json"
+        if file.exists():
+            known = json.loads(file.read_text())
+            self.context.moved_ports[self.uid] = {int(port): used for port, used in known.items()}

@@ -48,7 +48,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def words(rest: str) -> tuple[str, ...]:
+def parse_command(rest: str) -> tuple[str, ...]:
     """Return a command: its JSON form, or `/bin/sh -c` with its shell form."""
     if rest.startswith("["):
         try:
@@ -127,9 +127,9 @@ def parse(text: str, target: str | None = None) -> Image:
         elif word == "RUN":
             current = replace(current, users=current.users | parse_users(rest))
         elif word == "ENTRYPOINT":
-            current = replace(current, entrypoint=words(rest), command=())
+            current = replace(current, entrypoint=parse_command(rest), command=())
         elif word == "CMD":
-            current = replace(current, command=words(rest))
+            current = replace(current, command=parse_command(rest))
     if not names:
         raise ValueError("the Dockerfile has no FROM")
     if target and target not in names:

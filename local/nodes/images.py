@@ -1,10 +1,16 @@
-"""Map an image name to a program of this machine. `Images.find` is the entry point."""
+"""Map an image name to a program of this machine (`Images.find`). Write the programs and the library for pods."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +18,7 @@ from typing import Any, Literal
 
 from local.nodes import dockerfile
 from local.nodes.environment import expand
+from local.tools import ToolError, cache_directory
 
 Object = dict[str, Any]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -22,10 +29,18 @@ MANAGERS = {
     "trainer-controller-manager": re.compile(r"(^|/)kubeflow/trainer/trainer-controller-manager(:|@|$)"),
     "jobset-manager": re.compile(r"(^|/)jobset/jobset(:|@|$)"),
 }
-# The image of the debug pod (components/debug_pod.py). Its network tools come from this machine or from
-# `helpers`.
+# The image of the debug pod (components/debug_pod.py). Its network tools come from this machine or from `programs`.
 NETWORK_TOOLS = re.compile(r"(^|/)agnhost(:|@|$)")
 LOOKUP_CONTAINER = "init-pytorch"
+PROGRAMS = Path(__file__).with_name("programs")
+# Here the hosts file of a pod replaces DNS, and no other nslookup reads it. Not every other ping works
+# without CAP_NET_RAW.
+ALWAYS = ("nslookup", "ping")
+IF_MISSING = ("nc", "wget")
+# How `local.nodes.images` starts managers; no command of a pod.
+MANAGER = "manager.py"
+PODBIND = Path(__file__).with_name("podbind.c")
+COMPILERS = ("cc", "gcc", "clang", "c++", "g++")
 
 
 class PullError(Exception):
@@ -214,3 +229,66 @@ def simulated(container: Object, images: Images) -> bool:
     except (PullError, OSError, ValueError):  # its start reports the error
         return False
     return program.kind == "simulated"
+
+
+def missing_helpers(path: str = SYSTEM_PATH) -> list[str]:
+    """Return the programs that pods get from this package, because `path` does not have them."""
+    return [*ALWAYS, *(name for name in IF_MISSING if shutil.which(name, path=path) is None)]
+
+
+def write_helpers(directory: Path) -> Path:
+    """Write the programs into the directory, each with a command that runs it. Return the directory.
+
+    They are copies, because a pod sees this directory but may not see the checkout.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in missing_helpers():
+        source = directory / f"{name}.py"
+        shutil.copyfile(PROGRAMS / source.name, source)
+        command = directory / name
+        command.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(source))} "$@"\n'
+        )
+        command.chmod(0o755)
+    shutil.copyfile(PROGRAMS / MANAGER, directory / MANAGER)
+    return directory
+
+
+def preload_library() -> Path:
+    """Return the path of the library. Build it if it does not exist yet.
+
+    Raises:
+        ToolError: There is no compiler, or it failed. Without the library two pods can't listen on the same port.
+        OSError: The cache can't be written.
+    """
+    key = f"podbind-{hashlib.sha256(PODBIND.read_bytes()).hexdigest()[:12]}"
+    path = cache_directory() / "tools" / key / "podbind.so"
+    if path.exists():
+        return path
+    compiler = next((name for name in COMPILERS if shutil.which(name)), None)
+    if compiler is None:
+        raise ToolError(
+            f"a C or C++ compiler is needed to build {PODBIND.name}, which gives pods addresses of their own; install "
+            f"one (Debian and Ubuntu: `apt-get install gcc`, Fedora: `dnf install gcc`); none of "
+            f"{', '.join(COMPILERS)} is on PATH"
+        )
+    log = cache_directory() / "logs" / f"{key}.log"
+    for directory in (path.parent, log.parent):
+        directory.mkdir(parents=True, exist_ok=True)
+    # Several processes may do this at the same time. Each builds its own file and renames it.
+    with tempfile.TemporaryDirectory(dir=path.parent) as own:
+        built = Path(own) / path.name
+        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(PODBIND), "-ldl"]
+        with log.open("wb") as sink:
+            code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink).returncode
+        if code != 0:
+            lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            reason = next(
+                (line for line in lines if "error" in line), lines[-1] if lines else "it says nothing"
+            )
+            raise ToolError(
+                f"building {PODBIND.name} with {compiler} failed (exit code {code}): {reason}; log: {log}"
+            )
+        built.chmod(0o755)
+        os.replace(built, path)
+    return path

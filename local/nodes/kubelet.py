@@ -11,11 +11,10 @@ from pathlib import Path
 from aiohttp import web
 
 from local.nodes import logs, port_forward, remote
+from local.nodes.api import epoch
 from local.nodes.container import Container
-from local.nodes.pod import Pod
-from local.nodes.pods import Pods
+from local.nodes.pod import Pod, Pods
 from local.nodes.process import NotRunningError
-from local.nodes.times import epoch
 
 
 def serving_tls(pki: Path) -> ssl.SSLContext:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local.nodes.times import nano_timestamp
+from local.nodes.api import nano_timestamp
 
 CHUNK = 1 << 16
 FOLLOW_SECONDS = 0.3
@@ -25,7 +25,7 @@ class Clock:
     times: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
-    def look(self, now: float) -> None:
+    def record(self, now: float) -> None:
         """Record the current size if it has changed."""
         try:
             size = self.path.stat().st_size

@@ -1,20 +1,37 @@
-"""Compute the Node object from the facts about its EC2 instance. `build` and `status` are the entry points. Pure.
+"""Compute a Node from the facts about its EC2 instance and the device plugins that run on it. Pure.
 
 Memory overhead, reserved amounts and labels follow the EKS bootstrap and Karpenter's instance type provider
 (karpenter.sh, "Concepts > NodeClasses > kubeReserved"; awslabs/amazon-eks-ami, nodeadm).
+
+As with a real kubelet, a device plugin registers at the kubelet's socket, through a hostPath volume. Then the Node has
+its resource. When the plugin is gone, the devices stay in the Node's capacity, and no device is allocatable
+(https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/).
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from local.nodes.devices import NONE, Devices, amounts
-from local.nodes.times import timestamp
+from local.nodes.api import timestamp
 from trainyard.k8s import names
+from trainyard.k8s.names import EFA_RESOURCE as EFA
 
 Object = dict[str, Any]
 
+GPU = "nvidia.com/gpu"
+NEURON = "aws.amazon.com/neuron"
+# Extended resource -> key of its number in the emulator's list of instances.
+DEVICE_KEYS = {GPU: "gpus", EFA: "efaInterfaces", NEURON: "neuronDevices"}
+PLUGINS = {
+    re.compile(r"(^|/)k8s-device-plugin(:|@|$)"): GPU,
+    re.compile(r"(^|/)aws-efa-k8s-device-plugin(:|@|$)"): EFA,
+    re.compile(r"(^|/)neuron-device-plugin(:|@|$)"): NEURON,
+}
+SOCKETS = "/var/lib/kubelet/device-plugins"
 VM_MEMORY_OVERHEAD = 0.075
 EVICTION_MIB = 100
 ROOT_VOLUME_GIB = 20
@@ -30,6 +47,76 @@ PASSING_TAINTS = (
 NODEGROUP_EFFECTS = {
     "NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The extended resources of a Node, and which of them are allocatable."""
+
+    known: frozenset[str] = frozenset()
+    usable: frozenset[str] = frozenset()
+
+    def lose(self, running: frozenset[str]) -> Devices:
+        """Return the devices when only the plugins for `running` run."""
+        return replace(self, usable=self.usable & running)
+
+    def gain(self, running: frozenset[str]) -> Devices:
+        """Return the devices after the plugins for `running` have registered."""
+        return Devices(self.known | running, running)
+
+
+ALL_DEVICES = Devices(frozenset(DEVICE_KEYS), frozenset(DEVICE_KEYS))
+NO_DEVICES = Devices()
+
+
+def read_devices(node: Object) -> Devices:
+    """Return the devices of a Node that was registered before."""
+    status = node.get("status") or {}
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    known = frozenset(name for name in DEVICE_KEYS if name in capacity)
+    return Devices(known, frozenset(name for name in known if allocatable.get(name, "0") != "0"))
+
+
+def device_amounts(instance: Object, devices: Devices) -> tuple[Object, Object]:
+    """Return capacity and allocatable of the devices. Devices that the instance does not have are in neither."""
+    capacity = {
+        name: str(instance[key])
+        for name, key in DEVICE_KEYS.items()
+        if name in devices.known and instance.get(key)
+    }
+    return capacity, {name: count if name in devices.usable else "0" for name, count in capacity.items()}
+
+
+def plugin_resources(pod: Object) -> frozenset[str]:
+    """Return the resources for which this pod is the device plugin, whether it runs or not."""
+    reachable = {
+        volume["name"]
+        for volume in pod["spec"].get("volumes") or []
+        if str((volume.get("hostPath") or {}).get("path", "")).rstrip("/") == SOCKETS
+    }
+    found = set()
+    for container in pod["spec"]["containers"]:
+        mounts = {mount["name"] for mount in container.get("volumeMounts") or []}
+        if mounts & reachable:
+            image = container["image"].split("@")[0]
+            found |= {resource for pattern, resource in PLUGINS.items() if pattern.search(image)}
+    return frozenset(found)
+
+
+def running_plugins(pods: Iterable[Object], node: str) -> frozenset[str]:
+    """Return the resources whose device plugins run on a node."""
+    found: frozenset[str] = frozenset()
+    for pod in pods:
+        if pod["spec"].get("nodeName") == node and _ready(pod):
+            found |= plugin_resources(pod)
+    return found
+
+
+def _ready(pod: Object) -> bool:
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def name_of(instance: Object) -> str:
@@ -86,7 +173,7 @@ def resources(instance: Object, devices: Devices) -> tuple[Object, Object]:
         "memory": f"{max(memory - kept, 64)}Mi",
         "ephemeral-storage": f"{math.floor(disk * 0.9) - 1}Gi",
     }
-    there, usable = amounts(instance, devices)
+    there, usable = device_amounts(instance, devices)
     return capacity | there, allocatable | usable
 
 
@@ -270,5 +357,5 @@ def build(instance: Object, region: str, kubelet_port: int, version: str, now: f
             "providerID": f"aws:///{instance['zone']}/{instance['instanceId']}",
             "taints": taints(instance),
         },
-        "status": status(instance, kubelet_port, version, now, NONE, [], taints(instance)),
+        "status": status(instance, kubelet_port, version, now, NO_DEVICES, [], taints(instance)),
     }

@@ -363,7 +363,7 @@ class Root:
         temporary = f"{self.base}/var/tmp"  # noqa: S108 the container's own
         if os.path.isdir(temporary):
             own = self.layer.empty()
-            os.chmod(own, 0o1777)  # noqa: S103 as it is everywhere
+            os.chmod(own, 0o1777)  # noqa: S103 its usual mode
             bind(own, temporary)
 
     def enter(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from local.nodes.times import epoch, timestamp
+from local.nodes.api import epoch, timestamp
 
 Object = dict[str, Any]
 Stage = Literal["waiting", "running", "terminated"]
@@ -133,8 +133,8 @@ def phase(policy: str, init: list[ContainerState], containers: list[ContainerSta
             return "Failed" if final else "Pending"
     if all(s.stage == "terminated" and not restarts_after(policy, s.exit_code) for s in containers):
         return "Succeeded" if all(s.exit_code == 0 for s in containers) else "Failed"
-    begun = all(s.stage != "waiting" or s.restarts or s.last for s in containers)
-    return "Running" if begun else "Pending"
+    all_started = all(s.stage != "waiting" or s.restarts or s.last for s in containers)
+    return "Running" if all_started else "Pending"
 
 
 def condition(kind: str, holds: bool, now: float, before: list[Object], reason: str, message: str) -> Object:

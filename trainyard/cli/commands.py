@@ -18,7 +18,7 @@ from local.cluster.namespaces import enter_prefix
 from local.cluster.record import running
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
-from local.nodes import preload
+from local.nodes.images import preload_library
 from local.tools import ensure, module_directory
 from trainyard.cli import aws_commands, program
 from trainyard.cli.command_lock import turn
@@ -351,7 +351,7 @@ def start_local_cloud() -> Home:
     """
     refuse_foreign(os.environ)
     home = Home()
-    preload.library()  # first: a missing compiler is reported before the tools are built
+    preload_library()  # first: a missing compiler is reported before the tools are built
     ensure((), home)
     if ENTERED not in os.environ and _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")

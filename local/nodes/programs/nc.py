@@ -25,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="nc")
     parser.add_argument("-z", dest="only_look", action="store_true", help="connect and send nothing")
     parser.add_argument("-v", dest="say", action="store_true", help="say how it went")
-    parser.add_argument("-w", dest="seconds", type=float, default=None, help="give up after so many seconds")
+    parser.add_argument("-w", dest="seconds", type=float, default=None, help="seconds until it gives up")
     parser.add_argument("host")
     parser.add_argument("port", type=int)
     given = parser.parse_args()

@@ -19,7 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="wget")
     parser.add_argument("-q", dest="quiet", action="store_true", help="say nothing")
     parser.add_argument("-O", dest="file", help="where to; - is the output")
-    parser.add_argument("-T", dest="seconds", type=float, default=900, help="give up after so many seconds")
+    parser.add_argument("-T", dest="seconds", type=float, default=900, help="seconds until it gives up")
     parser.add_argument("-t", dest="tries", type=int, default=1, help="accepted; it is tried once")
     parser.add_argument("url")
     given = parser.parse_args()

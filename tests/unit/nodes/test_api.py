@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from local.nodes.api import Api, ApiError, ApiUnavailable, Informer
+from local.nodes.api import Api, ApiError, ApiUnavailable, Informer, epoch, timestamp
 from tests.unit.launcher.api_server import FakeApi, serving
 
 pytestmark = pytest.mark.unit
@@ -113,3 +113,7 @@ def test_cancelled_request_ends_before_its_caller(server: FakeApi, kubeconfig: P
             assert ended == [OWN]
 
     asyncio.run(story())
+
+
+def test_epoch_of_timestamp_is_the_same_time() -> None:
+    assert epoch(timestamp(1_800_000_000.0)) == 1_800_000_000.0

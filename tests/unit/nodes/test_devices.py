@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from components.documents.device_plugins import NAMES, daemon_set
-from local.nodes.devices import ALL, EFA, GPU, NEURON, NONE, Devices, amounts, offered, running, shown
+from local.nodes.node import (
+    ALL_DEVICES,
+    EFA,
+    GPU,
+    NEURON,
+    NO_DEVICES,
+    Devices,
+    device_amounts,
+    plugin_resources,
+    read_devices,
+    running_plugins,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -31,19 +42,19 @@ def pod(resource: str, node: str = "n", ready: str = "True", **metadata: Any) ->
 
 @pytest.mark.parametrize("resource", [GPU, EFA, NEURON])
 def test_each_of_our_plugins_is_known_by_its_image(resource: str) -> None:
-    assert offered(pod(resource)) == {resource}
+    assert plugin_resources(pod(resource)) == {resource}
 
 
 def test_a_plugin_that_can_not_reach_the_kubelets_sockets_offers_nothing() -> None:
     item = pod(GPU)
     item["spec"]["volumes"] = [{"name": "sockets", "emptyDir": {}}]
-    assert offered(item) == frozenset()
+    assert plugin_resources(item) == frozenset()
 
 
 def test_an_ordinary_pod_offers_nothing() -> None:
     item = pod(GPU)
     item["spec"]["containers"][0]["image"] = "registry.example/trainer:v1"
-    assert offered(item) == frozenset()
+    assert plugin_resources(item) == frozenset()
 
 
 def test_only_a_plugin_that_runs_on_the_node_counts() -> None:
@@ -52,27 +63,27 @@ def test_only_a_plugin_that_runs_on_the_node_counts() -> None:
         pod(EFA, ready="False"),
         pod(NEURON, node="other"),
     ]
-    assert running(pods, "n") == {GPU}
-    assert running([pod(GPU, deletionTimestamp="2026-01-01T00:00:00Z")], "n") == frozenset()
+    assert running_plugins(pods, "n") == {GPU}
+    assert running_plugins([pod(GPU, deletionTimestamp="2026-01-01T00:00:00Z")], "n") == frozenset()
 
 
 def test_without_a_plugin_nothing_shows() -> None:
-    assert amounts(MACHINE, NONE) == ({}, {})
+    assert device_amounts(MACHINE, NO_DEVICES) == ({}, {})
 
 
 def test_with_its_plugin_a_device_shows_in_both_lists() -> None:
-    assert amounts(MACHINE, NONE.gain(frozenset({GPU}))) == ({GPU: "4"}, {GPU: "4"})
+    assert device_amounts(MACHINE, NO_DEVICES.gain(frozenset({GPU}))) == ({GPU: "4"}, {GPU: "4"})
 
 
 def test_what_the_machine_lacks_shows_in_neither() -> None:
-    assert amounts(MACHINE, ALL) == ({GPU: "4", EFA: "1"}, {GPU: "4", EFA: "1"})
+    assert device_amounts(MACHINE, ALL_DEVICES) == ({GPU: "4", EFA: "1"}, {GPU: "4", EFA: "1"})
 
 
 def test_after_its_plugin_is_gone_none_can_be_had() -> None:
-    devices = NONE.gain(frozenset({GPU, EFA})).lose(frozenset({EFA}))
-    assert amounts(MACHINE, devices) == ({GPU: "4", EFA: "1"}, {GPU: "0", EFA: "1"})
+    devices = NO_DEVICES.gain(frozenset({GPU, EFA})).lose(frozenset({EFA}))
+    assert device_amounts(MACHINE, devices) == ({GPU: "4", EFA: "1"}, {GPU: "0", EFA: "1"})
 
 
 def test_a_node_that_was_registered_before_goes_on_with_what_it_shows() -> None:
     status = {"capacity": {"cpu": "4", GPU: "4", EFA: "1"}, "allocatable": {GPU: "0", EFA: "1"}}
-    assert shown({"status": status}) == Devices(frozenset({GPU, EFA}), frozenset({EFA}))
+    assert read_devices({"status": status}) == Devices(frozenset({GPU, EFA}), frozenset({EFA}))

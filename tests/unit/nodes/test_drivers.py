@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from local.nodes.api import ApiError
-from local.nodes.drivers import ACCOUNTS, CSI_DRIVERS, CSI_NODES, NODES, Drivers
+from local.nodes.csi import ACCOUNTS, CSI_DRIVERS, CSI_NODES, NODES, Drivers
 
 pytestmark = pytest.mark.unit
 

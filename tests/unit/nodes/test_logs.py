@@ -24,10 +24,10 @@ def read(clock: Clock, wanted: Request) -> bytes:
 def clock(tmp_path: Path) -> Clock:
     found = Clock(tmp_path / "0.log")
     found.path.write_bytes(b"one\ntwo\n")
-    found.look(1000.0)
+    found.record(1000.0)
     with found.path.open("ab") as file:
         file.write(b"three\nfour")
-    found.look(2000.0)
+    found.record(2000.0)
     return found
 
 

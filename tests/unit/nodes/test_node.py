@@ -8,8 +8,8 @@ import pytest
 from components.documents.eks import AGENT, VALUES
 from components.documents.pool import node_pool
 from local.nodes import node
-from local.nodes.devices import ALL, NONE
-from local.nodes.times import timestamp
+from local.nodes.api import timestamp
+from local.nodes.node import ALL_DEVICES, NO_DEVICES
 from tests.unit.infra.changing import settings, with_
 
 pytestmark = pytest.mark.unit
@@ -59,7 +59,7 @@ def test_a_node_of_a_node_group_carries_the_groups_labels_and_taints_and_not_kar
 
 def test_devices_are_not_there_when_the_node_registers_and_are_in_both_lists_later() -> None:
     assert "nvidia.com/gpu" not in build()["status"]["capacity"]
-    capacity, allocatable = node.resources(instance(), ALL)
+    capacity, allocatable = node.resources(instance(), ALL_DEVICES)
     assert capacity["nvidia.com/gpu"] == allocatable["nvidia.com/gpu"] == "4"
     assert allocatable["vpc.amazonaws.com/efa"] == "1"
     assert "aws.amazon.com/neuron" not in allocatable
@@ -145,14 +145,14 @@ def test_a_condition_tells_since_when_it_has_its_status_and_not_when_it_was_last
 
 
 def test_allocatable_is_what_eks_leaves_to_pods() -> None:
-    capacity, allocatable = node.resources(instance(vcpus=4, memoryMiB=16384), NONE)
+    capacity, allocatable = node.resources(instance(vcpus=4, memoryMiB=16384), NO_DEVICES)
     assert capacity["memory"] == "15155Mi"  # 7.5 % of virtual machine overhead
     assert allocatable["cpu"] == "3920m"  # 60 + 10 + 5 + 5 millicores reserved
     assert allocatable["memory"] == f"{15155 - 255 - 11 * 58 - 100}Mi"
 
 
 def test_a_machine_of_one_core_has_less_reserved_than_that_core() -> None:
-    _, allocatable = node.resources(instance(vcpus=1, memoryMiB=512), NONE)
+    _, allocatable = node.resources(instance(vcpus=1, memoryMiB=512), NO_DEVICES)
     assert allocatable["cpu"] == "940m"
     assert allocatable["memory"] == "64Mi"
 

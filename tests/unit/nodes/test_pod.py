@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from local.nodes import pod, pod_site
+from local.nodes import context, pod
 from local.nodes.api import ApiError, ApiUnavailable
 from local.nodes.container import Container
-from local.nodes.context import Addresses, Tasks
+from local.nodes.context import Tasks
 from local.nodes.images import Images
+from local.nodes.network import Addresses
 from local.nodes.pod import Pod
-from local.nodes.pod_volumes import PodVolumes
 from local.nodes.process import Ended
+from local.nodes.volumes import PodVolumes
 
 pytestmark = pytest.mark.unit
 
@@ -136,7 +137,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pod, pod_site):
+    for module in (pod, context):
         monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from local import __main__ as command_line
 from local import tools
-from local.nodes import preload
+from local.nodes import images
 from local.tools import ToolError
 from trainyard.cli import commands
 
@@ -36,10 +36,10 @@ def compiler(directory: Path, script: str) -> None:
 
 def test_it_is_built_once(programs: Path) -> None:
     compiler(programs, 'echo library > "$5"')
-    path = preload.library()
+    path = images.preload_library()
     assert path.read_text() == "library\n"
     assert path.stat().st_mode & 0o777 == 0o755
-    assert preload.library() == path
+    assert images.preload_library() == path
     assert (programs / "calls").read_text() == "called\n"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
@@ -47,7 +47,7 @@ def test_it_is_built_once(programs: Path) -> None:
 def test_a_failed_build_names_the_compiler_the_reason_and_the_log(programs: Path, tmp_path: Path) -> None:
     compiler(programs, "echo 'In file included:' >&2; echo 'x.h:1: error: no such file' >&2; exit 4")
     with pytest.raises(ToolError) as caught:
-        preload.library()
+        images.preload_library()
     said, log = str(caught.value).split("; log: ")
     assert said == "building podbind.c with gcc failed (exit code 4): x.h:1: error: no such file"
     assert "In file included" in Path(log).read_text()

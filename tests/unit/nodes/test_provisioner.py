@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from components.documents import iam
-from local.nodes import provisioner
-from local.nodes.provisioner import Provisioner, Refused
+from local.nodes import csi
+from local.nodes.csi import Provisioner, Refused
 from tests.unit.emulator import Cloud
 
 pytestmark = pytest.mark.unit
@@ -25,7 +25,7 @@ EXTRA = {iam.CLUSTER_TAG: "main", "trainyard:stack": "test"}
 
 
 def claim(**annotations: str) -> dict[str, Any]:
-    known = {provisioner.PROVISIONER: "ebs.csi.aws.com", provisioner.SELECTED_NODE: "node-b", **annotations}
+    known = {csi.PROVISIONER: "ebs.csi.aws.com", csi.SELECTED_NODE: "node-b", **annotations}
     return {
         "metadata": {"name": "data", "namespace": "training", "uid": "u1", "annotations": known},
         "spec": {
@@ -63,7 +63,7 @@ class Site:
         self.cloud, self.api = cloud, FakeApi()
         policy = iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
         role = cloud.client("ec2", cloud.session("csi", *policy["Statement"]))
-        monkeypatch.setattr(provisioner, "client_as", lambda *_: role)
+        monkeypatch.setattr(csi, "client_as", lambda *_: role)
         settings: Any = SimpleNamespace(
             home=SimpleNamespace(volumes=tmp_path), cluster="main", region="us-west-2", aws_endpoint=""
         )
@@ -90,7 +90,7 @@ def test_a_claim_gets_an_encrypted_disk_with_the_stacks_tags_in_the_zone_of_its_
     assert (disk["AvailabilityZone"], disk["Size"], disk["Encrypted"]) == ("us-west-2b", 2, True)
     tags = {t["Key"]: t["Value"] for t in disk["Tags"]}
     assert tags.items() >= {**EXTRA, "ebs.csi.aws.com/cluster": "true", "CSIVolumeName": "pvc-u1"}.items()
-    [volume] = site.api.created[provisioner.VOLUMES]
+    [volume] = site.api.created[csi.VOLUMES]
     assert volume["spec"]["csi"]["volumeHandle"] == disk["VolumeId"]
     assert volume["spec"]["claimRef"]["uid"] == "u1"
     [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
@@ -122,15 +122,15 @@ def test_an_add_on_without_a_role_makes_nothing(site: Site) -> None:
 
 def test_disk_directory_and_volume_go_with_the_claim(site: Site) -> None:
     asyncio.run(site.work._make(claim()))
-    [volume] = site.api.created[provisioner.VOLUMES]
+    [volume] = site.api.created[csi.VOLUMES]
     files = site.directory / "main" / "pvc-u1"
     files.mkdir(parents=True)
     volume["status"] = {"phase": "Released"}
-    assert provisioner.is_left(volume)
+    assert csi.is_left(volume)
     asyncio.run(site.work._remove(volume))
     assert site.disks() == []
     assert not files.exists()
-    assert site.api.deleted == [f"{provisioner.VOLUMES}/pvc-u1"]
+    assert site.api.deleted == [f"{csi.VOLUMES}/pvc-u1"]
 
 
 @pytest.mark.parametrize(
@@ -143,22 +143,22 @@ def test_disk_directory_and_volume_go_with_the_claim(site: Site) -> None:
 )
 def test_a_volume_in_use_kept_or_of_somebody_else_stays(change: dict[str, Any]) -> None:
     volume: dict[str, Any] = {
-        "metadata": {"name": "v", "annotations": {provisioner.PROVISIONED_BY: "ebs.csi.aws.com"}},
+        "metadata": {"name": "v", "annotations": {csi.PROVISIONED_BY: "ebs.csi.aws.com"}},
         "spec": {"persistentVolumeReclaimPolicy": "Delete"},
         "status": {"phase": "Released"},
     }
-    assert provisioner.is_left(volume)
+    assert csi.is_left(volume)
     for part, values in change.items():
         volume[part].update(values)
-    assert not provisioner.is_left(volume)
+    assert not csi.is_left(volume)
 
 
 def test_only_unbound_claims_of_this_driver_want_a_volume() -> None:
-    assert provisioner.wants_volume(claim())
-    assert not provisioner.wants_volume(claim(**{provisioner.PROVISIONER: "other"}))
+    assert csi.wants_volume(claim())
+    assert not csi.wants_volume(claim(**{csi.PROVISIONER: "other"}))
     bound = claim()
     bound["spec"]["volumeName"] = "v"
-    assert not provisioner.wants_volume(bound)
+    assert not csi.wants_volume(bound)
     waiting = claim()
-    del waiting["metadata"]["annotations"][provisioner.PROVISIONER]
-    assert not provisioner.wants_volume(waiting)
+    del waiting["metadata"]["annotations"][csi.PROVISIONER]
+    assert not csi.wants_volume(waiting)

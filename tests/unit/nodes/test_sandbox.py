@@ -19,8 +19,8 @@ import pytest
 from local.home import CHECKOUT, Home
 from local.nodes import dockerfile, environment, sandbox
 from local.nodes.images import Program, image_environment
-from local.nodes.pod_volumes import PodVolumes, find_unreadable
 from local.nodes.process import Ended, Process
+from local.nodes.volumes import PodVolumes, find_unreadable
 
 pytestmark = [
     pytest.mark.unit,

@@ -10,8 +10,7 @@ import pytest
 from local.nodes import volumes
 from local.nodes.environment import Facts, MissingReference
 from local.nodes.images import Program
-from local.nodes.pod_volumes import PodVolumes
-from local.nodes.volumes import Token
+from local.nodes.volumes import PodVolumes, Token
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +23,7 @@ def facts() -> Facts:
 
 
 def files(volume: dict[str, Any]) -> dict[str, bytes]:
-    found = volumes.content(facts(), volume)
+    found = volumes.read_content(facts(), volume)
     assert found is not None
     return found.files
 
@@ -49,38 +48,38 @@ def test_a_projected_volume_joins_its_sources_and_asks_for_its_tokens() -> None:
         {"configMap": {"name": "conf", "items": [{"key": "a", "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
     ]
-    found = volumes.content(facts(), {"projected": {"sources": sources}})
+    found = volumes.read_content(facts(), {"projected": {"sources": sources}})
     assert found is not None
     assert found.files == {"ca.crt": b"1", "namespace": b"n"}
     assert found.tokens == (Token("token", "", 3607),)
 
 
 def test_the_identity_volume_asks_for_the_audience_of_sts_at_the_path_that_is_injected() -> None:
-    found = volumes.content(facts(), volumes.identity_volume())
+    found = volumes.read_content(facts(), volumes.identity_volume())
     assert found is not None
     assert found.tokens == (Token("token", "sts.amazonaws.com", 86400),)
     assert volumes.identity_mount()["mountPath"] == "/var/run/secrets/eks.amazonaws.com/serviceaccount"
 
 
 def test_an_empty_dir_has_no_content_of_its_own() -> None:
-    assert volumes.content(facts(), {"emptyDir": {}}) is None
+    assert volumes.read_content(facts(), {"emptyDir": {}}) is None
 
 
 def test_files_are_replaced_all_at_once_and_old_ones_go(tmp_path: Path) -> None:
-    volumes.write(tmp_path, {"a": b"1", "dir/b": b"2"})
+    volumes.write_files(tmp_path, {"a": b"1", "dir/b": b"2"})
     assert (tmp_path / "a").read_bytes() == b"1"
     first = (tmp_path / "..data").readlink()
-    volumes.write(tmp_path, {"a": b"1", "dir/b": b"2"})
+    volumes.write_files(tmp_path, {"a": b"1", "dir/b": b"2"})
     assert (tmp_path / "..data").readlink() == first  # unchanged: not written again
-    volumes.write(tmp_path, {"a": b"3", "c": b"4"})
+    volumes.write_files(tmp_path, {"a": b"3", "c": b"4"})
     assert (tmp_path / "a").read_bytes() == b"3"
     assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["a", "c"]
     assert len(list(tmp_path.glob("..[0-9]*"))) == 1
 
 
 def test_an_empty_set_of_files_is_a_set_too(tmp_path: Path) -> None:
-    volumes.write(tmp_path, {})
-    volumes.write(tmp_path, {"a": b"1"})
+    volumes.write_files(tmp_path, {})
+    volumes.write_files(tmp_path, {"a": b"1"})
     assert (tmp_path / "a").read_bytes() == b"1"
 
 
@@ -94,7 +93,7 @@ def test_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
             {"name": "data", "mountPath": "/all", "readOnly": True},
         ]
     }
-    found = volumes.mounts(container, directories, by_name)
+    found = volumes.container_mounts(container, directories, by_name)
     assert found == [
         {
             "source": str(tmp_path / source),
@@ -111,7 +110,7 @@ def test_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
     ]
     container["volumeMounts"][0]["subPathExpr"] = "$(POD)"
     with pytest.raises(volumes.MissingReference, match="subPathExpr"):
-        volumes.mounts(container, directories, by_name)
+        volumes.container_mounts(container, directories, by_name)
 
 
 def test_the_size_of_a_memory_volume_is_its_limit() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from local.nodes.api import ApiError
 from local.nodes.context import Tasks
-from local.nodes.machines import NODES, Machines
+from local.nodes.registration import NODES, Registration
 
 pytestmark = pytest.mark.unit
 
@@ -66,8 +66,8 @@ class FakeApi:
         return {}
 
 
-async def joined(api: FakeApi, plugins: set[str] | None = None, instance: Any = INSTANCE) -> Machines:
-    """Machines with one instance whose Node the API server has. `plugins` may change: those that run on it."""
+async def joined(api: FakeApi, plugins: set[str] | None = None, instance: Any = INSTANCE) -> Registration:
+    """A registration with one instance whose Node the API server has. `plugins` may change: those that run on it."""
     settings: Any = SimpleNamespace(boot_seconds=0.0, device_seconds=0.0, region="us-west-2", cluster="c")
 
     async def gone(_: str) -> None: ...
@@ -75,22 +75,22 @@ async def joined(api: FakeApi, plugins: set[str] | None = None, instance: Any = 
     def running(_: str) -> frozenset[str]:
         return frozenset(plugins or ())
 
-    machines = Machines(settings, api, Tasks(), 1, lambda *_: None, gone, running)  # type: ignore[arg-type]
-    await machines._apply([instance])
+    registration = Registration(settings, api, Tasks(), 1, lambda *_: None, gone, running)  # type: ignore[arg-type]
+    await registration._apply([instance])
     while not api.nodes:
         await asyncio.sleep(0)
-    return machines
+    return registration
 
 
 def test_a_node_goes_with_its_instance_once_the_api_server_answers_again() -> None:
     async def story() -> None:
         api = FakeApi(away=1)
-        machines = await joined(api)
+        registration = await joined(api)
         with pytest.raises(OSError, match="refused"):
-            await machines._apply([])
-        await machines._apply([])
+            await registration._apply([])
+        await registration._apply([])
         assert api.nodes == set()
-        assert machines.by_id == {}
+        assert registration.by_id == {}
 
     asyncio.run(story())
 
@@ -98,8 +98,8 @@ def test_a_node_goes_with_its_instance_once_the_api_server_answers_again() -> No
 def test_a_node_whose_creation_was_not_answered_yet_goes_with_its_instance() -> None:
     async def story() -> None:
         api = FakeApi(stuck=True)
-        machines = await joined(api)
-        await machines._apply([])
+        registration = await joined(api)
+        await registration._apply([])
         assert api.nodes == set()
 
     asyncio.run(story())
@@ -118,16 +118,16 @@ async def told(api: FakeApi, count: int) -> dict[str, Any]:
 def test_gpus_show_once_their_plugin_runs_and_can_not_be_had_once_it_is_gone() -> None:
     async def story() -> None:
         api, plugins = FakeApi(), set[str]()
-        machines = await joined(api, plugins, GPUS)
+        registration = await joined(api, plugins, GPUS)
         assert "nvidia.com/gpu" not in (await told(api, 1))["capacity"]
         plugins.add("nvidia.com/gpu")
-        machines.plugin_seen("node-1")
+        registration.plugin_seen("node-1")
         assert (await told(api, 2))["allocatable"]["nvidia.com/gpu"] == "4"
         plugins.clear()
-        machines.plugin_seen("node-1")
+        registration.plugin_seen("node-1")
         assert (await told(api, 3))["allocatable"]["nvidia.com/gpu"] == "0"
         assert api.reports[-1]["capacity"]["nvidia.com/gpu"] == "4"
-        await machines._apply([])
+        await registration._apply([])
 
     asyncio.run(story())
 
@@ -135,16 +135,16 @@ def test_gpus_show_once_their_plugin_runs_and_can_not_be_had_once_it_is_gone() -
 def test_a_plugin_that_ends_while_it_registers_leaves_no_device() -> None:
     async def story() -> None:
         api, plugins = FakeApi(), set[str]()
-        machines = await joined(api, plugins, GPUS)
+        registration = await joined(api, plugins, GPUS)
         await told(api, 1)
         plugins.add("nvidia.com/gpu")
-        machines.plugin_seen("node-1")
+        registration.plugin_seen("node-1")
         await asyncio.sleep(0)
         plugins.clear()
-        machines.plugin_seen("node-1")
+        registration.plugin_seen("node-1")
         report = await told(api, 2)
         assert report["allocatable"].get("nvidia.com/gpu", "0") == "0"
-        await machines._apply([])
+        await registration._apply([])
 
     asyncio.run(story())
 
@@ -153,14 +153,14 @@ def test_a_report_keeps_since_when_the_node_is_what_it_is() -> None:
     async def story() -> None:
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"}
         api = FakeApi(shown=[ready])
-        machines = await joined(api)
+        registration = await joined(api)
         for count in (1, 2):
             report = await told(api, count)
             found = {each["type"]: each["lastTransitionTime"] for each in report["conditions"]}
             assert found["Ready"] == ready["lastTransitionTime"]
-            machines.plugin_seen("node-1")
+            registration.plugin_seen("node-1")
         assert found["DiskPressure"] > ready["lastTransitionTime"]
-        await machines._apply([])
+        await registration._apply([])
 
     asyncio.run(story())
 
@@ -168,12 +168,12 @@ def test_a_report_keeps_since_when_the_node_is_what_it_is() -> None:
 def test_a_condition_that_the_agent_finds_is_reported_at_once() -> None:
     async def story() -> None:
         api = FakeApi()
-        machines = await joined(api)
+        registration = await joined(api)
         await told(api, 1)
         wrong = {"type": "KernelReady", "status": "False", "reason": "r", "message": "m", "since": 0.0}
-        await machines._apply([{**INSTANCE, "conditions": [wrong]}])
+        await registration._apply([{**INSTANCE, "conditions": [wrong]}])
         conditions = (await told(api, 2))["conditions"]
         assert [each["status"] for each in conditions if each["type"] == "KernelReady"] == ["False"]
-        await machines._apply([])
+        await registration._apply([])
 
     asyncio.run(story())

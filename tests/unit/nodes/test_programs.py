@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local.nodes import helpers
+from local.nodes import images
 
 pytestmark = pytest.mark.unit
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """All of them, as on a machine that has none."""
-    monkeypatch.setattr(helpers, "wanted", lambda: [*helpers.ALWAYS, *helpers.IF_MISSING])
-    return helpers.make(tmp_path / "bin")
+    monkeypatch.setattr(images, "missing_helpers", lambda: [*images.ALWAYS, *images.IF_MISSING])
+    return images.write_helpers(tmp_path / "bin")
 
 
 def run(programs: Path, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
@@ -61,12 +61,12 @@ def closed() -> int:
 
 def test_a_machine_that_has_the_tools_uses_its_own_but_for_names(tmp_path: Path) -> None:
     (tmp_path / "nc").touch(0o755)
-    assert helpers.wanted(str(tmp_path)) == ["nslookup", "ping", "wget"]
+    assert images.missing_helpers(str(tmp_path)) == ["nslookup", "ping", "wget"]
 
 
 def test_they_are_made_again_where_they_are_used(programs: Path) -> None:
     before = (programs / "nc").stat().st_ino
-    helpers.make(programs)
+    images.write_helpers(programs)
     assert (programs / "nc").stat().st_ino == before, "a pod would see the old directory"
 
 
@@ -143,7 +143,7 @@ def test_manager_listens_on_address_of_its_pod(
     file.write_text(yaml.safe_dump(configuration))
     program.write_text('#!/bin/sh\necho "$2" >&2\nexec cat "${1#--config=}"\n')
     program.chmod(0o755)
-    command = [sys.executable, "-I", str(programs / helpers.MANAGER), "127.96.0.2", str(program)]
+    command = [sys.executable, "-I", str(programs / images.MANAGER), "127.96.0.2", str(program)]
     answer = subprocess.run(
         [*command, f"--config={file}", "--zap-log-level=2"],
         capture_output=True,

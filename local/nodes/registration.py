@@ -1,4 +1,4 @@
-"""Follow the EC2 instances of a cluster and keep a Node for each, as their kubelets would."""
+"""Follow the EC2 instances of a cluster, and register a Node for each, as their kubelets would."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from local.nodes import node
-from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Object
-from local.nodes.context import Tasks
-from local.nodes.devices import ALL, NONE, Devices, shown
-from local.nodes.settings import Settings
-from local.nodes.times import micro_timestamp
+from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Object, micro_timestamp
+from local.nodes.context import Settings, Tasks
+from local.nodes.node import ALL_DEVICES, NO_DEVICES, Devices, read_devices
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +26,13 @@ NODES = "/api/v1/nodes"
 
 
 @dataclass
-class Machine:
+class RegisteredNode:
     """One running instance and the state of its Node."""
 
     instance: Object
     life: asyncio.Task[None] | None = None
     registered: bool = False
-    devices: Devices = NONE
+    devices: Devices = NO_DEVICES
     reported_at: float = 0.0
     # Set when a device plugin or a condition may have changed.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -45,7 +43,7 @@ class Machine:
         return node.name_of(self.instance)
 
 
-class Machines:
+class Registration:
     """All nodes of one cluster.
 
     `ready(name, allocatable)` is called when a node has registered, and `gone(name)` when its instance is gone.
@@ -69,7 +67,7 @@ class Machines:
         self.ready = ready
         self.gone = gone
         self.plugins = plugins
-        self.by_id: dict[str, Machine] = {}
+        self.by_id: dict[str, RegisteredNode] = {}
         self.instances: dict[str, Object] = {}  # by the name of their Node
         self._version = ""
 
@@ -119,19 +117,19 @@ class Machines:
             del self.by_id[number]
         for number, instance in running.items():
             if number not in self.by_id:
-                machine = self.by_id[number] = Machine(instance)
-                machine.life = self.tasks.start(self._live(machine), f"life of {machine.name}")
-            machine = self.by_id[number]
+                registered = self.by_id[number] = RegisteredNode(instance)
+                registered.life = self.tasks.start(self._live(registered), f"life of {registered.name}")
+            registered = self.by_id[number]
             if any(
-                machine.instance.get(key) != instance.get(key) for key in ("conditions", "dcgmTolerations")
+                registered.instance.get(key) != instance.get(key) for key in ("conditions", "dcgmTolerations")
             ):
-                machine.changed.set()
-            machine.instance = instance
+                registered.changed.set()
+            registered.instance = instance
             self.instances[self.by_id[number].name] = instance
 
     async def _drop_strangers(self) -> None:
         """Remove Nodes whose instance is gone, as the cloud controller manager does on EKS."""
-        known = {machine.name for machine in self.by_id.values()}
+        known = {registered.name for registered in self.by_id.values()}
         for item in (await self.api.get(NODES))["items"]:
             name = item["metadata"]["name"]
             if name not in known:
@@ -150,38 +148,40 @@ class Machines:
 
     def plugin_seen(self, name: str) -> None:
         """Handle a new, changed or removed device plugin on a node."""
-        for machine in self.by_id.values():
-            if machine.name == name:
-                machine.changed.set()
+        for registered in self.by_id.values():
+            if registered.name == name:
+                registered.changed.set()
 
-    async def _live(self, machine: Machine) -> None:
+    async def _live(self, registered: RegisteredNode) -> None:
         """Register the Node when the instance has booted, and keep its status up to date."""
         await asyncio.sleep(
-            max(0.0, machine.instance["launchTime"] + self.settings.boot_seconds - time.time())
+            max(0.0, registered.instance["launchTime"] + self.settings.boot_seconds - time.time())
         )
-        told = ""
-        while error := machine.instance.get(
+        reported = ""
+        while error := registered.instance.get(
             "joinError"
         ):  # EKS refuses the kubelet without a correct access entry
-            if error != told:
-                told = error
-                log.warning("instance %s cannot join the cluster: %s", machine.instance["instanceId"], error)
+            if error != reported:
+                reported = error
+                log.warning(
+                    "instance %s cannot join the cluster: %s", registered.instance["instanceId"], error
+                )
             await asyncio.sleep(1)
-        await self._until_done(lambda: self._register(machine))
-        machine.changed.set()
+        await self._until_done(lambda: self._register(registered))
+        registered.changed.set()
         while True:
-            await machine.changed.wait()
-            machine.changed.clear()
-            await self._show(machine)
+            await registered.changed.wait()
+            registered.changed.clear()
+            await self._show(registered)
 
-    async def _show(self, machine: Machine) -> None:
+    async def _show(self, registered: RegisteredNode) -> None:
         """Report devices and conditions. A plugin takes some seconds until it has registered."""
-        running = self.plugins(machine.name)
-        machine.devices = machine.devices.lose(running)
-        if running - machine.devices.usable:
+        running = self.plugins(registered.name)
+        registered.devices = registered.devices.lose(running)
+        if running - registered.devices.usable:
             await asyncio.sleep(self.settings.device_seconds)
-            machine.devices = machine.devices.gain(self.plugins(machine.name))
-        await self._until_done(lambda: self._report(machine))
+            registered.devices = registered.devices.gain(self.plugins(registered.name))
+        await self._until_done(lambda: self._report(registered))
 
     async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -192,57 +192,57 @@ class Machines:
                 log.warning("node not registered or reported: %s", error)
                 await asyncio.sleep(1)
 
-    async def _register(self, machine: Machine) -> None:
+    async def _register(self, registered: RegisteredNode) -> None:
         settings, now = self.settings, time.time()
-        wanted = node.build(machine.instance, settings.region, self.kubelet_port, self._version, now)
+        wanted = node.build(registered.instance, settings.region, self.kubelet_port, self._version, now)
         try:
             await self.api.create(NODES, wanted)
-            log.info("node %s (%s) registered", machine.name, machine.instance["instanceType"])
+            log.info("node %s (%s) registered", registered.name, registered.instance["instanceType"])
         except ApiError as error:
             if error.status != 409:
                 raise
             # An earlier process registered the node and its devices.
-            machine.devices = shown(await self.api.get(f"{NODES}/{machine.name}"))
-            log.info("node %s taken over", machine.name)
-        await self._renew(machine.name)
-        machine.registered, machine.reported_at = True, now
-        self.ready(machine.name, node.resources(machine.instance, ALL)[1])
+            registered.devices = read_devices(await self.api.get(f"{NODES}/{registered.name}"))
+            log.info("node %s taken over", registered.name)
+        await self._renew(registered.name)
+        registered.registered, registered.reported_at = True, now
+        self.ready(registered.name, node.resources(registered.instance, ALL_DEVICES)[1])
 
-    async def _report(self, machine: Machine) -> None:
+    async def _report(self, registered: RegisteredNode) -> None:
         # Others change conditions too: Kubernetes sets Unknown if a node's Lease was not renewed.
-        there = await self.api.get(f"{NODES}/{machine.name}")
+        there = await self.api.get(f"{NODES}/{registered.name}")
         before, now = (there.get("status") or {}).get("conditions") or [], time.time()
         taints = there.get("spec", {}).get("taints") or []
         found = node.status(
-            machine.instance, self.kubelet_port, self._version, now, machine.devices, before, taints
+            registered.instance, self.kubelet_port, self._version, now, registered.devices, before, taints
         )
-        await self.api.patch(f"{NODES}/{machine.name}/status", {"status": found})
-        machine.reported_at = now
+        await self.api.patch(f"{NODES}/{registered.name}/status", {"status": found})
+        registered.reported_at = now
 
-    async def _lose(self, machine: Machine) -> None:
-        log.info("instance %s of node %s is gone", machine.instance["instanceId"], machine.name)
-        if machine.life is not None:
-            machine.life.cancel()
+    async def _lose(self, registered: RegisteredNode) -> None:
+        log.info("instance %s of node %s is gone", registered.instance["instanceId"], registered.name)
+        if registered.life is not None:
+            registered.life.cancel()
             # Wait for its end, so that a Node that it is creating does not appear after the deletion.
-            await asyncio.wait([machine.life])
-        machine.registered = False
-        await self.gone(machine.name)
-        await self._delete(f"{NODES}/{machine.name}")
+            await asyncio.wait([registered.life])
+        registered.registered = False
+        await self.gone(registered.name)
+        await self._delete(f"{NODES}/{registered.name}")
 
     # Heartbeat
     # ---------------------------------------------------------------------------------------------------
 
-    async def heartbeat(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Renew each node's Lease, and its whole status every STATUS_SECONDS."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            for machine in [m for m in self.by_id.values() if m.registered]:
+            for registered in [m for m in self.by_id.values() if m.registered]:
                 try:
-                    await self._renew(machine.name)
-                    if time.time() - machine.reported_at > STATUS_SECONDS:
-                        await self._report(machine)
+                    await self._renew(registered.name)
+                    if time.time() - registered.reported_at > STATUS_SECONDS:
+                        await self._report(registered)
                 except (*UNREACHABLE, ApiError) as error:
-                    log.warning("heartbeat of node %s: %s", machine.name, error)
+                    log.warning("heartbeat of node %s: %s", registered.name, error)
 
     async def _renew(self, name: str) -> None:
         spec = {

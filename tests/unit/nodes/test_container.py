@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from local.nodes import probes
+from local.nodes import container
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ async def against_server(answer: bytes, probe: dict[str, Any]) -> tuple[str, byt
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    verdict = await probes.once(probe, "127.0.0.1", lambda _: port, no_command)
+    verdict = await container.probe_once(probe, "127.0.0.1", lambda _: port, no_command)
     server.close()
     return verdict, asked
 
@@ -45,12 +45,14 @@ def test_an_http_probe_takes_200_to_399_for_success(status: str, good: bool) -> 
 
 def test_a_port_that_nobody_listens_on_is_a_failure_with_its_address() -> None:
     probe = {"tcpSocket": {"port": 1}}
-    verdict = asyncio.run(probes.once(probe, "127.0.0.1", lambda _: 1, no_command))
+    verdict = asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: 1, no_command))
     assert verdict.startswith("127.0.0.1:1: ")
 
 
 def test_a_port_name_that_is_not_declared_is_named() -> None:
-    verdict = asyncio.run(probes.once({"httpGet": {"port": "x"}}, "127.0.0.1", lambda _: None, no_command))
+    verdict = asyncio.run(
+        container.probe_once({"httpGet": {"port": "x"}}, "127.0.0.1", lambda _: None, no_command)
+    )
     assert verdict == "no container port is called 'x'"
 
 
@@ -60,7 +62,10 @@ def test_a_command_probe_goes_by_its_exit_code() -> None:
         return 3
 
     probe = {"exec": {"command": ["test"]}, "timeoutSeconds": 7}
-    assert asyncio.run(probes.once(probe, "127.0.0.1", lambda _: 1, run)) == "command ended with exit code 3"
+    assert (
+        asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: 1, run))
+        == "command ended with exit code 3"
+    )
 
 
 def verdicts(results: list[bool], monkeypatch: pytest.MonkeyPatch, **probe: int) -> list[bool]:
@@ -80,11 +85,11 @@ def verdicts(results: list[bool], monkeypatch: pytest.MonkeyPatch, **probe: int)
 
     async def go() -> None:
         try:
-            await probes.repeat(probe, attempt, changed)
+            await container.repeat_probe(probe, attempt, changed)
         except IndexError:
             return
 
-    monkeypatch.setattr("local.nodes.probes.asyncio.sleep", no_sleep)
+    monkeypatch.setattr("local.nodes.container.asyncio.sleep", no_sleep)
     asyncio.run(go())
     return found
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from local.nodes import names
+from local.nodes import network
 
 pytestmark = pytest.mark.unit
 
@@ -31,37 +31,37 @@ def test_only_ready_pods_that_stay_are_behind_a_service() -> None:
     leaving["metadata"]["deletionTimestamp"] = "now"
     done = pod("d", "127.96.0.5", phase="Succeeded")
     every = [pod("b", "127.96.0.3", ready=False), pod("a", "127.96.0.2"), leaving, done]
-    assert [p["metadata"]["name"] for p in names.behind(service("s", "127.64.0.9"), every)] == ["a"]
-    all_of_them = names.behind(service("s", "127.64.0.9", publishNotReadyAddresses=True), every)
+    assert [p["metadata"]["name"] for p in network.behind(service("s", "127.64.0.9"), every)] == ["a"]
+    all_of_them = network.behind(service("s", "127.64.0.9", publishNotReadyAddresses=True), every)
     assert [p["metadata"]["name"] for p in all_of_them] == ["a", "b", "c"]
 
 
 def test_pods_of_another_namespace_or_label_are_not_behind_it() -> None:
     other = pod("a", "127.96.0.2")
     other["metadata"]["namespace"] = "m"
-    assert names.behind(service("s", "127.64.0.9"), [other]) == []
-    assert names.behind(service("s", "127.64.0.9", selector={"app": "db"}), [pod("a", "127.96.0.2")]) == []
-    assert names.behind(service("s", "127.64.0.9", selector=None), [pod("a", "127.96.0.2")]) == []
+    assert network.behind(service("s", "127.64.0.9"), [other]) == []
+    assert network.behind(service("s", "127.64.0.9", selector={"app": "db"}), [pod("a", "127.96.0.2")]) == []
+    assert network.behind(service("s", "127.64.0.9", selector=None), [pod("a", "127.96.0.2")]) == []
 
 
 @pytest.mark.parametrize("target", ["http", 8080, "8080"])
 def test_a_target_port_is_found_by_name_or_number_and_follows_a_move(target: str | int) -> None:
     one = pod("a", "127.96.0.2")
     port = {"port": 80, "targetPort": target}
-    assert names.targets(service("s", "127.64.0.9"), port, [one], {}) == [("127.96.0.2", 8080)]
+    assert network.targets(service("s", "127.64.0.9"), port, [one], {}) == [("127.96.0.2", 8080)]
     moved = {"uid-a": {8080: 23456}}
-    assert names.targets(service("s", "127.64.0.9"), port, [one], moved) == [("127.96.0.2", 23456)]
+    assert network.targets(service("s", "127.64.0.9"), port, [one], moved) == [("127.96.0.2", 23456)]
 
 
 def test_a_port_name_that_no_container_has_has_no_target() -> None:
     port = {"port": 80, "targetPort": "nothing"}
-    assert names.targets(service("s", "127.64.0.9"), port, [pod("a", "127.96.0.2")], {}) == []
+    assert network.targets(service("s", "127.64.0.9"), port, [pod("a", "127.96.0.2")], {}) == []
 
 
 def test_a_service_answers_with_its_address_and_a_headless_one_with_its_pods() -> None:
     pods = [pod("a", "127.96.0.2"), pod("b", "127.96.0.3", hostname="h", subdomain="headless")]
     services = [service("normal", "127.64.0.9"), service("headless", "None")]
-    assert names.records(services, pods) == [
+    assert network.records(services, pods) == [
         ("127.64.0.9", "normal", "n"),
         ("127.96.0.2", "headless", "n"),
         ("127.96.0.3", "h.headless", "n"),
@@ -71,22 +71,22 @@ def test_a_service_answers_with_its_address_and_a_headless_one_with_its_pods() -
 
 def test_the_bare_name_is_known_inside_the_namespace_only() -> None:
     records = [("127.64.0.9", "web", "n")]
-    inside = names.hosts_file(records, "n", "me", "127.96.0.2").splitlines()
+    inside = network.hosts_file(records, "n", "me", "127.96.0.2").splitlines()
     assert "127.96.0.2 me" in inside
     assert inside[-1] == "127.64.0.9 web.n.svc.cluster.local web.n.svc web.n web"
-    assert names.hosts_file(records, "m", "me", "127.96.0.2").splitlines()[-1].endswith("web.n")
+    assert network.hosts_file(records, "m", "me", "127.96.0.2").splitlines()[-1].endswith("web.n")
 
 
 def test_a_long_pod_name_is_cut_to_what_a_host_name_may_be() -> None:
     long = pod("a" * 62 + "-b", "127.96.0.2")
-    assert names.host_name(long) == "a" * 62
+    assert network.host_name(long) == "a" * 62
 
 
 def test_a_pod_with_a_subdomain_calls_itself_by_its_full_name_first() -> None:
     """What asks for a machine's full name gets one that others can look up: torchrun tells it to the other workers."""
     pod = {"metadata": {"name": "vit-0-0-abcde", "namespace": "team"}, "spec": {"hostname": "vit-0-0"}}
-    assert names.own_names(pod) == "vit-0-0"
+    assert network.own_names(pod) == "vit-0-0"
     pod["spec"]["subdomain"] = "vit"
-    assert names.own_names(pod) == "vit-0-0.vit.team.svc.cluster.local vit-0-0"
-    lines = names.hosts_file([], "team", names.own_names(pod), "127.96.0.2").splitlines()
+    assert network.own_names(pod) == "vit-0-0.vit.team.svc.cluster.local vit-0-0"
+    lines = network.hosts_file([], "team", network.own_names(pod), "127.96.0.2").splitlines()
     assert lines[-1] == "127.96.0.2 vit-0-0.vit.team.svc.cluster.local vit-0-0"
