@@ -143,7 +143,7 @@ def install() -> None:
     InstanceBackend.run_instances = run_and_tell
 
     for name, state in (("terminate", "terminated"), ("stop", "stopped"), ("start", "running")):
-        _tell_after(name, state)
+        _report_state_after(name, state)
 
 
 def _caller() -> str | None:
@@ -158,12 +158,12 @@ def _check_disks(instance: Any, data: dict[str, Any], launcher: str | None) -> N
         volume_keys.end_at_launch(instance, reason)
 
 
-def _tell_after(method: str, state: str) -> None:
+def _report_state_after(method: str, state: str) -> None:
     act = getattr(Instance, method)
 
     def wrapped(self: Any) -> Any:
         if method == "terminate" and self.state == "terminated":
-            return _same_state(self)
+            return _unchanged_state(self)
         result = act(self)
         if method == "terminate":
             volume_keys.explain_end(self)
@@ -186,7 +186,7 @@ def _close_spot_request(instance: Any) -> None:
             request.status_message = "Your Spot Instance was terminated by user-initiated termination."
 
 
-def _same_state(instance: Any) -> Any:
+def _unchanged_state(instance: Any) -> Any:
     """Allow a second termination, which changes nothing. moto would delete the interfaces again and fail."""
     import copy
 

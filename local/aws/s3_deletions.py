@@ -31,7 +31,7 @@ def install(may: Callable[[Any, str, str, str], bool]) -> None:
 
     `may(response, action, bucket, key)` returns whether the caller of moto's `response` may do the action on an object.
     """
-    _delete_as_told(may)
+    _check_deletions(may)
     _keep_versions()
     _list_behind_what_is_gone()
 
@@ -85,7 +85,7 @@ def _listed_last(versions: list[Any]) -> str:
     return str(sorted(versions, key=lambda each: -unix_time_millis(each.last_modified))[-1].version_id)
 
 
-def _delete_as_told(may: Callable[[Any, str, str, str], bool]) -> None:
+def _check_deletions(may: Callable[[Any, str, str, str], bool]) -> None:
     delete = S3Response._bucket_response_delete_keys
 
     def delete_keys(self: Any, bucket_name: str, authenticated: bool = True) -> Any:

@@ -55,8 +55,8 @@ def merge(documents: Mapping[str, Document], before: Document | None = None) -> 
     """Merge the documents of all clusters, oldest first.
 
     The user's changes of contexts in `before` stay, such as a namespace, or another context of a present cluster. So
-    does the current context. A new cluster becomes the current context only if none is set. If the cluster of the
-    current context is gone, no other replaces it, so that no command reaches the wrong cluster.
+    does the current context. A new cluster becomes the current context only if there was no current context. If the
+    cluster of the current context is gone, no other replaces it, so that no command reaches the wrong cluster.
     """
     merged: Document = {"apiVersion": "v1", "kind": "Config"}
     for part in ("clusters", "users", "contexts"):

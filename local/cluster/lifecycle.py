@@ -72,7 +72,7 @@ def _up(home: Home, say: Say) -> None:
         say(f"local cloud: already running at {record.get('awsEndpoint')} (process {process.pid})")
         return
     if process is None:
-        _tell_stale(home, say)
+        _report_stale(home, say)
         remove_records(home)
         _check_disk(home)
         process = _start(home)
@@ -98,7 +98,7 @@ def down(home: Home, say: Say) -> None:
     """End the local cloud and wait until all processes are gone. A cloud that is not running is no error."""
     process = running(home)
     if process is None:
-        _tell_stale(home, say)
+        _report_stale(home, say)
         remove_records(home)
         say("local cloud: not running")
         return
@@ -163,7 +163,7 @@ def _store_settings(home: Home, boot_seconds: float | None, gpu_delay_seconds: f
         write_atomically(home.settings_file, json.dumps({**home.settings(), **changed}) + "\n")
 
 
-def _tell_stale(home: Home, say: Say) -> None:
+def _report_stale(home: Home, say: Say) -> None:
     old = recorded(home)
     if old is not None:
         say(f"local cloud: the last one (process {old.pid}) ended without `down`; its record is removed")

@@ -155,20 +155,20 @@ class Processes:
             self._say(f"{managed.command.name} ended")
             return
         lasted = time.monotonic() - managed.started
-        told = f"{managed.command.name} ended unexpectedly ({describe(code)}) after {lasted:.0f} s"
-        told += f"; its last words: {last_line(managed.command.log)}"
+        message = f"{managed.command.name} ended unexpectedly ({describe(code)}) after {lasted:.0f} s"
+        message += f"; its last line: {last_line(managed.command.log)}"
         if managed.on_exit is not None:
-            self._say(told)
+            self._say(message)
             threading.Thread(target=managed.on_exit, args=(code,), daemon=True).start()
             return
         managed.restarts = 1 if lasted > STEADY_SECONDS else managed.restarts + 1
         pause = RESTART_SECONDS[min(managed.restarts, len(RESTART_SECONDS)) - 1]
-        self._say(f"{told}; starting it again in {pause:g} s")
-        managed.timer = threading.Timer(pause, self._again, (managed,))
+        self._say(f"{message}; starting it again in {pause:g} s")
+        managed.timer = threading.Timer(pause, self._restart, (managed,))
         managed.timer.daemon = True
         managed.timer.start()
 
-    def _again(self, managed: _Managed) -> None:
+    def _restart(self, managed: _Managed) -> None:
         with self._lock:
             if not managed.wanted:
                 return
@@ -176,7 +176,7 @@ class Processes:
                 self._spawn(managed)
             except OSError as error:  # a full disk or process table; the next try may succeed
                 self._say(f"{managed.command.name} could not be started: {error}; trying again in 30 s")
-                managed.timer = threading.Timer(RESTART_SECONDS[-1], self._again, (managed,))
+                managed.timer = threading.Timer(RESTART_SECONDS[-1], self._restart, (managed,))
                 managed.timer.daemon = True
                 managed.timer.start()
 

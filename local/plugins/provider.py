@@ -233,7 +233,7 @@ class Provider:
         raise ProviderError(f"{request.type} can't be deleted by the local {self.name} plugin")
 
     def invoke(self, token: str, args: Props) -> tuple[Props, list[Failure]]:
-        """Call a function of the package, such as a look-up."""
+        """Call a function of the package, such as `getAvailabilityZones`."""
         raise ProviderError(f"the local {self.name} plugin has no function {token}")
 
     def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:

@@ -108,11 +108,13 @@ class LaunchTemplate(Ec2Handler):
         data = template_props((version or {}).get("LaunchTemplateData", {}), {"Groups": "securityGroups"})
         if "securityGroupIds" in data:
             data["vpcSecurityGroupIds"] = data.pop("securityGroupIds")
-        told = [s["resourceType"] for s in listed(inputs.get("tagSpecifications"))]
+        tagged_types = [s["resourceType"] for s in listed(inputs.get("tagSpecifications"))]
         if "tagSpecifications" in data:
             # The emulator adds the template's own tags to its data; EC2 doesn't.
             own = [s for s in data["tagSpecifications"] if s["resourceType"] != "launch-template"]
-            data["tagSpecifications"] = data["tagSpecifications"] if "launch-template" in told else own
+            data["tagSpecifications"] = (
+                data["tagSpecifications"] if "launch-template" in tagged_types else own
+            )
         spelled = {k: v for k, v in inputs.items() if k in _DATA}
         # Booleans that the schema types as strings stay as the program wrote them.
         for key, value in spelled.items():

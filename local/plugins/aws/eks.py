@@ -148,9 +148,9 @@ class Cluster(Handler):
         if found.get("accessConfig"):
             # The bootstrap flag has an effect only at creation, and the API does not always return it.
             live["accessConfig"] = {**(inputs.get("accessConfig") or {}), **found["accessConfig"]}
-            told = (inputs.get("accessConfig") or {}).get("bootstrapClusterCreatorAdminPermissions")
-            if told is not None:
-                live["accessConfig"]["bootstrapClusterCreatorAdminPermissions"] = told
+            bootstrap = (inputs.get("accessConfig") or {}).get("bootstrapClusterCreatorAdminPermissions")
+            if bootstrap is not None:
+                live["accessConfig"]["bootstrapClusterCreatorAdminPermissions"] = bootstrap
         if found.get("encryptionConfig"):
             live["encryptionConfig"] = found["encryptionConfig"][0]
         for key in ("upgradePolicy", "deletionProtection", "kubernetesNetworkConfig"):
@@ -302,9 +302,9 @@ class NodeGroup(Handler):
             "taints": listed(found.get("taints")),
             "resources": [found["resources"]] if found.get("resources") else [],
         }
-        told = ("scalingConfig", "amiType", "capacityType", "diskSize", "instanceTypes", "version")
+        always = ("scalingConfig", "amiType", "capacityType", "diskSize", "instanceTypes", "version")
         more = ("releaseVersion", "updateConfig", "launchTemplate", "remoteAccess", "nodeRepairConfig")
-        live |= {key: found[key] for key in (*told, *more) if found.get(key) is not None}
+        live |= {key: found[key] for key in (*always, *more) if found.get(key) is not None}
         return live
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:

@@ -50,17 +50,17 @@ def _caller(cloud: Cloud | None, _region: str, _args: Props) -> Props:
 
 def _addon_version(cloud: Cloud | None, _region: str, args: Props) -> Props:
     name, kubernetes = str(args["addonName"]), str(args["kubernetesVersion"])
-    told = {"id": name, "addonName": name, "kubernetesVersion": kubernetes}
+    result = {"id": name, "addonName": name, "kubernetesVersion": kubernetes}
     if cloud is None:
-        return {**told, "version": ASKED_LATER}
+        return {**result, "version": ASKED_LATER}
     answer = cloud.client("eks").describe_addon_versions(addonName=name, kubernetesVersion=kubernetes)
     versions = [version for addon in answer["addons"] for version in addon["addonVersions"]]
     if not versions:
         raise LookupError(f"EKS has no version of add-on {name} for Kubernetes {kubernetes}")
     if args.get("mostRecent"):
-        return {**told, "mostRecent": True, "version": versions[0]["addonVersion"]}
+        return {**result, "mostRecent": True, "version": versions[0]["addonVersion"]}
     default = [v for v in versions if any(c.get("defaultVersion") for c in v.get("compatibilities", []))]
-    return {**told, "version": (default or versions)[0]["addonVersion"]}
+    return {**result, "version": (default or versions)[0]["addonVersion"]}
 
 
 def _cluster(cloud: Cloud | None, _region: str, args: Props) -> Props:

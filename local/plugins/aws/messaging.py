@@ -9,8 +9,8 @@ from local.plugins.aws.cloud import Cloud, is_gone
 from local.plugins.aws.resource import (
     Handler,
     Props,
+    is_equal,
     random_name,
-    same,
     serves,
     tag_changes,
     tag_list,
@@ -338,7 +338,7 @@ class LogGroup(Handler):
                 self.finish(cloud, rid, new)
             else:
                 logs.delete_retention_policy(logGroupName=rid)
-        if not same(self, "kmsKeyId", old.get("kmsKeyId"), new.get("kmsKeyId")):
+        if not is_equal(self, "kmsKeyId", old.get("kmsKeyId"), new.get("kmsKeyId")):
             if new.get("kmsKeyId"):
                 logs.associate_kms_key(logGroupName=rid, kmsKeyId=new["kmsKeyId"])
             else:

@@ -91,7 +91,7 @@ class AwsProvider(Provider):
             except guard.ForeignCloudError as error:
                 raise ProviderError(str(error)) from error
             if any(self._accounts(key) for key in ("allowedAccountIds", "forbiddenAccountIds")):
-                with _told(self.name, "configure"):
+                with _provider_errors(self.name, "configure"):
                     self.cloud()
 
     def _accounts(self, key: str) -> list[str]:
@@ -219,14 +219,14 @@ class AwsProvider(Provider):
         if request.preview:
             return "", self._foreseen(request.type, request.inputs)
         cloud = self.cloud()
-        with _told(request.name, "create"):
+        with _provider_errors(request.name, "create"):
             rid = handler.create(cloud, request.inputs)
         self._settle(cloud, handler, rid, request)
         return rid, self._outputs(cloud, handler, rid, request.inputs, request.name)
 
     def _settle(self, cloud: Cloud, handler: Handler, rid: str, request: CreateRequest) -> None:
         try:
-            with _told(request.name, "create"):
+            with _provider_errors(request.name, "create"):
                 handler.finish(cloud, rid, request.inputs)
         except ProviderError as error:
             if self._read(cloud, handler, rid, request.inputs, request.name) is None:
@@ -248,7 +248,7 @@ class AwsProvider(Provider):
 
     def _read(self, cloud: Cloud, handler: Handler, rid: str, inputs: Props, name: str) -> Props | None:
         try:
-            with _told(name, "read"):
+            with _provider_errors(name, "read"):
                 return handler.read(cloud, rid, inputs)
         except ProviderError as error:
             if error.__cause__ is not None and is_gone(error.__cause__):  # type: ignore[arg-type]
@@ -287,7 +287,7 @@ class AwsProvider(Provider):
         cloud = self.cloud()
         changed = frozenset(changed_inputs(handler, old, new))
         try:
-            with _told(request.name, "update"):
+            with _provider_errors(request.name, "update"):
                 handler.update(cloud, request.id, old, new, changed)
         except ProviderError as error:
             # A part may be in effect. The state gets the live values, so that the next run sees what is missing.
@@ -302,7 +302,7 @@ class AwsProvider(Provider):
         """Delete. A resource that does not exist is no error."""
         handler, cloud = self.handler(request.type), self.cloud()
         try:
-            with _told(request.name, "delete"):
+            with _provider_errors(request.name, "delete"):
                 handler.delete(cloud, request.id, {**request.outputs, **request.inputs})
         except ProviderError as error:
             if error.__cause__ is None or not is_gone(error.__cause__):  # type: ignore[arg-type]
@@ -314,7 +314,7 @@ class AwsProvider(Provider):
         if function is None:
             raise ProviderError(f"function {token} is not served by the local AWS plugin {self.version}")
         cloud = self.cloud() if os.environ.get("TRAINYARD_LOCAL_CLOUD") else None
-        with _told(token, "invoke"):
+        with _provider_errors(token, "invoke"):
             return function(cloud, self.region, args), []
 
 
@@ -351,8 +351,8 @@ def _with_computed(handler: Handler, known: Props, live: Props) -> Props:
     result = dict(known)
     for name, parts in handler.computed_in.items():
         if isinstance(known.get(name), dict):
-            told = live.get(name) or {}
-            result[name] = {**{part: told.get(part, UNKNOWN) for part in parts}, **known[name]}
+            outputs = live.get(name) or {}
+            result[name] = {**{part: outputs.get(part, UNKNOWN) for part in parts}, **known[name]}
     return result
 
 
@@ -368,7 +368,7 @@ def _merged(handler: Handler, inputs: Props, live: Props, region: str) -> Props:
 
 
 @contextmanager
-def _told(subject: str, verb: str) -> Iterator[None]:
+def _provider_errors(subject: str, verb: str) -> Iterator[None]:
     """Turn failures of the API into one line with the operation, the code and the text."""
     try:
         yield
@@ -378,5 +378,5 @@ def _told(subject: str, verb: str) -> Iterator[None]:
         operation = getattr(error, "operation_name", "")
         message = getattr(error, "response", {}).get("Error", {}).get("Message") or str(error) or repr(error)
         code = error_code(error)
-        told = ": ".join(part for part in (operation, code, message) if part)
-        raise ProviderError(f"{subject}: {verb}: {told}") from error
+        reason = ": ".join(part for part in (operation, code, message) if part)
+        raise ProviderError(f"{subject}: {verb}: {reason}") from error

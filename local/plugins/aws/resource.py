@@ -120,7 +120,7 @@ def _policy_form(node: Any) -> Any:
     return node
 
 
-def same(handler: Handler, key: str, left: Any, right: Any) -> bool:
+def is_equal(handler: Handler, key: str, left: Any, right: Any) -> bool:
     """Return whether two values of one input mean the same. Absent and None are the same."""
     return bool(canonical(handler, key, left) == canonical(handler, key, right))
 
@@ -128,7 +128,7 @@ def same(handler: Handler, key: str, left: Any, right: Any) -> bool:
 def changed_inputs(handler: Handler, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the sorted names of the inputs that differ, without the provider's own (two leading underscores)."""
     keys = {key for key in (*old, *new) if not key.startswith("__") and key != "tagsAll"}
-    return sorted(key for key in keys if not same(handler, key, old.get(key), new.get(key)))
+    return sorted(key for key in keys if not is_equal(handler, key, old.get(key), new.get(key)))
 
 
 def project(handler: Handler, inputs: Mapping[str, Any], live: Mapping[str, Any]) -> Props:
@@ -149,7 +149,7 @@ def project(handler: Handler, inputs: Mapping[str, Any], live: Mapping[str, Any]
 
 
 def _project(handler: Handler, key: str, value: Any, live: Any) -> Any:
-    if same(handler, key, value, live):
+    if is_equal(handler, key, value, live):
         return value
     if isinstance(value, Mapping) and isinstance(live, Mapping) and key not in _WHOLE_MAPS:
         return {k: _project(handler, k, v, live[k]) if k in live else v for k, v in value.items()}

@@ -346,7 +346,7 @@ class Cluster(pulumi.ComponentResource):
 
 
 def invoke(token: str, args: Mapping[str, Any], parent: pulumi.Resource) -> pulumi.Output[Any]:
-    """Call a look-up of the AWS plugin, with the provider of the children of `parent`."""
+    """Call a function of the AWS plugin, with the provider of the children of `parent`."""
 
     async def ask(known: Mapping[str, Any]) -> Any:
         answer = await pulumi.runtime.invoke_async(token, dict(known), pulumi.InvokeOptions(parent=parent))

@@ -133,7 +133,7 @@ class Releases:
         if inputs.get("values"):
             described["values"] = project(found.get("config") or {}, inputs["values"])
         if inputs.get("version"):
-            described["version"] = _same_version(inputs["version"], outputs["status"]["version"])
+            described["version"] = _keep_written_version(inputs["version"], outputs["status"]["version"])
         return ReadResult(identity, {**outputs, **_visible(described)}, described)
 
     def delete(self, request: DeleteRequest) -> None:
@@ -270,7 +270,7 @@ def _chart(helm: Helm, name: str, namespace: str) -> Props:
     return found
 
 
-def _same_version(wanted: str, live: str) -> str:
+def _keep_written_version(wanted: str, live: str) -> str:
     """Return `wanted` if it can mean the live version, such as a range or with a leading v; else `live`."""
     exact = wanted.lstrip("v").replace(".", "").isalnum() and wanted.count(".") == 2
     return live if exact and wanted.lstrip("v") != live.lstrip("v") else wanted

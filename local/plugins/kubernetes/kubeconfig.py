@@ -118,13 +118,13 @@ class Token:
 def _run_plugin(settings: Mapping[str, Any]) -> tuple[str, datetime | None]:
     version = settings.get("apiVersion", "client.authentication.k8s.io/v1")
     command = [str(settings["command"]), *map(str, settings.get("args") or [])]
-    told = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}})
+    exec_info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}})
     extra = {str(entry["name"]): str(entry["value"]) for entry in settings.get("env") or []}
     shown = " ".join(command)
     try:
         done = subprocess.run(
             command,
-            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": told},
+            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": exec_info},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

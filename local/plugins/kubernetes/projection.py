@@ -89,10 +89,10 @@ def project(live: Any, wanted: Any, key: str = "", parent: str = "") -> Any:
             return wanted if live is None and is_empty(wanted) else live
         return _project_list(live, wanted, key)
     quantity = key in _QUANTITY_FIELDS or parent in _QUANTITIES
-    return wanted if same_value(live, wanted, quantity=quantity) else live
+    return wanted if is_equal(live, wanted, quantity=quantity) else live
 
 
-def same_value(live: Any, wanted: Any, *, quantity: bool) -> bool:
+def is_equal(live: Any, wanted: Any, *, quantity: bool) -> bool:
     """Return whether two scalars mean the same."""
     if isinstance(live, bool) or isinstance(wanted, bool):
         return live is wanted or (isinstance(live, bool) and isinstance(wanted, bool) and live == wanted)

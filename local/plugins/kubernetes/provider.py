@@ -101,10 +101,12 @@ class KubernetesProvider(Provider):
         changed = diff_paths(old, new)
         if not changed:
             return DiffResult(changes=False)
-        replaces = replacement.known_replacements(new, changed, self._cluster.settings.mutable_kinds)
+        replaces = replacement.find_replacements(new, changed, self._cluster.settings.mutable_kinds)
         if not replaces and not contains_unknown(new):
             replaces = self._refused(request, list(changed))
-        return DiffResult(changed, replaces, delete_before_replace=bool(replaces) and _same_place(old, new))
+        return DiffResult(
+            changed, replaces, delete_before_replace=bool(replaces) and _has_same_name(old, new)
+        )
 
     def _refused(self, request: DiffRequest, changed: list[str]) -> list[str]:
         """Ask the API server whether the change is possible. Without a connection, assume that it is."""
@@ -216,7 +218,7 @@ def _compared(inputs: Props) -> Props:
     return {key: value for key, value in inputs.items() if key != "status" and value is not None}
 
 
-def _same_place(old: Props, new: Props) -> bool:
+def _has_same_name(old: Props, new: Props) -> bool:
     """Return whether old and new object have the same name. Then the old one must be deleted first."""
     if objects.flag(new, objects.AUTONAMED):
         return False

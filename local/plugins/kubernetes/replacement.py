@@ -24,7 +24,7 @@ def patterns(api_version: str, kind: str) -> tuple[str, ...]:
     return (*ALWAYS, *TABLE.get((api_version, kind), ()))
 
 
-def known_replacements(
+def find_replacements(
     inputs: Mapping[str, Any], changed: Iterable[str], mutable_kinds: frozenset[str] = frozenset()
 ) -> list[str]:
     """Return the changed property paths that the table replaces.

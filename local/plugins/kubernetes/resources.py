@@ -132,7 +132,7 @@ def _make_way(client: Client, kind: Kind, inputs: Props, call: Call) -> None:
     namespace, name = metadata.get("namespace"), metadata["name"]
     place = objects.object_id(namespace, name)
 
-    def look() -> readiness.Readiness:
+    def check() -> readiness.Readiness:
         found = client.get(kind, namespace, name)
         if found is None:
             return readiness.READY
@@ -141,7 +141,7 @@ def _make_way(client: Client, kind: Kind, inputs: Props, call: Call) -> None:
             False, f"Waiting for the old {kind.kind} {place} to be gone", failed=not leaving
         )
 
-    ended = _wait(look, timeout_of(inputs, call.timeout), call)
+    ended = _wait(check, timeout_of(inputs, call.timeout), call)
     if ended.failed and not call.upsert:
         raise ProviderError(
             f"{kind.plural} {place!r} already exists (AlreadyExists); import it with id {place}, delete it, "
@@ -159,14 +159,14 @@ def _apply_and_wait(client: Client, kind: Kind, inputs: Props, call: Call) -> tu
         return identity, objects.outputs(live, call.manager, inputs)
     latest: dict[str, Any] = {"live": live}
 
-    def look() -> readiness.Readiness:
+    def check() -> readiness.Readiness:
         found = client.get(kind, live["metadata"].get("namespace"), live["metadata"]["name"])
         if found is None:
             return readiness.Readiness(False, "it was deleted meanwhile", failed=True)
         latest["live"] = found
         return readiness.judge(client, found)
 
-    ended = _wait(look, timeout_of(inputs, call.timeout), call)
+    ended = _wait(check, timeout_of(inputs, call.timeout), call)
     outputs = objects.outputs(latest["live"], call.manager, inputs)
     if not ended.ready:
         what = "was created or updated but failed to become ready"
@@ -191,12 +191,12 @@ def _apply(client: Client, kind: Kind, inputs: Props, manager: str, *, force: bo
             raise
 
 
-def _wait(look: Callable[[], readiness.Readiness], timeout: float, call: Call) -> readiness.Readiness:
+def _wait(check: Callable[[], readiness.Readiness], timeout: float, call: Call) -> readiness.Readiness:
     deadline = time.monotonic() + timeout
     pause, shown = _POLL_FIRST, ""
     while True:
         try:
-            now = look()
+            now = check()
         except Unreachable as error:
             now = readiness.Readiness(False, str(error))
         if now.ready or now.failed:

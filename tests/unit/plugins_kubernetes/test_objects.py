@@ -160,7 +160,7 @@ def test_changed_data_of_a_config_map_replaces_it_in_place_only_where_the_name_i
 
 def test_mutable_config_maps_are_updated() -> None:
     new = config_map("x", a="2")
-    assert replacement.known_replacements(new, ["data.a"], frozenset({"ConfigMap"})) == []
+    assert replacement.find_replacements(new, ["data.a"], frozenset({"ConfigMap"})) == []
 
 
 def test_status_is_no_difference(provider: KubernetesProvider) -> None:
@@ -192,7 +192,7 @@ def test_status_is_no_difference(provider: KubernetesProvider) -> None:
     ],
 )
 def test_the_table_of_replacements(api_version: str, kind: str, path: str, replaced: bool) -> None:
-    found = replacement.known_replacements({"apiVersion": api_version, "kind": kind}, [path])
+    found = replacement.find_replacements({"apiVersion": api_version, "kind": kind}, [path])
     assert bool(found) == replaced
 
 
