@@ -261,7 +261,7 @@ def test_chosen_rows_are_measured_with_what_they_need(
             """Nothing to end."""
 
     monkeypatch.setattr(operator, "torchrun_stack", Stack)
-    monkeypatch.setattr(operator, "ensure_other", built.append)
+    monkeypatch.setattr(operator, "ensure_other", lambda *tools: built.extend(tools))
     for module in (sweep_results, idle_jobs, plugin_commands, pod_creation):
         name = module.__name__.rpartition(".")[2]
         monkeypatch.setattr(
