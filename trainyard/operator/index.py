@@ -35,8 +35,6 @@ WATCHED_WITHOUT_KAI = WATCHED - {"Queue", "PodGroup"}
 COUNT_SECONDS = 5.0
 # After a start and at a resync, jobs at rest are reconciled at about this rate, so that others do not wait for them.
 AT_REST_PER_SECOND = 200.0
-# The rate of reconciles of finished jobs after a change of their time to live. There may be thousands.
-FINISHED_PER_SECOND = 10.0
 # Phases in which a job has no workers.
 IDLE_PHASES = frozenset({"", n.PHASE_PENDING, n.PHASE_SUSPENDED, *n.FINAL_PHASES})
 # Reasons of jobs that wait for a change of KAI Scheduler's queues.
@@ -149,11 +147,11 @@ class ObjectIndex:
         requests = [(key, 0.0)]
         if _generation(before) == _generation(after):
             return requests
-        jobs = self._jobs_of(key)
-        requests += _at_once(each for each, job in jobs.items() if _phase(job) not in n.FINAL_PHASES)
-        if _time_to_live(before) != _time_to_live(after):
-            finished = sorted(each for each, job in jobs.items() if _phase(job) in n.FINAL_PHASES)
-            requests += [(each, place / FINISHED_PER_SECOND) for place, each in enumerate(finished)]
+        for each, job in self._jobs_of(key).items():
+            if _phase(job) not in n.FINAL_PHASES:
+                requests.append((each, 0.0))
+            elif _time_to_live(before) != _time_to_live(after):
+                requests.append((each, self._delay(job)))
         return requests
 
     def _change_child(self, before: JsonObject | None, after: JsonObject | None) -> Requests:

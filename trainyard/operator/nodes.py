@@ -38,7 +38,6 @@ from trainyard.operator.children import (
     spec_digest,
 )
 from trainyard.operator.context import AttemptSpec, ReconcileContext
-from trainyard.operator.diagnostics import jobs_without_pods
 from trainyard.operator.plan import Deletion, deletions_of
 from trainyard.operator.status import CapacityStatus, read_status
 
@@ -353,18 +352,15 @@ def delete_placeholders(ctx: ReconcileContext) -> tuple[Deletion, ...]:
 def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
     """Return the placeholders that workers no longer need, and the seconds until more may be due."""
     workers, settings = ctx.children.workers_of(ctx.status.attempt), ctx.settings
-    nodes, here = ctx.status.raw.get("nodes"), delete_placeholders(ctx)
-    if not here:
-        return (), None
+    nodes, present = ctx.status.raw.get("nodes"), delete_placeholders(ctx)
     placed = sum(bool(each.node) or each.finished for each in workers)
-    displaces = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
-    if not displaces or (isinstance(nodes, int) and placed >= nodes):
-        return here, None
+    preempts = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
+    if not present or not preempts or (isinstance(nodes, int) and placed >= nodes):
+        return present, None
     # A quota may have no room for both workers and placeholders. Then the workers have no pods.
-    waiting = [each.created for each in workers if not each.node and each.created is not None]
-    since = min([*waiting, *(start for start, _, _ in jobs_without_pods(ctx))], default=None)
-    left = PLACEHOLDER_SECONDS if since is None else since + PLACEHOLDER_SECONDS - ctx.now
-    return (here, None) if left <= 0 else ((), left)
+    starts = [each.started for each in ctx.children.of(ctx.status.attempt) if each.started is not None]
+    left = min(starts, default=ctx.now) + PLACEHOLDER_SECONDS - ctx.now
+    return (present, None) if left <= 0 else ((), left)
 
 
 def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
@@ -374,20 +370,22 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     launch another one. With another scheduler nothing is returned, because it may let pods wait for its own reasons.
     """
     scheduling = ctx.settings.queue.scheduling if ctx.settings is not None else None
-    if scheduling is None or not scheduling.pool or scheduling.scheduler not in DEFAULT_SCHEDULERS:
-        return "", None
-    if any(each.least is not None for each in ctx.children.of(ctx.status.attempt)):
+    is_elastic = any(each.least is not None for each in ctx.children.of(ctx.status.attempt))
+    if (
+        scheduling is None
+        or not scheduling.pool
+        or scheduling.scheduler not in DEFAULT_SCHEDULERS
+        or is_elastic
+    ):
         return "", None
     waiting = [
         (each.created, each.name)
         for each in ctx.children.workers_of(ctx.status.attempt)
         if not (each.node or each.finished or each.deleting) and each.created is not None
     ]
-    if not waiting:
-        return "", None
-    since, name = min(waiting)
-    left = since + NODE_START_SECONDS - ctx.now
-    return (name, None) if left <= 0 else ("", left)
+    since, name = min(waiting, default=(None, ""))
+    left = None if since is None else since + NODE_START_SECONDS - ctx.now
+    return (name, None) if left is not None and left <= 0 else ("", left)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from trainyard.operator.api.permissions import JOB_LABELS, check_pod_template
 from trainyard.operator.api.queue import QueueSpec, parse_queue
 from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.children import build_worker
-from trainyard.operator.context import AttemptSpec
+from trainyard.operator.context import AttemptSpec, earliest
 from trainyard.operator.gang import (
     build_kai_queue,
     find_missing_queue,
@@ -28,7 +28,6 @@ from trainyard.operator.plan import (
     NORMAL,
     POLL_SECONDS,
     POOL_SECONDS,
-    SCHEDULER_SECONDS,
     WARNING,
     Event,
     ReconcilePlan,
@@ -48,17 +47,6 @@ _DELETING: Final = "Deleting"
 # The error after all other checks have passed, also those of a quota's required fields (kubernetes 1.35.4,
 # k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
 _QUOTA_EXCEEDED: Final = " is forbidden: exceeded quota: "
-# The requeue intervals by reason, for changes that no watch reports.
-_REQUEUE_SECONDS: Final = {
-    n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
-    n.REASON_REFUSED: POLL_SECONDS,
-    n.REASON_PARENT_QUEUE_NOT_FOUND: POLL_SECONDS,
-    # The watches of new kinds may not have started yet.
-    _CREATING: POLL_SECONDS,
-    _DELETING: POLL_SECONDS,
-    n.REASON_POOL_NOT_FOUND: POLL_SECONDS,
-    n.REASON_POOL_NOT_READY: POLL_SECONDS,
-}
 # The status, the reason and the message of a condition.
 _State = tuple[bool | None, str, str]
 
@@ -316,9 +304,14 @@ def _write(
         **fields,
     }
     status = {key: value for key, value in status.items() if value is not None}
-    due = [plan.requeue_after, *(POOL_SECONDS for key in ("pool", "kai") if fields.get(key) is not None)]
-    due += [_REQUEUE_SECONDS.get(reason) for is_true, reason, _ in states.values() if is_true is not True]
-    plan = replace(plan, requeue_after=min((each for each in due if each is not None), default=None))
+    # No watch reports a missing scheduler or pool, or the end of a refusal. The watches of new kinds may be late.
+    is_polled = any(is_true is not True for is_true, _, _ in states.values())
+    after = earliest(
+        plan.requeue_after,
+        POLL_SECONDS if is_polled else None,
+        POOL_SECONDS if any(fields.get(key) is not None for key in ("pool", "kai")) else None,
+    )
+    plan = replace(plan, requeue_after=after)
     if status == old:
         return plan
     ready, reason, message = states[n.READY]
