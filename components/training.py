@@ -209,10 +209,10 @@ def _rule(namespace: str | None, group: str, resources: str, verbs: str) -> Rule
 
 _JOB_RULES: Final = {
     names.BACKEND_PYTORCHJOB: (
-        _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list watch"),
+        _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list patch watch"),
     ),
     names.BACKEND_TRAINJOB: (
-        _rule(TRAINING_NAMESPACE, "trainer.kubeflow.org", "trainjobs", "create delete get list watch"),
+        _rule(TRAINING_NAMESPACE, "trainer.kubeflow.org", "trainjobs", "create delete get list patch watch"),
         # Server-side apply of an object that may not exist
         # (https://kubernetes.io/docs/reference/using-api/server-side-apply/#api-implementation).
         _rule(TRAINING_NAMESPACE, "trainer.kubeflow.org", "trainingruntimes", "create patch"),

@@ -70,6 +70,7 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
         address: The address on which metrics are served.
     """
     from launcher import metrics
+    from launcher.cost import KarpenterPrices
     from launcher.gateway import KubernetesGateway
     from launcher.loop import Launcher
     from trainyard.k8s.client import ApiUnavailable
@@ -88,7 +89,9 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder)
+    prices = KarpenterPrices()
+    prices.start()
+    launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder, price=prices)
     metrics.serve(lambda: launcher.counters, address, names.METRICS_PORT)
     try:
         return launcher.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -63,6 +63,9 @@ class Gateway(Protocol):
 
     def delete_training(self, request: Request, uid: str) -> None:
         """Delete exactly this training job, if it still exists, and its pods."""
+
+    def annotate_training(self, request: Request, uid: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of exactly this training job, if it still exists."""
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
         """Delete exactly the pods with these names and uids, if they still exist."""
@@ -207,6 +210,16 @@ class KubernetesGateway:
         # deletion), and the name is in use until then.
         path = f"{sources.training_jobs(request)}/{request.training_job}"
         self._delete(path, uid, propagationPolicy=backends.of(request).propagation)
+
+    def annotate_training(self, request: Request, uid: str, annotations: Mapping[str, str]) -> None:
+        path = f"{sources.training_jobs(request)}/{request.training_job}"
+        # With another uid, the API server answers with a conflict.
+        body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        try:
+            self._client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+        except ApiError as error:
+            if error.status not in (_NOT_FOUND, _CONFLICT):
+                raise
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
         path = f"/api/v1/namespaces/{request.namespace}/pods"

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from launcher import actions, backends, manifests, metrics, progress, state_machine
+from launcher import actions, backends, cost, manifests, metrics, progress, state_machine
 from launcher.actions import (
     Action,
     End,
@@ -32,6 +32,7 @@ from launcher.gateway import Gateway
 from launcher.lease import RunLease
 from launcher.manifests import Owner
 from launcher.observe import Observation
+from launcher.progress import Usage
 from launcher.request import Request
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable
@@ -74,6 +75,7 @@ class Launcher:
         log_line: Prints a line of state.
         holder: The launcher's identity in the run's Lease.
         draw: Returns a random number from 0 to below 1.
+        price: Returns the price of a node.
         counters: The present counters. Other threads may read them.
     """
 
@@ -87,11 +89,13 @@ class Launcher:
     poll_seconds: float = POLL_SECONDS
     holder: str = field(default_factory=lambda: str(uuid.uuid4()))
     draw: Callable[[], float] | None = None
+    price: cost.Price = cost.unknown
 
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._memory = Memory()
         self.counters = metrics.new_counters(self.request)
+        self._meter = cost.Meter(self.price)
         self._owner: Owner | None = None
         self._lease: RunLease | None = None
         self._last_report: Report | None = None
@@ -160,7 +164,11 @@ class Launcher:
             if stopping:
                 actions = state_machine.stop(self.request, self._memory, seen)
                 return self._apply(actions, seen, self._owner, self._lease)
+            usage = self._meter.count(self.request.candidate(candidate), seen)
             step = state_machine.step(self.request, self._memory, seen, self._chance())
+            if step.memory.progress is not None:
+                counted = replace(step.memory.progress, usage=usage)
+                step = replace(step, memory=replace(step.memory, progress=counted))
             if step.memory.progress != self._memory.progress:
                 # Write before the actions, so that the next launcher knows them after a crash.
                 self._lease.write(step.memory.progress)
@@ -168,7 +176,9 @@ class Launcher:
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
             if not recount:  # a recount may change the report
-                self._report(step.report)
+                ends = any(isinstance(action, End) for action in step.actions)
+                reason = self._with_usage(step.report.reason) if ends else step.report.reason
+                self._report(replace(step.report, reason=reason))
             code = self._apply(step.actions, seen, self._owner, self._lease)
             if code is not None:
                 return code
@@ -199,6 +209,7 @@ class Launcher:
         noted = lease.progress()
         if noted is not None and noted != self._memory.progress:
             self._memory = Memory(progress=noted, training_uid=self._memory.training_uid)
+            self._meter.resume(noted.usage)
         lacking = {
             lack: None
             for index in range(self.request.candidates)
@@ -275,8 +286,24 @@ class Launcher:
         last = self._last_report or Report(
             state=state, nodes=0, of=self.request.max_nodes, claims=0, reason=""
         )
-        self._report(replace(last, state=state, reason=end.reason))
+        self._report(replace(last, state=state, reason=self._with_usage(end.reason)))
+        self._annotate(self._meter.usage)
         return end.code
+
+    def _with_usage(self, reason: str) -> str:
+        used = self._meter.usage.describe()
+        return f"{reason}; {used}" if used else reason
+
+    def _annotate(self, usage: Usage) -> None:
+        """Write the usage on the training job, if it exists and the API server allows it."""
+        if not self._memory.training_uid or not usage.node_seconds:
+            return
+        try:
+            self.gateway.annotate_training(
+                self.request, self._memory.training_uid, cost.to_annotations(usage)
+            )
+        except (ApiError, ApiUnavailable) as error:
+            log.warning("no usage written on %s: %s", self.request.training_job, error)
 
     def _report(self, news: Report) -> None:
         """Print a report with news, and record an Event when the state changes.

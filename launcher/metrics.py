@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from launcher.actions import Memory, Step
 from launcher.capacity import target
 from launcher.observe import Observation
-from launcher.progress import Progress
+from launcher.progress import Progress, Usage
 from launcher.refusals import refusals
 from launcher.request import Request
 from trainyard.k8s import names
@@ -77,6 +77,12 @@ def families(counters: Counters) -> Iterator[Metric]:
         "Seconds without a PyTorchJob, summed over usable nodes",
         counters.idle_node_seconds,
     )
+    yield counter(
+        "node_seconds",
+        "Seconds of all nodes with a placeholder or a worker of the run",
+        counters.node_seconds,
+    )
+    yield counter("cost_usd", "Price of these seconds in USD, by Karpenter's estimates", counters.usd)
     refused = CounterMetricFamily(
         "trainyard_launcher_insufficient_capacity",
         "Refusals of EC2 by error code",
@@ -205,6 +211,8 @@ class Counters:
     restarts: int = 0
     released_nodes: int = 0
     idle_node_seconds: float = 0.0
+    node_seconds: float = 0.0
+    usd: float = 0.0
     decision_seconds: float | None = None
     refused: Mapping[Refusal, int] = field(default_factory=dict)
     began: float | None = None
@@ -222,6 +230,7 @@ def count_step(
     """Return the counters after a step from the memory `before` with this observation."""
     candidate, report = request.candidate(before.candidate), step.report
     wanted = target(candidate, seen) if report.state in _ASKING else report.nodes
+    used, after = _usage(before.progress), _usage(step.memory.progress or before.progress)
     counters = replace(
         counters,
         pool=candidate.pool.name,
@@ -232,6 +241,8 @@ def count_step(
         restarts=counters.restarts + _restarts(step.memory.progress) - _restarts(before.progress),
         released_nodes=counters.released_nodes + _released(step.memory.progress) - _released(before.progress),
         idle_node_seconds=counters.idle_node_seconds + _idle(before.progress, step.memory.progress),
+        node_seconds=counters.node_seconds + after.node_seconds - used.node_seconds,
+        usd=counters.usd + after.usd - used.usd,
         began=seen.now if counters.began is None else counters.began,
     )
     return _refused(counters, candidate, before.progress or step.memory.progress, seen)
@@ -245,6 +256,10 @@ def count_decision(counters: Counters, seconds: float) -> Counters:
 def _attempts(progress: Progress | None) -> int:
     """Return the number of started attempts. During a pause, the progress already has the next number."""
     return 0 if progress is None else progress.attempt - (progress.resumes is not None)
+
+
+def _usage(progress: Progress | None) -> Usage:
+    return Usage() if progress is None else progress.usage
 
 
 def _restarts(progress: Progress | None) -> int:

@@ -34,6 +34,39 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a run has used.
+
+    Attributes:
+        node_seconds: The seconds of all nodes.
+        idle_node_seconds: Those without a worker.
+        unpriced_node_seconds: Those without a known price.
+        usd: The price of the others.
+    """
+
+    node_seconds: float = 0.0
+    idle_node_seconds: float = 0.0
+    unpriced_node_seconds: float = 0.0
+    usd: float = 0.0
+
+    def describe(self) -> str:
+        """Return the node-hours, their idle share and their price for a message; "" for none."""
+        if not self.node_seconds:
+            return ""
+        idle = f"{self.idle_node_seconds / self.node_seconds:.0%} idle"
+        text = f"{_decimals(self.node_seconds / 3600)} node-hours, {idle}"
+        if self.unpriced_node_seconds >= self.node_seconds:
+            return f"{text}, price not known"
+        least = "at least" if self.unpriced_node_seconds else "about"
+        return f"{text}, {least} {_decimals(self.usd)} USD"
+
+
+def _decimals(value: float) -> str:
+    """Return a number with two decimals, and a small one with four."""
+    return f"{value:.{2 if value >= 0.1 else 4}f}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """The progress of a run. Times are in seconds since the epoch.
 
@@ -53,6 +86,7 @@ class Progress:
         suspended: Whether the training job was suspended at the last observation.
         idle_node_seconds: How long usable nodes had no job in this attempt. Comparisons ignore it, because it grows
             with each observation.
+        usage: What the run has used so far. Comparisons ignore it, too.
     """
 
     attempt: int
@@ -69,6 +103,7 @@ class Progress:
     trained: float = 0.0
     suspended: bool = False
     idle_node_seconds: float = field(default=0.0, compare=False)
+    usage: Usage = field(default_factory=Usage, compare=False)
 
     @property
     def label(self) -> str:
@@ -194,6 +229,7 @@ def dumps(progress: Progress) -> str:
         "failures": [vars(failure) for failure in progress.failures],
         "given_back": [{"uid": loss.uid, "told": loss.message} for loss in progress.released],
         "idle_node_seconds": round(progress.idle_node_seconds, 1),
+        "usage": {name: round(value, 4) for name, value in vars(progress.usage).items()},
     }
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
@@ -221,8 +257,10 @@ def loads(text: str, candidates: int) -> Progress:
             trained=float(values["trained"]),
             suspended=bool(values["suspended"]),
             idle_node_seconds=float(values["idle_node_seconds"]),
+            # Launchers before this version did not count it.
+            usage=Usage(**{name: float(value) for name, value in values.get("usage", {}).items()}),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{text[:200]!r} is no progress of a run") from None
     if progress.attempt < 1 or not 0 <= progress.candidate < candidates or progress.restarts < 0:
         raise ValueError(f"{text[:200]!r} is no progress of a run with {candidates} candidates")

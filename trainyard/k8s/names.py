@@ -67,6 +67,10 @@ ANNOTATION_NODES: Final = (
 )
 ANNOTATION_REASON: Final = "trainyard.dev/reason"  # on the PyTorchJob: the reason for this number
 ANNOTATION_RESTART: Final = "trainyard.dev/restart"  # on the PyTorchJob: the number of restarts before it
+# On the PyTorchJob, at the end of its run: what the run used (launcher/cost.py).
+ANNOTATION_NODE_HOURS: Final = "trainyard.dev/node-hours"
+ANNOTATION_IDLE_NODE_HOURS: Final = "trainyard.dev/idle-node-hours"
+ANNOTATION_COST: Final = "trainyard.dev/cost-usd"
 ANNOTATION_ATTEMPT: Final = (
     "trainyard.dev/attempt"  # on the run's Lease: its progress as JSON (launcher/progress.py)
 )

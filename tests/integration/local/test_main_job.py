@@ -83,6 +83,13 @@ def test_the_job_has_as_many_replicas_as_nodes_were_ready(stack: Stack, first_up
     pods = stack.get("pods", "-n", "training", "-l", "training.kubeflow.org/job-name=train-r1")["items"]
     assert {pod["spec"]["nodeName"] for pod in pods} == ready
     assert 2 <= replicas <= 4
+    # Karpenter's price of the nodes.
+    used = job["metadata"]["annotations"]
+    log = stack.kubectl("logs", "-n", "training", f"job/{stack.outputs['launcherJobName']}").output
+    hours, usd = float(used["trainyard.dev/node-hours"]), float(used["trainyard.dev/cost-usd"])
+    assert 0 < hours < replicas, log
+    assert 0.1 < usd / hours < 100, log
+    assert re.search(r"trained on \d+ nodes; [\d.]+ node-hours, \d+% idle, about [\d.]+ USD", log), log
 
 
 def test_every_rank_logged_the_same_world(stack: Stack) -> None:

@@ -175,6 +175,7 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     if backend == "trainjob":
         gateway.apply_runtime(trainjob.runtime(request_, 2, 0, owner))
     gateway.create_training(request_, pod("train-r1"))
+    gateway.annotate_training(request_, "uid", {})
     gateway.delete_training(request_, "uid")
     gateway.delete_claim("small-x", "uid")
     lease = RunLease(gateway, request_, owner, "pod", time.time, time.time)

@@ -78,7 +78,7 @@ def test_run_lost_worker_deletes_job_and_resubmits(api: FakeApi) -> None:
     assert states(said) == ["submitting", "following", "restarting", "holding", "succeeded"]
     reason = "restart 1 of 1: worker train-r1-worker-0 on a was lost: its node is gone"
     assert any("state=restarting" in line and reason in line for line in said)
-    assert said[-1].split("reason=")[1].startswith('"trained on 3 nodes (restart 1 of 1)"')
+    assert said[-1].split("reason=")[1].startswith('"trained on 3 nodes (restart 1 of 1); ')
     job = [method for method, path in asked_for if path in (JOB, cluster.JOBS)]
     assert job == ["POST", "DELETE", "POST"]
     assert noted == [1], "the restart is counted before anything is deleted"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -211,6 +211,13 @@ class Trace:
         self._maybe_die()
         if name in self.world.pods and self.world.pods[name]["metadata"]["uid"] == uid:
             self.world.pods[name]["metadata"]["deletionTimestamp"] = "now"
+        self._maybe_die()
+
+    def annotate_training(self, request: Request, uid: str, annotations: Mapping[str, str]) -> None:
+        self._maybe_die()
+        training = self.world.training
+        if training is not None and training["metadata"]["uid"] == uid:
+            training["metadata"].setdefault("annotations", {}).update(annotations)
         self._maybe_die()
 
     def delete_training(self, request: Request, uid: str) -> None:

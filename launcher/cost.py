@@ -1,0 +1,151 @@
+"""The node-hours of a run and their price. A node counts while a placeholder or a worker of the run is on it.
+
+Prices are Karpenter's estimates, which it reads from AWS, so the launcher needs no permission there. A node is counted
+from its registration, not from the launch of its instance.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from launcher.actions import placeholders
+from launcher.observe import Observation
+from launcher.outcome import is_live, workers
+from launcher.progress import Usage
+from launcher.request import Request
+from trainyard.k8s import names
+
+log = logging.getLogger(__name__)
+
+# The Service of Karpenter's chart (charts/karpenter/templates/service.yaml of karpenter-provider-aws v1.14.1).
+METRICS_URL = "http://karpenter.kube-system.svc:8080/metrics"
+# The price of an offering in USD per hour (pkg/controllers/metrics/metrics.go).
+PRICE_METRIC = "karpenter_cloudprovider_instance_type_offering_price_estimate"
+ON_DEMAND = "on-demand"
+RESERVED = "reserved"
+_TIMEOUT_SECONDS = 5.0
+_RETRY_SECONDS = 60.0
+_REFRESH_SECONDS = 3600.0
+
+
+class Offering(NamedTuple):
+    """An instance type in a zone, and how it is bought (the node's label karpenter.sh/capacity-type)."""
+
+    instance_type: str
+    zone: str
+    capacity_type: str
+
+
+Price = Callable[[Offering], float | None]
+"""Returns the price of an offering in USD per hour; None if it is not known."""
+
+
+def unknown(offering: Offering) -> None:
+    """Return no price."""
+    del offering
+
+
+def to_annotations(usage: Usage) -> dict[str, str]:
+    """Return the annotations of a training job with this usage. Without any price, it has no cost."""
+    found = {
+        names.ANNOTATION_NODE_HOURS: f"{usage.node_seconds / 3600:.4f}",
+        names.ANNOTATION_IDLE_NODE_HOURS: f"{usage.idle_node_seconds / 3600:.4f}",
+    }
+    if usage.unpriced_node_seconds < usage.node_seconds:
+        found[names.ANNOTATION_COST] = f"{usage.usd:.4f}"
+    return found
+
+
+@dataclass
+class Meter:
+    """Counts the usage of a run from one observation to the next."""
+
+    price: Price
+    usage: Usage = field(default_factory=Usage)
+    _last: float | None = None
+    _nodes: Mapping[str, bool] = field(default_factory=dict)
+    _capacity_types: dict[str, str] = field(default_factory=dict)
+
+    def resume(self, usage: Usage) -> None:
+        """Continue after another launcher. The time between both is not counted."""
+        self.usage, self._last, self._nodes = usage, None, {}
+
+    def count(self, request: Request, seen: Observation) -> Usage:
+        """Add the time since the last observation for its nodes, and return the usage."""
+        if self._last is not None and seen.now > self._last:
+            self._add(request, seen.now - self._last)
+        busy = {pod.node for pod in workers(request, seen) if pod.node and is_live(pod)}
+        held = {pod.node for pod in placeholders(request, seen) if pod.node and is_live(pod)}
+        self._last, self._nodes = seen.now, {node: node not in busy for node in busy | held}
+        for node in seen.nodes:
+            self._capacity_types[node.name] = node.labels.get(names.LABEL_CAPACITY_TYPE, ON_DEMAND)
+        return self.usage
+
+    def _add(self, request: Request, seconds: float) -> None:
+        usage, pool = self.usage, request.pool
+        for node, idle in self._nodes.items():
+            offering = Offering(pool.instance_type, pool.zone, self._capacity_types.get(node, ON_DEMAND))
+            price = self.price(offering)
+            usage = replace(
+                usage,
+                node_seconds=usage.node_seconds + seconds,
+                idle_node_seconds=usage.idle_node_seconds + seconds * idle,
+                unpriced_node_seconds=usage.unpriced_node_seconds + seconds * (price is None),
+                usd=usage.usd + seconds / 3600 * (price or 0.0),
+            )
+        self.usage = usage
+
+
+def parse_prices(lines: Iterable[str]) -> dict[Offering, float]:
+    """Return the prices in Karpenter's metrics, in USD per hour. A price of 0 is not known."""
+    text = "".join(f"{line.rstrip()}\n" for line in lines if line.startswith(PRICE_METRIC))
+    return {
+        Offering(
+            *(sample.labels[label] for label in ("instance_type", "zone", "capacity_type"))
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.value > 0
+    }
+
+
+class KarpenterPrices:
+    """Karpenter's prices, read in the background so that no decision waits for them."""
+
+    def __init__(self, url: str = METRICS_URL) -> None:
+        self._url = url
+        self._prices: Mapping[Offering, float] = {}
+
+    def start(self) -> None:
+        """Read the prices now and once an hour, in a daemon thread."""
+        threading.Thread(target=self._keep, name="prices", daemon=True).start()
+
+    def __call__(self, offering: Offering) -> float | None:
+        """Return the price of an offering in USD per hour; None if it is not known.
+
+        A reservation is paid for by the hour at the on-demand price. Karpenter calls it almost free, to prefer it
+        (pkg/providers/instancetype/offering/reserved_capacity_resolver.go).
+        """
+        paid = ON_DEMAND if offering.capacity_type == RESERVED else offering.capacity_type
+        return self._prices.get(offering._replace(capacity_type=paid))
+
+    def read(self) -> None:
+        """Read the prices once. Raises OSError or ValueError if that fails."""
+        with urllib.request.urlopen(self._url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 (our own URL)
+            self._prices = parse_prices(line.decode() for line in answer)
+
+    def _keep(self) -> None:
+        while True:
+            try:
+                self.read()
+            except (OSError, ValueError) as error:
+                log.debug("no prices from %s: %s", self._url, error)
+            time.sleep(_REFRESH_SECONDS if self._prices else _RETRY_SECONDS)

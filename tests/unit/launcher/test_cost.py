@@ -1,0 +1,140 @@
+"""The node-hours of a run and their price, from its nodes to its last line, Event and annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from launcher.cost import KarpenterPrices, Meter, Offering, unknown
+from launcher.lease import stored_progress
+from launcher.progress import Usage, loads
+from launcher.request import Request
+from tests.unit.launcher import cluster
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.test_capacity import NOW, held, node, seen, worker
+from tests.unit.launcher.test_lease import LEASE, Clock
+from tests.unit.launcher.test_loop import EVENTS, hurried
+from tests.unit.launcher.test_loop_restarts import JOB, put_outcome, put_worker
+from trainyard.k8s import names
+
+pytestmark = pytest.mark.unit
+
+ZONE = "us-west-2b"
+PRICES = {
+    Offering("g5.12xlarge", ZONE, "on-demand"): 7.2,
+    Offering("g5.12xlarge", ZONE, "spot"): 1.8,
+}
+# As Karpenter v1.14.1 writes them.
+METRICS = """\
+# HELP karpenter_cloudprovider_instance_type_offering_available Instance type offering availability
+# TYPE karpenter_cloudprovider_instance_type_offering_available gauge
+karpenter_cloudprovider_instance_type_offering_available{capacity_type="spot",instance_type="g5.12xlarge",zone="us-west-2b"} 1
+# HELP karpenter_cloudprovider_instance_type_offering_price_estimate Instance type offering estimated hourly price
+# TYPE karpenter_cloudprovider_instance_type_offering_price_estimate gauge
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="on-demand",instance_type="g5.12xlarge",zone="us-west-2b"} 7.2
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="reserved",instance_type="g5.12xlarge",zone="us-west-2b"} 7.2e-07
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="g5.12xlarge",zone="us-west-2b"} 1.8
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="on-demand",instance_type="p5.48xlarge",zone="us-west-2b"} 0
+"""  # noqa: E501
+
+
+@pytest.fixture
+def karpenter() -> Iterator[str]:
+    """The address of a server with these metrics."""
+
+    class Metrics(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(METRICS.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Metrics) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+        server.shutdown()
+
+
+def test_prices_come_from_karpenters_metrics(karpenter: str) -> None:
+    prices = KarpenterPrices(karpenter)
+    offering = Offering("g5.12xlarge", ZONE, "on-demand")
+    assert prices(offering) is None
+    prices.read()
+    assert [prices(offering._replace(capacity_type=each)) for each in ("on-demand", "spot", "reserved")] == [
+        7.2,
+        1.8,
+        7.2,
+    ]
+    assert prices(offering._replace(zone="us-west-2c")) is None
+    assert prices(offering._replace(instance_type="p5.48xlarge")) is None, "0 is no price"
+
+
+def test_node_is_idle_until_its_worker_is_there(request_: Request) -> None:
+    meter = Meter(PRICES.get)
+    labels = {"karpenter.sh/nodepool": "small", names.LABEL_CAPACITY_TYPE: "spot"}
+    nodes = [node("a"), node("b", metadata__labels=labels)]
+    pods = [held(request_, 0, "a"), held(request_, 1, "b"), held(request_, 2)]
+    meter.count(request_, seen(nodes, pods, now=NOW))
+    meter.count(request_, seen(nodes, [worker(0, "a", "Running"), *pods], now=NOW + 3600))
+    # A run that is followed reads no nodes.
+    ended = [worker(0, "a", "Succeeded"), worker(1, "b", "Running")]
+    meter.count(request_, seen([], ended, now=NOW + 7200))
+    usage = meter.count(request_, seen([], [], now=NOW + 10800))
+    assert usage == Usage(
+        node_seconds=5 * 3600, idle_node_seconds=3 * 3600, usd=pytest.approx(2 * 7.2 + 3 * 1.8)
+    )
+    assert usage.describe() == "5.00 node-hours, 60% idle, about 19.80 USD"
+
+
+def test_usage_without_price_has_no_cost(request_: Request) -> None:
+    meter = Meter(unknown)
+    meter.count(request_, seen([], [worker(0, "a", "Running")], now=NOW))
+    usage = meter.count(request_, seen([], [], now=NOW + 36))
+    assert usage.describe() == "0.0100 node-hours, 0% idle, price not known"
+    assert dataclasses.replace(usage, node_seconds=72.0, usd=0.05).describe().endswith("at least 0.0500 USD")
+
+
+def test_next_launcher_does_not_count_the_pause(request_: Request) -> None:
+    meter = Meter(PRICES.get)
+    meter.count(request_, seen([], [worker(0, "a", "Running")], now=NOW))
+    meter.resume(Usage(node_seconds=100.0, usd=0.2))
+    meter.count(request_, seen([], [worker(0, "a", "Running")], now=NOW + 3600))
+    assert meter.count(request_, seen([], [], now=NOW + 3610)).node_seconds == 110
+
+
+def test_run_ends_with_its_cost(api: FakeApi) -> None:
+    for name in "ab":
+        cluster.put_node(api, name)
+
+    def go(now: float) -> None:
+        if JOB not in api.objects or api.objects[JOB].get("status"):
+            return
+        if not any(path.startswith(f"{cluster.PODS}/train-r1") for path in api.objects):
+            for index in range(2):
+                put_worker(api, index, "Running")
+        elif now > Clock().now + 200:
+            put_outcome(api, "Succeeded")
+
+    runner, said = hurried(api, asked(minNodes=2, maxNodes=2), go)
+    runner._meter.price = PRICES.get
+    assert runner.run() == names.EXIT_SUCCEEDED
+    stored = loads(stored_progress(api.objects[LEASE]), 1).usage
+    assert 2 * 150 < stored.node_seconds < 2 * 240
+    assert stored.usd == pytest.approx(stored.node_seconds / 3600 * 7.2, abs=1e-3)
+    ending = f"trained on 2 nodes; {stored.describe()}"
+    assert ending.endswith(" USD")
+    assert f'reason="{ending}"' in said[-1]
+    messages = [event["message"] for path, event in api.objects.items() if path.startswith(EVENTS)]
+    assert f"2 of 2 nodes: {ending}" in messages
+    noted = api.objects[JOB]["metadata"]["annotations"]
+    assert float(noted["trainyard.dev/node-hours"]) == pytest.approx(stored.node_seconds / 3600, abs=1e-4)
+    assert float(noted["trainyard.dev/cost-usd"]) == pytest.approx(stored.usd, abs=1e-4)
+    assert runner.counters.node_seconds == pytest.approx(stored.node_seconds, abs=0.1)
+    assert runner.counters.usd == pytest.approx(stored.usd, abs=1e-3)
