@@ -1,6 +1,6 @@
 """`make bench-trainer`: the trainer's figures beside the usual ways; a missed one is named and the exit code is 1.
 
-    python -m tests.benchmarks.trainer [--raw FILE]
+    python -m tests.benchmarks.trainer [--raw FILE] [--gpu]
 
 Everything runs on this machine. docs/benchmarks/trainer.md is made by hand from what this prints, and the raw numbers
 are beside it, in docs/benchmarks/trainer.json where no other FILE is named.
@@ -232,11 +232,21 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measure(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
-    """One part after another; `raw` gets every number as soon as it is there."""
+def measure(place: Path, raw: dict[str, Any], *, gpu_alone: bool) -> Iterator[Figure | Note]:
+    """Measure one part after another; `raw` gets every number at once."""
     import torch
 
     raw["machine"] = machine()
+    if not gpu_alone:
+        yield from cpu_rows(place, raw)
+    if torch.cuda.is_available():
+        raw["gpu"] = measured(1, "tests.benchmarks.gpu", place, str(place))
+    yield from gpu_rows(raw.get("gpu"))
+    raw["machine"]["load at the end"] = os.getloadavg()
+
+
+def cpu_rows(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
+    """Measure what needs no GPU."""
     found = {}
     for processes in (2, 1):
         found[processes] = raw[f"steps of {processes}"] = measured(processes, "tests.benchmarks.steps", place)
@@ -245,10 +255,6 @@ def measure(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
     yield from save_rows(raw["saves"])
     raw["ends"] = ends(place)
     yield from end_rows(raw["ends"])
-    if torch.cuda.is_available():
-        raw["gpu"] = measured(1, "tests.benchmarks.gpu", place, str(place))
-    yield from gpu_rows(raw.get("gpu"))
-    raw["machine"]["load at the end"] = os.getloadavg()
 
 
 def main() -> int:
@@ -259,12 +265,14 @@ def main() -> int:
     parser.add_argument(
         "--raw", type=Path, metavar="FILE", default=RAW, help="write all measured numbers there, as JSON"
     )
-    raw_file = parser.parse_args().raw
+    parser.add_argument("--gpu", action="store_true", help="measure only what needs a GPU")
+    given = parser.parse_args()
+    raw_file = given.raw
     rows: list[Figure | Note] = []
     raw: dict[str, Any] = {}
     try:
         with tempfile.TemporaryDirectory() as directory:
-            for row in measure(Path(directory), raw):
+            for row in measure(Path(directory), raw, gpu_alone=given.gpu):
                 print(row, flush=True)
                 rows.append(row)
     finally:  # what was measured before a part failed is worth keeping
