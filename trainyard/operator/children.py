@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from math import floor
@@ -24,12 +24,12 @@ from trainyard.operator.api.job import Workspace
 from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from trainyard.operator.command import build_command, literally
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.names import log_url, sync_pod_url
 from trainyard.operator.resources import Claim
 from trainyard.operator.signal_forwarder import MESSAGE_PATH, wrap_command
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 # A node that does not answer ends the attempt. Kubernetes' default is 300 s.
 LOST_NODE_SECONDS: Final = 30
 LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -44,6 +44,39 @@ _TOOL_PROGRAM: Final = ["python", "-m", "trainyard.workspace"]
 _UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _STORAGE: Final = "ephemeral-storage"
 _LOG_MOUNT: Final = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
+_SHARED_MEMORY_MOUNT: Final = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 (not a temporary file)
+_ARCHIVE_MOUNT: Final = {"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True}
+
+
+def _filled(**fields: Any) -> JsonObject:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def build_object(
+    attempt: AttemptSpec, version: str, kind: str, name: str, labels: dict[str, str], *, owned: bool = True
+) -> JsonObject:
+    """Return an object of the job without its spec."""
+    owner = {"ownerReferences": [owner_reference(attempt.name, attempt.uid)]} if owned else {}
+    metadata = {"name": name, "namespace": attempt.namespace, "labels": labels, **owner}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def owner_reference(name: str, uid: str) -> JsonObject:
+    return {
+        "apiVersion": n.API_VERSION,
+        "kind": n.JOB_KIND,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def spec_digest(spec: JsonObject) -> str:
+    """Return a digest of a spec before the API server adds defaults."""
+    text = json.dumps(spec, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def build_jobs(attempt: AttemptSpec) -> list[JsonObject]:
@@ -59,6 +92,9 @@ def build_jobs(attempt: AttemptSpec) -> list[JsonObject]:
 def _build_job(attempt: AttemptSpec, node: int | None) -> JsonObject:
     size, workspace = attempt.size, attempt.spec.workspace
     pods = 1 if node is not None else size.nodes
+    # torchrun's agents end together, and the Job does not wait for workers without a node. If each node has a Job,
+    # `Children.succeeded_attempt` counts them.
+    elastic = size.elastic and node is None
     spec: JsonObject = {
         "completionMode": "Indexed",
         "completions": pods,
@@ -66,21 +102,18 @@ def _build_job(attempt: AttemptSpec, node: int | None) -> JsonObject:
         "backoffLimit": 0,
         "suspend": True,
         "template": build_worker(attempt, node),
+        **({"successPolicy": {"rules": [{"succeededCount": size.least}]}} if elastic else {}),
     }
-    if size.elastic and node is None:
-        # torchrun's agents end together, and the Job does not wait for workers without a node. If each node has a Job,
-        # `Children.succeeded_attempt` counts them.
-        spec["successPolicy"] = {"rules": [{"succeededCount": size.least}]}
     name = n.node_job(attempt.name, attempt.number, node or 0)
-    made = build_object(attempt, "batch/v1", "Job", name, attempt.attempt_labels)
-    made["metadata"]["annotations"] = {
+    job = build_object(attempt, "batch/v1", "Job", name, attempt.attempt_labels)
+    job["metadata"]["annotations"] = {
         n.ANNOTATION_SIZE: attempt.spec.size_key,
         n.ANNOTATION_WORKSPACE: workspace.digest if workspace is not None else "",
         n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
         n.ANNOTATION_MADE_OF: spec_digest(spec),
         **({n.ANNOTATION_SKIP_POD_GROUPER: "true"} if attempt.settings.gang else {}),
     }
-    return {**made, "spec": spec}
+    return {**job, "spec": spec}
 
 
 def build_service(attempt: AttemptSpec) -> JsonObject:
@@ -98,41 +131,15 @@ def build_service(attempt: AttemptSpec) -> JsonObject:
 
 def build_claim(attempt: AttemptSpec, claim: Claim) -> JsonObject:
     """Return a PersistentVolumeClaim. A retained one has no owner."""
-    owned = not claim.retain
-    spec: JsonObject = {
-        "accessModes": [claim.access_mode],
-        "resources": {"requests": {"storage": in_words(claim.size)}},
-        **({"storageClassName": claim.storage_class} if claim.storage_class else {}),
-    }
-    made = build_object(attempt, "v1", "PersistentVolumeClaim", claim.name, attempt.labels, owned=owned)
-    return {**made, "spec": spec}
-
-
-def build_object(
-    attempt: AttemptSpec, version: str, kind: str, name: str, labels: dict[str, str], *, owned: bool = True
-) -> JsonObject:
-    """Return an object of the job without its spec."""
-    owner = {"ownerReferences": [owner_reference(attempt.name, attempt.uid)]} if owned else {}
-    metadata = {"name": name, "namespace": attempt.namespace, "labels": labels, **owner}
-    return {"apiVersion": version, "kind": kind, "metadata": metadata}
-
-
-def owner_reference(name: str, uid: str) -> JsonObject:
-    """Return the owner reference to a TorchrunJob."""
+    kind, owned = "PersistentVolumeClaim", not claim.retain
     return {
-        "apiVersion": n.API_VERSION,
-        "kind": n.JOB_KIND,
-        "name": name,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
+        **build_object(attempt, "v1", kind, claim.name, attempt.labels, owned=owned),
+        "spec": {
+            "accessModes": [claim.access_mode],
+            "resources": {"requests": {"storage": in_words(claim.size)}},
+            **_filled(storageClassName=claim.storage_class),
+        },
     }
-
-
-def spec_digest(spec: JsonObject) -> str:
-    """Return a digest of a spec before the API server adds defaults."""
-    text = json.dumps(spec, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def archive_annotation(workspace: Workspace) -> str:
@@ -143,72 +150,72 @@ def archive_annotation(workspace: Workspace) -> str:
 
 def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
     """Return the pod template of the workers; with `node`, of the worker on that node."""
-    queue, workspace = attempt.settings.queue, attempt.spec.workspace
-    below = queue.pod_template.spec
-    below_worker = _find_worker(below)
+    queue, workspace, gang = attempt.settings.queue, attempt.spec.workspace, attempt.settings.gang
+    metadata, below = queue.pod_template.metadata, queue.pod_template.spec
     volumes, mounts = _volumes(attempt, node)
-    container = _container(attempt, below_worker, node, mounts)
-    spec: JsonObject = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": _grace_seconds(container),
-        # The node's own DNS knows no Services, so workers would not find each other.
-        **({"dnsPolicy": "ClusterFirstWithHostNet"} if below.get("hostNetwork") else {}),
-        **below,
-        **placement_fields(below, queue),
-        "restartPolicy": "Never",
-        "subdomain": attempt.name,
-        "containers": [
-            container,
-            *(dict(each) for each in below.get("containers") or [] if each["name"] != n.WORKER_CONTAINER),
-        ],
-    }
-    if tools := _tools(attempt, below, container, mounts):
-        spec["initContainers"] = [*tools, *(below.get("initContainers") or [])]
+    container = _worker_container(attempt, node, mounts)
+    group = n.attempt_name(attempt.name, attempt.number)
     ours = {each["name"] for each in volumes}
-    volumes += [each for each in below.get("volumes") or [] if each.get("name") not in ours]
-    if volumes:
-        spec["volumes"] = volumes
-    labels = {
-        **queue.pod_template.metadata.labels,
-        **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
-        **attempt.attempt_labels,
-        n.LABEL_JOB_UID: attempt.uid,
-        **({n.LABEL_NODE: str(node)} if node is not None else {}),
+    return {
+        "metadata": {
+            "labels": {
+                **metadata.labels,
+                **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
+                **attempt.attempt_labels,
+                n.LABEL_JOB_UID: attempt.uid,
+                **({n.LABEL_NODE: str(node)} if node is not None else {}),
+            },
+            "annotations": {
+                names.DO_NOT_DISRUPT: "true",
+                **metadata.annotations,
+                **({n.ANNOTATION_SKIP_POD_GROUPER: "true", n.ANNOTATION_POD_GROUP: group} if gang else {}),
+                **({n.ANNOTATION_ARCHIVE: archive_annotation(workspace)} if workspace is not None else {}),
+            },
+        },
+        "spec": {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": _grace_seconds(container),
+            # The node's own DNS knows no Services, so workers would not find each other.
+            **({"dnsPolicy": "ClusterFirstWithHostNet"} if below.get("hostNetwork") else {}),
+            **below,
+            **placement_fields(below, queue),
+            "restartPolicy": "Never",
+            "subdomain": attempt.name,
+            "containers": [
+                container,
+                *(dict(each) for each in below.get("containers") or [] if each["name"] != n.WORKER_CONTAINER),
+            ],
+            **_filled(
+                initContainers=[*_tools(attempt, container, mounts), *(below.get("initContainers") or [])],
+                volumes=[
+                    *volumes,
+                    *(each for each in below.get("volumes") or [] if each.get("name") not in ours),
+                ],
+            ),
+        },
     }
-    annotations = {names.DO_NOT_DISRUPT: "true", **queue.pod_template.metadata.annotations}
-    if attempt.settings.gang:
-        annotations[n.ANNOTATION_SKIP_POD_GROUPER] = "true"
-        annotations[n.ANNOTATION_POD_GROUP] = n.attempt_name(attempt.name, attempt.number)
-    if workspace is not None:
-        annotations[n.ANNOTATION_ARCHIVE] = archive_annotation(workspace)
-    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
-def _find_worker(template: Mapping[str, Any]) -> Mapping[str, Any]:
+def _template_worker(queue: QueueSpec) -> Mapping[str, Any]:
     """Return the worker's container in the queue's template, {} if it has none."""
-    containers = template.get("containers") or []
+    containers = queue.pod_template.spec.get("containers") or []
     return next((each for each in containers if each["name"] == n.WORKER_CONTAINER), {})
 
 
 def pull_secrets(queue: QueueSpec) -> JsonObject:
     """Return the PodSpec field with the pull secrets of the queue. It is for pods other than workers."""
-    secrets = queue.pod_template.spec.get("imagePullSecrets")
-    return {"imagePullSecrets": secrets} if secrets else {}
+    return _filled(imagePullSecrets=queue.pod_template.spec.get("imagePullSecrets"))
 
 
-def _container(
-    attempt: AttemptSpec, below: Mapping[str, Any], node: int | None, mounts: list[JsonObject]
-) -> JsonObject:
+def _worker_container(attempt: AttemptSpec, node: int | None, mounts: list[JsonObject]) -> JsonObject:
     queue, spec = attempt.settings.queue, attempt.spec
+    below = _template_worker(queue)
     command = build_command(spec.command, spec.args, attempt.rendezvous, spec.launcher)
-    resources = below.get("resources") or {}
     variables = {**user_variables(queue.pod_template.spec, below), **command.environment}
-    env = _environment(attempt, node, variables, below.get("env") or [])
-    ours = worker_resources(attempt)
+    resources, ours = below.get("resources") or {}, worker_resources(attempt)
     paths = {each["mountPath"] for each in mounts}
-    more = [each for each in below.get("volumeMounts") or [] if each.get("mountPath") not in paths]
-    moved = spec.workspace is not None and queue.working_dir == WORKING_DIRECTORY
+    in_workspace = spec.workspace is not None and queue.working_dir == WORKING_DIRECTORY
     return {
         # torchrun's last lines have the exit code of the command (observe.py: command_exit_code).
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -216,17 +223,17 @@ def _container(
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
         "command": wrap_command(command.words, below.get("terminationMessagePath") or MESSAGE_PATH),
-        # The default is the workspace.
-        "workingDir": _workspace_path(queue) if moved else queue.working_dir,
-        "env": env,
+        "workingDir": _workspace_path(queue) if in_workspace else queue.working_dir,
+        "env": _environment(attempt, node, variables),
         "resources": {
             **resources,
-            **{
-                kind: {**_template_resources(attempt, resources.get(kind) or {}), **ours}
-                for kind in ("requests", "limits")
-            },
+            "requests": {**_template_resources(attempt, resources.get("requests") or {}), **ours},
+            "limits": {**_template_resources(attempt, resources.get("limits") or {}), **ours},
         },
-        "volumeMounts": [*mounts, *more],
+        "volumeMounts": [
+            *mounts,
+            *(each for each in below.get("volumeMounts") or [] if each.get("mountPath") not in paths),
+        ],
     }
 
 
@@ -244,10 +251,9 @@ def worker_resources(attempt: AttemptSpec) -> dict[str, str]:
     node, gpus, part = attempt.settings.queue.node_resources, attempt.size.gpus, _node_fraction(attempt)
     shares = {"cpu": node.cpus * part, "memory": node.memory * part}
     if part < 1 and attempt.spec.workspace is not None:
-        taken = {name: quantity.parse(_TOOL[name]) for name in shares}
-        shares = {
-            name: share - taken[name] if taken[name] * 2 <= share else share for name, share in shares.items()
-        }
+        for name, share in shares.items():
+            taken = quantity.parse(_TOOL[name])
+            shares[name] = share - taken if taken * 2 <= share else share
     return {
         "cpu": f"{max(1, floor(shares['cpu'] * 1000))}m",
         "memory": in_words(max(1, floor(shares["memory"]))),
@@ -261,30 +267,32 @@ def _node_fraction(attempt: AttemptSpec) -> Fraction:
     return Fraction(gpus, attempt.settings.queue.node_resources.gpus) if gpus else Fraction(1)
 
 
-def _template_resources(attempt: AttemptSpec, asked: Mapping[str, Any]) -> JsonObject:
+def _template_resources(attempt: AttemptSpec, requested: Mapping[str, Any]) -> JsonObject:
     """Return the template's resources for a worker that may get a part of a node.
 
     Only workers with a whole node get EFA interfaces and their huge pages. If a node has a single interface, no other
     worker would fit. Local storage is divided like cores and memory.
     """
+    result = dict(requested)
     if attempt.size.gpus in (0, attempt.settings.node_gpus):
-        return dict(asked)
+        return result
     volumes = attempt.settings.queue.pod_template.spec.get("volumes") or []
     mediums = [str((each.get("emptyDir") or {}).get("medium") or "") for each in volumes]
-    dropped = [names.EFA_RESOURCE]
-    if names.EFA_RESOURCE in asked and not any(each.startswith("HugePages") for each in mediums):
-        dropped += [name for name in asked if name.startswith("hugepages-")]
-    left = {name: amount for name, amount in asked.items() if name not in dropped}
-    if _STORAGE in left:
+    has_efa, mounts_pages = (
+        names.EFA_RESOURCE in result,
+        any(each.startswith("HugePages") for each in mediums),
+    )
+    result.pop(names.EFA_RESOURCE, None)
+    if has_efa and not mounts_pages:
+        result = {name: amount for name, amount in result.items() if not name.startswith("hugepages-")}
+    if _STORAGE in result:
         with suppress(ValueError):  # the queue's dry run says so
-            share = quantity.parse(left[_STORAGE]) * _node_fraction(attempt)
-            left[_STORAGE] = in_words(max(1, floor(share)))
-    return left
+            share = quantity.parse(result[_STORAGE]) * _node_fraction(attempt)
+            result[_STORAGE] = in_words(max(1, floor(share)))
+    return result
 
 
-def _environment(
-    attempt: AttemptSpec, node: int | None, flags: Mapping[str, str], below: Iterable[JsonObject]
-) -> list[JsonObject]:
+def _environment(attempt: AttemptSpec, node: int | None, variables: Mapping[str, str]) -> list[JsonObject]:
     """Return one variable for each name, at its first position and with its last value."""
     queue, size = attempt.settings.queue, attempt.size
     threads = floor(queue.node_resources.cpus * _node_fraction(attempt) / size.processes)
@@ -294,7 +302,7 @@ def _environment(
         names.ENV_RUN_ID: attempt.name,
         names.ENV_RESTART: str(attempt.number),
         names.ENV_PROCESSES_PER_NODE: str(size.processes),
-        **flags,
+        **variables,
     }
     if interface := queue.networking.interface:
         # gloo knows no exclusions (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
@@ -307,7 +315,7 @@ def _environment(
     else:
         values[names.ENV_EXPECTED_NODES] = str(size.nodes)
     rank = {"value": str(node)} if node is not None else _field(f"metadata.annotations['{n.LABEL_INDEX}']")
-    # It is the first variable, because values of other variables may refer to it.
+    # They are the first variables, because values of other variables may refer to them.
     fixed: list[JsonObject] = [
         {"name": n.ENV_JOB, "value": attempt.name},
         {"name": n.ENV_ATTEMPT, "value": str(attempt.number)},
@@ -320,6 +328,7 @@ def _environment(
         # By addresses, node 0 might not have rank 0
         # (_mark_rendezvous_complete in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         ours.append({"name": "PET_LOCAL_ADDR", **_field("status.podIP")})
+    below = _template_worker(queue).get("env") or []
     result = {str(each.get("name")): each for each in (*fixed, *ours, *below, *attempt.spec.env, *fixed)}
     if result.get(n.ENV_GLOO_INTERFACE) == {"name": n.ENV_GLOO_INTERFACE, "value": ""}:
         del result[n.ENV_GLOO_INTERFACE]
@@ -327,7 +336,6 @@ def _environment(
 
 
 def _field(path: str) -> JsonObject:
-    """Return the source of a variable whose value is a field of the pod."""
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
@@ -345,7 +353,7 @@ def _volumes(attempt: AttemptSpec, node: int | None) -> tuple[list[JsonObject], 
     volumes: list[JsonObject] = []
     mounts: list[JsonObject] = []
     for each in attempt.storage.mounts:
-        read_only = {"readOnly": True} if each.read_only else {}
+        read_only = _filled(readOnly=each.read_only)
         claim = {"claimName": each.claim(node or 0), **read_only}
         volumes.append({"name": each.volume, "persistentVolumeClaim": claim})
         # A claim may be shared, or retained from an earlier job. In a common directory, a job could run the code of
@@ -366,32 +374,29 @@ def _volumes(attempt: AttemptSpec, node: int | None) -> tuple[list[JsonObject], 
     if (shared := queue.storage.shm_size_per_gpu) is not None:
         size = in_words(floor(shared * (attempt.size.gpus or 1)))
         volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
-        mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108 (not a temporary file)
+        mounts.append(_SHARED_MEMORY_MOUNT)
     return volumes, mounts
 
 
-def _tools(
-    attempt: AttemptSpec, below: Mapping[str, Any], container: JsonObject, worker_mounts: list[JsonObject]
-) -> list[JsonObject]:
+def _tools(attempt: AttemptSpec, worker: JsonObject, worker_mounts: list[JsonObject]) -> list[JsonObject]:
     """Return the init container and the sidecar for the workspace and the log."""
-    workspace = attempt.spec.workspace
+    workspace, pod = attempt.spec.workspace, attempt.settings.queue.pod_template.spec
     mounts: list[JsonObject] = []
     words: list[str] = []
     logs: list[str] = []
     if workspace is not None:
         # Do not mount at the workers' path: the tools image has its program in /app.
-        mounts = [
-            {**each, "mountPath": n.TOOLS_WORKSPACE} for each in worker_mounts if each["name"] == WORKSPACE
-        ]
+        own = (each for each in worker_mounts if each["name"] == WORKSPACE)
+        mounts = [{**each, "mountPath": n.TOOLS_WORKSPACE} for each in own]
         # Mount without subPath, because Kubernetes does not update such a file in a running pod.
-        mounts.append({"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True})
-        sync = [] if workspace.url else ["--sync", sync_pod_url(attempt.name, attempt.namespace)]
+        mounts.append(_ARCHIVE_MOUNT)
+        sync = [] if workspace.url else ["--sync", n.sync_pod_url(attempt.name, attempt.namespace)]
         words = ["--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE]
         words = [literally(each) for each in words]
     if attempt.logs:
-        address = log_url(literally(attempt.logs), attempt.number, f"$({n.ENV_NODE_RANK})")
+        address = n.log_url(literally(attempt.logs), attempt.number, f"$({n.ENV_NODE_RANK})")
         logs = ["--log", n.LOG_FILE, "--log-url", address]
-    contexts = {**(below.get("securityContext") or {}), **(container.get("securityContext") or {})}
+    contexts = {**(pod.get("securityContext") or {}), **(worker.get("securityContext") or {})}
     user = {key: contexts[key] for key in ("runAsUser", "runAsGroup", "runAsNonRoot") if key in contexts}
     common: JsonObject = {
         "image": attempt.cluster.tools_image,
@@ -403,7 +408,7 @@ def _tools(
         # The tools use the worker's access to the bucket, and its region.
         "env": [
             each
-            for each in container["env"]
+            for each in worker["env"]
             if str(each["name"]).startswith("AWS_") or (logs and each["name"] == n.ENV_NODE_RANK)
         ],
     }
@@ -427,22 +432,22 @@ def _tools(
 def placement_fields(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
     """Return the PodSpec fields for the placement, from the queue's template and its `scheduling`."""
     scheduling, gpu_type = queue.scheduling, queue.node_resources.gpu_type
-    selector = {**(template.get("nodeSelector") or {}), **scheduling.node_selector}
-    if scheduling.pool:
-        selector[names.LABEL_NODEPOOL] = scheduling.pool
     affinity = {**(template.get("affinity") or {}), **scheduling.affinity}
     if gpu_type:
         affinity["nodeAffinity"] = _require_gpus(affinity.get("nodeAffinity") or {}, gpu_type)
-    optional = {
-        "nodeSelector": selector,
-        "affinity": affinity,
-        "priorityClassName": scheduling.priority_class_name,
-        "schedulerName": scheduling.scheduler,
-    }
     given = [*(template.get("tolerations") or []), *scheduling.tolerations]
     return {
         "tolerations": _add_tolerations(given, in_pool=bool(scheduling.pool)),
-        **{key: value for key, value in optional.items() if value},
+        **_filled(
+            nodeSelector={
+                **(template.get("nodeSelector") or {}),
+                **scheduling.node_selector,
+                **({names.LABEL_NODEPOOL: scheduling.pool} if scheduling.pool else {}),
+            },
+            affinity=affinity,
+            priorityClassName=scheduling.priority_class_name,
+            schedulerName=scheduling.scheduler,
+        ),
     }
 
 
@@ -503,31 +508,15 @@ def _add_tolerations(given: list[JsonObject], *, in_pool: bool) -> list[JsonObje
     return [*given, *pool, *lost]
 
 
-def _tools_pod_spec(queue: QueueSpec, container: JsonObject, **fields: Any) -> JsonObject:
-    """Return the spec of a pod beside the workers, with the image of trainyard.workspace."""
-    security = {**_UNPRIVILEGED, "readOnlyRootFilesystem": True}
-    return {
-        **pull_secrets(queue),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": pod_security(),
-        "containers": [{**container, "securityContext": security}],
-        **fields,
-    }
-
-
-# Sync pods idle most of the time, and many of them share the few system nodes.
-_SYNC_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}
-_SYNC_LIMITS: Final = {"cpu": "1", "memory": "256Mi"}
-_MEBI: Final = 2**20
-# The smallest limit of the sync pod: a later `sync` may send a larger archive.
-_MIN_ARCHIVE: Final = 2**30
 # The terms are alternatives. Each node of Karpenter has the label of its NodePool, so Karpenter launches no node for a
 # pod that excludes the label (https://karpenter.sh/docs/concepts/scheduling/#node-affinity).
 _NO_POOL: Final = {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
 _FOR_SYNC_PODS: Final = {
     "matchExpressions": [{"key": n.LABEL_SYNC_PODS, "operator": "In", "values": ["true"]}]
 }
+_MEBI: Final = 2**20
+# The smallest limit of the sync pod: a later `sync` may send a larger archive.
+_MIN_ARCHIVE: Final = 2**30
 
 
 def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
@@ -536,59 +525,73 @@ def build_sync_pod(attempt: AttemptSpec) -> JsonObject:
     It is ready when it has an archive. It has no tolerations of the pool, no claim, and no protection from disruption.
     So it neither launches nor keeps a node of a pool.
     """
-    queue, workspace, name = attempt.settings.queue, attempt.spec.workspace, n.sync_pod(attempt.name)
-    scheduling = queue.scheduling
-    size = workspace.size_bytes if workspace is not None else 0
+    scheduling, workspace = attempt.settings.queue.scheduling, attempt.spec.workspace
+    name, size = n.sync_pod(attempt.name), workspace.size_bytes if workspace is not None else 0
     maximum = max(_MIN_ARCHIVE, 2 * size)
-    command = [*_TOOL_PROGRAM, "serve"]
+    options: list[str] = []
     if workspace is not None:
-        command += ["--expect", workspace.digest, "--size", str(size)]
-        command += [word for address in attempt.nearby for word in ("--nearby", address)]
+        options = ["--expect", workspace.digest, "--size", str(size)]
+        options += [word for address in attempt.nearby for word in ("--nearby", address)]
         if not attempt.has_started:
-            command += ["--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
+            options += ["--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
     container = {
         "name": n.SYNC_CONTAINER,
         "image": attempt.cluster.tools_image,
-        "command": command,
+        "command": [*_TOOL_PROGRAM, "serve", *options],
         "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
         "readinessProbe": {"httpGet": {"path": "/current", "port": n.SYNC_PORT}, "periodSeconds": 1},
         "env": [{"name": n.ENV_SYNC_MOST, "value": str(maximum)}],
-        # The pod has two archives while it receives the next one.
-        "resources": {"requests": {**_SYNC_REQUESTS, _STORAGE: _mebibytes(2 * size)}, "limits": _SYNC_LIMITS},
+        # Sync pods idle most of the time, and many of them share the few system nodes. A pod has two archives while
+        # it receives the next one.
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "64Mi", _STORAGE: _mebibytes(2 * size)},
+            "limits": {"cpu": "1", "memory": "256Mi"},
+        },
         "volumeMounts": [
             {"name": "archives", "mountPath": n.SYNC_DIRECTORY},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  (in the container)
         ],
     }
-    spec = _tools_pod_spec(
-        queue,
-        container,
-        affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [_NO_POOL, _FOR_SYNC_PODS]}}},
-        hostname=name,
-        subdomain=attempt.name,
-        restartPolicy="Always",
-        terminationGracePeriodSeconds=5,
-        tolerations=[] if scheduling.pool else list(scheduling.tolerations),
-        volumes=[
-            {"name": "archives", "emptyDir": {"sizeLimit": _mebibytes(2 * maximum)}},
-            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
-        ],
-    )
-    if scheduling.priority_class_name and not scheduling.pool:
-        # Without a pool it may share a node with workers, which could preempt it.
-        spec["priorityClassName"] = scheduling.priority_class_name
-    return {**build_object(attempt, "v1", "Pod", name, attempt.labels), "spec": spec}
+    # Without a pool it may share a node with workers, which could preempt it.
+    priority = "" if scheduling.pool else scheduling.priority_class_name
+    return {
+        **build_object(attempt, "v1", "Pod", name, attempt.labels),
+        "spec": {
+            **_tools_pod_spec(attempt.settings.queue, container),
+            **_filled(priorityClassName=priority),
+            "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [_NO_POOL, _FOR_SYNC_PODS]}}},
+            "hostname": name,
+            "subdomain": attempt.name,
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 5,
+            "tolerations": [] if scheduling.pool else list(scheduling.tolerations),
+            "volumes": [
+                {"name": "archives", "emptyDir": {"sizeLimit": _mebibytes(2 * maximum)}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            ],
+        },
+    }
 
 
 def _mebibytes(size: int) -> str:
     return in_words((size // _MEBI + 1) * _MEBI)
 
 
+def _tools_pod_spec(queue: QueueSpec, container: JsonObject) -> JsonObject:
+    """Return the common fields of the pods beside the workers, which run the image of trainyard.workspace."""
+    return {
+        **pull_secrets(queue),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "containers": [{**container, "securityContext": {**_UNPRIVILEGED, "readOnlyRootFilesystem": True}}],
+    }
+
+
 LOG_READER_NAME: Final = "torchrun-log-reader"
 LOG_READER_CONTAINER: Final = "logs"
 # The pod ends within seconds. If the plugin does not delete it, the job's deletion does.
 LOG_READER_SECONDS: Final = 120
-_LOG_READER_RESOURCES: Final = {"cpu": "50m", "memory": "128Mi"}
 
 
 def build_log_reader(
@@ -603,21 +606,14 @@ def build_log_reader(
         words: The arguments of `python -m trainyard.workspace`.
         suffix: The last part of the pod's name.
     """
-    meta, template = job["metadata"], queue.pod_template.spec
-    env = _find_worker(template).get("env") or []
-    account = template.get("serviceAccountName")
+    meta, env = job["metadata"], _template_worker(queue).get("env") or []
     container = {
         "name": LOG_READER_CONTAINER,
         "image": image,
         "command": [*_TOOL_PROGRAM, *words],
         "env": [each for each in env if str(each["name"]).startswith("AWS_")],
-        "resources": {
-            "requests": _LOG_READER_RESOURCES,
-            "limits": {"memory": _LOG_READER_RESOURCES["memory"]},
-        },
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}},
     }
-    # No tolerations of the queue, and a preference for other nodes: it must not launch or keep a pool's node.
-    preferred = [{"weight": 100, "preference": _NO_POOL}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -628,13 +624,13 @@ def build_log_reader(
             "labels": {"app.kubernetes.io/name": LOG_READER_NAME},
             "ownerReferences": [{**owner_reference(meta["name"], meta["uid"]), "controller": False}],
         },
-        "spec": _tools_pod_spec(
-            queue,
-            container,
-            **({"serviceAccountName": account} if account else {}),
-            restartPolicy="Never",
-            activeDeadlineSeconds=LOG_READER_SECONDS,
-            terminationGracePeriodSeconds=0,
-            affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
-        ),
+        "spec": {
+            **_tools_pod_spec(queue, container),
+            **_filled(serviceAccountName=queue.pod_template.spec.get("serviceAccountName")),
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": LOG_READER_SECONDS,
+            "terminationGracePeriodSeconds": 0,
+            # No tolerations of the queue, and a preference for other nodes: it must not launch or keep a pool's node.
+            "affinity": {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": _NO_POOL}]}},
+        },
     }

@@ -1,41 +1,184 @@
-"""The input of a reconcile's steps: the job, its queue and its objects, and the spec of its attempt. Pure."""
+"""The input of a reconcile's steps: the job, its status, its queue and its objects; the spec of its attempt. Pure.
+
+The schema of the CRD has checked each status that the API server returns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from launcher.manifests import stamp
 from launcher.observe import Observation
 from trainyard.operator import names as n
-from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.job import C10D, JobSpec, Meta, check_name, parse_metadata, read_job
 from trainyard.operator.api.queue import MAX_RESTARTS, NEVER
 from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.command import Rendezvous, check_command
-from trainyard.operator.observe import Children, Cluster, observe
+from trainyard.operator.observe import AttemptJob, Children, Cluster, Worker, observe
 from trainyard.operator.plan import NORMAL, WARNING, Event, ReconcilePlan
 from trainyard.operator.resources import Size, Storage
-from trainyard.operator.status import Condition, JobStatus, build_status, read_status
 
+MAX_MESSAGE: Final = 4096
+_CONDITION_ORDER: Final = (*n.JOB_CONDITIONS, *n.QUEUE_CONDITIONS)
 # Reasons of a job that makes progress. Events with other reasons are warnings.
-_NORMAL_REASONS = (
-    n.REASON_WAITING_FOR_WORKSPACE,
-    n.REASON_WAITING_FOR_NODES,
-    n.REASON_HOLDING_FOR_MORE,
-    n.REASON_STOPPING,
-    n.REASON_STARTING,
-    n.REASON_RUNNING,
-    n.REASON_SUSPENDED,
-    n.REASON_SUCCEEDED,
-)
+_NORMAL_REASONS: Final = (
+    n.REASON_WAITING_FOR_WORKSPACE, n.REASON_WAITING_FOR_NODES, n.REASON_HOLDING_FOR_MORE, n.REASON_STOPPING,
+    n.REASON_STARTING, n.REASON_RUNNING, n.REASON_SUSPENDED, n.REASON_SUCCEEDED,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition of Kubernetes. `status` is True, False, or None for Unknown."""
+
+    type: str
+    status: bool | None
+    reason: str
+    message: str = ""
+
+
+def conditions_by_type(conditions: Iterable[JsonObject] | None) -> dict[str, JsonObject]:
+    return {each["type"]: each for each in conditions or ()}
+
+
+def merge_conditions(
+    old: Iterable[JsonObject] | None, conditions: Sequence[Condition], generation: int, now: float
+) -> list[JsonObject]:
+    """Replace old conditions by new ones of the same type, in the order of the kind's types.
+
+    A different order alone is not a change. Conditions of other writers come last.
+    """
+    before = conditions_by_type(old)
+    result = dict(before)
+    for each in conditions:
+        status = {True: "True", False: "False", None: "Unknown"}[each.status]
+        last = before.get(each.type, {})
+        result[each.type] = {
+            "type": each.type,
+            "status": status,
+            "observedGeneration": generation,
+            "lastTransitionTime": last["lastTransitionTime"] if last.get("status") == status else stamp(now),
+            "reason": each.reason,
+            "message": each.message[:MAX_MESSAGE],
+        }
+    if result == before:
+        return list(before.values())
+    order = {each: place for place, each in enumerate(_CONDITION_ORDER)}
+    return sorted(result.values(), key=lambda each: order.get(each["type"], len(order)))
+
+
+def valid_conditions(
+    settings: Settings, accepted: str = "", *, missing_scheduler: str = ""
+) -> tuple[Condition, ...]:
+    """Return the conditions of a job with a valid spec and a valid queue, with the messages of two of them."""
+    backend, installed = settings.substituted, not missing_scheduler
+    rendezvous = f"{backend} needs distributed.rdzvEndpoint. The workers meet by c10d." if backend else ""
+    scheduler = "Installed" if installed else n.REASON_SCHEDULER_NOT_INSTALLED
+    return (
+        Condition(n.ACCEPTED, True, "Valid", accepted),
+        Condition(n.QUEUE_FOUND, True, "Found"),
+        Condition(
+            n.RENDEZVOUS_SUBSTITUTED, bool(backend), "NoEndpoint" if backend else "AsAsked", rendezvous
+        ),
+        Condition(n.SCHEDULER_NOT_INSTALLED, not installed, scheduler, missing_scheduler),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
+class CapacityStatus:
+    """The wait for nodes of a pool. Times are in seconds since the epoch."""
+
+    since: float  # the start of this try
+    tries: int = 1  # the number of tries, including this one
+    quorum_since: float | None = None  # the time since when the job's minimum of nodes is available
+    retry: float | None = None  # the start of the next try after a failed one
+
+    def to_status(self) -> JsonObject:
+        """Return `capacity` of the status."""
+        moments = {"since": self.since, "enoughSince": self.quorum_since, "retryTime": self.retry}
+        return {"tries": self.tries, **{key: stamp(at) for key, at in moments.items() if at is not None}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    """The status of a job. Times are in seconds since the epoch. `raw` is the status as it was read."""
+
+    phase: str
+    attempt: int
+    restarts: int
+    started: float | None
+    completed: float | None
+    raw: JsonObject
+    capacity: CapacityStatus | None = None
+
+    @property
+    def final(self) -> bool:
+        return self.phase in n.FINAL_PHASES
+
+    @property
+    def running(self) -> bool:
+        return self.phase in n.STARTED_PHASES
+
+    @cached_property
+    def conditions(self) -> dict[str, JsonObject]:
+        return conditions_by_type(self.raw.get("conditions"))
+
+
+def read_status(status: JsonObject | None) -> JobStatus:
+    """Return the status of a job, None before its first reconcile."""
+    raw = status or {}
+    capacity = raw.get("capacity") or {}
+    wait, since = None, parse_time(capacity.get("since"))
+    if since is not None:
+        wait = CapacityStatus(
+            since=since,
+            tries=max(1, capacity.get("tries", 1)),
+            quorum_since=parse_time(capacity.get("enoughSince")),
+            retry=parse_time(capacity.get("retryTime")),
+        )
+    return JobStatus(
+        phase=raw.get("phase", ""),
+        attempt=raw.get("attempt", 0),
+        restarts=raw.get("restarts", 0),
+        started=parse_time(raw.get("startTime")),
+        completed=parse_time(raw.get("completionTime")),
+        raw=raw,
+        capacity=wait,
+    )
+
+
+def build_status(
+    before: JobStatus,
+    generation: int,
+    now: float,
+    phase: str,
+    reason: str,
+    message: str,
+    conditions: Sequence[Condition],
+    **fields: Any,
+) -> JsonObject:
+    """Return the status with these values. None removes a field. Other fields stay."""
+    status: JsonObject = {
+        **before.raw,
+        "observedGeneration": generation,
+        "phase": phase,
+        "reason": reason,
+        "message": message[:MAX_MESSAGE],
+        "conditions": merge_conditions(before.raw.get("conditions"), conditions, generation, now),
+        "attempt": before.attempt,
+        "restarts": before.restarts,
+        **fields,
+    }
+    return {key: value for key, value in status.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Wait:
-    """Why an attempt can't be created. `requeue_after` as in a ReconcilePlan.
+    """Why a job is Pending. `requeue_after` as in a ReconcilePlan.
 
     With the reason InvalidSpec, the job can't run in its queue. Then a job that has had no workers fails.
     """
@@ -48,39 +191,24 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcileContext:
-    """The input of a reconcile.
+    """The input of a reconcile."""
 
-    Attributes:
-        job: The TorchrunJob as it was read.
-        meta: Its metadata.
-        spec: Its spec; with `problems`, the readable part of it.
-        status: Its status.
-        children: Its Jobs, pods and other objects.
-        queue: The TorchrunQueue as it was read; None if it does not exist.
-        cluster: The state of the cluster beside the job's objects.
-        now: The time in seconds since the epoch.
-        progress: The new progress from the first worker; None for nothing new.
-        pool: The Karpenter pool of the queue, if it was read.
-        refused: Why the API server just rejected a placeholder.
-        problems: What is wrong with the spec or the command; "" if they are valid.
-        is_spec_readable: Whether the whole spec could be read.
-        nearby: The addresses of other jobs' sync pods that may have the archive of this job's workspace.
-    """
-
-    job: JsonObject
+    job: JsonObject  # the TorchrunJob as it was read
     meta: Meta
-    spec: JobSpec
+    spec: JobSpec  # its spec; with `problems`, the readable part of it
     status: JobStatus
-    children: Children
-    queue: JsonObject | None
-    cluster: Cluster
-    now: float
-    progress: JsonObject | None = None
+    children: Children  # its Jobs, pods and other objects
+    queue: JsonObject | None  # the TorchrunQueue as it was read; None if it does not exist
+    cluster: Cluster  # the state of the cluster beside the job's objects
+    now: float  # the time in seconds since the epoch
+    progress: JsonObject | None = None  # the new progress from the first worker; None for nothing new
+    # The Karpenter pool that `nodes.pool_to_count` names; None if it was not read.
     pool: Observation | None = None
-    refused: str = ""
-    problems: str = ""
-    is_spec_readable: bool = True
+    refused: str = ""  # why the API server just rejected a placeholder; "" if it did not
+    # The addresses of other jobs' sync pods that may have the archive of this job's workspace.
     nearby: tuple[str, ...] = ()
+    problems: str = ""  # What is wrong with the spec or the command; "" if they are valid
+    is_spec_readable: bool = True  # whether the whole spec could be read
 
     @cached_property
     def resolved(self) -> tuple[Settings | None, tuple[str, ...]]:
@@ -91,6 +219,21 @@ class ReconcileContext:
     def settings(self) -> Settings | None:
         """Return the queue's settings with the job's overrides; None without a valid queue."""
         return self.resolved[0]
+
+    @cached_property
+    def jobs(self) -> tuple[AttemptJob, ...]:
+        """Return the Jobs of the attempt that the status names."""
+        return self.children.of(self.status.attempt)
+
+    @cached_property
+    def workers(self) -> tuple[Worker, ...]:
+        """Return the workers of the attempt that the status names."""
+        return self.children.workers_of(self.status.attempt)
+
+    @property
+    def workspace_digest(self) -> str:
+        """Return the digest of the workspace in the spec, "" for none."""
+        return self.spec.workspace.digest if self.spec.workspace is not None else ""
 
     @property
     def max_restarts(self) -> int:
@@ -107,13 +250,11 @@ class ReconcileContext:
     @cached_property
     def started(self) -> float | None:
         """Return the start time of the first worker, from the status or from its Job and pod."""
-        if self.status.started is not None:
-            return self.status.started
-        starts = [
-            *(each.started for each in self.children.jobs),
-            *(each.created for each in self.children.workers),
-        ]
-        return min((each for each in starts if each is not None), default=None)
+        starts = [self.status.started]
+        if self.status.started is None:
+            starts += [each.started for each in self.children.jobs]
+            starts += [each.created for each in self.children.workers]
+        return earliest(*starts)
 
     @property
     def has_started(self) -> bool:
@@ -133,17 +274,15 @@ class ReconcileContext:
 
     @property
     def is_past_deadline(self) -> bool:
-        """Return whether the job has run longer than its deadline."""
         return self.deadline is not None and self.now >= self.deadline
 
     def count_workers(self) -> JsonObject:
         """Return `workers` of the status: the number of pods of the attempt by state."""
-        pods = self.children.workers_of(self.status.attempt)
         return {
-            "active": sum(not each.finished for each in pods),
-            "ready": sum(each.ready and not each.finished for each in pods),
-            "succeeded": sum(each.phase == "Succeeded" for each in pods),
-            "failed": sum(each.phase == "Failed" for each in pods),
+            "active": sum(not each.finished for each in self.workers),
+            "ready": sum(each.ready and not each.finished for each in self.workers),
+            "succeeded": sum(each.phase == "Succeeded" for each in self.workers),
+            "failed": sum(each.phase == "Failed" for each in self.workers),
         }
 
     def write(
@@ -172,17 +311,17 @@ class ReconcileContext:
         return ReconcilePlan(status=status, events=events, requeue_after=requeue_after)
 
     def end(
-        self, phase: str, reason: str, message: str, exit_code: int | None, **fields: Any
+        self, phase: str, reason: str, message: str, exit_code: int | None = None, **fields: Any
     ) -> ReconcilePlan:
         """Return the plan that finishes the job."""
-        well, over = phase == n.PHASE_SUCCEEDED, "the job is over"
+        well, finished = phase == n.PHASE_SUCCEEDED, "The job is finished."
         conditions = [
             Condition(n.COMPLETE, well, reason, message),
             Condition(n.FAILED, not well, reason, message),
-            Condition(n.WORKERS_READY, False, reason, over),
+            Condition(n.WORKERS_READY, False, reason, finished),
         ]
         if n.SUSPENDED in self.status.conditions:
-            conditions.append(Condition(n.SUSPENDED, False, reason, over))
+            conditions.append(Condition(n.SUSPENDED, False, reason, finished))
         if reason == n.REASON_INVALID_SPEC:
             conditions.append(Condition(n.ACCEPTED, False, reason, message))
         return self.write(
@@ -207,22 +346,11 @@ def build_context(
     cluster: Cluster,
     now: float,
     progress: JsonObject | None = None,
-    pool: Observation | None = None,
-    refused: str = "",
-    nearby: tuple[str, ...] = (),
+    **inputs: Any,
 ) -> ReconcileContext:
     """Return the context of a reconcile, from objects as the API server returns them.
 
-    Args:
-        job: The TorchrunJob.
-        queue: The TorchrunQueue that the job names; None if it does not exist.
-        objects: All objects with the job's label, or with the name of a child.
-        cluster: The state of the cluster beside the job's objects.
-        now: The time in seconds since the epoch.
-        progress: The new progress from the first worker; None for nothing new.
-        pool: The Karpenter pool that `nodes.pool_to_count` names; None if it was not read.
-        refused: Why the API server just rejected a placeholder; "" if it did not.
-        nearby: The addresses of other jobs' sync pods that may have the archive of this job's workspace.
+    The arguments are attributes of the context. `objects` are those with the job's label or the name of a child.
     """
     problems: list[str] = []
     meta = parse_metadata(job, problems)
@@ -241,40 +369,19 @@ def build_context(
         cluster=cluster,
         now=now,
         progress=progress,
-        pool=pool,
-        refused=refused,
         problems="; ".join((*problems, *spec_problems)),
         is_spec_readable=not spec_problems,
-        nearby=nearby,
+        **inputs,
     )
 
 
 def earliest(*seconds: float | None) -> float | None:
-    """Return the lowest of these seconds; None for none."""
     return min((each for each in seconds if each is not None), default=None)
-
-
-def valid_conditions(settings: Settings, said: str = "") -> tuple[Condition, ...]:
-    """Return the conditions of a job whose attempt can be created."""
-    backend = settings.substituted
-    message = f"{backend} needs distributed.rdzvEndpoint; the workers meet by c10d" if backend else ""
-    return (
-        Condition(n.ACCEPTED, True, "Valid", said),
-        Condition(n.QUEUE_FOUND, True, "Found"),
-        Condition(n.RENDEZVOUS_SUBSTITUTED, bool(backend), "NoEndpoint" if backend else "AsAsked", message),
-        Condition(n.SCHEDULER_NOT_INSTALLED, False, "Installed"),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSpec:
-    """The input for the objects of an attempt.
-
-    Attributes:
-        number: The number of the attempt, from 0.
-        has_started: Whether the job had workers before.
-        nearby: The addresses of other jobs' sync pods that may have the archive of this job's workspace.
-    """
+    """The input for the objects of an attempt."""
 
     name: str
     namespace: str
@@ -284,18 +391,16 @@ class AttemptSpec:
     size: Size
     storage: Storage
     cluster: Cluster
-    number: int
-    has_started: bool = False
-    nearby: tuple[str, ...] = ()
+    number: int  # the number of the attempt, from 0
+    has_started: bool = False  # whether the job had workers before
+    nearby: tuple[str, ...] = ()  # As in the context
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the labels of all objects of the job."""
         return {n.LABEL_JOB: self.name, n.LABEL_MANAGED_BY: n.MANAGED_BY}
 
     @property
     def attempt_labels(self) -> dict[str, str]:
-        """Return the labels of the objects of the attempt."""
         return {**self.labels, n.LABEL_ATTEMPT: str(self.number)}
 
     @property

@@ -18,24 +18,46 @@ from launcher.observe import pending_reason as pod_pending_reason
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.queue import WORKSPACE
-from trainyard.operator.context import AttemptSpec, ReconcileContext, earliest
-from trainyard.operator.observe import OVER, Worker
+from trainyard.operator.context import AttemptSpec, ReconcileContext, conditions_by_type, earliest
+from trainyard.operator.observe import OVER, Worker, container_statuses
 from trainyard.operator.plan import Deletion, deletion
-from trainyard.operator.status import template_rejection
 
 # Each sync pod that does not answer takes seconds.
 MAX_NEARBY: Final = 3
 # The time that a sidecar gets to end by itself.
 SIDECAR_GRACE_SECONDS: Final = 60.0
+_MAX_LINE: Final = 300
+Message = tuple[str, float | None]
 
 
-def pending_reason(ctx: ReconcileContext) -> tuple[str, float | None]:
+def pending_reason(ctx: ReconcileContext) -> Message:
     """Return why workers do not start or end."""
-    causes = [missing_pods(ctx), blocked_pods(ctx), missing_workspace(ctx), lingering_sidecars(ctx)]
-    return ", ".join(text for text, _ in causes if text), earliest(*(left for _, left in causes))
+    text, left = _report_missing_pods(ctx)
+    texts, due = [text], [left]
+    for cause in (_blocked_pod, _lost_workspace, _lingering_sidecars):
+        found = [(each.name, *reported) for each in ctx.workers if (reported := cause(ctx, each)) is not None]
+        late = [(name, why) for name, at, why in sorted(found) if at <= ctx.now]
+        due += [at - ctx.now for _, at, _ in found if at > ctx.now]
+        if late:
+            name, why = late[0]
+            more = f" ({len(late) - 1} more {'worker' if len(late) == 2 else 'workers'})" if late[1:] else ""
+            texts.append(f"{name} {why}{more}")
+        if late and cause is _lost_workspace:
+            due.append(_sync_pod_pending_reason(ctx)[1])
+    return ", ".join(filter(None, texts)), earliest(*due)
 
 
-def missing_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
+def jobs_without_pods(ctx: ReconcileContext) -> list[tuple[float, int, str]]:
+    """Return the Jobs with missing pods: the time since when, the number of pods, and the name."""
+    pods = Counter(each.job for each in ctx.workers)
+    return [
+        (job.started, job.pods - pods[job.uid], job.name)
+        for job in ctx.jobs
+        if job.started is not None and job.pods > pods[job.uid] and not (job.suspended or job.succeeded)
+    ]
+
+
+def _report_missing_pods(ctx: ReconcileContext) -> Message:
     """Return a message about workers without a pod.
 
     The Job controller creates pods at once, unless a quota, a policy or a webhook prevents it. Its Events on the
@@ -47,103 +69,83 @@ def missing_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
     left = min(since for since, _, _ in short) + PATIENCE_SECONDS - ctx.now
     if left > 0:
         return "", left
-    count, named = sum(missing for _, missing, _ in short), short[0][2]
+    count, job = sum(missing for _, missing, _ in short), short[0][2]
     # The dry run did not test pods with overrides.
-    said = "" if ctx.spec.overrides else template_rejection(ctx.queue)
-    events = (
-        f"TorchrunQueue {ctx.spec.job_queue} rejects its pods: {said}; Events" if said else "why, Events say"
-    )
-    return f"{count} {'has' if count == 1 else 'have'} no pod; {events}: kubectl describe job {named}", None
+    rejection = "" if ctx.spec.overrides else _template_rejection(ctx.queue)
+    cause = f"TorchrunQueue {ctx.spec.job_queue} rejects its pods: {rejection}; " if rejection else ""
+    missing = f"{count} {'has' if count == 1 else 'have'} no pod"
+    return f"{missing}; {cause}the Events have the cause: kubectl describe job {job}", None
 
 
-def jobs_without_pods(ctx: ReconcileContext) -> list[tuple[float, int, str]]:
-    """Return the Jobs with missing pods: the time since when, the number of pods, and the name."""
-    pods = Counter(each.job for each in ctx.children.workers_of(ctx.status.attempt))
-    return [
-        (job.started, job.pods - pods[job.uid], job.name)
-        for job in ctx.children.of(ctx.status.attempt)
-        if job.started is not None and job.pods > pods[job.uid] and not (job.suspended or job.succeeded)
-    ]
+def _template_rejection(queue: JsonObject | None) -> str:
+    """Return why the API server rejects a pod of this queue, in one line; "" if it does not.
+
+    It comes from the queue's condition about the dry run for its present generation.
+    """
+    conditions = conditions_by_type(((queue or {}).get("status") or {}).get("conditions"))
+    found = conditions.get(n.POD_TEMPLATE_VALID, {})
+    seen = (found.get("status"), found.get("reason"), found.get("observedGeneration"))
+    if queue is None or seen != ("False", n.REASON_REFUSED, queue["metadata"].get("generation")):
+        return ""
+    return " ".join((found.get("message") or "").split())[:_MAX_LINE]
 
 
-def _overdue(waiting: Iterable[tuple[Worker, float]], now: float) -> tuple[list[Worker], float | None]:
-    """Return the names of the workers that are overdue, and the seconds until the next one is."""
-    waiting = list(waiting)
-    late = sorted((each for each, at in waiting if at <= now), key=lambda each: each.name)
-    return late, min((at - now for _, at in waiting if at > now), default=None)
+# Causes for which a worker does not start or end: the time from which it is reported, and the message.
 
 
-def blocked_pods(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """Return a message about pods that can't start."""
-    late, left = _overdue(
-        (
-            (each, each.created + PATIENCE_SECONDS)
-            for each in ctx.children.workers_of(ctx.status.attempt)
-            if each.held and not (each.ready or each.finished or each.deleting) and each.created is not None
-        ),
-        ctx.now,
-    )
-    if not late:
-        return "", left
-    others = len(late) - 1
-    more = f" ({others} more {'is' if others == 1 else 'are'} held up)" if others else ""
-    return f"{late[0].name} {late[0].held}{more}", left
+def _blocked_pod(_: ReconcileContext, worker: Worker) -> tuple[float, str] | None:
+    why = pod_pending_reason(worker.item)
+    if not why or worker.created is None or worker.ready or worker.finished or worker.deleting:
+        return None
+    return worker.created + PATIENCE_SECONDS, why
 
 
-def missing_workspace(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """Return a message about workers that wait for a lost workspace.
+def _lost_workspace(ctx: ReconcileContext, worker: Worker) -> tuple[float, str] | None:
+    """Report a worker that waits for a lost workspace.
 
     The first sync pod exists before the first worker. A sync pod that was created after the job's start was empty at
     first. Only the waiting workers show whether it has an archive now.
     """
-    if ctx.spec.workspace is None or ctx.spec.workspace.url:
-        return "", None
-    late, left = _overdue(
-        (
-            (each, each.created + PATIENCE_SECONDS)
-            for each in ctx.children.workers_of(ctx.status.attempt)
-            if each.fetching and not each.deleting and each.created is not None
-        ),
-        ctx.now,
-    )
-    if not late:
-        return "", left
-    pod, (why, left) = n.sync_pod(ctx.meta.name), _sync_pod_pending_reason(ctx)
+    fetch = container_statuses(worker.item, "initContainerStatuses").get(n.FETCH_CONTAINER) or {}
+    is_waiting = "running" in (fetch.get("state") or {}) and not worker.deleting
+    if not _has_sync_pod(ctx) or not is_waiting or worker.created is None:
+        return None
+    pod, (why, _) = n.sync_pod(ctx.meta.name), _sync_pod_pending_reason(ctx)
     state = f"the new pod {why}" if why else f"the new pod {pod} gets it from another copy, if there is one"
-    return f"{late[0].name} waits for the workspace, which was lost with an earlier pod {pod}: {state}", left
+    lost = f"waits for the workspace, which was lost with an earlier pod {pod}: {state}"
+    return worker.created + PATIENCE_SECONDS, lost
 
 
-def lingering_sidecars(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """Return a message about workers whose sidecars still run.
+def _lingering_sidecars(_: ReconcileContext, worker: Worker) -> tuple[float, str] | None:
+    """Report an ended worker whose sidecars still run.
 
     A webhook may add a container to each pod, such as Istio's proxy or Vault's agent. Kubernetes does not stop it, and
     the pod runs as long as one of its containers does. Then the job neither succeeds nor restarts, and keeps its nodes.
     """
-    late, left = _overdue(
-        (
-            (each, each.end.at + SIDECAR_GRACE_SECONDS)
-            for each in ctx.children.workers_of(ctx.status.attempt)
-            if each.running_sidecars and each.end.at is not None and not (each.finished or each.deleting)
-        ),
-        ctx.now,
+    running = [
+        name
+        for name, each in container_statuses(worker.item).items()
+        if name != n.WORKER_CONTAINER and "terminated" not in (each.get("state") or {})
+    ]
+    if not running or worker.end.at is None or worker.finished or worker.deleting:
+        return None
+    why = (
+        f"does not end: its container {n.WORKER_CONTAINER} ended with exit code {worker.end.code}, but container "
+        f"{' and '.join(running)} still runs. Move it to initContainers with restartPolicy: Always, so that it ends "
+        "with the worker"
     )
-    if not late:
-        return "", left
-    *names, last = late[0].running_sidecars
-    what = f"containers {', '.join(names)} and {last} still run" if names else f"container {last} still runs"
-    others = f", and so do those of {len(late) - 1} more" if len(late) > 1 else ""
-    return (
-        f"{late[0].name} does not end: its container {n.WORKER_CONTAINER} ended with exit code {late[0].end.code}, and "
-        f"its {what}{others}. Make it one of initContainers with restartPolicy: Always, so that it ends with the worker"
-    ), left
+    return worker.end.at + SIDECAR_GRACE_SECONDS, why
 
 
-def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> tuple[str, float | None] | None:
+def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Message | None:
     """Return a message about the missing workspace.
 
     Return None if it is not missing: it is in a bucket, in the sync pod, or in the workers' own claims.
     """
-    if not attempt.sync or has_archive(ctx) or _is_in_claims(ctx, attempt):
+    # Workers unpacked it in their claims. The status has no `workspaceDigest` if later workers did not find it there.
+    unpacked = ctx.has_started and ctx.status.raw.get("workspaceDigest") == ctx.workspace_digest
+    in_claims = unpacked and any(each.volume == WORKSPACE for each in attempt.storage.mounts)
+    if not attempt.sync or has_archive(ctx) or in_claims:
         return None
     pod, command = n.sync_pod(ctx.meta.name), f"kubectl torchrun sync {ctx.meta.name}"
     why, left = _sync_pod_pending_reason(ctx)
@@ -155,32 +157,24 @@ def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> tuple[str, fl
     return message, left
 
 
-def _is_in_claims(ctx: ReconcileContext, attempt: AttemptSpec) -> bool:
-    """Return whether workers unpacked this workspace in their own claims.
-
-    The status has no `workspaceDigest` if later workers did not find it there.
-    """
-    workspace = attempt.spec.workspace
-    placed = workspace is not None and ctx.status.raw.get("workspaceDigest") == workspace.digest
-    return placed and ctx.has_started and any(each.volume == WORKSPACE for each in attempt.storage.mounts)
-
-
-def is_lost(ctx: ReconcileContext, before: str) -> bool:
+def is_lost(ctx: ReconcileContext, init_container: str) -> bool:
     """Return whether a worker failed in this init container because no copy of the workspace exists."""
-    workspace = ctx.spec.workspace
-    without_bucket = workspace is not None and not workspace.url
-    return before == n.FETCH_CONTAINER and without_bucket and not has_archive(ctx)
+    return init_container == n.FETCH_CONTAINER and _has_sync_pod(ctx) and not has_archive(ctx)
+
+
+def _has_sync_pod(ctx: ReconcileContext) -> bool:
+    return ctx.spec.workspace is not None and not ctx.spec.workspace.url
 
 
 def has_archive(ctx: ReconcileContext) -> bool:
     """Return whether the job's sync pod has an archive. Then the pod is ready."""
     pod = _sync_pod(ctx)
-    return pod is not None and not _is_deleting(pod) and _sync_container(pod).get("ready") is True
+    return pod is not None and _sync_container(pod).get("ready") is True
 
 
 def is_abandoned(ctx: ReconcileContext) -> bool:
     """Return whether the sync pod of a job without workers ended, because it received nothing for some minutes."""
-    pod = _sync_pod(ctx)
+    pod = ctx.children.objects.get(("Pod", n.sync_pod(ctx.meta.name)))
     if pod is None or ctx.has_started or has_archive(ctx):
         return False
     container = _sync_container(pod)
@@ -194,32 +188,29 @@ def ended_sync_pod(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float |
     Or return the seconds until the deletion: a sync pod that fails at once is replaced after a pause.
     """
     pod = _sync_pod(ctx)
-    if pod is None or _is_deleting(pod) or not _is_over(pod):
+    if pod is None or not _is_over(pod):
         return (), None
     left = _patience(ctx, pod)
     return ((deletion(pod),), None) if left <= 0 else ((), left)
 
 
-def _sync_pod_pending_reason(ctx: ReconcileContext) -> tuple[str, float | None]:
+def _sync_pod_pending_reason(ctx: ReconcileContext) -> Message:
     """Return why the sync pod does not start, "" for none."""
     pod = _sync_pod(ctx)
-    if pod is None or _is_deleting(pod) or _is_over(pod):
+    if pod is None or _is_over(pod):
         return "", None
     why, left = pod_pending_reason(pod), _patience(ctx, pod)
     return (why, None) if left <= 0 or not why else ("", left)
 
 
 def _sync_pod(ctx: ReconcileContext) -> JsonObject | None:
-    return ctx.children.objects.get(("Pod", n.sync_pod(ctx.meta.name)))
+    """Return the job's sync pod; None if there is none, or if it is being deleted."""
+    pod = ctx.children.objects.get(("Pod", n.sync_pod(ctx.meta.name)))
+    return None if pod is None or "deletionTimestamp" in pod["metadata"] else pod
 
 
 def _sync_container(pod: JsonObject) -> JsonObject:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return next((each for each in statuses if each["name"] == n.SYNC_CONTAINER), {})
-
-
-def _is_deleting(pod: JsonObject) -> bool:
-    return "deletionTimestamp" in pod["metadata"]
+    return container_statuses(pod).get(n.SYNC_CONTAINER) or {}
 
 
 def _is_over(pod: JsonObject) -> bool:
@@ -243,18 +234,13 @@ def nearby_sync_pods(job: JsonObject, jobs: Iterable[JsonObject]) -> tuple[str, 
     They belong to jobs in the same namespace with the same digest. A finished job has no sync pod.
     """
     meta, digest = job["metadata"], _sync_pod_digest(job)
-    if not digest:
-        return ()
-    phases = {
-        each["metadata"]["name"]: (each.get("status") or {}).get("phase")
-        for each in jobs
-        if each["metadata"]["name"] != meta["name"] and _sync_pod_digest(each) == digest
-    }
-    names = sorted(
-        (name for name, phase in phases.items() if phase not in n.FINAL_PHASES),
-        key=lambda name: (phases[name] != n.PHASE_RUNNING, name),
+    others = (each for each in jobs if each["metadata"]["name"] != meta["name"])
+    found = sorted(
+        ((each.get("status") or {}).get("phase") != n.PHASE_RUNNING, each["metadata"]["name"])
+        for each in others
+        if digest and _sync_pod_digest(each) == digest and needs_sync_pod(each)
     )
-    return tuple(n.sync_pod_url(name, meta["namespace"]) for name in names[:MAX_NEARBY])
+    return tuple(n.sync_pod_url(name, meta["namespace"]) for _, name in found[:MAX_NEARBY])
 
 
 def _sync_pod_digest(job: JsonObject) -> str:

@@ -1,4 +1,4 @@
-"""Find the first failure of an attempt: the worker, its rank and its error. Pure. Entry point: `find_first_failure`.
+"""Find out why an attempt ended: the first failed worker, its rank and its error. Pure. Entry point: `find_end`.
 
 When one process of a gang fails, the others fail after it: their connections close, or the agent or the kubelet
 terminates them. Containers report their end in any order and in whole seconds, so this order is not enough. Therefore
@@ -29,7 +29,7 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.context import ReconcileContext
 from trainyard.operator.nodes import NODE_START_SECONDS, find_unplaced_worker
-from trainyard.operator.observe import PodExit, Worker
+from trainyard.operator.observe import Worker
 
 # The first failure may be reported after its consequences: the kubelet checks its containers once a second (PLEG), and
 # a node may be busy. If the only known error is a consequence, the controller waits longer for its cause.
@@ -52,31 +52,40 @@ _CAUSE, _SILENT, _CONSEQUENCE = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A worker that failed.
-
-    Attributes:
-        worker: The worker.
-        rank: The global rank of the process that failed first on its node; None if torchrun does not report it.
-        error: The error line, "" if there is none.
-        described: The error for a message: the error line, or the last line of the log.
-        is_consequence: Whether that error is a consequence of another process's end.
-        at: The time of the failure, in seconds since the epoch.
-        tail: The last lines of the process, at most TAIL_BYTES.
-    """
+    """A worker that failed."""
 
     worker: Worker
+    # The global rank of the process that failed first on its node; None if torchrun does not report it.
     rank: int | None
-    error: str
-    described: str
-    is_consequence: bool
-    at: float | None
-    tail: str
+    error: str  # the error line, "" if there is none
+    described: str  # the error for a message: the error line, or the last line of the log
+    is_consequence: bool  # whether that error is a consequence of another process's end
+    at: float | None  # the time of the failure, in seconds since the epoch
+    tail: str  # the last lines of the process, at most TAIL_BYTES
+
+    @property
+    def _certainty(self) -> int:
+        end = self.worker.end
+        if self.is_consequence:
+            return _CONSEQUENCE
+        known = self.error or self.worker.disruption or end.before or end.said or (end.code or 0) > 1
+        return _CAUSE if known else _SILENT
+
+    @property
+    def order(self) -> tuple[int, bool, float, int, str]:
+        """Return the key that sorts the first failure first."""
+        return self._certainty, self.at is None, self.at or 0.0, self.worker.node_rank or 0, self.worker.name
+
+    @property
+    def patience(self) -> float:
+        """Return the seconds during which an earlier failure may still be reported."""
+        return SETTLE_SECONDS if self._certainty == _CAUSE else FOLLOWING_SETTLE_SECONDS
 
 
 def find_first_failure(workers: Iterable[Worker]) -> Failure | None:
     """Return the failure that caused the others; None if no worker failed."""
-    found = [read_failure(each) for each in workers if each.failed]
-    return min(found, key=_sort_key, default=None)
+    found = (read_failure(each) for each in workers if each.failed)
+    return min(found, key=lambda each: each.order, default=None)
 
 
 def settle_seconds(failure: Failure, workers: Iterable[Worker], now: float) -> float:
@@ -87,9 +96,8 @@ def settle_seconds(failure: Failure, workers: Iterable[Worker], now: float) -> f
     if failure.worker.disruption or all(each.finished or each.end.code is not None for each in workers):
         return 0.0
     ends = [each.end.at for each in workers if each.failed and each.end.at is not None]
-    duration = SETTLE_SECONDS if _rank_cause(failure) == _CAUSE else FOLLOWING_SETTLE_SECONDS
-    left = min(ends, default=now - duration) + duration - now
-    return left if 0.0 < left <= duration else 0.0
+    left = min(ends, default=now - failure.patience) + failure.patience - now
+    return left if 0.0 < left <= failure.patience else 0.0
 
 
 def read_failure(worker: Worker) -> Failure:
@@ -97,10 +105,10 @@ def read_failure(worker: Worker) -> Failure:
     end = worker.end
     own = not end.before and not end.said
     text = end.text if own else ""
-    starts = [each.start() for each in _SUMMARY.finditer(text)]
-    summary = text[starts[-1] :] if starts else ""
+    start = max((each.start() for each in _SUMMARY.finditer(text)), default=len(text))
+    log, summary = text[:start], text[start:]
     rank = _RANK.search(summary)
-    lines = _lines(text, rank[2] if rank else "", bool(summary))
+    lines = _process_lines(log, rank[2] if rank else "", has_summary=bool(summary))
     at = _failed_at(summary, end.at)
     removed = worker.deletion_time is not None and at is not None and at > worker.deletion_time
     outside = end.code in _SIGNALLED_CODES or removed
@@ -116,29 +124,13 @@ def read_failure(worker: Worker) -> Failure:
     )
 
 
-def _sort_key(failure: Failure) -> tuple[int, bool, float, int, str]:
-    worker = failure.worker
-    rank = worker.node_rank if worker.node_rank is not None else 0
-    return _rank_cause(failure), failure.at is None, failure.at or 0.0, rank, worker.name
-
-
-def _rank_cause(failure: Failure) -> int:
-    if failure.is_consequence:
-        return _CONSEQUENCE
-    end = failure.worker.end
-    knows = failure.error or failure.worker.disruption or end.before or end.said or (end.code or 0) > 1
-    return _CAUSE if knows else _SILENT
-
-
-def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
+def _process_lines(log: str, local_rank: str, *, has_summary: bool) -> list[str]:
     """Return the lines of the failed process without torchrun's own lines; all lines if it is not known."""
-    lines = [line.rstrip("\r") for line in text.splitlines()]
-    if summed_up:
-        end = max(place for place, line in enumerate(lines) if _SUMMARY.match(line))
-        lines = lines[:end]
+    lines = [line.rstrip("\r") for line in log.splitlines()]
+    if has_summary:
+        own = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == local_rank]
         agents = [place for place, line in enumerate(lines) if _AGENT.match(line)]
-        prefixed = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == local_rank]
-        lines = prefixed or (lines[: agents[0]] if agents else [])
+        lines = own or (lines[: agents[0]] if agents else [])
     return [RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not TORCHRUN_LOG.match(line)]
 
 
@@ -169,39 +161,30 @@ def _truncate(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnd:
-    """Why an attempt ended.
+    """Why an attempt ended."""
 
-    Attributes:
-        why: The message.
-        exit_code: The exit code of the worker that ended it, if one did.
-        final: Whether its exit code means that the command fails each time.
-        failure: The failure of this worker.
-        settle_seconds: The seconds until no earlier failure can be reported any more.
-    """
-
-    why: str
-    exit_code: int | None = None
-    final: bool = False
-    failure: Failure | None = None
-    settle_seconds: float = 0.0
+    why: str  # the message
+    exit_code: int | None = None  # the exit code of the worker that ended it, if one did
+    final: bool = False  # whether its exit code means that the command fails each time
+    failure: Failure | None = None  # the failure of this worker
+    settle_seconds: float = 0.0  # the seconds until no earlier failure can be reported any more
 
 
 def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
     """Return why the attempt ended, None while it runs. One lost worker ends the whole attempt."""
-    attempt = ctx.status.attempt
-    jobs, workers = ctx.children.of(attempt), ctx.children.workers_of(attempt)
+    jobs = ctx.jobs
     if not jobs:
-        return AttemptEnd(why=f"Job {n.attempt_name(ctx.meta.name, attempt)} is gone")
+        return AttemptEnd(why=f"Job {n.attempt_name(ctx.meta.name, ctx.status.attempt)} is gone")
     # A suspended Job deletes its workers, and creates them again when it is resumed.
-    stopped = {each.uid for each in jobs if each.suspended}
-    kept = [each for each in workers if not (each.deleting and each.job in stopped)]
+    suspended = {each.uid for each in jobs if each.suspended}
+    kept = [each for each in ctx.workers if not (each.deleting and each.job in suspended)]
     failure = find_first_failure(kept)
-    well = any(each.uid in ctx.children.succeeded_jobs for each in jobs)
     lost = [each for each in kept if each.deleting and (each.deleted_gracefully or not each.finished)]
-    # The Job controller then deletes the other workers as well.
-    lost.sort(key=lambda each: not each.disruption)
-    if failure is not None and failure.is_consequence and lost and lost[0].disruption:
-        return AttemptEnd(why=_describe_loss(lost[0]), exit_code=lost[0].end.code)
+    # After a disruption, the Job controller deletes the other workers as well.
+    first_lost = min(lost, key=lambda each: not each.disruption, default=None)
+    disrupted = first_lost if first_lost is not None and first_lost.disruption else None
+    if failure is not None and failure.is_consequence and disrupted is not None:
+        return AttemptEnd(why=_describe_loss(disrupted), exit_code=disrupted.end.code)
     if failure is not None:
         end = failure.worker.end
         return AttemptEnd(
@@ -214,22 +197,18 @@ def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
         )
     for job in jobs:
         if job.failed:
-            named = f": {_describe_loss(lost[0])}" if lost and lost[0].disruption else ""
-            return AttemptEnd(why=f"Job {job.name} failed{named}")
+            cause = f": {_describe_loss(disrupted)}" if disrupted is not None else ""
+            return AttemptEnd(why=f"Job {job.name} failed{cause}")
         if job.deleting:
             return AttemptEnd(why=f"Job {job.name} was deleted")
     if len(jobs) < jobs[0].job_count:
         return AttemptEnd(why=f"{jobs[0].job_count - len(jobs)} Jobs of the attempt are gone")
-    if lost and not well:
-        return AttemptEnd(why=_describe_loss(lost[0]))
+    if any(each.uid in ctx.children.succeeded_jobs for each in jobs):
+        return None
+    if first_lost is not None:
+        return AttemptEnd(why=_describe_loss(first_lost))
     name, _ = find_unplaced_worker(ctx)
-    if name and not well:
-        return AttemptEnd(why=f"worker {name} has no node after {NODE_START_SECONDS} s")
-    return None
-
-
-def _describe_loss(worker: Worker) -> str:
-    return f"{_describe_worker(worker)} is lost{_taken_reason(worker)}"
+    return AttemptEnd(why=f"worker {name} has no node after {NODE_START_SECONDS} s") if name else None
 
 
 def _describe_worker(worker: Worker, rank: int | None = None) -> str:
@@ -238,23 +217,24 @@ def _describe_worker(worker: Worker, rank: int | None = None) -> str:
     return f"worker {worker.name}{f' ({which})' if which else ''} on node {worker.node or 'unknown'}"
 
 
-def _taken_reason(worker: Worker) -> str:
+def _describe_disruption(worker: Worker) -> str:
     return f" ({worker.disruption})" if worker.disruption not in ("", worker.end.reason) else ""
 
 
+def _describe_loss(worker: Worker) -> str:
+    return f"{_describe_worker(worker)} is lost{_describe_disruption(worker)}"
+
+
 def _describe_failure(failure: Failure) -> str:
-    worker = failure.worker
-    said = f": {worker.end.of_pod}" if worker.end.of_pod else ""
-    known = worker.end.before or worker.end.said
-    error = f": {failure.described}" if failure.described and not known else ""
-    return f"{_describe_worker(worker, failure.rank)} {_describe_end(worker.end)}{_taken_reason(worker)}{said}{error}"
-
-
-def _describe_end(end: PodExit) -> str:
-    said = f"ended with exit code {end.code}" if end.code is not None else "failed"
+    worker, end = failure.worker, failure.worker.end
+    ended = f"ended with exit code {end.code}" if end.code is not None else "failed"
     if end.before:
-        return f"did not start: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
-    if end.said:
-        return f"did not start: {end.said} ({end.reason}, exit code {end.code})"
-    means = meaning(end.code, end.reason) or end.reason
-    return f"{said} ({means})" if means else said
+        cause = end.said or end.reason or "no message"
+        ended = f"did not start: its init container {end.before} {ended} ({cause})"
+    elif end.said:
+        ended = f"did not start: {end.said} ({end.reason}, exit code {end.code})"
+    elif means := meaning(end.code, end.reason) or end.reason:
+        ended = f"{ended} ({means})"
+    details = [end.of_pod, "" if end.before or end.said else failure.described]
+    first = f"{_describe_worker(worker, failure.rank)} {ended}{_describe_disruption(worker)}"
+    return ": ".join([first, *filter(None, details)])

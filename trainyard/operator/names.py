@@ -135,16 +135,12 @@ PHASE_SUSPENDED: Final = "Suspended"
 PHASE_SUCCEEDED: Final = "Succeeded"
 PHASE_FAILED: Final = "Failed"
 PHASES: Final = (
-    PHASE_PENDING,
-    PHASE_PROVISIONING,
-    PHASE_RUNNING,
-    PHASE_RESTARTING,
-    PHASE_SUSPENDED,
-    PHASE_SUCCEEDED,
-    PHASE_FAILED,
-)
-# A finished job stays in these phases.
+    PHASE_PENDING, PHASE_PROVISIONING, PHASE_RUNNING, PHASE_RESTARTING, PHASE_SUSPENDED, PHASE_SUCCEEDED, PHASE_FAILED,
+)  # fmt: skip
+# A finished job stays in its phase.
 FINAL_PHASES: Final = (PHASE_SUCCEEDED, PHASE_FAILED)
+# Phases in which the attempt's Jobs may run. They are never created again.
+STARTED_PHASES: Final = (PHASE_PROVISIONING, PHASE_RUNNING)
 
 # Condition types of a job ...
 ACCEPTED: Final = "Accepted"
@@ -157,16 +153,9 @@ RENDEZVOUS_SUBSTITUTED: Final = "RendezvousSubstituted"
 SCHEDULER_NOT_INSTALLED: Final = "SchedulerNotInstalled"
 CAPACITY_AVAILABLE: Final = "CapacityAvailable"
 JOB_CONDITIONS: Final = (
-    ACCEPTED,
-    QUEUE_FOUND,
-    WORKERS_READY,
-    SUSPENDED,
-    COMPLETE,
-    FAILED,
-    RENDEZVOUS_SUBSTITUTED,
-    SCHEDULER_NOT_INSTALLED,
+    ACCEPTED, QUEUE_FOUND, WORKERS_READY, SUSPENDED, COMPLETE, FAILED, RENDEZVOUS_SUBSTITUTED, SCHEDULER_NOT_INSTALLED,
     CAPACITY_AVAILABLE,
-)
+)  # fmt: skip
 # ... and of a queue.
 READY: Final = "Ready"
 POD_TEMPLATE_VALID: Final = "PodTemplateValid"
@@ -228,19 +217,9 @@ def node_job(job: str, attempt: int, node: int) -> str:
     return attempt_name(job, attempt) if node == 0 else f"{attempt_name(job, attempt)}-n{node}"
 
 
-def workspace_claim(job: str, node: int = 0) -> str:
-    """Return the name of a node's workspace claim. A shared claim has the name for node 0."""
-    return f"{job}-workspace" if node == 0 else f"{job}-workspace-{node}"
-
-
-def datasets_claim(job: str) -> str:
-    """Return the name of the claim with a job's datasets."""
-    return f"{job}-datasets"
-
-
-def checkpoints_claim(job: str) -> str:
-    """Return the name of the claim with a job's checkpoints."""
-    return f"{job}-checkpoints"
+def claim_name(job: str, volume: str, node: int = 0) -> str:
+    """Return the name of a job's claim for this volume. A claim that all nodes share has the name for node 0."""
+    return f"{job}-{volume}" if node == 0 else f"{job}-{volume}-{node}"
 
 
 def sync_pod(job: str) -> str:

@@ -37,9 +37,8 @@ from trainyard.operator.children import (
     pull_secrets,
     spec_digest,
 )
-from trainyard.operator.context import AttemptSpec, ReconcileContext
+from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext, read_status
 from trainyard.operator.plan import Deletion, deletions_of
-from trainyard.operator.status import CapacityStatus, read_status
 
 # The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
 CAPACITY_POLL_SECONDS: Final = 2.0

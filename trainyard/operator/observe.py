@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Final
 
 from launcher.observe import disruption_reason
-from launcher.observe import pending_reason as pod_pending_reason
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
@@ -18,40 +17,29 @@ from trainyard.operator.api.job import Meta
 
 # Phases of a finished pod.
 OVER: Final = ("Succeeded", "Failed")
+Objects = Mapping[tuple[str, str], JsonObject]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptJob:
-    """A batch/v1 Job of the job. Times are in seconds since the epoch.
-
-    Attributes:
-        job_count: The number of Jobs in the attempt.
-        pods: The number of pods of this Job.
-        required_pods: The number of succeeded pods with which the Job succeeds.
-        size: `JobSpec.size_key` when the Job was created.
-        workspace: The digest of the workspace when the Job was created.
-        started: When it was created or resumed last.
-        complete: Whether the Job has succeeded, and its pods are gone or ended.
-        succeeded: Whether it has succeeded. It then deletes its other pods, and is complete after that.
-        suspended_by: Who wrote `suspend` last, "" for the controller itself.
-    """
+    """A batch/v1 Job of the job. Times are in seconds since the epoch."""
 
     item: JsonObject
     name: str
     uid: str
     attempt: int
-    job_count: int
-    pods: int
-    required_pods: int
-    size: str
-    workspace: str
-    started: float | None
-    complete: bool
-    succeeded: bool
+    job_count: int  # the number of Jobs in the attempt
+    pods: int  # the number of pods of this Job
+    required_pods: int  # the number of succeeded pods with which the Job succeeds
+    size: str  # `JobSpec.size_key` when the Job was created
+    workspace: str  # the digest of the workspace when the Job was created
+    started: float | None  # when it was created or resumed last
+    complete: bool  # whether the Job has succeeded, and its pods are gone or ended
+    succeeded: bool  # whether it has succeeded. It then deletes its other pods, and is complete after that.
     failed: bool
     suspended: bool
     deleting: bool
-    suspended_by: str
+    suspended_by: str  # the field manager that wrote `suspend` last, "" for the controller itself
     suspended_at: float | None
 
     @property
@@ -64,112 +52,56 @@ class AttemptJob:
         """Return the number of complete Jobs with which the attempt succeeds."""
         return self.job_count if self.least is None else max(1, min(self.job_count, self.least))
 
-    @property
-    def references(self) -> frozenset[tuple[str, str]]:
-        """Return the claims and the gang that its pods name, by kind and name."""
-        template = self.item["spec"]["template"]
-        volumes = [each.get("persistentVolumeClaim") for each in template["spec"].get("volumes") or ()]
-        gang = (template["metadata"].get("annotations") or {}).get(n.ANNOTATION_POD_GROUP)
-        claims = [("PersistentVolumeClaim", each["claimName"]) for each in volumes if each]
-        return frozenset([*claims, *([("PodGroup", gang)] if gang else [])])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker's pod. Times are in seconds since the epoch.
+    """A worker's pod. Times are in seconds since the epoch."""
 
-    Attributes:
-        job: The uid of its Job.
-        deleted_gracefully: Whether it ran at its deletion, and has a grace period.
-        deletion_time: The time of the deletion request.
-        end: How it ended.
-        held: The reason in its status why it does not start.
-        fetching: Whether it waits for its workspace or fetches it.
-        disruption: The reason why something other than its command ended or rejected it.
-        running_sidecars: The other containers that have not ended.
-        node_rank: The number of its node in the attempt.
-        archive: The annotation with the archive of its workspace; None without a workspace.
-    """
-
+    item: JsonObject
     name: str
     uid: str
-    job: str
+    job: str  # the uid of its Job
     attempt: int
     node: str
-    node_rank: int | None
+    node_rank: int | None  # the number of its node in the attempt
     phase: str
     ready: bool
+    # Whether its own container or its pod failed. A running sidecar keeps the pod in phase Running.
+    failed: bool
+    finished: bool
     created: float | None
     deleting: bool
-    deleted_gracefully: bool
-    deletion_time: float | None
-    end: PodExit
-    held: str
-    fetching: bool
-    disruption: str
-    running_sidecars: tuple[str, ...]
-    has_metrics: bool
-    archive: str | None
-
-    @property
-    def failed(self) -> bool:
-        """Return whether its own container or its pod failed. A running sidecar keeps the pod in phase Running."""
-        return self.phase == "Failed" or (not self.end.before and self.end.code not in (None, 0))
-
-    @property
-    def finished(self) -> bool:
-        """Return whether its pod has ended."""
-        return self.phase in OVER
+    deleted_gracefully: bool  # whether it ran at its deletion, and has a grace period
+    deletion_time: float | None  # the time of the deletion request
+    end: PodExit  # how it ended
+    disruption: str  # the reason why something other than its command ended or rejected it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Children:
-    """The objects of a job.
+    """The objects of a job."""
 
-    Attributes:
-        restarting: The number of the restarting attempt. Earlier ones were given up.
-        orphans: Workers whose Job is gone, or belongs to another job.
-        objects: All other objects of the job, by kind and name.
-        others: Foreign objects with the job's label or with a name that it needs.
-    """
-
-    restarting: int
+    restarting: int  # the number of the restarting attempt. Earlier ones were given up.
     jobs: tuple[AttemptJob, ...]
     workers: tuple[Worker, ...]
-    orphans: tuple[Worker, ...]
-    objects: Mapping[tuple[str, str], JsonObject]
-    others: Mapping[tuple[str, str], JsonObject]
-
-    @property
-    def placeholders(self) -> tuple[JsonObject, ...]:
-        """Return the pods that reserve nodes until workers replace them, including those being deleted."""
-        return tuple(
-            item
-            for (kind, _), item in self.objects.items()
-            if kind == "Pod" and _labels(item).get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
-        )
-
-    @property
-    def claims(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the access modes of the job's claims, without those being deleted."""
-        return {
-            name: tuple((item.get("spec") or {}).get("accessModes") or ())
-            for (kind, name), item in self.objects.items()
-            if kind == "PersistentVolumeClaim" and "deletionTimestamp" not in item["metadata"]
-        }
+    orphans: tuple[Worker, ...]  # workers whose Job is gone, or belongs to another job
+    objects: Objects  # all other objects of the job, by kind and name
+    others: Objects  # foreign objects with the job's label or with a name that it needs
 
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
-        """Return the Jobs of an attempt."""
         return tuple(each for each in self.jobs if each.attempt == attempt)
 
     def workers_of(self, attempt: int) -> tuple[Worker, ...]:
-        """Return the workers of an attempt."""
         return tuple(each for each in self.workers if each.attempt == attempt)
 
-    def complete(self, attempt: int) -> bool:
-        """Return whether as many Jobs of the attempt as required are complete."""
-        jobs = self.of(attempt)
-        return bool(jobs) and sum(each.complete for each in jobs) >= jobs[0].required_jobs
+    def of_kind(self, kind: str) -> list[JsonObject]:
+        return [item for (each, _), item in self.objects.items() if each == kind]
+
+    @property
+    def placeholders(self) -> list[JsonObject]:
+        """Return the pods that reserve nodes until workers replace them, including those being deleted."""
+        role = names.ROLE_PLACEHOLDER
+        return [each for each in self.of_kind("Pod") if labels_of(each).get(names.LABEL_ROLE) == role]
 
     @cached_property
     def succeeded_jobs(self) -> frozenset[str]:
@@ -183,10 +115,9 @@ class Children:
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
         failed = {each.job for each in kept if each.phase == "Failed"}
-        doubtful = {
+        doubtful = {each.uid for each in self.jobs if each.attempt < self.restarting} | {
             each.job for each in self.workers if each.deleted_gracefully and each.phase == "Succeeded"
         }
-        doubtful |= {each.uid for each in self.jobs if each.attempt < self.restarting}
         return frozenset(
             each.uid
             for each in self.jobs
@@ -215,20 +146,20 @@ class Children:
 def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Children:
     """Return the objects of a job, from the API server. `restarting` is the attempt that restarts, 0 for none."""
     jobs: list[AttemptJob] = []
-    pods: list[JsonObject] = []
+    workers: list[Worker] = []
     objects: dict[tuple[str, str], JsonObject] = {}
     others: dict[tuple[str, str], JsonObject] = {}
     for item in items:
         key = item["kind"], item["metadata"]["name"]
-        if item["kind"] == "Pod" and n.LABEL_ATTEMPT in _labels(item):
-            pods.append(item)
+        if item["kind"] == "Pod" and n.LABEL_ATTEMPT in labels_of(item):
+            workers.append(_read_worker(item))
         elif not _is_ours(item, meta):
             others[key] = item
         elif item["kind"] == "Job":
-            jobs.append(_job(item))
+            jobs.append(_read_job(item))
         else:
             objects[key] = item
-    workers, uids = [_worker(each) for each in pods], {each.uid for each in jobs}
+    uids = {each.uid for each in jobs}
     return Children(
         restarting=restarting,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
@@ -244,12 +175,17 @@ def is_ending(pod: JsonObject) -> bool:
     return "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") == "Failed"
 
 
-def _labels(item: JsonObject) -> Mapping[str, str]:
+def labels_of(item: JsonObject) -> Mapping[str, str]:
     return item["metadata"].get("labels") or {}
 
 
-def _annotations(item: JsonObject) -> Mapping[str, str]:
+def annotations_of(item: JsonObject) -> Mapping[str, str]:
     return item["metadata"].get("annotations") or {}
+
+
+def container_statuses(pod: JsonObject, field: str = "containerStatuses") -> dict[str, JsonObject]:
+    """Return the statuses of a pod's containers, by name."""
+    return {each["name"]: each for each in (pod.get("status") or {}).get(field) or ()}
 
 
 def _owners(item: JsonObject) -> list[str]:
@@ -262,10 +198,10 @@ def _true_conditions(item: JsonObject) -> set[str]:
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
-    owners, labels = _owners(item), _labels(item)
-    if item["kind"] != "PersistentVolumeClaim" or owners:
-        return meta.uid in owners
+    if item["kind"] != "PersistentVolumeClaim" or _owners(item):
+        return meta.uid in _owners(item)
     # A retained claim has no owner, and may be from an earlier job of the name.
+    labels = labels_of(item)
     return labels.get(n.LABEL_JOB) == meta.name and labels.get(n.LABEL_MANAGED_BY) == n.MANAGED_BY
 
 
@@ -274,16 +210,27 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 0
 
 
-def _job(item: JsonObject) -> AttemptJob:
-    meta, spec, annotations, true = item["metadata"], item["spec"], _annotations(item), _true_conditions(item)
+def _read_job(item: JsonObject) -> AttemptJob:
+    meta, spec, annotations, true = (
+        item["metadata"],
+        item["spec"],
+        annotations_of(item),
+        _true_conditions(item),
+    )
     pods = spec.get("completions") or 1
     rules = (spec.get("successPolicy") or {}).get("rules") or [{}]
-    by, at = _suspender(meta)
+    # https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+    writers = [
+        each
+        for each in meta.get("managedFields") or ()
+        if "f:suspend" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+    is_own = not writers or any(each.get("manager") == n.FIELD_MANAGER for each in writers)
     return AttemptJob(
         item=item,
         name=meta["name"],
         uid=meta["uid"],
-        attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
+        attempt=_number(labels_of(item).get(n.LABEL_ATTEMPT)),
         job_count=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
         pods=pods,
         required_pods=rules[0].get("succeededCount") or pods,
@@ -295,60 +242,35 @@ def _job(item: JsonObject) -> AttemptJob:
         failed=bool(true & {"Failed", "FailureTarget"}),
         suspended=bool(spec.get("suspend")),
         deleting="deletionTimestamp" in meta,
-        suspended_by=by,
-        suspended_at=at,
+        suspended_by="" if is_own else writers[-1].get("manager") or "another client",
+        suspended_at=None if is_own else parse_time(writers[-1].get("time")),
     )
 
 
-def _suspender(meta: JsonObject) -> tuple[str, float | None]:
-    """Return the field manager that wrote `suspend` last, and the time.
-
-    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
-    """
-    wrote = [
-        each
-        for each in meta.get("managedFields") or ()
-        if "f:suspend" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
-    ]
-    if not wrote or any(each.get("manager") == n.FIELD_MANAGER for each in wrote):
-        return "", None
-    return wrote[-1].get("manager") or "somebody", parse_time(wrote[-1].get("time"))
-
-
-def _worker(item: JsonObject) -> Worker:
-    meta, status, annotations = item["metadata"], item.get("status") or {}, _annotations(item)
-    rank = (
-        _labels(item).get(n.LABEL_NODE) or _labels(item).get(n.LABEL_INDEX) or annotations.get(n.LABEL_INDEX)
-    )
+def _read_worker(item: JsonObject) -> Worker:
+    meta, labels, end = item["metadata"], labels_of(item), read_pod_exit(item)
+    rank = labels.get(n.LABEL_NODE) or labels.get(n.LABEL_INDEX) or annotations_of(item).get(n.LABEL_INDEX)
     grace, removal = meta.get("deletionGracePeriodSeconds") or 0, parse_time(meta.get("deletionTimestamp"))
+    phase = (item.get("status") or {}).get("phase") or "Pending"
     return Worker(
+        item=item,
         name=meta["name"],
         uid=meta["uid"],
         job=next(iter(_owners(item)), ""),
-        attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
+        attempt=_number(labels.get(n.LABEL_ATTEMPT)),
         node=item["spec"].get("nodeName") or "",
         node_rank=_number(rank) if rank else None,
-        phase=status.get("phase") or "Pending",
+        phase=phase,
         ready="Ready" in _true_conditions(item),
+        failed=phase == "Failed" or (not end.before and end.code not in (None, 0)),
+        finished=phase in OVER,
         created=parse_time(meta.get("creationTimestamp")),
         deleting="deletionTimestamp" in meta,
         deleted_gracefully=bool(grace),
         # `deletionTimestamp` is the end of the grace period (k8s.io/apimachinery, meta/v1/types.go: ObjectMeta).
         deletion_time=None if removal is None else removal - grace,
-        end=read_pod_exit(item),
-        held=pod_pending_reason(item),
-        fetching=any(
-            each["name"] == n.FETCH_CONTAINER and "running" in (each.get("state") or {})
-            for each in status.get("initContainerStatuses") or ()
-        ),
+        end=end,
         disruption=disruption_reason(item),
-        running_sidecars=tuple(
-            each["name"]
-            for each in status.get("containerStatuses") or ()
-            if each["name"] != n.WORKER_CONTAINER and "terminated" not in (each.get("state") or {})
-        ),
-        has_metrics=annotations.get(n.ANNOTATION_SCRAPE) == "true",
-        archive=annotations.get(n.ANNOTATION_ARCHIVE),
     )
 
 
@@ -359,69 +281,49 @@ _START_ERRORS: Final = ("StartError", "ContainerCannotRun", "CreateContainerErro
 
 @dataclass(frozen=True, kw_only=True)
 class PodExit:
-    """How a worker's pod ended.
+    """How a worker's pod ended."""
 
-    Attributes:
-        code: The exit code, None while it runs.
-        at: The time in seconds since the epoch, None while it runs.
-        reason: The reason in its status.
-        before: The init container that failed, "" if the worker's own container started.
-        said: The last line of that init container, or the runtime's error if the worker's container could not start.
-        of_pod: The message of the kubelet for the pod, such as the cause of an eviction.
-        text: The whole termination message.
-    """
-
-    code: int | None
-    at: float | None
-    reason: str
-    before: str = ""
+    code: int | None  # the exit code, None while it runs
+    at: float | None  # the time in seconds since the epoch, None while it runs
+    reason: str  # the reason in its status
+    before: str = ""  # the init container that failed, "" if the worker's own container started
+    # The last line of that init container, or the runtime's error if the worker's container could not start.
     said: str = ""
-    of_pod: str = ""
-    text: str = ""
+    of_pod: str = ""  # the message of the kubelet for the pod, such as the cause of an eviction
+    text: str = ""  # the whole termination message
 
 
 def read_pod_exit(item: JsonObject) -> PodExit:
     """Return how a pod ended."""
     status = item.get("status") or {}
-    containers = status.get("containerStatuses") or ()
-    own: JsonObject = next((each for each in containers if each["name"] == n.WORKER_CONTAINER), {})
-    ended, failed = _terminated(own), {}
-    if not ended:
-        failed = _failed_before(item)
-        ended = _terminated(failed)
+    ended, failed = _terminated(container_statuses(item).get(n.WORKER_CONTAINER) or {}), ""
+    if not ended:  # the first init container that failed; sidecars never fail a pod
+        before = (item.get("spec") or {}).get("initContainers") or ()
+        sidecars = {each["name"] for each in before if each.get("restartPolicy") == "Always"}
+        for name, each in container_statuses(item, "initContainerStatuses").items():
+            if name not in sidecars and _terminated(each).get("exitCode"):
+                ended, failed = _terminated(each), name
+                break
     code, message, reason = ended.get("exitCode"), ended.get("message") or "", ended.get("reason") or ""
+    lines = [" ".join(each.split()) for each in message.splitlines() if each.strip()]
+    said = ""
+    if lines and reason in _START_ERRORS:  # the end of the runtime's line has the cause
+        said = lines[-1][-_MAX_LINE:].lstrip()
+    elif lines and failed:
+        said = lines[-1][:_MAX_LINE]
     return PodExit(
         code=code if failed else command_exit_code(code, message),
         at=parse_time(ended.get("finishedAt")),
         reason=reason or status.get("reason") or "",
-        before=failed.get("name", ""),
-        said=_last_line(ended) if failed or reason in _START_ERRORS else "",
+        before=failed,
+        said=said,
         of_pod=" ".join((status.get("message") or "").split())[:_MAX_LINE],
         text=message,
     )
 
 
-def _failed_before(item: JsonObject) -> JsonObject:
-    """Return the init container that failed first. Sidecars never fail a pod."""
-    before = (item.get("spec") or {}).get("initContainers") or ()
-    sidecars = {each["name"] for each in before if each.get("restartPolicy") == "Always"}
-    statuses: list[JsonObject] = (item.get("status") or {}).get("initContainerStatuses") or []
-    failed = (each for each in statuses if each["name"] not in sidecars and _terminated(each).get("exitCode"))
-    return next(failed, {})
-
-
 def _terminated(container: JsonObject) -> JsonObject:
     return (container.get("state") or {}).get("terminated") or {}
-
-
-def _last_line(ended: JsonObject) -> str:
-    """Return the last line of a termination message. For an error of the runtime, return the end of its line.
-
-    The kubelet keeps up to 2048 bytes of the log.
-    """
-    lines = [" ".join(each.split()) for each in (ended.get("message") or "").splitlines() if each.strip()]
-    last = lines[-1] if lines else ""
-    return last[-_MAX_LINE:].lstrip() if ended.get("reason") in _START_ERRORS else last[:_MAX_LINE]
 
 
 _TORCHRUN_EXIT: Final = 1
@@ -474,27 +376,17 @@ def command_exit_code(code: int | None, message: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The state of the cluster that plans use, in addition to the job's objects.
+    """The state of the cluster that plans use, in addition to the job's objects."""
 
-    Attributes:
-        tools_image: The image of trainyard.workspace.
-        kai: Whether the API of KAI Scheduler is installed.
-        kai_queues: The queues of KAI Scheduler, by name.
-        provisioners: The provisioner of each StorageClass.
-        default_class: The StorageClass of claims without one.
-        claims: The access modes of existing claims.
-        placeholders: Whether the priority class of placeholders exists.
-        policy_since: The time since when the admission policy for jobs is in force (trainyard/operator/admission.py),
-            in seconds since the epoch; None if it is not.
-    """
-
-    tools_image: str
-    kai: bool = False
-    kai_queues: Mapping[str, KaiQueue] = field(default_factory=dict)
-    provisioners: Mapping[str, str] = field(default_factory=dict)
-    default_class: str = ""
-    claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    placeholders: bool = True
+    tools_image: str  # the image of trainyard.workspace
+    kai: bool = False  # whether the API of KAI Scheduler is installed
+    kai_queues: Mapping[str, KaiQueue] = field(default_factory=dict)  # the queues of KAI Scheduler, by name
+    provisioners: Mapping[str, str] = field(default_factory=dict)  # the provisioner of each StorageClass
+    default_class: str = ""  # the StorageClass of claims without one
+    claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the access modes of existing claims
+    placeholders: bool = True  # whether the priority class of placeholders exists
+    # The time since when the admission policy for jobs is in force (trainyard/operator/admission.py), in
+    # seconds since the epoch; None if it is not.
     policy_since: float | None = None
 
 

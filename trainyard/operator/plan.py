@@ -31,6 +31,9 @@ from trainyard.operator.api.status import fit_status
 
 log = logging.getLogger(__name__)
 
+# An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
+_MESSAGE_LENGTH = 1024
+_TRIES = 5
 # The interval of checks for a missing scheduler or policy. No watch reports it.
 SCHEDULER_SECONDS: Final = 60.0
 # The interval for changes that no watch reports: claims, priority classes, webhooks, foreign objects.
@@ -70,30 +73,23 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcilePlan:
-    """The writes of a reconcile, in the order of the module docstring.
-
-    Attributes:
-        finalizers: None for no change.
-        status: None for no change.
-        resumes_created: Whether the created Jobs, which are suspended, start now that the status names their attempt.
-            Otherwise the next reconcile would resume them, some 70 ms later.
-        requeue_after: Seconds until the next reconcile is due, None for never.
-        recount: Read the pool without caches and plan again. Then the plan has nothing else.
-    """
+    """The writes of a reconcile, in the order of the module docstring."""
 
     deletions: tuple[Deletion, ...] = ()
     creations: tuple[JsonObject, ...] = ()
     patches: tuple[JsonObject, ...] = ()
-    finalizers: tuple[str, ...] | None = None
-    status: JsonObject | None = None
+    finalizers: tuple[str, ...] | None = None  # none for no change
+    status: JsonObject | None = None  # none for no change
+    # Whether the created Jobs, which are suspended, start now that the status names their attempt. Otherwise
+    # the next reconcile would resume them, some 70 ms later.
     resumes_created: bool = False
     events: tuple[Event, ...] = ()
-    requeue_after: float | None = None
-    recount: bool = False
+    requeue_after: float | None = None  # seconds until the next reconcile is due, None for never
+    recount: bool = False  # Read the pool without caches and plan again. Then the plan has nothing else.
 
 
 def deletion(item: JsonObject, *, foreground: bool = False, as_read: bool = False) -> Deletion:
-    """Return the deletion of an object from the API server."""
+    """Return the deletion of this object; with `as_read`, only if it has not changed since the read."""
     meta = item["metadata"]
     return Deletion(
         api_version=item["apiVersion"],
@@ -106,8 +102,13 @@ def deletion(item: JsonObject, *, foreground: bool = False, as_read: bool = Fals
     )
 
 
-def unsuspended(job: JsonObject) -> JsonObject:
-    """Return the patch that resumes exactly this Job."""
+def deletions_of(items: Iterable[JsonObject]) -> list[Deletion]:
+    """Return the deletions of those objects that are not being deleted."""
+    return [deletion(each) for each in items if "deletionTimestamp" not in each["metadata"]]
+
+
+def resume_patch(job: JsonObject) -> JsonObject:
+    """Return the patch that resumes exactly this batch/v1 Job."""
     named = {key: job["metadata"][key] for key in ("name", "namespace", "uid")}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": {"suspend": False}}
 
@@ -123,18 +124,6 @@ def contains(live: object, wanted: object) -> bool:
     return live == wanted
 
 
-def deletions_of(items: Iterable[JsonObject]) -> list[Deletion]:
-    return [deletion(each) for each in items if "deletionTimestamp" not in each["metadata"]]
-
-
-# An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
-_MESSAGE_LENGTH = 1024
-_TRIES = 5
-# The deletion of a NodeClaim deletes the pods of its node. A job that waits for nodes has none there, but the job may
-# have started in the meantime.
-_NODE_CLAIM = "NodeClaim"
-
-
 def apply_plan(
     plan: ReconcilePlan, item: JsonObject, objects: Objects, *, now: Callable[[], float] = time.time
 ) -> str:
@@ -147,7 +136,8 @@ def apply_plan(
     Raises:
         ApiError, ApiUnavailable: The next plan sees what was written until then.
     """
-    if any(each.kind == _NODE_CLAIM for each in plan.deletions) and not _is_unchanged(objects, item):
+    # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile.
+    if any(each.kind == "NodeClaim" for each in plan.deletions) and _read_unchanged(objects, item) is None:
         return path_of(item)
     for each in plan.deletions:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
@@ -169,14 +159,11 @@ def apply_plan(
         return ""  # only invalid values changed
     if status is not None and not _put_status(objects, item, status):
         return path_of(item)
-    if plan.resumes_created:
-        for job in jobs:
-            objects.change(
-                unsuspended(job)
-            )  # if it is gone or another one has its name, the next plan sees that
+    for job in jobs if plan.resumes_created else ():
+        objects.change(resume_patch(job))  # the next plan sees if this Job is gone
     for event in plan.events:
         try:
-            objects.create(_event(event, item, now()))
+            objects.create(_build_event(event, item, now()))
         except ApiError as error:  # an Event is only information
             log.warning("%s: no Event recorded: %s", path_of(item), error)
     return ""
@@ -189,29 +176,26 @@ def _put_status(objects: Objects, item: JsonObject, status: JsonObject) -> bool:
     """
     latest: JsonObject | None = item
     for _ in range(_TRIES):
-        if objects.put_status({**(latest or item), "status": status}) is not None:
-            return True
-        latest = objects.get(path_of(item))
-        if not _is_same_input(latest, item):
+        if latest is None:
             return False
+        if objects.put_status({**latest, "status": status}) is not None:
+            return True
+        latest = _read_unchanged(objects, item)
     return False
 
 
-def _is_unchanged(objects: Objects, item: JsonObject) -> bool:
-    return _is_same_input(objects.get(path_of(item)), item)
+def _read_unchanged(objects: Objects, item: JsonObject) -> JsonObject | None:
+    """Read the object again; None if it is gone, or if something has changed that a plan depends on."""
+
+    def inputs(one: JsonObject) -> list[Any]:
+        meta = [one["metadata"].get(key) for key in ("uid", "generation", "deletionTimestamp", "finalizers")]
+        return [*meta, one.get("spec"), one.get("status")]
+
+    latest = objects.get(path_of(item))
+    return latest if latest is not None and inputs(latest) == inputs(item) else None
 
 
-def _is_same_input(latest: JsonObject | None, item: JsonObject) -> bool:
-    return latest is not None and _plan_input(latest) == _plan_input(item)
-
-
-def _plan_input(item: JsonObject) -> list[Any]:
-    """Return the parts of an object that a plan depends on."""
-    meta = [item["metadata"].get(key) for key in ("uid", "generation", "deletionTimestamp", "finalizers")]
-    return [*meta, item.get("spec"), item.get("status")]
-
-
-def _event(event: Event, item: JsonObject, now: float) -> JsonObject:
+def _build_event(event: Event, item: JsonObject, now: float) -> JsonObject:
     """Return a v1 Event on the item."""
     meta = item["metadata"]
     return {

@@ -14,7 +14,7 @@ from trainyard.operator.api.permissions import JOB_LABELS, check_pod_template
 from trainyard.operator.api.queue import QueueSpec, parse_queue
 from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.children import build_worker
-from trainyard.operator.context import AttemptSpec, earliest
+from trainyard.operator.context import AttemptSpec, Condition, conditions_by_type, earliest, merge_conditions
 from trainyard.operator.gang import (
     build_kai_queue,
     find_missing_queue,
@@ -35,7 +35,6 @@ from trainyard.operator.plan import (
     deletions_of,
 )
 from trainyard.operator.resources import Mount, Size, Storage, distribute
-from trainyard.operator.status import STARTED_PHASES, Condition, conditions_by_type, merge_conditions
 
 # The name of the pod in the dry run, which is never created.
 _TRIAL: Final = "template-trial"
@@ -171,7 +170,7 @@ def reconcile_queue(
         (True, "Ready", "jobs of this queue can run"),
     )
     fields["jobs"] = {
-        "active": sum(each in STARTED_PHASES for each in phases),
+        "active": sum(each in n.STARTED_PHASES for each in phases),
         "pending": sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases),
     }
     if any(inside[each] for each in left):

@@ -25,16 +25,20 @@ from launcher.observe import Observation
 from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
 from trainyard.operator import names as n
+from trainyard.operator import running
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.attempt import start_attempt
 from trainyard.operator.cluster_reader import ClusterReader, PollPacer
-from trainyard.operator.completion import (
-    clean_up_finished,
-    fail_past_deadline,
-    finish_succeeded,
-    reject_invalid_spec,
+from trainyard.operator.context import (
+    Condition,
+    JobStatus,
+    ReconcileContext,
+    build_context,
+    build_status,
+    earliest,
+    merge_conditions,
+    read_status,
 )
-from trainyard.operator.context import ReconcileContext, build_context, earliest
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
 from trainyard.operator.gang import read_kai_queue
 from trainyard.operator.index import IDLE_PHASES, WATCHED, WATCHED_WITHOUT_KAI, ObjectIndex
@@ -49,8 +53,6 @@ from trainyard.operator.queue import (
     reconcile_queue,
 )
 from trainyard.operator.resources import has_unknown_class
-from trainyard.operator.running import end_attempt, keep_running, replace_attempt, suspend
-from trainyard.operator.status import Condition, JobStatus, build_status, merge_conditions, read_status
 
 # The kinds of a job's objects; PodGroups only with KAI Scheduler.
 _BATCH_JOB, _POD = ("batch/v1", "Job"), ("v1", "Pod")
@@ -73,31 +75,27 @@ log = logging.getLogger(__name__)
 
 # The steps of a reconcile of a TorchrunJob, in order. The first step that returns a plan decides.
 STEPS: Final[tuple[Callable[[ReconcileContext], ReconcilePlan | None], ...]] = (
-    clean_up_finished,  # completion.py: a finished job stays finished; time to live
-    reject_invalid_spec,  # completion.py
-    finish_succeeded,  # completion.py: enough workers succeeded
-    fail_past_deadline,  # completion.py: activeDeadlineSeconds
-    suspend,  # running.py: spec.suspend
-    end_attempt,  # running.py: a worker failed or is lost; counts the restart
-    replace_attempt,  # running.py: another size or workspace
-    keep_running,  # running.py: reports the workers, resumes suspended Jobs
-    start_attempt,  # attempt.py: why the job is Pending; chooses nodes, creates the objects
+    running.clean_up_finished,  # a finished job stays finished; time to live
+    running.reject_invalid_spec,
+    running.finish_succeeded,  # enough workers succeeded
+    running.fail_past_deadline,  # activeDeadlineSeconds
+    running.suspend,  # spec.suspend
+    running.end_attempt,  # a worker failed or is lost; counts the restart
+    running.replace_attempt,  # another size or workspace
+    running.keep_running,  # reports the workers, resumes suspended Jobs
+    start_attempt,  # why the job is Pending; chooses nodes, creates the objects
 )
 
 
-def reconcile(ctx: ReconcileContext) -> ReconcilePlan:
-    """Return the plan for a TorchrunJob."""
+def plan_job(job: JsonObject, queue: JsonObject | None, *inputs: Any, **more: Any) -> ReconcilePlan:
+    """Return the plan for a TorchrunJob from the API's objects. The arguments are those of `build_context`."""
+    ctx = build_context(job, queue, *inputs, **more)
     if ctx.meta.deleting:
         return ReconcilePlan()  # the garbage collector deletes the objects that the job owns
     plan = next(plan for step in STEPS if (plan := step(ctx)) is not None)
     if ctx.status.final or ctx.deadline is None:
         return plan
     return replace(plan, requeue_after=earliest(plan.requeue_after, ctx.deadline - ctx.now))
-
-
-def plan_job(job: JsonObject, queue: JsonObject | None, *inputs: Any, **more: Any) -> ReconcilePlan:
-    """Return the plan for a TorchrunJob from the API's objects. The arguments are those of `build_context`."""
-    return reconcile(build_context(job, queue, *inputs, **more))
 
 
 class Reconciler:
@@ -135,7 +133,7 @@ class Reconciler:
             self._pacer.pace(path, None)
             return None
         with self._report_rejection(job):
-            known = self._plan_without_children(path, job)
+            known = self._plan_at_rest(path, job)
             if known is not None:
                 return self._pacer.pace(path, self._apply(path, job, known))
             queue = self._read_queue(job)
@@ -148,41 +146,40 @@ class Reconciler:
             try:
                 requeue_after = self._apply(path, job, plan)
             except ApiError as error:
-                if not pool or error.status not in _REJECTED_STATUS or not _is_pod_creation(error):
+                is_pod = error.method == "POST" and error.path.endswith("/pods")
+                if not pool or error.status not in _REJECTED_STATUS or not is_pod:
                     raise
                 plan = self._plan(path, job, queue, pool, cluster, refused=error.message)
                 requeue_after = self._apply(path, job, plan)
             return self._pacer.pace(path, requeue_after, waits=bool(pool))
 
-    def _plan_without_children(self, path: str, job: JsonObject) -> ReconcilePlan | None:
-        """Return the plan for a job at rest, whose queue and objects are known from the watches.
+    def _plan_at_rest(self, path: str, job: JsonObject) -> ReconcilePlan | None:
+        """Return the plan for a job without objects, whose queue is known from the watches.
 
         The plan only reports. A watch may be late, so any other plan is made again from fresh reads, and is None here.
         A late event enqueues the job again.
         """
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-        index, gang = self._index, self._cluster_reader.cluster(namespace, claims=False).kai
+        index, status = self._index, read_status(job.get("status"))
+        gang = self._cluster_reader.cluster(namespace, claims=False).kai
         if index is None or not index.is_synced(WATCHED if gang else WATCHED_WITHOUT_KAI):
             return None
-        if index.has_children(namespace, name) or self._conflicts.get(path):
+        if (
+            index.has_children(namespace, name)
+            or self._conflicts.get(path)
+            or status.phase not in IDLE_PHASES
+        ):
             return None
-        status = read_status(job.get("status"))
-        if status.phase not in IDLE_PHASES:
-            return None
-        queue_name = _queue_name(job)
-        queue = index.find_queue(namespace, queue_name) if queue_name else None
-        if pool_to_count(job, queue):
-            return None
+        queue = index.find_queue(namespace, _queue_name(job)) if _queue_name(job) else None
         cluster = self._read_cluster(job, queue, "")
-        plan = plan_job(job, queue, [], cluster, self._now())
-        if plan.status is not None:  # no user reads of a queue that is older than the job
-            queue = self._read_queue(job)
+        for fresh in (False, True):
+            queue = self._read_queue(job) if fresh else queue
             if pool_to_count(job, queue):
                 return None
             plan = plan_job(job, queue, [], cluster, self._now())
-        if _may_be_outdated(job, plan, cluster) or not _only_reports(plan, status):
-            return None
-        return plan
+            if plan.status is None:
+                break  # a user reads no status of a queue that is older than the job
+        return plan if _only_reports(plan, status) and not _may_be_outdated(job, plan, cluster) else None
 
     def _plan(
         self,
@@ -193,20 +190,17 @@ class Reconciler:
         cluster: Cluster,
         *,
         refused: str = "",
-        fresh: bool = False,
     ) -> ReconcilePlan:
         """Read the job's objects and its pool, and return the plan. A recount reads the pool again without caches."""
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-        children = self._with_conflicts(path, self._read_children(namespace, name, gang=cluster.kai))
-        more: dict[str, Any] = {
-            "pool": self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None,
-            "refused": refused,
-            "nearby": self._nearby_sync_pods(job, children),
-        }
-        progress = self._read_progress(path, job, children)
-        plan = plan_job(job, queue, children, cluster, self._now(), progress, **more)
-        if plan.recount and not fresh:
-            return self._plan(path, job, queue, pool, cluster, refused=refused, fresh=True)
+        for fresh in (False, True):
+            children = self._with_conflicts(path, self._read_children(namespace, name, gang=cluster.kai))
+            seen = self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None
+            nearby, progress = self._nearby_sync_pods(job, children), self._read_progress(path, job, children)
+            inputs = (job, queue, children, cluster, self._now(), progress)
+            plan = plan_job(*inputs, pool=seen, refused=refused, nearby=nearby)
+            if not plan.recount:
+                break
         return plan
 
     def reconcile_queue(self, namespace: str, name: str) -> float | None:
@@ -355,10 +349,6 @@ class Reconciler:
                 plan = reject_request(item, str(error), self._now())
                 apply_plan(plan, item, self._objects, now=self._now)
             raise
-
-
-def _is_pod_creation(error: ApiError) -> bool:
-    return error.method == "POST" and error.path.endswith("/pods")
 
 
 def _queue_name(job: JsonObject) -> str:

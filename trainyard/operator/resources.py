@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
 from math import ceil
 from typing import Final
 
@@ -33,11 +32,6 @@ from trainyard.operator.observe import Cluster
 # Many nodes can mount their file systems (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
 # .../efs-csi.html).
 SHARED_PROVISIONERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
-_CLAIM_NAMES: Final = {
-    WORKSPACE: n.workspace_claim,
-    DATASETS: n.datasets_claim,
-    CHECKPOINTS: n.checkpoints_claim,
-}
 
 
 class InvalidJob(ValueError):
@@ -62,7 +56,6 @@ class Size:
 
     @property
     def elastic(self) -> bool:
-        """Whether the job may run with fewer nodes."""
         return self.least < self.nodes
 
     @property
@@ -77,7 +70,6 @@ class Size:
 
     @property
     def total_gpus(self) -> int:
-        """Return the number of GPUs of all nodes."""
         return self.nodes * self.gpus
 
 
@@ -94,10 +86,10 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
             f"spec.numGPUs is 0, and nodes of {bound} have GPUs, which would idle; it must be "
             "at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
         )
-    fewest = -(-total // per_node) if total else 1
+    fewest = ceil(Fraction(total, per_node)) if total else 1
     nodes = job.elastic.max_nodes if job.elastic is not None else job.num_nodes or fewest
     if total % nodes:
-        raise InvalidJob(_describe_uneven(job, per_node, nodes))
+        raise InvalidJob(_describe_uneven(job, per_node, nodes, fewest))
     if total // nodes > per_node:
         raise InvalidJob(
             f"spec.numGPUs is {total} on {nodes} nodes, {total // nodes} on each, and nodeResources.gpus of the queue "
@@ -116,30 +108,25 @@ def _bound_to(queue: QueueSpec) -> str:
     return f"gpuType {queue.node_resources.gpu_type}" if queue.node_resources.gpu_type else ""
 
 
-def _describe_uneven(job: JobSpec, per_node: int, nodes: int) -> str:
+def _describe_uneven(job: JobSpec, per_node: int, nodes: int, fewest: int) -> str:
     """Return why the GPUs do not spread evenly over the nodes, and sizes that do.
 
-    The suggested size needs at most twice as many nodes as necessary. One GPU on each node always works, but is no good
-    advice for 17 GPUs.
+    One GPU on each node always works, but is no good advice. So the suggestion has at most twice the fewest nodes.
     """
     total = job.num_gpus
-    fewest = -(-total // per_node)
     even = next((each for each in range(fewest, 2 * fewest + 1) if total % each == 0), None)
-    share = total // even if even else 0
-    split = f"{even} with {share} GPU{'s' if share > 1 else ''} on each" if even else ""
+    split = ""
+    if even:
+        share = total // even
+        split = f"{even} with {share} GPU{'s' if share > 1 else ''} on each"
     if job.elastic is not None or job.num_nodes is not None:
         field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
         advice = split if split and job.elastic is None else "one that does"
         return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {total}; it must be {advice}"
-    below, above = (
-        next(each for each in count(total + step, step) if each % -(-each // per_node) == 0)
-        for step in (-1, 1)
-    )
-    counts = f"{below} or {above}"
+    full = total // per_node * per_node
+    counts = f"{full} or {full + per_node}"
     advice = (
-        f"spec.numNodes {split}, or spec.numGPUs {counts}"
-        if split
-        else f"{counts}, or another split by spec.numNodes"
+        f"spec.numNodes {split}, or spec.numGPUs {counts}" if split else f"{counts}, or set spec.numNodes"
     )
     return (
         f"spec.numGPUs is {total}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
@@ -191,7 +178,7 @@ def plan_storage(
     settings: Settings,
     size: Size,
     cluster: Cluster,
-    there: Mapping[str, tuple[str, ...]],
+    existing: Mapping[str, tuple[str, ...]],
 ) -> Storage:
     """Return the claims and mounts of a job of this size. A node without GPUs counts as one GPU.
 
@@ -201,7 +188,7 @@ def plan_storage(
         settings: Its settings.
         size: Its size.
         cluster: The state of the cluster.
-        there: The access modes of the job's existing claims, by name. They override the default of their class.
+        existing: The access modes of the job's claims, by name. They override the default of their class.
 
     Raises:
         InvalidJob: The job can't run with this storage.
@@ -210,19 +197,18 @@ def plan_storage(
     claims: list[Claim] = []
     mounts: list[Mount] = []
     for volume in settings.queue.volumes.values():
-        claim_names = [volume.existing_claim or _CLAIM_NAMES[volume.name](job)]
-        kept = claim_names[0] if not volume.existing_claim and claim_names[0] in there else ""
-        mode = _best_mode(there[kept]) if kept else _access_mode(volume, cluster)
+        first = volume.existing_claim or n.claim_name(job, volume.name)
+        kept = first if not volume.existing_claim and first in existing else ""
+        mode = _best_mode(existing[kept]) if kept else _access_mode(volume, cluster)
         _check_mode(volume, mode, size, kept)
+        claim_names, nodes = [first], size.nodes
         read_only = volume.name == DATASETS
-        nodes = size.nodes
         if volume.existing_claim:
             # Without a workspace, a shared claim is mounted read-only, because others may keep code there.
             read_only = read_only or (volume.name == WORKSPACE and spec.workspace is None)
         else:
             if mode == READ_WRITE_ONCE and nodes > 1:  # the workspace
-                claim_names = [n.workspace_claim(job, node) for node in range(nodes)]
-                nodes = 1
+                claim_names, nodes = [n.claim_name(job, volume.name, each) for each in range(nodes)], 1
             amount = volume.size
             if amount is None:
                 amount = (volume.size_per_gpu or 0) * nodes * (size.gpus or 1)
@@ -251,24 +237,25 @@ def has_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
 
 
 def _access_mode(volume: Volume, cluster: Cluster) -> str:
+    place = f"storage.{volume.name}"
     if volume.existing_claim:
         modes = cluster.claims.get(volume.existing_claim)
         if modes is None:
-            message = (
-                f"storage.{volume.name}.existingClaim {volume.existing_claim} is not in the job's namespace; it begins "
-                "when the claim is there"
+            raise VolumeMissing(
+                n.REASON_CLAIM_NOT_FOUND,
+                f"{place}.existingClaim {volume.existing_claim} does not exist in the namespace of the job. Create the "
+                "PersistentVolumeClaim. The job then starts.",
             )
-            raise VolumeMissing(n.REASON_CLAIM_NOT_FOUND, message)
         return volume.access_mode if volume.access_mode in modes else _best_mode(modes)
     if volume.access_mode:
         return volume.access_mode
     if volume.storage_class and volume.storage_class not in cluster.provisioners:
         # A class of volumes that were created by hand needs no StorageClass. Only the user knows their access mode.
-        message = (
-            f"storage.{volume.name}.storageClass {volume.storage_class} is no StorageClass of the cluster; the job "
-            f"begins when it is there, or when storage.{volume.name}.accessMode says how its volumes can be mounted"
+        raise VolumeMissing(
+            n.REASON_STORAGE_CLASS_NOT_FOUND,
+            f"{place}.storageClass {volume.storage_class} does not exist. Create the StorageClass. If its volumes are "
+            f"created by hand, set {place}.accessMode. The job then starts.",
         )
-        raise VolumeMissing(n.REASON_STORAGE_CLASS_NOT_FOUND, message)
     provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")
     return READ_WRITE_MANY if provisioner in SHARED_PROVISIONERS else READ_WRITE_ONCE
 
@@ -279,22 +266,21 @@ def _best_mode(modes: tuple[str, ...]) -> str:
 
 
 def _check_mode(volume: Volume, mode: str, size: Size, kept: str) -> None:
-    """Check whether the nodes may mount the volume. `kept` is the name of an existing claim of the job."""
+    """Raise InvalidJob if the nodes can't mount the volume. `kept` is the name of an existing claim of the job."""
     place = f"storage.{volume.name}"
     if mode == READ_ONLY_MANY and volume.name != DATASETS:
         raise InvalidJob(
-            f"{place}.accessMode is {mode} and workers write there; it must be {READ_WRITE_MANY}"
+            f"{place}.accessMode is {mode}, but workers write there. It must be {READ_WRITE_MANY}."
         )
     if size.nodes == 1 or mode != READ_WRITE_ONCE or (volume.name == WORKSPACE and not volume.existing_claim):
         return
     if kept:
         raise InvalidJob(
-            f"{place}: claim {kept} is there already, can be mounted by one node ({READ_WRITE_ONCE}), and the job has "
-            f"{size.nodes}; use one node or another job name, or delete this claim and its data"
+            f"{place}: only one node can mount the existing claim {kept} ({READ_WRITE_ONCE}), and the job has "
+            f"{size.nodes} nodes. Use one node or another job name, or delete this claim and its data."
         )
     what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place
     raise InvalidJob(
-        f"{what} can be mounted by one node ({READ_WRITE_ONCE}) and the job has {size.nodes}; it must be a "
-        f"class or claim for many nodes ({READ_WRITE_MANY}), as {' and '.join(SHARED_PROVISIONERS)} have, "
-        "or one node"
+        f"{what} can be mounted by one node ({READ_WRITE_ONCE}), and the job has {size.nodes} nodes. Use one node, or "
+        f"a class or claim for many nodes ({READ_WRITE_MANY}), as {' and '.join(SHARED_PROVISIONERS)} have."
     )

@@ -60,7 +60,7 @@ def test_checkpoints_outlive_their_job(installed: Stack) -> None:
     example_trains(installed, "checkpoints", {(1, 1)})
     deleted = installed.kubectl("delete", "torchrunjob", "checkpoints", *SPACE, "--timeout=60s")
     assert deleted.code == 0, deleted.output
-    claim = installed.get("pvc", n.checkpoints_claim("checkpoints"), *SPACE)
+    claim = installed.get("pvc", n.claim_name("checkpoints", "checkpoints"), *SPACE)
     assert "ownerReferences" not in claim["metadata"]
     manifest = yaml.safe_load((EXAMPLES / "checkpoints.yaml").read_text())
     manifest["spec"]["command"] = manifest["spec"]["command"].replace("--steps 100", "--steps 120")
@@ -69,7 +69,7 @@ def test_checkpoints_outlive_their_job(installed: Stack) -> None:
     reaches(installed, "checkpoints", n.PHASE_SUCCEEDED)
     assert "checkpoint=loaded step=100 " in logs_of(installed, "checkpoints")
     installed.kubectl("delete", "torchrunjob", "checkpoints", *SPACE, "--timeout=60s")
-    installed.kubectl("delete", "pvc", n.checkpoints_claim("checkpoints"), *SPACE, "--timeout=60s")
+    installed.kubectl("delete", "pvc", n.claim_name("checkpoints", "checkpoints"), *SPACE, "--timeout=60s")
 
 
 def test_elastic_job_takes_in_a_second_worker(installed: Stack) -> None:

@@ -262,7 +262,7 @@ def test_c8_what_is_deleted_while_it_is_down_leaves_nothing(
             until(lambda: team.get(theirs), "KAI's queue is made")
             submit(team)
             comes_to(team, machine, n.PHASE_RUNNING)
-            kept = team.get(team.core("persistentvolumeclaims", n.checkpoints_claim(JOB)))
+            kept = team.get(team.core("persistentvolumeclaims", n.claim_name(JOB, "checkpoints")))
             first.kill()
         team.delete(team.path(n.QUEUE_KIND, "named"))
         team.delete(team.path(n.JOB_KIND, JOB))
@@ -277,7 +277,7 @@ def test_c8_what_is_deleted_while_it_is_down_leaves_nothing(
 
             # Kubernetes looks for new kinds every 30 s, before it removes anything.
             until(alone, "what was made for the job is gone", 60.0)
-        left = team.get(team.core("persistentvolumeclaims", n.checkpoints_claim(JOB)))
+        left = team.get(team.core("persistentvolumeclaims", n.claim_name(JOB, "checkpoints")))
         assert left["metadata"]["uid"] == kept["metadata"]["uid"]
 
 

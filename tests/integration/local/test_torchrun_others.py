@@ -187,7 +187,7 @@ def test_pods_that_a_quota_refuses_are_told_on_the_job(
 
     def told() -> bool:
         machine.keep()
-        return "1 has no pod; why, Events say: kubectl describe job vit-0" in team.status(JOB).get(
+        return "1 has no pod; the Events have the cause: kubectl describe job vit-0" in team.status(JOB).get(
             "message", ""
         )
 

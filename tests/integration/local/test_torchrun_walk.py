@@ -130,7 +130,7 @@ def test_vit_training_without_kai_waits_and_then_has_four_nodes(
     row = person.row("get", "torchrunjobs")
     assert (row["NAME"], row["QUEUE"], row["PHASE"]) == ("vit-training", "h100-training", "Pending")
     described = person.types("describe", "torchrunjob", "vit-training")
-    assert "whose API is not installed; the job begins when it is" in described
+    assert "whose API is not installed. Install KAI Scheduler. The job then starts." in described
     assert not person.get(person.batch("vit-training-0"))
     until(lambda: person.condition("h100-training", n.READY, n.QUEUE_KIND), "the queue is judged")
     assert person.row("get", "torchrunqueue", "h100-training")["READY"] == "False"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from tests.unit.operator.api import Api
 from tests.unit.operator.made import CLUSTER, job, queue
@@ -40,41 +40,45 @@ class Life:
     def reconcile(self) -> int:
         """Reconcile until nothing is left to do. Return how many plans wrote something."""
         for count in range(20):
-            item = self.api.get(n.JOB_KIND, "vit")
+            item, queue = self.api.get(n.JOB_KIND, "vit"), self.api.get(n.QUEUE_KIND, "research")
             if item is None:
                 return count
             children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
-            its_queue = self.api.get(n.QUEUE_KIND, "research")
-            decision = self._decided(item, its_queue, children, fresh=False)
-            if decision.recount:
-                decision = self._decided(item, its_queue, children, fresh=True)
-            self.requeue_after = decision.requeue_after
-            self.api.apply(item, decision)
+            for fresh in (False, True):
+                pool = None
+                if isinstance(self.api, PoolApi) and pool_to_count(item, queue):
+                    pool = self.api.observation(fresh=fresh)
+                plan = plan_job(item, queue, children, self.cluster, self.api.now, pool=pool)
+                if not plan.recount:
+                    break
+            self.requeue_after = plan.requeue_after
+            self.api.apply(item, plan)
             self.api.settle()
-            idle = replace(decision, requeue_after=None, events=()) == type(decision)()
-            if idle:
+            if replace(plan, requeue_after=None, events=()) == ReconcilePlan():
                 return count
-        raise AssertionError(f"no end: {decision}")
+        raise AssertionError(f"no end: {plan}")
 
-    def _decided(
-        self,
-        item: dict[str, Any],
-        its_queue: dict[str, Any] | None,
-        children: list[dict[str, Any]],
-        *,
-        fresh: bool,
-    ) -> ReconcilePlan:
-        pool = None
-        if isinstance(self.api, PoolApi) and pool_to_count(item, its_queue):
-            pool = self.api.observation(fresh=fresh)
-        return plan_job(item, its_queue, children, self.cluster, self.api.now, pool=pool)
+    @property
+    def job(self) -> dict[str, Any]:
+        item = self.api.get(n.JOB_KIND, "vit")
+        assert item is not None
+        return item
 
     @property
     def status(self) -> dict[str, Any]:
-        item = self.api.get(n.JOB_KIND, "vit")
-        assert item is not None
-        found: dict[str, Any] = item.get("status", {})
+        found: dict[str, Any] = self.job.get("status", {})
         return found
+
+    @property
+    def state(self) -> tuple[str, str]:
+        return self.status["phase"], self.status["reason"]
+
+    @property
+    def message(self) -> str:
+        return str(self.status["message"])
+
+    def shown(self, *fields: str) -> tuple[Any, ...]:
+        return tuple(self.status[each] for each in fields)
 
     def condition(self, kind: str) -> tuple[str, str]:
         one = next(each for each in self.status["conditions"] if each["type"] == kind)
@@ -83,16 +87,50 @@ class Life:
     def names(self, kind: str) -> list[str]:
         return sorted(each["metadata"]["name"] for each in self.api.list(kind))
 
-    def run(self) -> Life:
+    def plan(self, children: list[dict[str, Any]], *more: Any) -> ReconcilePlan:
+        """Return the plan for these objects of the job, which is not applied."""
+        queue = self.api.get(n.QUEUE_KIND, "research")
+        return plan_job(self.job, queue, children, self.cluster, self.api.now, *more)
+
+    def begin(self) -> Self:
+        self.reconcile()
+        return self
+
+    def run(self) -> Self:
         """Reconcile until all workers run, also after a pause."""
         self.reconcile()
         if self.status["reason"] == n.REASON_BACKING_OFF:
-            self.api.now += self.requeue_after or 0.0
-            self.reconcile()
+            self.wait(self.requeue_after or 0.0)
         self.api.run_pods("Running")
         self.reconcile()
         assert self.status["phase"] == "Running"
         return self
+
+    def fail(self, code: int = 1, **options: Any) -> None:
+        """End all workers, or one, with this exit code."""
+        self.api.run_pods("Failed", exit_code=code, **options)
+        self.reconcile()
+
+    def succeed(self, **options: Any) -> None:
+        self.api.run_pods("Succeeded", exit_code=0, **options)
+        self.reconcile()
+
+    def edit(self, **spec: Any) -> None:
+        self.api.edit(n.JOB_KIND, "vit", **spec)
+        self.reconcile()
+
+    def edit_queue(self, **spec: Any) -> None:
+        self.api.edit(n.QUEUE_KIND, "research", **spec)
+        self.reconcile()
+
+    def settle(self) -> None:
+        """Let Kubernetes react, then reconcile."""
+        self.api.settle()
+        self.reconcile()
+
+    def wait(self, seconds: float) -> None:
+        self.api.now += seconds
+        self.reconcile()
 
 
 POOLED = {"scheduling.pool": POOL}
@@ -118,7 +156,3 @@ class Pooled(Life):
 
     def later(self, seconds: float) -> None:
         self.api.now += seconds
-
-    @property
-    def phase_and_reason(self) -> tuple[str, str]:
-        return self.status["phase"], self.status["reason"]

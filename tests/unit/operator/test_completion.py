@@ -46,7 +46,7 @@ def test_success_is_reported_when_no_worker_is_left() -> None:
     assert life.status["phase"] == "Running"
     free(life)
     life.reconcile()
-    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    assert life.shown("phase", "attempt") == ("Succeeded", 0)
     assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 1, "failed": 0}
 
 
@@ -54,21 +54,17 @@ def test_success_is_reported_when_no_worker_is_left() -> None:
 def test_succeeded_attempt_is_not_ended_by_an_edit(how: str) -> None:
     life = ending()
     life.api.edit(n.JOB_KIND, "vit", **ENDS[how])
-    life.api.now += 60
-    life.reconcile()
+    life.wait(60)
     free(life)
     life.reconcile()
-    life.api.edit(n.JOB_KIND, "vit", suspend=False)
-    life.reconcile()
-    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    life.edit(suspend=False)
+    assert life.shown("phase", "attempt") == ("Succeeded", 0)
     assert life.names("Job") == ["vit-0"]
     assert len(life.api.ran) == 1
 
 
 @pytest.mark.parametrize("of_queue", [{}, OF_EACH_NODE])
-def test_success_needs_no_report_of_the_job_controller(
-    of_queue: dict[str, Any],
-) -> None:
+def test_success_needs_no_report_of_the_job_controller(of_queue: dict[str, Any]) -> None:
     life = Life({"numGPUs": 16}, of_queue).run()
     for each in life.api.workers():
         each["status"] = {"phase": "Succeeded"}
@@ -88,8 +84,7 @@ def test_success_of_a_suspended_worker_does_not_count() -> None:
     life = Life({"numGPUs": 8}).run()
     worker = life.api.workers()[0]
     worker["metadata"]["stuck"] = True
-    life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.reconcile()
+    life.edit(suspend=True)
     worker["status"] = {"phase": "Succeeded"}
     life.reconcile()
     assert life.status["phase"] == "Suspended"
@@ -118,8 +113,7 @@ def test_job_that_succeeds_before_its_deletion_is_kept() -> None:
     assert [each.name for each in before.deletions] == ["vit-0"]
     life.api.run_pods("Succeeded", exit_code=0)
     life.api.apply(item, before)
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert life.status["phase"] == "Succeeded"
 
 
@@ -131,9 +125,8 @@ def test_elastic_job_per_node_succeeds_with_its_minimum(least: int) -> None:
     assert len(life.names("Job")) == 4
     for each in range(least):
         assert (life.status["phase"], life.status["workers"]["succeeded"]) == ("Running", each)
-        life.api.run_pods("Succeeded", exit_code=0, only=0)
-        life.reconcile()
-    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+        life.succeed(only=0)
+    assert life.shown("phase", "attempt") == ("Succeeded", 0)
     # Those that never had a node are gone, and begin nothing when one comes.
     assert len(life.names("Job")) == least
     life.api.bring(None)
@@ -143,13 +136,11 @@ def test_elastic_job_per_node_succeeds_with_its_minimum(least: int) -> None:
 def test_elastic_job_per_node_waits_for_running_workers() -> None:
     """One of them may write the last checkpoint."""
     life = Life({"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}, OF_EACH_NODE).run()
-    life.api.run_pods("Succeeded", exit_code=0, only=1)
-    life.reconcile()
+    life.succeed(only=1)
     assert life.status["phase"] == "Running"
     assert len(life.api.workers()) == 1
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.reconcile()
-    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    life.succeed()
+    assert life.shown("phase", "attempt") == ("Succeeded", 0)
     assert life.status["workers"]["succeeded"] == 2
 
 
@@ -173,11 +164,7 @@ def test_success_of_a_deleted_worker_does_not_count(seen: str) -> None:
     life.reconcile()
     free(life)
     life.reconcile()
-    assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == (
-        "Provisioning",
-        1,
-        1,
-    )
+    assert life.shown("phase", "attempt", "restarts") == ("Provisioning", 1, 1)
 
 
 def test_elastic_job_per_node_resumes_no_job_after_success() -> None:
@@ -189,18 +176,15 @@ def test_elastic_job_per_node_resumes_no_job_after_success() -> None:
     with pytest.raises(Exception, match="apply Job vit-0-n1"):
         life.reconcile()
     life.api.settle()
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.reconcile()
+    life.succeed()
     life.api.prompt = True
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert life.status["phase"] == "Succeeded"
     assert [name for _, name in life.api.ran] == ["vit-0"]
 
 
 def _writes() -> list[str]:
-    life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
-    life.reconcile()
+    life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE).begin()
     return life.api.written
 
 
@@ -219,4 +203,4 @@ def test_failed_worker_ends_an_attempt_with_enough_successes(of_queue: dict[str,
     for name, phase in zip(life.names("Pod"), ("Failed", "Succeeded", "Succeeded"), strict=True):
         life.api.objects["Pod", name]["status"]["phase"] = phase
     life.reconcile()
-    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+    assert life.shown("attempt", "restarts") == (1, 1)

@@ -31,8 +31,7 @@ def waiting(reason: str, message: str = "", of: str = "containerStatuses") -> di
 
 def blocked(*statuses: dict[str, Any]) -> Life:
     """Return a job of two workers whose pods were created now, and have these statuses."""
-    life = Life()
-    life.reconcile()
+    life = Life().begin()
     for name, status in zip(life.names("Pod"), statuses, strict=False):
         pod = life.api.objects["Pod", name]
         pod["status"] = {"phase": "Pending", **status}
@@ -42,16 +41,13 @@ def blocked(*statuses: dict[str, Any]) -> Life:
 
 
 def message(life: Life) -> str:
-    return str(life.status["message"])
+    return str(life.message)
 
 
 @pytest.mark.parametrize(
     ("status", "reported"),
     [
-        (
-            {"conditions": []},
-            "waits for the kubelet of node n0, which has not reported on it",
-        ),
+        ({"conditions": []}, "waits for the kubelet of node n0, which has not reported on it"),
         (
             UNSCHEDULABLE,
             "waits for a node: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)",
@@ -80,8 +76,7 @@ def test_worker_that_does_not_start_is_shown_with_the_reason(status: dict[str, A
     assert message(life) == "0 of 2 workers are ready"
     assert life.requeue_after is not None
     assert 0 < life.requeue_after <= PATIENCE_SECONDS
-    life.api.now += life.requeue_after
-    life.reconcile()
+    life.wait(life.requeue_after)
     first = life.names("Pod")[0]
     assert message(life) == f"0 of 2 workers are ready, {first} {reported}"
     assert life.condition(n.WORKERS_READY) == ("False", "Starting")
@@ -92,8 +87,7 @@ def test_worker_of_a_missing_scheduler_is_reported() -> None:
     life = blocked({"conditions": []})
     first = life.names("Pod")[0]
     life.api.objects["Pod", first]["spec"] |= {"nodeName": "", "schedulerName": "bin-packing"}
-    life.api.now += PATIENCE_SECONDS
-    life.reconcile()
+    life.wait(PATIENCE_SECONDS)
     assert message(life) == (
         f"0 of 2 workers are ready, {first} waits for a node: scheduler bin-packing has not reported on it"
     )
@@ -101,17 +95,15 @@ def test_worker_of_a_missing_scheduler_is_reported() -> None:
 
 def test_several_blocked_workers_show_the_first_and_a_count() -> None:
     life = blocked(UNSCHEDULABLE, waiting("ErrImagePull"))
-    life.api.now += PATIENCE_SECONDS
-    life.reconcile()
+    life.wait(PATIENCE_SECONDS)
     first = life.names("Pod")[0]
     assert message(life).startswith(f"0 of 2 workers are ready, {first} waits for a node: 0/2 nodes are")
-    assert message(life).endswith(" (1 more is held up)")
+    assert message(life).endswith(" (1 more worker)")
 
 
 def test_workers_that_start_or_run_are_not_reported() -> None:
     life = blocked(waiting("ContainerCreating"), waiting("PodInitializing"))
-    life.api.now += PATIENCE_SECONDS
-    life.reconcile()
+    life.wait(PATIENCE_SECONDS)
     assert message(life) == "0 of 2 workers are ready"
     life.run()
     assert message(life) == "2 of 2 workers are ready"
@@ -120,16 +112,14 @@ def test_workers_that_start_or_run_are_not_reported() -> None:
 def test_repeated_image_pull_writes_no_status() -> None:
     """The kubelet's two reasons alternate. Each change of the status would be a line for a client that follows."""
     life = blocked(waiting("ErrImagePull", "first"))
-    life.api.now += PATIENCE_SECONDS
-    life.reconcile()
+    life.wait(PATIENCE_SECONDS)
     life.api.objects["Pod", life.names("Pod")[0]]["status"].update(waiting("ImagePullBackOff", "second"))
     assert life.reconcile() == 0
 
 
 def test_workers_without_a_pod_show_where_the_events_are() -> None:
     """With a quota on pods, only the Events of the batch/v1 Job have the reason."""
-    life = Life()
-    life.reconcile()
+    life = Life().begin()
     life.api.run_pods("Running")
     made = life.api.objects["Job", "vit-0"]
     made.setdefault("status", {})["startTime"] = stamp(life.api.now)
@@ -137,13 +127,12 @@ def test_workers_without_a_pod_show_where_the_events_are() -> None:
     del life.api.objects["Pod", refused]
     life.api.settle = lambda: None  # type: ignore[method-assign]
     life.reconcile()
-    assert life.status["message"] == "1 of 2 workers are ready"
+    assert life.message == "1 of 2 workers are ready"
     assert life.requeue_after is not None
-    life.api.now += life.requeue_after
-    life.reconcile()
-    assert (life.status["phase"], life.status["message"]) == (
+    life.wait(life.requeue_after)
+    assert life.shown("phase", "message") == (
         "Provisioning",
-        "1 of 2 workers are ready, 1 has no pod; why, Events say: kubectl describe job vit-0",
+        "1 of 2 workers are ready, 1 has no pod; the Events have the cause: kubectl describe job vit-0",
     )
 
 
@@ -167,14 +156,13 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
         del life.api.objects["Pod", name]
     life.api.settle = lambda: None  # type: ignore[method-assign]
     life.reconcile()
-    life.api.now += PATIENCE_SECONDS
-    life.reconcile()
+    life.wait(PATIENCE_SECONDS)
     return message(life).removeprefix("0 of 2 workers are ready, ")
 
 
 def test_workers_without_a_pod_show_the_dry_run_of_the_queue() -> None:
     """For example, admission rejects each pod because its PriorityClass is missing."""
-    said = f"2 have no pod; TorchrunQueue research rejects its pods: {NO_CLASS}; Events: {EVENTS}"
+    said = f"2 have no pod; TorchrunQueue research rejects its pods: {NO_CLASS}; the Events have the cause: {EVENTS}"
     assert without_pods() == said
     lines = without_pods(message=f"{NO_CLASS}\n{'x' * 9000}")
     assert NO_CLASS in lines
@@ -193,12 +181,12 @@ def test_workers_without_a_pod_show_the_dry_run_of_the_queue() -> None:
     ],
 )
 def test_dry_run_of_an_older_queue_is_not_reported(condition: dict[str, Any]) -> None:
-    assert without_pods(**condition) == f"2 have no pod; why, Events say: {EVENTS}"
+    assert without_pods(**condition) == f"2 have no pod; the Events have the cause: {EVENTS}"
 
 
 def test_dry_run_is_not_reported_for_a_job_with_overrides() -> None:
     reported = without_pods({"overrides": {"scheduling": {"priorityClassName": "low"}}})
-    assert reported == f"2 have no pod; why, Events say: {EVENTS}"
+    assert reported == f"2 have no pod; the Events have the cause: {EVENTS}"
 
 
 RUNS = {"running": {}}
@@ -217,29 +205,26 @@ def ended_beside(others: dict[str, Any], workers: int = 1) -> Life:
             "containerStatuses": [*beside[:1], {"name": "torchrun", "state": state}, *beside[1:]],
         }
     life.reconcile()
-    assert life.status["message"] == f"{2 - workers} of 2 workers are ready"
+    assert life.message == f"{2 - workers} of 2 workers are ready"
     assert life.requeue_after is not None
     assert 0 < life.requeue_after <= SIDECAR_GRACE_SECONDS
     return life
 
 
 def later(life: Life) -> str:
-    life.api.now += SIDECAR_GRACE_SECONDS
-    life.reconcile()
+    life.wait(SIDECAR_GRACE_SECONDS)
     assert life.reconcile() == 0
-    return str(life.status["message"]).replace(life.names("Pod")[0], "FIRST")
+    return str(life.message).replace(life.names("Pod")[0], "FIRST")
 
 
 def test_lingering_sidecar_is_shown_with_the_exit_code() -> None:
     life = ended_beside({"istio-proxy": RUNS})
     assert later(life) == (
-        "1 of 2 workers are ready, FIRST does not end: its container torchrun ended with exit code 0, and its "
-        "container istio-proxy still runs. Make it one of initContainers with restartPolicy: Always, so that it "
-        "ends with the worker"
+        "1 of 2 workers are ready, FIRST does not end: its container torchrun ended with exit code 0, but container "
+        "istio-proxy still runs. Move it to initContainers with restartPolicy: Always, so that it ends with the worker"
     )
     assert life.status["phase"] == "Running"
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.reconcile()
+    life.succeed()
     assert life.status["phase"] == "Succeeded"
 
 
@@ -247,10 +232,7 @@ def test_lingering_sidecars_of_several_workers_are_counted() -> None:
     reported = later(
         ended_beside({"istio-proxy": RUNS, "gone": {"terminated": {}}, "vault": {"waiting": {}}}, 2)
     )
-    assert (
-        "ended with exit code 0, and its containers istio-proxy and vault still run, and so do those of 1 more"
-        in reported
-    )
+    assert "ended with exit code 0, but container istio-proxy and vault still runs." in reported
 
 
 def test_sidecar_that_ends_with_the_worker_is_not_reported() -> None:
@@ -259,9 +241,8 @@ def test_sidecar_that_ends_with_the_worker_is_not_reported() -> None:
     pod = life.api.objects["Pod", life.names("Pod")[0]]
     ended = {"terminated": {"exitCode": 0, "finishedAt": stamp(life.api.now)}}
     pod["status"]["containerStatuses"] = [{"name": each, "state": ended} for each in ("torchrun", "logs")]
-    life.api.now += SIDECAR_GRACE_SECONDS
-    life.reconcile()
-    assert life.status["message"] == "2 of 2 workers are ready"
+    life.wait(SIDECAR_GRACE_SECONDS)
+    assert life.message == "2 of 2 workers are ready"
 
 
 def test_sidecar_of_a_running_worker_is_not_reported() -> None:
@@ -271,6 +252,5 @@ def test_sidecar_of_a_running_worker_is_not_reported() -> None:
         {"name": "torchrun", "state": RUNS},
         {"name": "logs", "state": RUNS},
     ]
-    life.api.now += SIDECAR_GRACE_SECONDS
-    life.reconcile()
-    assert life.status["message"] == "2 of 2 workers are ready"
+    life.wait(SIDECAR_GRACE_SECONDS)
+    assert life.message == "2 of 2 workers are ready"

@@ -176,10 +176,7 @@ def test_end_after_a_deletion_is_a_consequence() -> None:
     gang.ends(1, 1, "")
     gang.at(1)
     other = gang.life.api.workers()[0]
-    other["metadata"] |= {
-        "deletionTimestamp": stamp(gang.began + 46),
-        "deletionGracePeriodSeconds": 45,
-    }
+    other["metadata"] |= {"deletionTimestamp": stamp(gang.began + 46), "deletionGracePeriodSeconds": 45}
     gang.ends(0, 1, said("ValueError: while it was ended", at=2), after=3)
     assert gang.at(4)["firstFailure"]["nodeRank"] == 1
 
@@ -214,8 +211,7 @@ def test_status_keeps_the_last_attempts_and_their_causes() -> None:
     life = Life({"maxRestarts": 20})
     for _ in range(10):
         life.run()
-        life.api.run_pods("Failed", exit_code=7, only=1)
-        life.reconcile()
+        life.fail(7, only=1)
     assert [each["attempt"] for each in life.status["attempts"]] == list(range(2, 10))
     assert all("exit code 7" in each["message"] for each in life.status["attempts"])
 
@@ -301,20 +297,17 @@ def test_output_without_an_error_shows_its_last_line() -> None:
 
 
 def _missing_queue() -> Life:
-    life = Life(queued=False)
-    life.reconcile()
+    life = Life(queued=False).begin()
     return life
 
 
 def _missing_nodes() -> Life:
-    life = Pooled()
-    life.reconcile()
+    life = Pooled().begin()
     return life
 
 
 def _suspended() -> Life:
-    life = Life({"suspend": True})
-    life.reconcile()
+    life = Life({"suspend": True}).begin()
     return life
 
 
@@ -360,8 +353,7 @@ def ended(name: str, code: int, message: str = "") -> dict[str, Any]:
 
 def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes: Any) -> Life:
     """Return a job whose first worker failed with these init containers."""
-    life = Life(changes)
-    life.reconcile()
+    life = Life(changes).begin()
     first = life.api.objects["Pod", life.names("Pod")[0]]
     first["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}]
     waiting = {"name": n.WORKER_CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
@@ -370,15 +362,14 @@ def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes
         "initContainerStatuses": list(before),
         "containerStatuses": [own or waiting],
     }
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     return life
 
 
 def test_failed_fetch_is_reported_with_its_last_line() -> None:
     life = failed(ended(n.FETCH_CONTAINER, 1, LOG), restartPolicy="Never")
-    assert (life.status["phase"], life.status["reason"]) == ("Failed", n.REASON_WORKER_FAILED)
-    message = life.status["message"]
+    assert life.state == ("Failed", n.REASON_WORKER_FAILED)
+    message = life.message
     assert message.startswith("worker vit-0-0-")
     assert message.endswith(
         " on node n0 did not start: its init container workspace ended with exit code 1 "
@@ -389,14 +380,14 @@ def test_failed_fetch_is_reported_with_its_last_line() -> None:
 
 def test_init_container_without_a_message_shows_its_reason() -> None:
     life = failed(ended("mine", 3), restartPolicy="Never")
-    assert life.status["message"].endswith("its init container mine ended with exit code 3 (Error)")
+    assert life.message.endswith("its init container mine ended with exit code 3 (Error)")
 
 
 def test_exit_code_of_an_init_container_is_not_final() -> None:
     """An exit code 2 of the command is final, because it means a usage error."""
     assert failed(ended("mine", 2)).status["restarts"] == 1
     final = failed(ended("sidecar", 2), own=ended(n.WORKER_CONTAINER, 2))
-    assert (final.status["phase"], final.status["reason"]) == ("Failed", n.REASON_NOT_RESTARTABLE)
+    assert final.state == ("Failed", n.REASON_NOT_RESTARTABLE)
 
 
 @pytest.mark.parametrize(
@@ -417,12 +408,12 @@ def test_exit_code_that_no_process_has_is_ignored(reported: str, shown: int) -> 
     """The message may be from the script. The status allows 0 to 255 only, so the job could never finish."""
     said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {reported} (pid: 7) \n"
     life = failed(own=ended(n.WORKER_CONTAINER, 1, said), restartPolicy="Never")
-    assert (life.status["phase"], life.status["exitCode"]) == ("Failed", shown)
+    assert life.shown("phase", "exitCode") == ("Failed", shown)
 
 
 def test_sidecar_that_ends_with_the_pod_is_no_failure() -> None:
     life = failed(ended("sidecar", 143), ended("mine", 1, "no disk"), restartPolicy="Never")
-    assert life.status["message"].endswith("its init container mine ended with exit code 1 (no disk)")
+    assert life.message.endswith("its init container mine ended with exit code 1 (no disk)")
     own = failed(ended("sidecar", 143), own=ended(n.WORKER_CONTAINER, 9), restartPolicy="Never")
     assert own.status["message"].endswith(" on node n0 ended with exit code 9 (Error)")
 
@@ -439,8 +430,8 @@ def failed_start(reason: str, message: str, code: int = 128) -> str:
     end = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
     own = {"name": n.WORKER_CONTAINER, "state": {"terminated": end}}
     life = failed(own=own, restartPolicy="Never")
-    assert (life.status["reason"], life.status["exitCode"]) == (n.REASON_WORKER_FAILED, code)
-    return str(life.status["message"]).partition(" on node n0 ")[2]
+    assert life.shown("reason", "exitCode") == (n.REASON_WORKER_FAILED, code)
+    return str(life.message).partition(" on node n0 ")[2]
 
 
 @pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "CreateContainerError"])
@@ -467,8 +458,8 @@ def test_command_that_exits_with_128_has_started() -> None:
 def test_init_container_that_cannot_start_shows_the_error() -> None:
     end = {"exitCode": 128, "reason": "StartError", "message": f"{'failed: ' * 1000}not a directory"}
     life = failed({"name": "mine", "state": {"terminated": end}}, restartPolicy="Never")
-    assert "did not start: its init container mine ended with exit code 128 (" in life.status["message"]
-    assert life.status["message"].endswith("failed: not a directory)")
+    assert "did not start: its init container mine ended with exit code 128 (" in life.message
+    assert life.message.endswith("failed: not a directory)")
 
 
 def test_tools_containers_fall_back_to_logs_on_error() -> None:

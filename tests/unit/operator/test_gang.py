@@ -50,7 +50,7 @@ def test_gang_above_the_limit_waits_without_pods() -> None:
 def test_gang_above_the_limit_holds_no_nodes() -> None:
     life = Pooled({"numGPUs": 16}, IN_TEAM, cluster=cluster(team=gpus(0)))
     life.turn(2)
-    assert life.phase_and_reason == ("Pending", "KaiQueueLimit")
+    assert life.state == ("Pending", "KaiQueueLimit")
     assert (life.names("Pod"), life.api.claims) == ([], {})
 
 

@@ -60,11 +60,11 @@ def test_num_gpus_and_num_nodes_set_the_size() -> None:
     ("asked", "gpus", "reported"),
     [
         ({"numGPUs": 3}, 2, "be spec.numNodes 3 with 1 GPU on each, or spec.numGPUs 2 or 4"),
-        ({"numGPUs": 9}, 8, "be spec.numNodes 3 with 3 GPUs on each, or spec.numGPUs 8 or 10"),
-        ({"numGPUs": 10}, 4, "be spec.numNodes 5 with 2 GPUs on each, or spec.numGPUs 9 or 12"),
-        ({"numGPUs": 15}, 8, "be spec.numNodes 3 with 5 GPUs on each, or spec.numGPUs 14 or 16"),
+        ({"numGPUs": 9}, 8, "be spec.numNodes 3 with 3 GPUs on each, or spec.numGPUs 8 or 16"),
+        ({"numGPUs": 10}, 4, "be spec.numNodes 5 with 2 GPUs on each, or spec.numGPUs 8 or 12"),
+        ({"numGPUs": 15}, 8, "be spec.numNodes 3 with 5 GPUs on each, or spec.numGPUs 8 or 16"),
         # 17 nodes for 17 GPUs are no advice.
-        ({"numGPUs": 17}, 8, "it must be 16 or 18, or another split by spec.numNodes"),
+        ({"numGPUs": 17}, 8, "it must be 16 or 24, or set spec.numNodes"),
         (
             {"numGPUs": 10, "numNodes": 3},
             4,

@@ -18,7 +18,7 @@ from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.queue import parse_queue
 from trainyard.operator.api.resolve import resolve
-from trainyard.operator.status import read_status
+from trainyard.operator.context import read_status
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 def test_nodes_are_launched_before_the_workers() -> None:
     life = Pooled()
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_WAITING_FOR_NODES)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
     assert life.status["message"] == "0 of 2 nodes: 2 placeholders wait for a node"
@@ -29,7 +29,7 @@ def test_nodes_are_launched_before_the_workers() -> None:
     life.turn()
     assert life.status["message"].startswith("0 of 2 nodes: 2 NodeClaims starting")
     life.turn(2)
-    assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
+    assert life.state == ("Provisioning", n.REASON_STARTING)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("True", n.REASON_COUNTED)
     assert (life.status["nodes"], life.api.bought) == (2, 2)
     assert "capacity" not in life.status
@@ -48,7 +48,7 @@ def test_idle_nodes_count_when_they_are_held() -> None:
     assert life.status["phase"] == "Pending"
     assert "2 nodes: free, but no placeholder of the job runs there" in life.status["message"]
     life.turn()
-    assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
+    assert life.state == ("Provisioning", n.REASON_STARTING)
     assert life.api.bought == 0
 
 
@@ -74,7 +74,7 @@ def test_terminated_instances_are_reported_with_the_key() -> None:
         life.api.warn("NodeClaim", claim, "Instance is terminating", "InstanceTerminating")
         life.api.warn("NodeClaim", claim, "Interruption triggered termination", "TerminatingOnInterruption")
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     (message,) = [
         each["message"] for each in life.status["conditions"] if each["type"] == n.CAPACITY_AVAILABLE
     ]
@@ -101,7 +101,7 @@ def test_unusable_node_does_not_count_even_if_held(changes: dict[str, Any], why:
     node = life.api.add("b", **changes)
     assert any(each["spec"]["nodeName"] == "b" for each in life.api.list("Pod"))
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert life.status["message"].startswith("1 of 2 nodes: 1 node: ")
     assert why in life.status["message"]
     life.api.nodes["b"] = node
@@ -114,11 +114,11 @@ def test_capacity_below_minimum_at_deadline_is_tried_again() -> None:
     life = Pooled(limit=2)
     life.api.left = 1
     life.turn(4)
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert "InsufficientInstanceCapacity for p5.48xlarge in us-west-2b" in life.status["message"]
     life.later(DEADLINE_SECONDS)
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.state == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_INSUFFICIENT_CAPACITY)
     message = life.status["message"]
     assert message.startswith(
@@ -149,7 +149,7 @@ def test_elastic_job_with_its_minimum_holds_for_more() -> None:
     late = sorted(life.api.claims)[-1]
     life.api.claims[late]["left"] = 99
     life.turn(2)
-    assert life.phase_and_reason == ("Pending", n.REASON_HOLDING_FOR_MORE)
+    assert life.state == ("Pending", n.REASON_HOLDING_FOR_MORE)
     life.later(HOLD_SECONDS - 1)
     life.reconcile()
     assert life.status["phase"] == "Pending"
@@ -220,7 +220,7 @@ def test_suspended_job_holds_nothing_and_starts_over() -> None:
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.later(30)
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     life.api.left = 9
     life.turn(3)
     assert life.status["phase"] == "Provisioning"
@@ -231,7 +231,7 @@ def test_wait_ended_otherwise_deletes_the_placeholders() -> None:
     life.reconcile()
     life.api.objects.pop((n.QUEUE_KIND, "research"))
     life.reconcile()
-    assert (life.phase_and_reason, life.api.placeholders()) == (("Pending", n.REASON_QUEUE_NOT_FOUND), [])
+    assert (life.state, life.api.placeholders()) == (("Pending", n.REASON_QUEUE_NOT_FOUND), [])
     life.queue["spec"]["scheduling"] = {}
     life.api.create(life.queue)
     life.reconcile()
@@ -249,7 +249,7 @@ def test_resized_wait_starts_over_with_its_placeholders() -> None:
     life.turn(2)
     life.later(DEADLINE_SECONDS)
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.state == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 2)

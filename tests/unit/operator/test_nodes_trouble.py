@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 def test_impossible_job_is_reported_without_placeholders() -> None:
     life = Pooled({"numGPUs": 40}, limit=4)
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert (
         "5 nodes are needed, but the limit of NodePool p5 is 32 nvidia.com/gpu, which is 4 nodes"
         in life.status["message"]
@@ -34,7 +34,7 @@ def test_impossible_job_is_reported_without_placeholders() -> None:
     life.reconcile()
     life.api.exists = False
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_POOL_NOT_FOUND)
+    assert life.state == ("Pending", n.REASON_POOL_NOT_FOUND)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_POOL_NOT_FOUND)
     assert life.api.placeholders() == []
 
@@ -51,7 +51,7 @@ def test_impossible_job_is_reported_without_placeholders() -> None:
 
     life = Pooled(cluster=replace(CLUSTER, placeholders=False))
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_PRIORITY_CLASS_NOT_FOUND)
+    assert life.state == ("Pending", n.REASON_PRIORITY_CLASS_NOT_FOUND)
     assert "trainyard-placeholder" in life.status["message"]
     assert life.api.placeholders() == []
 
@@ -63,12 +63,12 @@ def test_type_too_small_is_reported_as_by_karpenter() -> None:
     life.api.warn("Pod", "vit-hold-0", said)
     life.api.warn("Pod", "else-hold-0", "no instance type has enough resources, requirements=a, resources=b")
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     life.api.warn(
         "Pod", "vit-hold-1", "Failed to schedule pod, no instance type has enough resources, requirements=a"
     )
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert (
         "pool p5 has no instance type that can run a worker: no instance type has enough"
         in life.status["message"]
@@ -77,7 +77,7 @@ def test_type_too_small_is_reported_as_by_karpenter() -> None:
     life.reconcile()
     life.later(life.requeue_after or 0)
     life.reconcile()  # what was said of the try before is not believed for ever
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
 
 
@@ -92,7 +92,7 @@ def test_verdict_counts_unless_the_job_has_a_node() -> None:
             life.api.schedule()
         life.api.warn("Pod", "vit-hold-1", verdict)
         life.reconcile()
-        assert life.phase_and_reason == ("Pending", reason)
+        assert life.state == ("Pending", reason)
         assert ("gpu-name In [h100]" in life.status["message"]) != is_held
 
 
@@ -114,7 +114,7 @@ def test_worker_without_a_node_restarts_after_the_start_time() -> None:
     assert life.status["restarts"] == 1
     assert "WorkerFailed" in life.api.events
     life.turn()
-    assert life.phase_and_reason == ("Restarting", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Restarting", n.REASON_WAITING_FOR_NODES)
     assert life.names("Job") == []
 
 
@@ -151,9 +151,9 @@ def test_failed_placeholder_holds_nothing() -> None:
     life.api.schedule()
     life.api.objects["Pod", "vit-hold-0"]["status"]["phase"] = "Failed"
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     life.turn()
-    assert life.phase_and_reason == ("Provisioning", n.REASON_STARTING)
+    assert life.state == ("Provisioning", n.REASON_STARTING)
 
 
 def test_worker_of_another_scheduler_may_wait() -> None:
@@ -188,7 +188,7 @@ def test_next_attempt_waits_for_earlier_workers() -> None:
     life.api.delete("Pod", stuck)
     life.api.settle()
     life.turn()
-    assert life.phase_and_reason == ("Restarting", n.REASON_STOPPING)
+    assert life.state == ("Restarting", n.REASON_STOPPING)
     assert ("Pod", other) not in life.api.objects
     assert len(life.api.placeholders()) == 1  # one for the node that is free, none beside the lost worker
     assert "capacity" not in life.status
@@ -211,11 +211,11 @@ def test_job_deadline_passes_in_the_wait_for_nodes() -> None:
     life.turn()
     life.later(DEADLINE_SECONDS)
     life.reconcile()
-    assert life.phase_and_reason == ("Restarting", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.state == ("Restarting", n.REASON_INSUFFICIENT_CAPACITY)
     assert life.requeue_after == 100
     life.later(100)
     life.reconcile()
-    assert life.phase_and_reason == ("Failed", n.REASON_DEADLINE_EXCEEDED)
+    assert life.state == ("Failed", n.REASON_DEADLINE_EXCEEDED)
     assert "capacity" not in life.status
 
 
@@ -228,7 +228,7 @@ def test_finished_worker_being_deleted_takes_no_node() -> None:
     life.api.objects["Pod", failed]["metadata"]["stuck"] = True
     life.api.run_pods("Failed", exit_code=1, only=0)
     life.turn()
-    assert life.phase_and_reason == ("Restarting", n.REASON_STOPPING)
+    assert life.state == ("Restarting", n.REASON_STOPPING)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
 
 
@@ -288,7 +288,7 @@ def test_nodes_starting_are_released_unless_others_wait() -> None:
         for claim in life.api.claims.values():  # they came a moment ago
             claim["metadata"]["creationTimestamp"] = life.status["capacity"]["since"]
         life.reconcile()
-        assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+        assert life.state == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
         assert len(life.api.claims) == (2 if others else 0)
 
 
@@ -306,7 +306,7 @@ def test_node_claims_of_others_stay(owners: list[str]) -> None:
     life.reconcile()
     life.later(DEADLINE_SECONDS)
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.state == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     assert life.api.claims == theirs
 
 
@@ -318,7 +318,7 @@ def test_events_alone_delete_no_node_claim() -> None:
         claim["left"] = 9999
     life.api.warn("Pod", "vit-hold-0", "no instance type has enough resources, requirements=x")
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert life.api.claims == own
     assert own
 
@@ -338,7 +338,7 @@ def test_clock_set_back_prolongs_nothing() -> None:
     life.reconcile()
     life.later(DEADLINE_SECONDS)
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.state == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
     life.later(-5000)
     life.reconcile()
     assert (life.requeue_after or 0) <= 1.2 * RETRY_SECONDS
@@ -349,8 +349,8 @@ def test_placeholder_name_taken_is_reported() -> None:
     theirs = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vit-hold-0", "labels": {}}, "spec": {}}
     life.api.create(theirs)
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_NAME_TAKEN)
+    assert life.state == ("Pending", n.REASON_NAME_TAKEN)
     assert "Pod vit-hold-0 does not belong to this job" in life.status["message"]
     life.api.objects.pop(("Pod", "vit-hold-0"))
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)

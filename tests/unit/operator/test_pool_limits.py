@@ -36,14 +36,12 @@ def test_present_node_gives_the_limit_of_its_pool() -> None:
     life = Pooled({"numGPUs": 9}, PART)
     life.api.add("one")
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     several = Pooled({"numGPUs": 9}, PART)
     several.api.offers[names.LABEL_INSTANCE_TYPE] = "p5.48xlarge,p5.4xlarge"
     several.api.add("one")
     several.reconcile()
-    assert several.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES), (
-        "the others may be of another type"
-    )
+    assert several.state == ("Pending", n.REASON_WAITING_FOR_NODES), "the others may be of another type"
 
 
 def test_queue_status_keeps_the_resources_of_a_node() -> None:
@@ -54,7 +52,7 @@ def test_queue_status_keeps_the_resources_of_a_node() -> None:
     assert requeue_after == kept
     life.api.objects[n.QUEUE_KIND, "research"]["status"] = {"pool": requeue_after}
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
 
 
 def observed(api: PoolApi, *nodes: str) -> observe.Observation:
@@ -68,7 +66,7 @@ def test_worker_larger_than_every_node_is_refused(resource: tuple[str, str]) -> 
     life = Pooled({"numGPUs": 8}, {f"nodeResources.{resource[0]}": resource[1]})
     life.api.annotations = NODE
     life.turn(2)
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert "a worker requests" in life.status["message"]
     assert life.api.bought == 0
 
@@ -80,7 +78,7 @@ def test_pool_without_types_is_reported() -> None:
         "NodePool", POOL, "NodePool requirements filtered out all types", "NoCompatibleInstanceTypes"
     )
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert f"pool {POOL} has no available instance type" in life.status["message"]
 
 
@@ -89,7 +87,7 @@ def test_queue_status_has_what_submit_checks() -> None:
     life.api.annotations = NODE
     life.api.taints.append({"key": "team", "value": "a", "effect": "NoSchedule"})
     life.turn()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     status = fit_status(n.QUEUE_KIND, {"pool": pool_status(POOL, life.api.observation(), None)})
     for gpus in (1, 9):
         job = attempt_spec({"numGPUs": gpus}, {**POOLED, **PART})
@@ -104,7 +102,7 @@ def test_pool_without_reservation_is_waited_for() -> None:
     life.api.offers[names.LABEL_CAPACITY_TYPE] = "reserved"
     life.api.reservations = []
     life.turn(2)
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert "no active capacity reservation" in life.status["message"]
     assert (life.names("Pod"), life.api.bought) == ([], 0)
     kept = pool_status(POOL, life.api.observation(), None)
@@ -165,7 +163,7 @@ def test_limits_of_each_requested_resource_count(
     life.api.limits = limits
     life.api.offers[names.LABEL_INSTANCE_TYPE] = "one,another"
     life.turn(2)
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert said in life.status["message"]
     assert life.api.bought == 0
     status = {"pool": pool_status(POOL, life.api.observation(), None)}

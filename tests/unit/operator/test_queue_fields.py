@@ -226,7 +226,7 @@ def test_existing_claim_is_used_unchanged(volume: str) -> None:
 def test_read_write_once_of_several_nodes_is_refused(volume: str) -> None:
     asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "1Gi"}
     with pytest.raises(
-        InvalidJob, match=rf"storage.{volume} can be mounted by one node .ReadWriteOnce. and the job has 2"
+        InvalidJob, match=rf"storage.{volume} can be mounted by one node .ReadWriteOnce., and the job has 2"
     ):
         attempt_spec({}, asked)
 
@@ -246,7 +246,7 @@ def test_workspace_read_write_once_is_one_for_each_node() -> None:
         assert each["spec"]["completions"] == each["spec"]["parallelism"] == 1
         spec = each["spec"]["template"]["spec"]
         (volume,) = spec["volumes"]
-        assert volume["persistentVolumeClaim"]["claimName"] == n.workspace_claim("vit", node)
+        assert volume["persistentVolumeClaim"]["claimName"] == n.claim_name("vit", "workspace", node)
         ranks = [one["value"] for one in spec["containers"][0]["env"] if one["name"] == n.ENV_NODE_RANK]
         assert ranks == [str(node)]
         assert each["spec"]["template"]["metadata"]["labels"][n.LABEL_NODE] == str(node)

@@ -16,10 +16,9 @@ pytestmark = pytest.mark.unit
 
 def test_failed_worker_restarts_the_gang_with_another_id() -> None:
     life = Life().run()
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.reconcile()
+    life.fail(only=0)
     assert life.names("Job") == ["vit-1"]
-    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+    assert life.shown("attempt", "restarts") == (1, 1)
     words = life.api.list("Job")[0]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert any(each.endswith("-1") and each.startswith("--rdzv-id=") for each in words)
     assert "WorkerFailed" in life.api.events
@@ -31,11 +30,10 @@ def test_all_restarts_count_against_one_limit() -> None:
     life = Life({"maxRestarts": 2})
     for _ in range(3):
         life.run()
-        life.api.run_pods("Failed", exit_code=7, only=1)
-        life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Failed", "RestartsUsedUp")
-    assert (life.status["restarts"], life.status["exitCode"]) == (2, 7)
-    assert life.status["message"].endswith("2 of 2 restarts were used")
+        life.fail(7, only=1)
+    assert life.state == ("Failed", "RestartsUsedUp")
+    assert life.shown("restarts", "exitCode") == (2, 7)
+    assert life.message.endswith("2 of 2 restarts were used")
     assert life.names("Job") == ["vit-2"]  # kept, with the pod that failed
     assert any(each["status"]["phase"] == "Failed" for each in life.api.list("Pod"))
 
@@ -46,26 +44,23 @@ def test_all_restarts_count_against_one_limit() -> None:
 ])  # fmt: skip
 def test_failure_that_is_not_restartable_fails_the_job(asked: dict[str, Any], code: int, reason: str) -> None:
     life = Life(asked).run()
-    life.api.run_pods("Failed", exit_code=code, only=0)
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"], life.status["exitCode"]) == ("Failed", reason, code)
+    life.fail(code, only=0)
+    assert life.shown("phase", "reason", "exitCode") == ("Failed", reason, code)
 
 
 def test_exit_code_is_that_of_the_command() -> None:
     said = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 2 (pid: 7) \n"
     life = Life({}).run()
-    life.api.run_pods("Failed", exit_code=1, message=said, only=0)
-    life.reconcile()
-    assert (life.status["reason"], life.status["exitCode"]) == ("NotRestartable", 2)
-    assert "ended with exit code 2" in life.status["message"]
+    life.fail(message=said, only=0)
+    assert life.shown("reason", "exitCode") == ("NotRestartable", 2)
+    assert "ended with exit code 2" in life.message
 
 
 def test_lost_worker_counts_a_restart() -> None:
     life = Life().run()
     life.api.delete("Pod", life.names("Pod")[0])
-    life.api.settle()
-    life.reconcile()
-    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+    life.settle()
+    assert life.shown("attempt", "restarts") == (1, 1)
 
 
 @pytest.mark.parametrize("reason", ["PreemptionByScheduler", "EvictionByEvictionAPI"])
@@ -80,11 +75,9 @@ def test_disruption_of_a_worker_stays_reported(phase: str, reason: str) -> None:
         "phase": phase,
     }
     life.api.delete("Pod", lost)
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     pod["metadata"]["stuck"] = False
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     worker = f"worker {lost} on node n0"
     how = f"Job vit-0 failed: {worker} is lost" if phase == "Running" else f"{worker} failed"
     assert life.status["lastRestart"] == {
@@ -109,11 +102,10 @@ def test_pod_rejected_by_the_kubelet_shows_its_message() -> None:
         "reason": "UnexpectedAdmissionError",
         "message": f"{said},\n which is unexpected",
     }
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     name = pod["metadata"]["name"]
     reported = f"worker {name} on node n0 failed (UnexpectedAdmissionError): {said}, which is unexpected"
-    assert life.status["message"] == reported
+    assert life.message == reported
 
 
 def recreate_beside_orphans(life: Life) -> None:
@@ -129,25 +121,27 @@ def recreate_beside_orphans(life: Life) -> None:
 
 def test_finished_workers_of_an_earlier_job_do_not_block() -> None:
     life = Life().run()
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.reconcile()
+    life.succeed()
     recreate_beside_orphans(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
-    assert life.status["message"] == (
-        "Service vit, Job vit-0 belong to something else; the job begins when they are gone: "
-        "kubectl delete service/vit job/vit-0, which an earlier job of the name left"
+    assert life.message == (
+        "Service vit, Job vit-0: the job needs this name, but another owner has it: an earlier job. "
+        "Delete it: kubectl delete service/vit job/vit-0. The job then starts."
     )
     del life.api.objects["Service", "vit"]
     life.api.objects["Job", "vit-0"]["metadata"]["labels"][n.LABEL_MANAGED_BY] = "somebody"
     life.reconcile()
-    assert life.status["message"] == "Job vit-0 belongs to something else; the job begins when it is gone"
+    assert life.message == (
+        "Job vit-0: the job needs this name, but another owner has it. "
+        "Delete it, or use another name for the job. The job then starts."
+    )
 
 
 def test_running_workers_of_an_earlier_job_are_reported() -> None:
     life = Life().run()
     recreate_beside_orphans(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
-    assert "kubectl delete service/vit job/vit-0" in life.status["message"]
+    assert "kubectl delete service/vit job/vit-0" in life.message
     for key in (("Service", "vit"), ("Job", "vit-0")):
         del life.api.objects[key]
     life.api.settle()
@@ -156,9 +150,8 @@ def test_running_workers_of_an_earlier_job_are_reported() -> None:
 
 def test_finished_job_reports_no_active_workers() -> None:
     life = Life({"restartPolicy": "Never"}).run()
-    life.api.run_pods("Failed", exit_code=7, only=1)
-    life.reconcile()
-    assert (life.status["phase"], life.status["exitCode"]) == ("Failed", 7)
+    life.fail(7, only=1)
+    assert life.shown("phase", "exitCode") == ("Failed", 7)
     assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 0, "failed": 1}
 
 
@@ -167,22 +160,19 @@ def test_stuck_pod_delays_the_next_attempt() -> None:
     stuck = life.names("Pod")[0]
     life.api.objects["Pod", stuck]["metadata"]["stuck"] = True
     life.api.delete("Pod", stuck)
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert life.status["phase"] == "Restarting"
-    assert f"pod {stuck} on n0; if a node does not answer, delete it" in life.status["message"]
+    assert f"pod {stuck} on n0. If a node does not answer, delete it" in life.message
     assert life.names("Job") == ["vit-0"]
     life.api.objects["Pod", stuck]["metadata"]["stuck"] = False
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert life.names("Job") == ["vit-1"]
 
 
 def test_deleted_job_of_a_running_attempt_counts_a_restart() -> None:
     life = Life().run()
     life.api.delete("Job", "vit-0")
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert life.names("Job") == ["vit-1"]
     assert life.status["restarts"] == 1
 
@@ -197,13 +187,12 @@ def test_orphaned_workers_are_reported_with_the_command() -> None:
     life.reconcile()
     first, second = sorted(each["metadata"]["name"] for each in pods)
     assert life.status["reason"] == n.REASON_STOPPING
-    assert f"no Job owns {first} any more: kubectl delete pod {first} {second}" in life.status["message"]
+    assert f"Pod {first} has no Job: kubectl delete pod {first} {second}" in life.message
     assert life.names("Job") == []
-    life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.reconcile()
+    life.edit(suspend=True)
     assert life.condition(n.SUSPENDED) == ("False", n.REASON_STOPPING)
-    reported = "the workers are being stopped; no Job owns"
-    assert life.status["message"] == f"{reported} {first} any more: kubectl delete pod {first} {second}"
+    reported = "the workers are being stopped. Pod"
+    assert life.message == f"{reported} {first} has no Job: kubectl delete pod {first} {second}"
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     for each in (first, second):
         life.api.objects.pop(("Pod", each))
@@ -214,13 +203,11 @@ def test_orphaned_workers_are_reported_with_the_command() -> None:
 def fails(life: Life) -> None:
     life.api.run_pods("Running")
     life.reconcile()
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.reconcile()
+    life.fail(only=0)
 
 
 def test_backoff_doubles_from_the_second_restart() -> None:
-    life = Life({"maxRestarts": 9})
-    life.reconcile()
+    life = Life({"maxRestarts": 9}).begin()
     pauses = []
     for attempt in range(1, 10):
         fails(life)
@@ -230,15 +217,13 @@ def test_backoff_doubles_from_the_second_restart() -> None:
             assert life.status["reason"] == n.REASON_BACKING_OFF
             assert life.names("Job") == [f"vit-{attempt - 1}"]
             assert life.requeue_after
-            life.api.now += life.requeue_after
-            life.reconcile()
+            life.wait(life.requeue_after)
         pauses.append(life.api.now - began)
     assert pauses == [0, 10, 20, 40, 80, 160, 320, 360, 360]
 
 
 def test_backoff_keeps_the_failed_job_for_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    life = Life()
-    life.reconcile()
+    life = Life().begin()
     fails(life)
     life.api.run_pods("Running")
     life.reconcile()
@@ -247,19 +232,16 @@ def test_backoff_keeps_the_failed_job_for_its_log(monkeypatch: pytest.MonkeyPatc
         later.setattr(life.api, "settle", lambda: None)
         life.reconcile()
     assert life.names("Job") == ["vit-1"]
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert life.status["reason"] == n.REASON_BACKING_OFF
     (failed,) = (each for each in life.api.list("Pod") if each["status"]["phase"] == "Failed")
     assert failed["metadata"]["labels"][n.LABEL_ATTEMPT] == "1"
-    life.api.now += 10
-    life.reconcile()
+    life.wait(10)
     assert life.names("Job") == ["vit-2"]
 
 
 def test_backoff_stops_the_running_workers() -> None:
-    life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}})
-    life.reconcile()
+    life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).begin()
     fails(life)
     fails(life)
     assert life.status["reason"] == n.REASON_BACKING_OFF
@@ -268,12 +250,11 @@ def test_backoff_stops_the_running_workers() -> None:
 
 
 def test_backoff_message_has_the_time_and_is_written_once() -> None:
-    life = Life()
-    life.reconcile()
+    life = Life().begin()
     fails(life)
     fails(life)
     last = life.status["lastRestart"]
-    assert life.status["message"] == f"{last['message']}; the restart comes 10 s after {last['time']}"
+    assert life.message == f"{last['message']}; the restart comes 10 s after {last['time']}"
     assert last["message"].endswith(" ended with exit code 1; restart 2 of 3")
     assert (life.requeue_after or 0) <= 10
     life.api.now += 5
@@ -282,15 +263,12 @@ def test_backoff_message_has_the_time_and_is_written_once() -> None:
 
 
 def test_suspension_during_a_backoff_ends_it() -> None:
-    life = Life()
-    life.reconcile()
+    life = Life().begin()
     fails(life)
     fails(life)
-    life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.reconcile()
+    life.edit(suspend=True)
     assert life.status["phase"] == n.PHASE_SUSPENDED
-    life.api.edit(n.JOB_KIND, "vit", suspend=False)
-    life.reconcile()
+    life.edit(suspend=False)
     assert life.status["phase"] == n.PHASE_PROVISIONING, "somebody wants it now"
 
 
@@ -300,15 +278,13 @@ def test_backoff_does_not_apply_to_a_resize() -> None:
     life.run()
     fails(life)
     life.run()
-    life.api.edit(n.JOB_KIND, "vit", numNodes=4)
-    life.reconcile()
-    assert (life.status["phase"], life.status["attempt"]) == (n.PHASE_PROVISIONING, 3)
+    life.edit(numNodes=4)
+    assert life.shown("phase", "attempt") == (n.PHASE_PROVISIONING, 3)
     assert "; restart 2 of 5" in life.status["lastRestart"]["message"]
 
 
 def test_backoff_after_a_clock_change_is_not_longer() -> None:
-    life = Life()
-    life.reconcile()
+    life = Life().begin()
     fails(life)
     fails(life)
     life.api.now -= 7200

@@ -138,11 +138,14 @@ def test_names_of_longest_job_fit() -> None:
     """Pods of an Indexed Job get its name, their index and five characters; host names are labels (63 characters)."""
     longest = "j" * n.JOB_NAME_MAX_LENGTH
     attempt = n.attempt_name(longest, 99_999)
-    made = [f"{attempt}-{MAX_NODES - 1}-abcde", n.workspace_claim(longest, MAX_NODES - 1)]
-    made += [n.datasets_claim(longest), n.checkpoints_claim(longest), n.sync_pod(longest)]
+    made = [f"{attempt}-{MAX_NODES - 1}-abcde", n.claim_name(longest, "workspace", MAX_NODES - 1)]
+    made += [n.claim_name(longest, "datasets"), n.claim_name(longest, "checkpoints"), n.sync_pod(longest)]
     assert max(map(len, made)) <= 63
 
 
 def test_names_of_claims_and_pods_are_as_documented() -> None:
-    assert [n.workspace_claim("j"), n.workspace_claim("j", 2)] == ["j-workspace", "j-workspace-2"]
+    assert [n.claim_name("j", "workspace"), n.claim_name("j", "workspace", 2)] == [
+        "j-workspace",
+        "j-workspace-2",
+    ]
     assert (n.sync_pod("j"), n.attempt_name("j", 3)) == ("j-sync-0", "j-3")

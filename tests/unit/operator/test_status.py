@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.operator.life import Life
 from trainyard.operator import names as n
-from trainyard.operator.status import Condition, merge_conditions
+from trainyard.operator.context import Condition, merge_conditions
 
 pytestmark = pytest.mark.unit
 NOW = 1_000_000.0
@@ -53,8 +53,7 @@ def test_running_job_with_another_order_is_not_written() -> None:
     item["status"]["conditions"].reverse()
     assert life.reconcile() == 0
     reported = types(life.status["conditions"])
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.reconcile()
+    life.succeed()
     assert life.status["phase"] == "Succeeded"
     ended = types(life.status["conditions"])
     assert set(reported) < set(ended)

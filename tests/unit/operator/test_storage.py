@@ -42,8 +42,7 @@ def claimed_volumes(job: dict[str, Any]) -> list[str]:
 def retained(**storage: Any) -> Api:
     """What a job on one node left: its checkpoints."""
     life = Life(SMALL, checkpoints(retain=True, **storage)).run()
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.reconcile()
+    life.succeed()
     life.api.delete(n.JOB_KIND, "vit")
     life.api.settle()
     life.api.settle()
@@ -54,10 +53,9 @@ def retained(**storage: Any) -> Api:
 
 def test_retained_claim_of_one_node_refuses_several() -> None:
     api = retained()
-    life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx", accessMode="ReadWriteMany"), api=api)
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
-    assert "storage.checkpoints: claim vit-checkpoints is there already" in life.status["message"]
+    life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx", accessMode="ReadWriteMany"), api=api).begin()
+    assert life.state == ("Failed", "InvalidSpec")
+    assert "storage.checkpoints: only one node can mount the existing claim vit-checkpoints" in life.message
     assert life.names("Job") == []
     assert modes(api) == {"vit-checkpoints": ["ReadWriteOnce"]}
 
@@ -76,9 +74,8 @@ def test_retained_claim_being_deleted_delays_the_job() -> None:
     meta = api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]
     meta["finalizers"] = ["kubernetes.io/pvc-protection"]
     api.delete("PersistentVolumeClaim", "vit-checkpoints")
-    life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx"), api=api)
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Pending", "NameTaken")
+    life = Life({"numGPUs": 16}, checkpoints(storageClass="fsx"), api=api).begin()
+    assert life.state == ("Pending", "NameTaken")
     meta["finalizers"] = []
     api.settle()
     life.run()
@@ -88,8 +85,7 @@ def test_retained_claim_being_deleted_delays_the_job() -> None:
 def test_class_changed_in_queue_keeps_the_claims() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
     edit_storage(life, workspace={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
-    life.api.run_pods("Failed", exit_code=1)
-    life.reconcile()
+    life.fail()
     assert life.names("Job") == ["vit-1", "vit-1-n1"]
     assert [claimed_volumes(each) for each in life.api.list("Job")] == [
         ["vit-workspace"],
@@ -101,16 +97,14 @@ def test_class_changed_in_queue_keeps_the_claims() -> None:
 def test_resize_beyond_the_claim_keeps_the_workers() -> None:
     life = Life(SMALL, checkpoints()).run()
     edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
-    life.api.edit(n.JOB_KIND, "vit", numNodes=2)
-    life.reconcile()
+    life.edit(numNodes=2)
     assert (life.names("Job"), life.status["phase"]) == (["vit-0"], "Running")
     assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
 
 
 def test_queue_edited_creates_no_claims_for_running_workers() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
-    life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 4, "cpus": 96, "memory": "512Gi"})
-    life.reconcile()
+    life.edit_queue(nodeResources={"gpus": 4, "cpus": 96, "memory": "512Gi"})
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
     size = {"enabled": True, "size": "1Gi"}
     edit_storage(life, workspace=size, datasets={**size, "storageClass": "fsx"})
@@ -121,16 +115,14 @@ def test_queue_edited_creates_no_claims_for_running_workers() -> None:
     del life.api.objects["PersistentVolumeClaim", "vit-workspace-1"]
     life.reconcile()
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
-    life.api.run_pods("Failed", exit_code=1)
-    life.reconcile()
+    life.fail()
     assert life.names("Job") == ["vit-1", "vit-1-n1", "vit-1-n2", "vit-1-n3"]
     assert len(life.names("PersistentVolumeClaim")) == 4 + 1
 
 
 def test_queue_edited_to_kai_makes_no_gang_of_an_attempt() -> None:
     life = Life({}, cluster=KAI).run()
-    life.api.edit(n.QUEUE_KIND, "research", scheduling={"scheduler": "kai-scheduler"})
-    life.reconcile()
+    life.edit_queue(scheduling={"scheduler": "kai-scheduler"})
     assert life.names("PodGroup") == []
     gang = Life({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI).run()
     del gang.api.objects["PodGroup", "vit-0"]
@@ -168,10 +160,9 @@ def test_claim_retained_later_is_reported_with_its_patch() -> None:
 def test_missing_class_delays_the_job(volume: str) -> None:
     """Queue, job and class may come in one `kubectl apply`: that it is for one node alone is not known yet."""
     asked = {f"storage.{volume}": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
-    life = Life({"numGPUs": 16}, asked)
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
-    assert f"storage.{volume}.storageClass late is no StorageClass of the cluster" in life.status["message"]
+    life = Life({"numGPUs": 16}, asked).begin()
+    assert life.state == ("Pending", "StorageClassNotFound")
+    assert f"storage.{volume}.storageClass late does not exist" in life.message
     assert life.requeue_after == POLL_SECONDS, "nobody reports a class"
     assert life.names("Job") == life.names("PersistentVolumeClaim") == []
     assert life.api.events == ["StorageClassNotFound"]
@@ -182,9 +173,8 @@ def test_missing_class_delays_the_job(volume: str) -> None:
 
 def test_missing_class_of_an_override_delays_the_job() -> None:
     late = {"storage": {"workspace": {"storageClass": "late"}}}
-    life = Life({**SMALL, "overrides": late}, OWN)
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
+    life = Life({**SMALL, "overrides": late}, OWN).begin()
+    assert life.state == ("Pending", "StorageClassNotFound")
 
 
 def test_class_of_manual_volumes_need_not_exist() -> None:

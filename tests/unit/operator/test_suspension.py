@@ -38,17 +38,16 @@ def test_job_suspended_by_another_is_resumed_after_a_while() -> None:
     life.reconcile()
     assert suspended(life)
     assert life.names("Pod") == []
-    assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == ("Running", 0, 0)
+    assert life.shown("phase", "attempt", "restarts") == ("Running", 0, 0)
     reported = "kueue has suspended Job vit-0; the controller resumes it 30 s later"
-    assert life.status["message"] == f"0 of 2 workers are ready, {reported}"
+    assert life.message == f"0 of 2 workers are ready, {reported}"
     assert life.condition(n.SUSPENDED) == ("True", n.REASON_SUSPENDED_BY_ANOTHER)
     assert life.condition(n.WORKERS_READY)[0] == "False"
     assert life.requeue_after == POLL_SECONDS
     life.api.now += POLL_SECONDS - 1
     assert life.reconcile() == 0
     assert (suspended(life), life.requeue_after) == (True, 1.0)
-    life.api.now += 1
-    life.reconcile()
+    life.wait(1)
     assert not suspended(life)
     assert life.condition(n.SUSPENDED) == ("False", "NotAsked")
     life.run()
@@ -61,8 +60,7 @@ def test_repeated_suspension_is_answered_once_in_a_while() -> None:
     for _ in range(10):
         suspend(life)
         life.reconcile()
-        life.api.now += POLL_SECONDS
-        life.reconcile()
+        life.wait(POLL_SECONDS)
     assert life.api.written[before:].count("apply Job vit-0") == 10
     assert life.status["restarts"] == 0
 
@@ -78,13 +76,11 @@ def test_resume_waits_for_leaving_workers() -> None:
         {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 2}}}
     ]
     life.reconcile()
-    life.api.now += POLL_SECONDS
-    life.reconcile()
+    life.wait(POLL_SECONDS)
     assert suspended(life)
-    assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
+    assert life.shown("phase", "restarts") == ("Running", 0)
     pod["metadata"]["stuck"] = False
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert not suspended(life)
     life.run()
 
@@ -94,13 +90,12 @@ def test_worker_that_failed_before_a_suspension_restarts() -> None:
     life.api.objects["Pod", life.names("Pod")[0]]["status"]["phase"] = "Failed"
     suspend(life)
     life.reconcile()
-    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+    assert life.shown("attempt", "restarts") == (1, 1)
 
 
 def test_suspension_by_the_controller_is_resumed_at_once() -> None:
     """The controller creates suspended Jobs, and resumes them at once."""
-    life = Life()
-    life.reconcile()
+    life = Life().begin()
     suspend(life, by=n.FIELD_MANAGER)
     life.reconcile()
     assert not suspended(life)
@@ -112,15 +107,13 @@ def test_stuck_worker_of_a_suspended_job_is_reported() -> None:
     name = life.names("Pod")[0]
     life.api.objects["Pod", name]["metadata"]["stuck"] = True
     suspend(life)
-    life.api.settle()
-    life.reconcile()
-    assert life.status["message"].endswith("the controller resumes it 30 s later")
-    life.api.now += 40
-    life.reconcile()
+    life.settle()
+    assert life.message.endswith("the controller resumes it 30 s later")
+    life.wait(40)
     reported = (
         f"the controller resumes it when pod {name} is gone; if its node does not answer, delete the pod"
     )
-    assert life.status["message"].endswith(reported)
+    assert life.message.endswith(reported)
 
 
 def test_suspension_from_the_future_is_resumed_at_once() -> None:
@@ -128,6 +121,5 @@ def test_suspension_from_the_future_is_resumed_at_once() -> None:
     life.api.now += 600
     suspend(life)
     life.api.now -= 600
-    life.api.settle()
-    life.reconcile()
+    life.settle()
     assert not suspended(life)

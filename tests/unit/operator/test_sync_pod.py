@@ -34,8 +34,7 @@ def lose_sync_pod(life: Life) -> None:
 def pass_time(life: Life) -> None:
     assert life.requeue_after is not None
     assert 0 < life.requeue_after <= PATIENCE_SECONDS
-    life.api.now += life.requeue_after
-    life.reconcile()
+    life.wait(life.requeue_after)
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
@@ -46,14 +45,13 @@ def test_a_sync_pod_that_has_ended_is_made_again(phase: str) -> None:
     life.api.objects[SYNC]["status"] = {**EVICTED, "phase": phase}
     life.reconcile()
     assert uid(life) != before
-    assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
+    assert life.shown("phase", "restarts") == ("Running", 0)
 
 
 def test_a_suspended_job_keeps_what_was_sent_to_its_sync_pod() -> None:
     life = Life(SENT).run()
     before = uid(life)
-    life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.reconcile()
+    life.edit(suspend=True)
     assert (life.status["phase"], life.names("Job"), life.names("Pod")) == ("Suspended", [], [SYNC[1]])
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.run()
@@ -67,8 +65,7 @@ def test_one_that_fails_at_once_is_not_made_again_without_a_pause() -> None:
     life.reconcile()
     assert uid(life) == before
     assert life.requeue_after is not None
-    life.api.now += life.requeue_after
-    life.reconcile()
+    life.wait(life.requeue_after)
     assert uid(life) != before
 
 
@@ -77,20 +74,18 @@ def test_one_that_ended_between_two_attempts_is_made_again_for_the_next() -> Non
     before = uid(life)
     life.api.now += PATIENCE_SECONDS
     life.api.objects[SYNC]["status"] = EVICTED
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.reconcile()
+    life.fail(only=0)
     assert uid(life) != before
     assert life.names("Job") == ["vit-1"]
 
 
 def test_one_that_ended_while_the_job_waits_for_nodes_is_made_again() -> None:
-    life = Pooled(SENT)
-    life.reconcile()
+    life = Pooled(SENT).begin()
     before = uid(life)
     life.later(PATIENCE_SECONDS)
     life.api.objects[SYNC]["status"] = EVICTED
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert uid(life) != before
 
 
@@ -113,8 +108,8 @@ def test_job_without_its_workspace_holds_no_node() -> None:
     for life in (Life(SENT), Pooled(SENT)):
         life.api.sends = False
         life.reconcile()
-        assert (life.status["phase"], life.status["reason"]) == ("Pending", n.REASON_WAITING_FOR_WORKSPACE)
-        assert "kubectl torchrun sync vit" in life.status["message"]
+        assert life.state == ("Pending", n.REASON_WAITING_FOR_WORKSPACE)
+        assert "kubectl torchrun sync vit" in life.message
         assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
         life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
         life.reconcile()
@@ -125,7 +120,7 @@ def test_impossible_job_says_so_before_its_workspace_is_there() -> None:
     life = Pooled(SENT, limit=1)
     life.api.sends = False
     life.reconcile()
-    assert life.phase_and_reason == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
 
 
 @pytest.mark.parametrize("key", ["state", "lastState"])
@@ -136,8 +131,8 @@ def test_abandoned_upload_ends_the_job_and_leaves_nothing(key: str) -> None:
     ended = {"terminated": {"exitCode": n.SYNC_ABANDONED_EXIT}}
     life.api.objects[SYNC]["status"] = sync_pod_status(ready=False, **{key: ended})
     life.reconcile()
-    assert life.phase_and_reason == ("Failed", n.REASON_WORKSPACE_NOT_SENT)
-    assert "within 600 s" in life.status["message"]
+    assert life.state == ("Failed", n.REASON_WORKSPACE_NOT_SENT)
+    assert "within 600 s" in life.message
     assert (life.names("Pod"), life.names("Job")) == ([], [])
 
 
@@ -151,10 +146,9 @@ def test_sync_pod_of_a_job_that_has_started_never_gives_up() -> None:
 def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
     life = Life(SENT).run()
     lose_sync_pod(life)
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Restarting", n.REASON_WAITING_FOR_WORKSPACE)
-    assert "kubectl torchrun sync vit" in life.status["message"]
+    life.fail(only=0)
+    assert life.state == ("Restarting", n.REASON_WAITING_FOR_WORKSPACE)
+    assert "kubectl torchrun sync vit" in life.message
     assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
     life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
     life.run()
@@ -162,15 +156,14 @@ def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
 
 
 def test_workers_that_find_no_workspace_cost_no_restart() -> None:
-    life = Life(SENT)
-    life.reconcile()
+    life = Life(SENT).begin()
     lose_sync_pod(life)
     life.reconcile()
     failed = {"name": n.FETCH_CONTAINER, "state": {"terminated": {"exitCode": 1}}}
     for name in [each for each in life.names("Pod") if each != SYNC[1]]:
         life.api.objects["Pod", name]["status"] = {"phase": "Failed", "initContainerStatuses": [failed]}
     life.reconcile()
-    assert (life.status["phase"], life.status["restarts"]) == ("Restarting", 0)
+    assert life.shown("phase", "restarts") == ("Restarting", 0)
     assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
     assert "workspaceDigest" not in life.status
     assert n.REASON_WORKSPACE_LOST in life.api.events
@@ -180,8 +173,7 @@ def test_workers_that_find_no_workspace_cost_no_restart() -> None:
 def test_workspace_on_claims_needs_no_sync_pod_to_restart() -> None:
     life = Life(SENT, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
     lose_sync_pod(life)
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.reconcile()
+    life.fail(only=0)
     assert life.names("Job") == ["vit-1", "vit-1-n1"]
 
 
@@ -208,8 +200,7 @@ def test_other_jobs_with_the_same_workspace_are_named() -> None:
 
 def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:
     life = Life(SENT).run()
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.reconcile()
+    life.fail(only=0)
     lose_sync_pod(life)
     names = [each for each in life.names("Pod") if each != SYNC[1]]
     for name in names:
@@ -218,10 +209,9 @@ def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:
     life.api.objects[SYNC]["status"] = NO_IMAGE
     pass_time(life)
     assert (
-        f"{names[0]} waits for the workspace, which was lost with an earlier pod vit-sync-0"
-        in life.status["message"]
+        f"{names[0]} waits for the workspace, which was lost with an earlier pod vit-sync-0" in life.message
     )
-    assert "can't get image own/tools:1" in life.status["message"]
+    assert "can't get image own/tools:1" in life.message
 
 
 NO_IMAGE = {
@@ -240,14 +230,12 @@ def test_sync_pod_that_does_not_start_is_reported() -> None:
     life.reconcile()
     pass_time(life)
     assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
-    assert "vit-sync-0, which receives the workspace, can't get image own/tools:1" in life.status["message"]
+    assert "vit-sync-0, which receives the workspace, can't get image own/tools:1" in life.message
 
 
 def test_a_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:
-    life = Life({"workspace": {**SENT["workspace"], "url": "s3://own/w/a"}})
-    life.reconcile()
+    life = Life({"workspace": {**SENT["workspace"], "url": "s3://own/w/a"}}).begin()
     for name in life.names("Pod"):
         life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
-    life.api.now += 60
-    life.reconcile()
-    assert life.status["message"] == "0 of 2 workers are ready"
+    life.wait(60)
+    assert life.message == "0 of 2 workers are ready"
