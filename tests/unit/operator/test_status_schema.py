@@ -13,6 +13,7 @@ from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS, fit_status
 pytestmark = pytest.mark.unit
 
 NOW = "2027-01-15T08:00:00Z"
+CONDITION = {"type": "Ready", "status": "True", "lastTransitionTime": NOW, "reason": "Ready", "message": ""}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,8 @@ NOW = "2027-01-15T08:00:00Z"
         ({"message": "x" * 40_000}, {"message": "x" * 32_768}),
         ({"message": "exit \u202e0 edoc\u202c \u2066x\u2069"}, {"message": "exit 0 edoc x"}),
         ({"message": "\x1b[31mred\x1b[0m \x1b]0;title\x07\x9b2J\r\tone\ntwo\x00"}, {"message": "red 2J\tone\ntwo"}),
+        ({"message": "log \ud800"}, {"message": "log ?"}),
+        ({"conditions": [{**CONDITION, "reason": ""}, CONDITION]}, {"conditions": [CONDITION]}),
         ({"exitCode": 3_000_000}, {}),
         ({"exitCode": True}, {}),
         ({"restarts": "3"}, {}),
