@@ -93,13 +93,11 @@ def apply(archive: Path, digest: str, into: Path) -> Applied:
         with _locked(into) as control:
             if is_whole(into, digest):
                 return Applied(0, 0)
-            before = placed(into)
-            incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=control))
-            try:
-                contents = unpack(archive, digest, incoming)
-                return _update(incoming, into, control, before, digest, contents)
-            finally:
-                shutil.rmtree(incoming, ignore_errors=True)
+            with tempfile.TemporaryDirectory(
+                prefix=_INCOMING, dir=control, ignore_cleanup_errors=True
+            ) as incoming:
+                contents = unpack(archive, digest, Path(incoming))
+                return _update(Path(incoming), into, control, digest, contents)
     except OSError as error:
         # Names of unfinished files differ at each try.
         where = Path(os.fsdecode(error.filename or into))
@@ -107,8 +105,8 @@ def apply(archive: Path, digest: str, into: Path) -> Applied:
         raise WorkspaceError(f"workspace: can't write in {where}: {error.strerror or error}") from None
 
 
-def _update(incoming: Path, into: Path, control: Path, before: State, digest: str, new: Contents) -> Applied:
-    old, missing = before.contents, _missing(into, new)
+def _update(incoming: Path, into: Path, control: Path, digest: str, new: Contents) -> Applied:
+    old, missing = placed(into).contents, _missing(into, new)
     changed = [path for path, what in new.items() if old.get(path) != [what] or path in missing]
     gone = [path for path in old if path not in new]
     known = {path: [*old.get(path, [""]), new[path]] for path in changed}
