@@ -143,7 +143,7 @@ def build_claim(attempt: AttemptSpec, claim: Claim) -> JsonObject:
 
 
 def archive_annotation(workspace: Workspace) -> str:
-    """Return the annotation with the archive that a worker unpacks (trainyard/workspace/store.py: Pointer)."""
+    """Return the annotation with the archive that a worker unpacks (trainyard/workspace/sync_pod.py: Pointer)."""
     pointer = {"digest": workspace.digest, "size": workspace.size_bytes, "url": workspace.url}
     return json.dumps(pointer, sort_keys=True)
 

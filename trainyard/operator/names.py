@@ -58,7 +58,7 @@ MANAGED_BY: Final = CONTROLLER
 # On a batch/v1 Job: the size and the workspace of the TorchrunJob when it was created.
 ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
-# The annotation of a worker's pod with the archive of the job's workspace, as JSON (trainyard/workspace/store.py:
+# The annotation of a worker's pod with the archive of the job's workspace, as JSON (trainyard/workspace/sync_pod.py:
 # Pointer). The controller writes it from the job's spec, and the pod reads it through the downward API. So neither the
 # bucket nor another pod selects the code that the worker runs.
 ANNOTATION_ARCHIVE: Final = f"{GROUP}/archive"
@@ -86,7 +86,7 @@ WORKER_CONTAINER: Final = names.TORCHRUN_WORKER_CONTAINER
 # In the same pod: the init container unpacks the workspace, and the sidecar updates it.
 FETCH_CONTAINER: Final = "workspace"
 FOLLOW_CONTAINER: Final = "workspace-sync"
-# The sync pod: its container, and where it keeps archives (trainyard/workspace/store.py).
+# The sync pod: its container, and where it keeps archives (trainyard/workspace/sync_pod.py).
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"
 SYNC_DIRECTORY: Final = "/var/lib/torchrun-sync"
@@ -259,5 +259,5 @@ def archive_prefix(url: str) -> str:
 
 
 def sync_pod_url(job: str, namespace: str) -> str:
-    """Return where the sync pod of this job answers within the cluster (trainyard/workspace/transfer.py)."""
+    """Return where the sync pod of this job answers within the cluster (trainyard/workspace/sync_pod.py)."""
     return f"http://{sync_pod(job)}.{job}.{namespace}.svc:{SYNC_PORT}"

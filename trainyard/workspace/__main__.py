@@ -31,9 +31,8 @@ from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.logs import archive_log, print_logs
 from trainyard.workspace.place import placed
-from trainyard.workspace.sidecar import LOG, fetch, follow, log_applied
-from trainyard.workspace.store import Pointer, Store
-from trainyard.workspace.transfer import PodSource, copy_from_nearby, server
+from trainyard.workspace.sidecar import LOG, PodSource, fetch, follow, log_applied
+from trainyard.workspace.sync_pod import Pointer, Store, copy_from_nearby, server
 
 # The interval at which a sync pod without an archive asks other pods for it.
 _NEARBY_SECONDS: Final = 5.0

@@ -15,15 +15,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from trainyard.workspace.archive import digest_of
+from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import Damaged, NotThere, Refused, WorkspaceError
 from trainyard.workspace.ignore import CONTROL_DIRECTORY
 from trainyard.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
-from trainyard.workspace.store import Pointer
-from trainyard.workspace.transfer import PodSource, SyncPod
+from trainyard.workspace.sync_pod import Pointer, SyncPod
 
 LOG: Final = logging.getLogger("workspace")
 EVERY_SECONDS: Final = 2.0
@@ -40,6 +41,41 @@ _MAX_KEPT_REPORTED: Final = 10
 _KEPT_ARCHIVE: Final = "archive"
 # A proxy may pass on an incomplete answer.
 _DAMAGED_TRIES: Final = 3
+
+
+class PodSource:
+    """The archive in the pod's annotation, which the controller writes from the job's spec.
+
+    `file` is the annotation in the pod's downward API volume. `pod` is the sync pod for archives that are not in S3,
+    None if there is none. The methods raise NotThere if a later try may succeed, and WorkspaceError if none can.
+    """
+
+    def __init__(self, file: Path, sync: str = "") -> None:
+        """Create the source. `sync` is the address of the sync pod, for archives that are not in S3."""
+        self._file = file
+        self.pod = SyncPod(sync) if sync else None
+
+    @cached_property
+    def _bucket(self) -> Bucket:
+        return Bucket()
+
+    def current(self) -> Pointer:
+        """Return the archive of the job's present workspace."""
+        try:
+            return Pointer.from_json(self._file.read_bytes())
+        except OSError as error:
+            raise WorkspaceError(f"--archive: can't read {self._file}: {error.strerror}") from None
+
+    def archive(self, pointer: Pointer, into: Path) -> None:
+        """Download the archive to a file, which the caller verifies. Raise OSError if it can't be written."""
+        if pointer.url:
+            self._bucket.read(pointer.url, into, pointer.size)
+        elif self.pod is not None:
+            self.pod.archive(pointer, into)
+        else:
+            raise WorkspaceError(
+                f"--sync: is missing, and {pointer.digest} has no address in S3. Name the sync pod."
+            )
 
 
 def fetch(

@@ -20,7 +20,7 @@ from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cluster import Cluster
 from trainyard.workspace.__main__ import parser, receive
 from trainyard.workspace.errors import NotThere, WorkspaceError
-from trainyard.workspace.store import Store
+from trainyard.workspace.sync_pod import Store
 
 _DECISION = re.compile(r"^command: (torchrun starts|runs once|\S+ starts|starts) .*\n", re.MULTILINE)
 

@@ -12,7 +12,7 @@ from tests.torchrun_manifests import manifest
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.launcher_choice import Scripts
-from trainyard.workspace.store import Store
+from trainyard.workspace.sync_pod import Store
 
 pytestmark = pytest.mark.unit
 DIGEST = "sha256:" + "0" * 64

@@ -21,7 +21,7 @@ from trainyard.kubectl import follow, logs, output
 from trainyard.kubectl.output import Bar, render_bar
 from trainyard.operator import names as n
 from trainyard.operator.api.crd import torchrun_job
-from trainyard.workspace.store import Store
+from trainyard.workspace.sync_pod import Store
 
 pytestmark = pytest.mark.unit
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -22,7 +22,7 @@ from trainyard.kubectl.output import UNAVAILABLE, PluginError
 from trainyard.kubectl.submit import MARK
 from trainyard.operator import names as n
 from trainyard.workspace.bucket import parse_url
-from trainyard.workspace.store import Store
+from trainyard.workspace.sync_pod import Store
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,7 @@ from trainyard.kubectl.cluster import Cluster
 from trainyard.operator import names as n
 from trainyard.workspace.archive import pack
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.store import Store
+from trainyard.workspace.sync_pod import Store
 
 pytestmark = pytest.mark.unit
 WORKSPACE = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1}

@@ -20,8 +20,7 @@ from trainyard.operator.api.job import Workspace
 from trainyard.operator.children import archive_annotation
 from trainyard.workspace.__main__ import main
 from trainyard.workspace.archive import Archive, pack
-from trainyard.workspace.store import Pointer, Store
-from trainyard.workspace.transfer import server
+from trainyard.workspace.sync_pod import Pointer, Store, server
 
 ROOT = Path(__file__).parents[3]
 _MEMORY = Path("/dev/shm")

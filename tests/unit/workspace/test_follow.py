@@ -15,12 +15,11 @@ import pytest
 import zstandard
 
 from tests.unit.workspace.archives import packed, pointing, received, serving, started, until
-from trainyard.workspace import transfer
+from trainyard.workspace import sync_pod
 from trainyard.workspace.archive import Archive, digest_of
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.sidecar import fetch, follow, log_applied
-from trainyard.workspace.store import Pointer, Store
-from trainyard.workspace.transfer import PodSource
+from trainyard.workspace.sidecar import PodSource, fetch, follow, log_applied
+from trainyard.workspace.sync_pod import Pointer, Store
 
 pytestmark = pytest.mark.unit
 
@@ -151,7 +150,7 @@ def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -
 
 
 def test_worker_that_sends_for_ever_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr(sync_pod, "RECEIVE_SECONDS", 0.2)
     archive, store = packed(tmp_path / "in", a="1"), Store(tmp_path / "store")
     with serving(store, expected=Pointer(archive.digest, archive.size)) as address:
         host, _, port = address.removeprefix("http://").partition(":")

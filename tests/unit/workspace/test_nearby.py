@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.workspace.archives import packed, receive, received, serving
-from trainyard.workspace import transfer
+from trainyard.workspace import sync_pod
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.store import Store
+from trainyard.workspace.sync_pod import Store
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(transfer, "_NEARBY_SECONDS", 0.1)
+    monkeypatch.setattr(sync_pod, "_NEARBY_SECONDS", 0.1)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data = archive.file.read_bytes()
     good, damaged, short, empty = (Store(tmp_path / name) for name in ("good", "damaged", "short", "empty"))
@@ -39,13 +39,13 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
         for address in (a, b, c, "http://none.invalid:8080", nobody, "x"):
             reported: list[int] = []
             store = Store(root)
-            assert not transfer.copy_from_nearby(store, archive.digest, archive.size, [address]), address
+            assert not sync_pod.copy_from_nearby(store, archive.digest, archive.size, [address]), address
             assert not list(root.glob("*")), "nothing is left that a sender would go on from"
             with pytest.raises(WorkspaceError, match="ended after 0"):
                 store.receive(archive.digest, archive.size, io.BytesIO(b"").read, reported.append)
             assert reported == [0]
             store._part(archive.digest).unlink()
-        monkeypatch.setattr(transfer, "_NEARBY_SECONDS", 0.5)
+        monkeypatch.setattr(sync_pod, "_NEARBY_SECONDS", 0.5)
         caplog.clear()
         assert receive(root, archive, nearby=(a, nobody, d)) == (0, "")
         lines = [line for line in caplog.messages if "copied from" in line]
@@ -72,8 +72,8 @@ def test_copied_from_a_slow_pod_gives_up_in_time(
     caplog.set_level(logging.INFO)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data, going = archive.file.read_bytes(), threading.Event()
-    monkeypatch.setattr(transfer, "_MAX_COPY_SECONDS", 0.3)
-    monkeypatch.setattr(transfer, "_NEARBY_SECONDS", 0.3)
+    monkeypatch.setattr(sync_pod, "_MAX_COPY_SECONDS", 0.3)
+    monkeypatch.setattr(sync_pod, "_NEARBY_SECONDS", 0.3)
     slow = socket.create_server(("127.0.0.1", 0))
 
     def drip() -> None:
@@ -92,7 +92,7 @@ def test_copied_from_a_slow_pod_gives_up_in_time(
     began, root = time.monotonic(), tmp_path / "store"
     try:
         address = f"http://127.0.0.1:{slow.getsockname()[1]}"
-        assert not transfer.copy_from_nearby(Store(root), archive.digest, archive.size, [address])
+        assert not sync_pod.copy_from_nearby(Store(root), archive.digest, archive.size, [address])
         assert 0.3 <= time.monotonic() - began < 10
         (line,) = caplog.messages
         assert line.startswith(f"{archive.digest} is not copied from {address}: ")

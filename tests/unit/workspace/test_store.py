@@ -22,9 +22,8 @@ from trainyard.workspace.__main__ import main
 from trainyard.workspace.bucket import Bucket, archive_url, parse_url
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.place import placed
-from trainyard.workspace.sidecar import fetch, follow
-from trainyard.workspace.store import Pointer, Store
-from trainyard.workspace.transfer import PodSource, SyncPod, server
+from trainyard.workspace.sidecar import PodSource, fetch, follow
+from trainyard.workspace.sync_pod import Pointer, Store, SyncPod, server
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud

@@ -1,34 +1,37 @@
-"""Transfer archives in a cluster: the HTTP server of a sync pod (`server`), and its clients.
+"""The sync pod of a job without a bucket: its archives (`Store`), its HTTP server (`server`), and clients of it.
 
-Users send archives by exec, which needs its own permission. The job's spec selects the archive that runs; `/current`
-only tells the kubelet that the pod has one. After an earlier sync pod was lost, a worker sends the expected archive
-back with PUT. Archives are verified by their digest, so the sender does not matter.
+Archives are named by digest, which is verified, so their sender does not matter. Users send them by exec, which needs
+its own permission. An upload is written to a partial file, which a later upload continues. Archives that are not needed
+are removed. The job's spec selects the archive that runs; `/current` only tells the kubelet that the pod has one. After
+an earlier sync pod was lost, a worker sends the expected archive back with PUT.
 """
 
 from __future__ import annotations
 
+import fcntl
 import http.client
+import json
 import logging
 import os
+import re
 import shutil
 import socket
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
 
-from trainyard.workspace.archive import DIGEST_PREFIX, check_digest
-from trainyard.workspace.bucket import Bucket
+from trainyard.workspace.archive import DIGEST_PREFIX, check_digest, digest_of, replace_file
 from trainyard.workspace.errors import NotThere, WorkspaceError
-from trainyard.workspace.store import Pointer, Store
 
 LOG: Final = logging.getLogger("workspace")
 ARCHIVES: Final = "/archives/"
@@ -44,41 +47,190 @@ RECEIVE_SECONDS: Final = 300.0
 _NEARBY_SECONDS: Final = 3.0
 # Then the user's upload is probably faster. The plugin's timeout is a minute (trainyard/k8s/exec.py).
 _MAX_COPY_SECONDS: Final = 30.0
+_SUFFIX: Final = ".tar.zst"
+_PART: Final = ".part"
+_UNTRUSTED: Final = "untrusted-"
+_CURRENT: Final = "current"
+_LOCK: Final = "lock"
+_URL: Final = re.compile(r"s3://[^/]+/.+")
 
 
-class PodSource:
-    """The archive in the pod's annotation, which the controller writes from the job's spec.
+@dataclass(frozen=True)
+class Pointer:
+    """The archive of a job's workspace: its digest, its size in bytes, and its URL in S3, "" for one in a sync pod.
 
-    `file` is the annotation in the pod's downward API volume. `pod` is the sync pod for archives that are not in S3,
-    None if there is none. The methods raise NotThere if a later try may succeed, and WorkspaceError if none can.
+    A worker unpacks the archive in the annotation of its pod (trainyard/operator/names.py:
+    archive_annotation). A sync pod records the archive that it received last.
     """
 
-    def __init__(self, file: Path, sync: str = "") -> None:
-        """Create the source. `sync` is the address of the sync pod, for archives that are not in S3."""
-        self._file = file
-        self.pod = SyncPod(sync) if sync else None
+    digest: str
+    size: int
+    url: str = ""
 
-    @cached_property
-    def _bucket(self) -> Bucket:
-        return Bucket()
+    def to_json(self) -> bytes:
+        """Return the JSON for an annotation or a sync pod."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
 
-    def current(self) -> Pointer:
-        """Return the archive of the job's present workspace."""
+    @classmethod
+    def from_json(cls, data: bytes) -> Pointer:
+        """Parse a pointer. Raise WorkspaceError for an invalid one."""
         try:
-            return Pointer.from_json(self._file.read_bytes())
-        except OSError as error:
-            raise WorkspaceError(f"--archive: can't read {self._file}: {error.strerror}") from None
-
-    def archive(self, pointer: Pointer, into: Path) -> None:
-        """Download the archive to a file, which the caller verifies. Raise OSError if it can't be written."""
-        if pointer.url:
-            self._bucket.read(pointer.url, into, pointer.size)
-        elif self.pod is not None:
-            self.pod.archive(pointer, into)
-        else:
+            found = json.loads(data)
+            pointer = cls(str(found["digest"]), int(found["size"]), str(found["url"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(f"pointer to the workspace: {data[:100]!r}: {error}") from None
+        check_digest(pointer.digest)
+        if pointer.url and not _URL.fullmatch(pointer.url):
             raise WorkspaceError(
-                f"--sync: is missing, and {pointer.digest} has no address in S3. Name the sync pod."
+                f"pointer to the workspace: url {pointer.url[:100]!r} must be s3://bucket/key"
             )
+        return pointer
+
+
+class Store:
+    """A directory for archives of at most `maximum` bytes. Concurrent uploads of an archive give the same file."""
+
+    def __init__(self, root: Path, maximum: int | None = None) -> None:
+        self._root, self._maximum = root, maximum
+
+    def archive(self, digest: str) -> Path:
+        """Return the path of this archive, which may not exist yet."""
+        return self._root / f"{check_digest(digest)}{_SUFFIX}"
+
+    def receive(
+        self,
+        digest: str,
+        size: int,
+        read: Callable[[int], bytes],
+        on_offset: Callable[[int], None] = lambda _o: None,
+        *,
+        untrusted: bool = False,
+    ) -> None:
+        """Receive the missing bytes of an archive, by `read`, which returns "" at the end.
+
+        `on_offset` receives the offset of the first missing byte. `untrusted` archives are received from their first
+        byte on, in a separate file.
+
+        Raises:
+            WorkspaceError: The stream ended early, and a later call continues; or it has another digest.
+        """
+        if size < 1:
+            raise WorkspaceError(f"size: {size} must be the archive's bytes, at least 1")
+        if self._maximum is not None and size > self._maximum:
+            raise WorkspaceError(
+                f"size: {size} bytes, and the limit of this job's sync pod is {self._maximum}; submit another job"
+            )
+        place = self.archive(digest)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if place.exists():
+                on_offset(size)
+                return
+            with self._partial_file(digest, untrusted) as (part, file):
+                offset = os.fstat(file.fileno()).st_size
+                offset = offset if offset < size else 0
+                on_offset(offset)
+                _copy(file, offset, size, read)
+                found = digest_of(part)
+                if found != digest:
+                    part.unlink()
+                    raise WorkspaceError(f"upload: digest is {found} and must be {digest}; send it again")
+                os.replace(part, place)
+        except OSError as error:
+            raise WorkspaceError(f"upload: can't write {place}: {error.strerror}") from None
+
+    @contextmanager
+    def _partial_file(self, digest: str, untrusted: bool) -> Iterator[tuple[Path, IO[bytes]]]:
+        """Open a partial file of the archive: that of an earlier upload, unless another one continues it.
+
+        A file that does not become the archive is left for a later upload. Untrusted uploads have a separate file.
+        """
+        part = self._part(digest)
+        handle, name = tempfile.mkstemp(_PART, _UNTRUSTED if untrusted else f"{part.stem}-", self._root)
+        os.close(handle)
+        own = Path(name)
+        try:
+            if not untrusted:
+                with suppress(FileNotFoundError):
+                    os.replace(part, own)
+            with own.open("r+b") as file:
+                yield own, file
+        finally:
+            with suppress(FileNotFoundError):  # it is the archive now
+                os.unlink(own) if untrusted else os.replace(own, part)
+
+    @contextmanager
+    def receiving(self, digest: str, keep: str = "") -> Iterator[None]:
+        """Hold a lock during the upload of this archive. First remove all other archives except `keep`.
+
+        `keep` is the digest that the job names until the upload is complete, by default the last received one. Nothing
+        is removed during another upload.
+
+        Raises:
+            WorkspaceError: The directory can't be written.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            lock = (self._root / _LOCK).open("wb")
+        except OSError as error:
+            raise WorkspaceError(f"upload: can't write in {self._root}: {error.strerror}") from None
+        with lock:
+            current = self.current()
+            keep = keep or (current.digest if current is not None else digest)
+            archives = {self.archive(digest).name, self.archive(keep).name}
+            kept = {_LOCK, _CURRENT, self._part(digest).name, *archives}
+            with suppress(OSError):  # another upload runs; a later one removes the archives
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for each in self._root.iterdir():
+                    # A worker that downloads one of them has it open, and is not affected.
+                    if each.name not in kept:
+                        each.unlink(missing_ok=True)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+
+    def last_write(self) -> float:
+        """Return the time of the last byte of an upload, in seconds since the epoch; 0 if there was none.
+
+        Uploads by PUT do not count, because any pod could send them and keep an abandoned job alive.
+        """
+        with suppress(OSError):  # the upload was completed meanwhile
+            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_UNTRUSTED))
+            return max((each.stat().st_mtime for each in parts), default=0.0)
+        return time.time()
+
+    def current(self) -> Pointer | None:
+        """Return the job's current archive, None if there is none."""
+        try:
+            return Pointer.from_json((self._root / _CURRENT).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def point(self, pointer: Pointer) -> None:
+        """Make this existing archive the job's current one."""
+        if not self.archive(pointer.digest).exists():
+            raise WorkspaceError(f"digest: {pointer.digest} does not exist; send the archive first")
+        try:
+            replace_file(self._root / _CURRENT, pointer.to_json().decode())
+        except OSError as error:
+            raise WorkspaceError(
+                f"pointer to the workspace: can't write in {self._root}: {error.strerror}"
+            ) from None
+
+    def _part(self, digest: str) -> Path:
+        return self._root / f"{check_digest(digest)}{_PART}"
+
+
+def _copy(file: IO[bytes], offset: int, size: int, read: Callable[[int], bytes]) -> None:
+    file.seek(offset)
+    file.truncate()
+    while offset < size:
+        data = read(min(_CHUNK, size - offset))
+        if not data:
+            raise WorkspaceError(f"upload: ended after {offset} of {size} bytes; send it again")
+        file.write(data)
+        offset += len(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 class SyncPod:
