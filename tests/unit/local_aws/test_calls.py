@@ -1,4 +1,4 @@
-"""What a role's sessions used, and were denied, is kept."""
+"""What a role's sessions used, and were denied, is call_log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRANT = {"Effect": "Allow", "Action": ["sqs:ListQueues", "ec2:DescribeVpcs"], "R
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Path]:
+def call_log(tmp_path: Path) -> Iterator[Path]:
     """A file that the calls of this test alone go to."""
     file = tmp_path / "calls.json"
     calls.keep_in(file)
@@ -26,13 +26,13 @@ def kept(tmp_path: Path) -> Iterator[Path]:
     calls.keep_in(None)
 
 
-def test_used_and_denied_actions_of_a_role_are_kept_in_the_file(cloud: Cloud, kept: Path) -> None:
+def test_used_and_denied_actions_of_a_role_are_kept_in_the_file(cloud: Cloud, call_log: Path) -> None:
     session = cloud.session("reader", GRANT)
     for _ in range(2):
         cloud.client("sqs", session).list_queues()
     with pytest.raises(ClientError):
         cloud.client("ec2", session).describe_subnets()
-    read = json.loads(kept.read_text())
+    read = json.loads(call_log.read_text())
     assert read["reader"]["granted"] == ["ec2:DescribeVpcs", "sqs:ListQueues"]
     assert list(read["reader"]["used"]) == ["sqs:ListQueues"]
     assert read["reader"]["denied"] == {"ec2:DescribeSubnets": 1}
@@ -40,9 +40,9 @@ def test_used_and_denied_actions_of_a_role_are_kept_in_the_file(cloud: Cloud, ke
     assert answer["reader"]["used"] == {"sqs:ListQueues": 2}
 
 
-def test_users_are_not_noted(cloud: Cloud, kept: Path) -> None:
+def test_users_are_not_noted(cloud: Cloud, call_log: Path) -> None:
     cloud.client("sqs").list_queues()
-    assert json.loads(kept.read_text()) == {}
+    assert json.loads(call_log.read_text()) == {}
 
 
 def test_granted_actions_are_those_of_statements_that_allow() -> None:

@@ -96,7 +96,7 @@ LOGGED = {"clusterLogging": [{"types": ["audit"], "enabled": True}]}
 
 
 @pytest.mark.parametrize("deleted_before", [True, False])
-def test_late_entries_make_a_clusters_log_group_anew_once(cloud, deleted_before):
+def test_log_group_late_entries_create_it_once_more(cloud, deleted_before):
     cloud.cluster(logging=LOGGED)
     eks, logs = cloud.client("eks"), cloud.client("logs")
     name = "/aws/eks/main/cluster"
@@ -153,7 +153,7 @@ def test_a_cluster_that_cannot_be_is_refused(cloud, change, says):
     assert code_of(error) == "InvalidParameterException"
 
 
-def test_logging_and_access_mode_are_updated_and_the_update_is_told(cloud):
+def test_update_logging_and_access_mode_is_listed(cloud):
     cloud.cluster(accessConfig={"authenticationMode": "API_AND_CONFIG_MAP"})
     eks = cloud.client("eks")
     on = [{"types": ["api", "audit"], "enabled": True}]
@@ -394,7 +394,7 @@ def test_a_version_is_offered_until_its_extended_support_ends(day, status):
     assert versions.status("1.99", day) == "UNSUPPORTED"
 
 
-def test_cluster_versions_are_told_with_the_days_that_their_support_ends(cloud):
+def test_cluster_versions_have_the_ends_of_their_support(cloud):
     eks = cloud.client("eks")
     (found,) = eks.describe_cluster_versions(clusterVersions=["1.35"])["clusterVersions"]
     assert (found["versionStatus"], found["status"]) == ("STANDARD_SUPPORT", "standard-support")

@@ -353,7 +353,7 @@ def test_spot_request_is_closed_when_its_instance_ends(launcher):
     assert found == {kept: ("active", "fulfilled"), ended: ("closed", "instance-terminated-by-user")}
 
 
-def test_a_spot_instance_that_is_taken_back_is_told_of_before(launcher):
+def test_spot_interruption_is_announced_before(launcher):
     import json
 
     receive = queue_of_rule(launcher.cloud, event="EC2 Spot Instance Interruption Warning")

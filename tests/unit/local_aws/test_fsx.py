@@ -80,17 +80,17 @@ def site(cloud: Cloud) -> Site:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+def pending_work(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """What the service does only after a while."""
     changes: list[Callable[[], None]] = []
     monkeypatch.setattr("local.aws.fsx.store.store.later", changes.append)
     return changes
 
 
-def passed(held: list[Callable[[], None]]) -> None:
+def passed(pending_work: list[Callable[[], None]]) -> None:
     """The while is over."""
-    while held:
-        held.pop(0)()
+    while pending_work:
+        pending_work.pop(0)()
 
 
 PERSISTENT = {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 250}
@@ -177,27 +177,27 @@ def test_a_group_whose_members_do_not_reach_each_other_is_refused(site: Site) ->
 
 
 def test_its_group_and_subnet_stay_until_the_file_system_is_gone(
-    site: Site, held: list[Callable[[], None]]
+    site: Site, pending_work: list[Callable[[], None]]
 ) -> None:
     name = site.create()["FileSystemId"]
     lonely = site.group("lonely")
     site.open(lonely, lonely)
     second = site.create(SecurityGroupIds=[lonely])["FileSystemId"]
-    passed(held)
+    passed(pending_work)
     site.fsx.delete_file_system(FileSystemId=second)
     live = site.fsx.describe_file_systems(FileSystemIds=[second])["FileSystems"][0]
     assert live["Lifecycle"] == "DELETING"
     refused(lambda: site.ec2.delete_security_group(GroupId=lonely), "DependencyViolation")
-    passed(held)
+    passed(pending_work)
     refused(lambda: site.fsx.describe_file_systems(FileSystemIds=[second]), "FileSystemNotFound")
     site.ec2.delete_security_group(GroupId=lonely)
     refused(lambda: site.ec2.delete_subnet(SubnetId=site.subnet), "DependencyViolation")
     site.fsx.delete_file_system(FileSystemId=name)
-    passed(held)
+    passed(pending_work)
     site.ec2.delete_subnet(SubnetId=site.subnet)
 
 
-def test_it_is_creating_before_it_is_available(site: Site, held: list[Callable[[], None]]) -> None:
+def test_it_is_creating_before_it_is_available(site: Site, pending_work: list[Callable[[], None]]) -> None:
     name = site.create()["FileSystemId"]
 
     def live() -> str:
@@ -212,7 +212,7 @@ def test_it_is_creating_before_it_is_available(site: Site, held: list[Callable[[
         "BadRequest",
         "CREATING",
     )
-    passed(held)
+    passed(pending_work)
     assert live() == "AVAILABLE"
 
 

@@ -49,7 +49,7 @@ def test_an_action_without_resource_needs_a_star():
     assert not allowed([allow(Resource="arn:aws:s3:::b/*")], resource="*")
 
 
-def test_a_resource_that_cannot_be_told_matches_any():
+def test_unknown_resource_matches_any():
     assert allowed([allow(Resource="arn:aws:s3:::other")], resource=None)
 
 
@@ -83,7 +83,7 @@ def test_condition_operators(operator, expected, actual, holds):
     assert allowed([statement], **context) is holds
 
 
-def test_a_condition_key_that_cannot_be_told_grants_nothing_and_is_named():
+def test_unknown_condition_key_grants_nothing_and_is_named():
     statement = allow(Condition={"StringEqualsIfExists": {"aws:SourceVpce": "vpce-1"}})
     decision = evaluate([{"Statement": statement}], Request("s3:GetObject", "arn:aws:s3:::b/k", {}))
     assert not decision.allowed

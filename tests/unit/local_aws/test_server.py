@@ -124,7 +124,7 @@ def test_a_key_of_nobody_is_refused(cloud, service, call, code):
     assert error.value.response["Error"]["Code"] == code
 
 
-def test_an_action_that_is_not_there_is_told_at_once_by_name(cloud):
+def test_unsupported_action_is_named_in_the_error(cloud):
     with pytest.raises(ClientError, match="ec2:DescribeIpams") as error:
         cloud.client("ec2").describe_ipams()
     assert error.value.response["Error"]["Code"] == "UnsupportedOperation"

@@ -55,7 +55,7 @@ class Disks:
         )
 
     def launch(self, *, by_user: bool = False, capacity: str = "on-demand", **disk: Any) -> dict[str, Any]:
-        """The instance as it is described once it is running or ended."""
+        """The instance after it runs or has ended."""
         ebs = {"VolumeSize": 20, "Encrypted": True, **disk}
         disks = [{"DeviceName": "/dev/xvda", "Ebs": ebs}]
         self.templates += 1
@@ -103,7 +103,7 @@ def delete(disks: Disks) -> None:
 def test_key_in_a_wrong_state_ends_the_instance(
     disks: Disks, spoil: Callable[[Disks], None], named: bool
 ) -> None:
-    """The key of the template, and the account's default key alike; whoever launches."""
+    """The key of the template and the account's default key, for each launcher."""
     disks.launcher.ec2.modify_ebs_default_kms_key_id(KmsKeyId=disks.key)
     key = {"KmsKeyId": disks.arn} if named else {}
     assert state(disks.launch(by_user=True, **key)) == RUNS
@@ -187,7 +187,7 @@ def test_run_instances_ends_the_instance_too(disks: Disks) -> None:
     assert state(disks.settled(launched["InstanceId"])) == (ENDS, WRONG_STATE)
 
 
-def test_instance_that_ends_at_launch_is_no_machine_and_told_to_queues(disks: Disks) -> None:
+def test_instance_that_ends_at_launch_joins_no_cluster(disks: Disks) -> None:
     """No node comes of it, and Karpenter's queue hears that it ended."""
     sqs, events = disks.cloud.client("sqs"), disks.cloud.client("events")
     queue = sqs.create_queue(QueueName="interruptions")["QueueUrl"]

@@ -1,4 +1,4 @@
-"""The virtual environment: made once, and anew where an earlier command was interrupted while making it.
+"""The virtual environment: created once, and again if an earlier command was interrupted.
 
 What goes wrong meanwhile is one line.
 """
@@ -41,7 +41,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def test_an_environment_that_was_interrupted_before_it_had_pip_is_made_anew(steps: list[list[str]]) -> None:
+def test_environment_without_pip_is_created_again(steps: list[list[str]]) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bootstrap.VENV], check=True)
     (bootstrap.VENV / "half").touch()
     bootstrap.main()
@@ -99,7 +99,7 @@ def test_uv_says_how_long_it_fetched(line: str, seconds: float) -> None:
     assert bootstrap.preparing_seconds(f"a\n{line}\nb\n") == pytest.approx(seconds)
 
 
-def test_downloads_are_told_apart_in_the_words_that_the_benchmark_reads(
+def test_downloads_are_reported_as_the_benchmark_reads_them(
     steps: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counts = iter([1_000_000, 2_001_000_000])
@@ -119,7 +119,7 @@ def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_step_that_fails_is_told_with_its_own_last_lines_and_the_log(own_root: Path) -> None:
+def test_failed_step_reports_its_last_lines_and_the_log(own_root: Path) -> None:
     (own_root / ".venv.log").write_text("No space left on device, said by an earlier step\n")
     with pytest.raises(SystemExit) as ended:
         bootstrap.run("installing x", ["sh", "-c", "echo no such package; exit 3"])
@@ -142,20 +142,20 @@ def test_a_step_that_takes_long_says_that_it_goes_on(
 @pytest.mark.parametrize(
     "words", ["No space left on device (os error 28)", "[Errno 122] Disk quota exceeded"]
 )
-def test_a_step_that_found_the_disk_full_is_told_as_such(own_root: Path, words: str) -> None:
+def test_step_with_a_full_disk_reports_it(own_root: Path, words: str) -> None:
     with pytest.raises(SystemExit) as ended:
         bootstrap.run("installing x", ["sh", "-c", f"echo 'failed to write: {words}'; echo more; exit 2"])
-    told = str(ended.value.code)
-    assert told.startswith("installing x failed: the disk is full (")
-    assert told.endswith(f"log: {own_root / '.venv.log'}")
-    assert "\n" not in told
+    message = str(ended.value.code)
+    assert message.startswith("installing x failed: the disk is full (")
+    assert message.endswith(f"log: {own_root / '.venv.log'}")
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(errno.ENOSPC, "the disk is full ("), (errno.EACCES, "Permission denied: /x")]
+    ("number", "message"), [(errno.ENOSPC, "the disk is full ("), (errno.EACCES, "Permission denied: /x")]
 )
 def test_what_the_machine_refuses_is_one_line(
-    steps: list[list[str]], monkeypatch: pytest.MonkeyPatch, number: int, told: str
+    steps: list[list[str]], monkeypatch: pytest.MonkeyPatch, number: int, message: str
 ) -> None:
     def refused(_step: str, _command: list[str]) -> str:
         raise OSError(number, os.strerror(number), "/x")
@@ -163,7 +163,7 @@ def test_what_the_machine_refuses_is_one_line(
     monkeypatch.setattr(bootstrap, "run", refused)
     with pytest.raises(SystemExit) as ended:
         bootstrap.main()
-    assert str(ended.value.code).startswith(f"python environment: {told}")
+    assert str(ended.value.code).startswith(f"python environment: {message}")
     assert "\n" not in str(ended.value.code)
     assert not bootstrap.STAMP.exists()
 

@@ -101,7 +101,7 @@ def test_an_environment_that_makes_sdks_pass_over_the_endpoint_is_refused(home: 
         refuse_foreign({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "TRUE"}, home)
 
 
-def test_everything_foreign_is_told_at_once(home: Home) -> None:
+def test_guard_reports_all_foreign_settings_together(home: Home) -> None:
     with pytest.raises(ForeignCloudError) as caught:
         refuse_foreign({"AWS_PROFILE": "prod", "AWS_ENDPOINT_URL": "http://example.com"}, home)
     assert "AWS_PROFILE" in str(caught.value)

@@ -80,7 +80,7 @@ def test_a_failed_write_keeps_the_old_text_and_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_settings_have_defaults_and_keep_what_was_told(tmp_path: Path) -> None:
+def test_settings_have_defaults_and_keep_changes(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert home.settings() == {"bootSeconds": 5.0, "gpuDelaySeconds": 2.0}
     home.settings_file.write_text('{"bootSeconds": 1}')

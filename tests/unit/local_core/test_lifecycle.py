@@ -55,7 +55,7 @@ def test_a_process_may_have_any_name() -> None:
     assert parse_stat(line) == (Process(42, 22), "S")
 
 
-def test_a_record_whose_process_is_gone_is_told_and_removed(home: Home) -> None:
+def test_record_without_its_process_is_reported_and_removed(home: Home) -> None:
     write_record(home, os.getpid(), 1)
     said: list[str] = []
     lifecycle.down(home, said.append)
@@ -79,9 +79,7 @@ def test_a_second_up_finds_the_first(home: Home) -> None:
     assert said == [f"local cloud: already running at http://127.0.0.1:1 (process {os.getpid()})"]
 
 
-def test_a_cloud_that_runs_and_is_not_ready_is_waited_for_and_its_end_told(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starting_cloud_is_awaited_and_its_end_reported(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         start = read_stat(child.pid)
         assert start is not None
@@ -94,7 +92,7 @@ def test_a_cloud_that_runs_and_is_not_ready_is_waited_for_and_its_end_told(
     assert said == [f"local cloud: process {child.pid} runs but is not ready yet; waiting"]
 
 
-def test_up_keeps_the_delays_that_it_was_told(home: Home) -> None:
+def test_up_keeps_the_delays_of_its_options(home: Home) -> None:
     start = read_stat(os.getpid())
     assert start is not None
     write_record(home, os.getpid(), start)

@@ -1,4 +1,4 @@
-"""Ports that programs are told."""
+"""Ports for programs that listen on a port of their command line."""
 
 from __future__ import annotations
 

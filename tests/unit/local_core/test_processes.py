@@ -50,15 +50,16 @@ def run(directory: Path, body: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_a_process_that_dies_is_started_again_and_that_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_ended_process_restarts_and_its_last_line_is_reported(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
         children.start(command("c", "echo started; echo the reason; exit 7"))
         until(lambda: children.restarts("c") >= 3, "three restarts")
-        told = [line for line in said if "unexpectedly" in line]
-        assert "exit code 7" in told[0] and "the reason" in told[0] and "again in 0.02 s" in told[0], told
-        assert "again in 0.04 s" in told[1], told
+        messages = [line for line in said if "unexpectedly" in line]
+        for part in ("exit code 7", "the reason", "again in 0.02 s"):
+            assert part in messages[0], messages
+        assert "again in 0.04 s" in messages[1], messages
         children.stop("c")
         assert children.list() == []
         """,
@@ -118,7 +119,7 @@ def test_orphans_are_reaped(tmp_path: Path) -> None:
     )
 
 
-def test_exit_codes_are_told_in_words() -> None:
+def test_exit_code_is_described() -> None:
     assert describe(3) == "exit code 3"
     assert describe(-15) == "signal SIGTERM"
 

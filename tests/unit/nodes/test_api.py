@@ -52,32 +52,34 @@ async def until(holds: Any) -> None:
 
 def test_informer_reports_changes_in_the_event_loop(server: FakeApi, kubeconfig: Path) -> None:
     server.put(f"{OWN}/p", item("u1"))
-    told: list[tuple[str, str]] = []
+    changes: list[tuple[str, str]] = []
 
     async def story() -> None:
         async with Api(kubeconfig) as api:
-            pods = Informer(api, PODS, lambda what, found: told.append((what, found["metadata"]["uid"])))
+            pods = Informer(api, PODS, lambda what, found: changes.append((what, found["metadata"]["uid"])))
             watching = asyncio.create_task(pods.run())
             async with asyncio.timeout(5):
                 await pods.synced.wait()
             assert list(pods.objects) == [("n", "p")]
             await api.create(OWN, item("u2", "q"))
             await api.delete(f"{OWN}/p", {"preconditions": {"uid": "u1"}})
-            await until(lambda: len(told) == 3)
+            await until(lambda: len(changes) == 3)
             assert list(pods.objects) == [("n", "q")]
             watching.cancel()
             await asyncio.wait([watching])
 
     asyncio.run(story())
-    assert told == [("set", "u1"), ("set", "u2"), ("gone", "u1")]
+    assert changes == [("set", "u1"), ("set", "u2"), ("gone", "u1")]
 
 
 def test_object_that_was_replaced_unseen_is_reported_as_gone_and_set(kubeconfig: Path) -> None:
-    told: list[tuple[str, str]] = []
-    pods = Informer(Api(kubeconfig), PODS, lambda what, found: told.append((what, found["metadata"]["uid"])))
+    changes: list[tuple[str, str]] = []
+    pods = Informer(
+        Api(kubeconfig), PODS, lambda what, found: changes.append((what, found["metadata"]["uid"]))
+    )
     for before, after in ((None, "u1"), ("u1", "u1"), ("u1", "u2"), ("u2", None)):
         pods.apply(before and item(before), after and item(after))
-    assert told == [("set", "u1"), ("set", "u1"), ("gone", "u1"), ("set", "u2"), ("gone", "u2")]
+    assert changes == [("set", "u1"), ("set", "u1"), ("gone", "u1"), ("set", "u2"), ("gone", "u2")]
     assert pods.objects == {}
 
 

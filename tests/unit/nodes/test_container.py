@@ -14,7 +14,7 @@ async def no_command(_argv: list[str], _timeout: float) -> int:
     raise AssertionError("not an exec probe")
 
 
-async def against_server(answer: bytes, probe: dict[str, Any]) -> tuple[str, bytes]:
+async def probe_server(answer: bytes, probe: dict[str, Any]) -> tuple[str, bytes]:
     asked = b""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,7 +37,7 @@ async def against_server(answer: bytes, probe: dict[str, Any]) -> tuple[str, byt
 def test_an_http_probe_takes_200_to_399_for_success(status: str, good: bool) -> None:
     answer = f"HTTP/1.1 {status}\r\n\r\n".encode()
     probe = {"httpGet": {"path": "/ready", "port": "http", "httpHeaders": [{"name": "X", "value": "y"}]}}
-    verdict, asked = asyncio.run(against_server(answer, probe))
+    verdict, asked = asyncio.run(probe_server(answer, probe))
     assert (verdict == "") is good
     assert asked.startswith(b"GET /ready HTTP/1.1\r\n")
     assert b"X: y\r\n" in asked

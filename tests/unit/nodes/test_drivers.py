@@ -75,7 +75,7 @@ def test_with_the_add_on_its_taint_goes_and_others_stay() -> None:
     asyncio.run(drivers(api, {"aws-fsx-csi-driver": ""}, node("a", GPU_TAINT, FSX_TAINT)).settle())
     patched = api.objects[f"{NODES}/a"]
     assert patched["spec"]["taints"] == [GPU_TAINT]
-    # Whoever adds a taint at the same time is not overruled: the change names the version that was read.
+    # A taint that another client adds at the same time stays, because the change names the version that was read.
     assert patched["metadata"]["resourceVersion"] == "7"
 
 

@@ -145,8 +145,8 @@ def test_without_any_build_nothing_is_known(images: Images) -> None:
     assert find(images, "anything").kind == "simulated"
 
 
-def test_what_cannot_be_read_of_an_image_is_told_when_it_starts(images: Images) -> None:
-    """Not before: whoever takes the pod over has no pod yet that could tell of it."""
+def test_unreadable_image_is_reported_at_the_start(images: Images) -> None:
+    """Not before, because a process that takes over the pod can't report it yet."""
     wrong = {"name": "c", "image": "kubeflow/training-operator:v1", "args": ["--webhook-server-port=none"]}
     with pytest.raises(ValueError, match="none"):
         find(images, wrong["image"], args=wrong["args"])

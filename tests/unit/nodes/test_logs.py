@@ -105,12 +105,12 @@ def test_a_followed_line_of_many_blocks_carries_one_time(tmp_path: Path) -> None
     path = tmp_path / "0.log"
     path.write_bytes(b"first\n" + LONG)
     shown = following(path, Request(follow=True, timestamps=True), LONG, b"end\nne", b"xt\nopen")
-    told = [each.partition(b"Z ")[2] for each in shown.split(b"\n")]
-    assert told == [b"first", LONG + LONG + b"end", b"next", b"open"]
+    texts = [each.partition(b"Z ")[2] for each in shown.split(b"\n")]
+    assert texts == [b"first", LONG + LONG + b"end", b"next", b"open"]
 
 
 def test_a_bar_of_progress_is_one_line(tmp_path: Path) -> None:
-    """Programs begin it anew with a carriage return; a runtime ends a line at a line feed alone."""
+    """Programs restart a line with a carriage return. A runtime ends a line only at a line feed."""
     bar = Clock(tmp_path / "0.log")
     bar.path.write_bytes(b" 10%\r 20%\r\nend\n")
     shown = read(bar, Request(timestamps=True)).split(b"\n")

@@ -94,8 +94,8 @@ def hardware(taints: list[dict[str, Any]], **changes: Any) -> tuple[str, str]:
         "since": 400.0,
     }
     machine = instance(conditions=[healthy], **changes)
-    told = {each["type"]: each for each in node.conditions(machine, 1000.0, [], taints)}
-    return told["AcceleratedHardwareReady"]["status"], told["AcceleratedHardwareReady"]["reason"]
+    found = {each["type"]: each for each in node.conditions(machine, 1000.0, [], taints)}
+    return found["AcceleratedHardwareReady"]["status"], found["AcceleratedHardwareReady"]["reason"]
 
 
 SICK, WELL = ("False", "DCGMError"), ("True", "AcceleratedHardwareIsReady")
@@ -127,20 +127,20 @@ def test_the_stacks_agent_finds_gpus_of_its_pools_well() -> None:
     assert hardware(taints, dcgmTolerations=tolerations) == WELL
 
 
-def test_a_condition_tells_since_when_it_has_its_status_and_not_when_it_was_last_told() -> None:
+def test_condition_has_the_time_of_its_last_change() -> None:
     def since(before: list[dict[str, Any]], now: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        told = node.conditions(instance(), now, before)
-        assert {each["lastHeartbeatTime"] for each in told} == {timestamp(now)}
-        return told, {each["type"]: each["lastTransitionTime"] for each in told}
+        found = node.conditions(instance(), now, before)
+        assert {each["lastHeartbeatTime"] for each in found} == {timestamp(now)}
+        return found, {each["type"]: each["lastTransitionTime"] for each in found}
 
-    told, first = since([], 1000.0)
+    found, first = since([], 1000.0)
     assert set(first.values()) == {timestamp(1000.0)}
-    told, second = since(told, 1240.0)
+    found, second = since(found, 1240.0)
     assert second == first
-    for each in told:
+    for each in found:
         if each["type"] == "Ready":  # Kubernetes heard nothing of the node for a while
             each |= {"status": "Unknown", "lastTransitionTime": timestamp(1300.0)}
-    told, third = since(told, 1480.0)
+    found, third = since(found, 1480.0)
     assert third == {**first, "Ready": timestamp(1480.0)}
 
 

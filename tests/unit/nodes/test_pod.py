@@ -94,7 +94,7 @@ class World:
         self.pod = Pod(self.context, self.item)
 
     async def deleted(self, life: asyncio.Task[None]) -> None:
-        """It is told to go, and does."""
+        """Delete it in the API, and wait until it is removed."""
         deletion = {"deletionTimestamp": "2026-01-31T12:00:00Z", "deletionGracePeriodSeconds": 1}
         self.pod.update(self.item | {"metadata": self.item["metadata"] | deletion})
         await self.removed(life)
@@ -171,8 +171,8 @@ def test_a_sidecar_whose_start_fails_is_started_again(
         await world.deleted(life)
 
     world = live(tmp_path, story, initContainers=[sidecar()])
-    told = "error syncing pod, container side: KeyError: 'unforeseen'"
-    assert world.events.count(("FailedSync", told)) == 1
+    message = "error syncing pod, container side: KeyError: 'unforeseen'"
+    assert world.events.count(("FailedSync", message)) == 1
 
 
 def test_what_fails_for_ever_does_not_hold_up_the_removal(
@@ -348,7 +348,7 @@ def test_an_end_of_the_time_does_not_hide_that_the_pod_is_to_stop(tmp_path: Path
 BUSY = ApiUnavailable("500 InternalError: etcdserver: request timed out")
 
 
-def test_an_end_that_the_api_server_could_not_take_is_told_again(tmp_path: Path) -> None:
+def test_end_is_reported_again_after_an_api_failure(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["patch"] = [
             BUSY,

@@ -1,4 +1,4 @@
-"""The library that pods preload: built once, and whoever lacks a compiler is told before anything else is done."""
+"""The library that pods preload: built once. A missing compiler is reported before anything else is done."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_a_failed_build_names_the_compiler_the_reason_and_the_log(programs: Path
     assert list((tmp_path / "cache" / "tools").rglob("*.so")) == []
 
 
-def without_compiler(told: str) -> bool:
+def without_compiler(message: str) -> bool:
     wanted = ("a C or C++ compiler is needed", "apt-get install gcc", "cc, gcc, clang, c++, g++")
-    return all(words in told for words in wanted) and "\n" not in told.strip()
+    return all(words in message for words in wanted) and "\n" not in message.strip()
 
 
 @pytest.mark.parametrize("command", ["up", "tools"])
@@ -66,9 +66,9 @@ def test_without_a_compiler_the_command_line_says_so_at_once(
     monkeypatch.setattr(tools, "ensure", lambda *_, **__: pytest.fail("tools are built"))
     monkeypatch.setattr(sys, "argv", ["local", command])
     assert command_line.main() == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert without_compiler(told)
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert without_compiler(message)
 
 
 def test_without_a_compiler_make_up_says_so_at_once(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

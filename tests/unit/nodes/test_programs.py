@@ -115,7 +115,7 @@ def test_an_address_answers_and_a_name_that_is_none_does_not(programs: Path) -> 
         ("wget", "-O-", "http://.training"),
     ],
 )
-def test_a_name_with_an_empty_part_is_told_in_one_line(programs: Path, words: tuple[str, ...]) -> None:
+def test_name_with_an_empty_part_is_one_line(programs: Path, words: tuple[str, ...]) -> None:
     answer = run(programs, *words)
     assert answer.returncode != 0
     (line,) = (answer.stdout + answer.stderr).splitlines()

@@ -103,7 +103,7 @@ def test_a_second_try_finds_the_disk_of_the_first(site: Site) -> None:
     assert len(site.disks()) == 1
 
 
-def test_without_the_clusters_tag_the_role_may_not_make_it_and_the_claim_is_told(site: Site) -> None:
+def test_missing_cluster_tag_is_reported_on_the_claim(site: Site) -> None:
     for instance in site.work.instances.values():
         instance["volumeTags"] = {}
     asyncio.run(site.work._try(claim(), site.work._make(claim())))

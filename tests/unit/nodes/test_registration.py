@@ -108,7 +108,7 @@ def test_a_node_whose_creation_was_not_answered_yet_goes_with_its_instance() -> 
 GPUS = {**INSTANCE, "gpus": 4}
 
 
-async def told(api: FakeApi, count: int) -> dict[str, Any]:
+async def wait_for_report(api: FakeApi, count: int) -> dict[str, Any]:
     """The newest report, as soon as there are so many."""
     while len(api.reports) < count:
         await asyncio.sleep(0)
@@ -119,13 +119,13 @@ def test_gpus_show_once_their_plugin_runs_and_can_not_be_had_once_it_is_gone() -
     async def story() -> None:
         api, plugins = FakeApi(), set[str]()
         registration = await joined(api, plugins, GPUS)
-        assert "nvidia.com/gpu" not in (await told(api, 1))["capacity"]
+        assert "nvidia.com/gpu" not in (await wait_for_report(api, 1))["capacity"]
         plugins.add("nvidia.com/gpu")
         registration.plugin_seen("node-1")
-        assert (await told(api, 2))["allocatable"]["nvidia.com/gpu"] == "4"
+        assert (await wait_for_report(api, 2))["allocatable"]["nvidia.com/gpu"] == "4"
         plugins.clear()
         registration.plugin_seen("node-1")
-        assert (await told(api, 3))["allocatable"]["nvidia.com/gpu"] == "0"
+        assert (await wait_for_report(api, 3))["allocatable"]["nvidia.com/gpu"] == "0"
         assert api.reports[-1]["capacity"]["nvidia.com/gpu"] == "4"
         await registration._apply([])
 
@@ -136,13 +136,13 @@ def test_a_plugin_that_ends_while_it_registers_leaves_no_device() -> None:
     async def story() -> None:
         api, plugins = FakeApi(), set[str]()
         registration = await joined(api, plugins, GPUS)
-        await told(api, 1)
+        await wait_for_report(api, 1)
         plugins.add("nvidia.com/gpu")
         registration.plugin_seen("node-1")
         await asyncio.sleep(0)
         plugins.clear()
         registration.plugin_seen("node-1")
-        report = await told(api, 2)
+        report = await wait_for_report(api, 2)
         assert report["allocatable"].get("nvidia.com/gpu", "0") == "0"
         await registration._apply([])
 
@@ -155,7 +155,7 @@ def test_a_report_keeps_since_when_the_node_is_what_it_is() -> None:
         api = FakeApi(shown=[ready])
         registration = await joined(api)
         for count in (1, 2):
-            report = await told(api, count)
+            report = await wait_for_report(api, count)
             found = {each["type"]: each["lastTransitionTime"] for each in report["conditions"]}
             assert found["Ready"] == ready["lastTransitionTime"]
             registration.plugin_seen("node-1")
@@ -169,10 +169,10 @@ def test_a_condition_that_the_agent_finds_is_reported_at_once() -> None:
     async def story() -> None:
         api = FakeApi()
         registration = await joined(api)
-        await told(api, 1)
+        await wait_for_report(api, 1)
         wrong = {"type": "KernelReady", "status": "False", "reason": "r", "message": "m", "since": 0.0}
         await registration._apply([{**INSTANCE, "conditions": [wrong]}])
-        conditions = (await told(api, 2))["conditions"]
+        conditions = (await wait_for_report(api, 2))["conditions"]
         assert [each["status"] for each in conditions if each["type"] == "KernelReady"] == ["False"]
         await registration._apply([])
 

@@ -118,7 +118,7 @@ def test_nothing_is_lost_of_a_large_output(pki: Path) -> None:
     assert (len(found.said[STDOUT]), found.code) == (3000000, 0)
 
 
-def test_an_end_by_a_signal_is_told_as_shells_do(pki: Path) -> None:
+def test_end_by_a_signal_has_the_exit_code_of_shells(pki: Path) -> None:
     assert execute(pki, "sh", "-c", "kill -9 $$").code == 137
 
 
@@ -242,9 +242,9 @@ def refusal(pki: Path, inside: str, path: str, headers: dict[str, str]) -> dict[
                 aiohttp.ClientSession() as session,
                 session.post(url, headers=headers, ssl=trusted(pki)) as answer,
             ):
-                told: dict[str, Any] = await answer.json()
-                assert (told["kind"], told["status"], told["code"]) == ("Status", "Failure", answer.status)
-                return told
+                found: dict[str, Any] = await answer.json()
+                assert (found["kind"], found["status"], found["code"]) == ("Status", "Failure", answer.status)
+                return found
         finally:
             await kubelet.stop()
 

@@ -113,7 +113,7 @@ def test_the_first_restart_is_immediate_and_later_ones_wait_twice_as_long_up_to_
     assert [status.back_off(n, 10) for n in range(8)] == [0, 10, 20, 40, 80, 160, 300, 300]
 
 
-def test_a_pod_told_to_go_ends_well_only_if_all_its_containers_did() -> None:
+def test_deleted_pod_succeeds_only_if_all_containers_did() -> None:
     assert status.end_phase([ended(0)]) == "Succeeded"
     assert status.end_phase([ended(0), ended(137, "d")]) == "Failed"
     assert status.end_phase([running()]) == "Failed"
