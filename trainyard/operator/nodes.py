@@ -129,7 +129,7 @@ def choose_nodes(
     except ValueError as error:
         return pending_without_nodes(ctx, n.REASON_QUEUE_INVALID, str(error), None)
     seen = _observe(ctx, attempt, request, ctx.pool)
-    if message := _impossible(attempt, request, seen, state):
+    if message := _impossible(attempt, request, seen, state.since):
         reason = n.REASON_CAPACITY_IMPOSSIBLE if seen.pool is not None else n.REASON_POOL_NOT_FOUND
         return pending_without_nodes(ctx, reason, message, IMPOSSIBLE_SECONDS)
     if first is not None:
@@ -259,9 +259,9 @@ def _observe(
     return replace(read, now=ctx.now, pool=pool, pods=tuple(pods))
 
 
-def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, state: CapacityStatus) -> str:
-    """Return why the pool can never fit the job; "" if it may."""
-    failure = capacity.preflight(request, seen, state.since)
+def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, since: float) -> str:
+    """Return why the pool can never fit the job, whose wait began at `since`; "" if it may."""
+    failure = capacity.preflight(request, seen, since)
     if failure is not None:
         return failure.reason
     return taint_problem(attempt, seen.pool) if seen.pool is not None else ""
@@ -370,12 +370,7 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     """
     scheduling = ctx.settings.queue.scheduling if ctx.settings is not None else None
     is_elastic = any(each.least is not None for each in ctx.children.of(ctx.status.attempt))
-    if (
-        scheduling is None
-        or not scheduling.pool
-        or scheduling.scheduler not in DEFAULT_SCHEDULERS
-        or is_elastic
-    ):
+    if is_elastic or not (scheduling and scheduling.pool and scheduling.scheduler in DEFAULT_SCHEDULERS):
         return "", None
     waiting = [
         (each.created, each.name)
@@ -479,31 +474,31 @@ def format_amount(amount: Amount) -> str:
     return f"{ceil(amount * 1000)}m" if isinstance(amount, Fraction) else str(amount)
 
 
-def _placeholder_tolerations(given: Iterable[JsonObject], pool: NodePool | None) -> tuple[JsonObject, ...]:
+def _placeholder_tolerations(
+    tolerations: Iterable[JsonObject], pool: NodePool | None
+) -> tuple[JsonObject, ...]:
     """Return the worker's tolerations, each for one key. A toleration of all taints would hide startup taints."""
-    own = [each for each in given if each.get("key") and each["key"] not in LOST_NODE_TAINTS]
+    own = [each for each in tolerations if each.get("key") and each["key"] not in LOST_NODE_TAINTS]
     keys = {each["key"] for each in own}
-    named = [
+    of_pool = [
         {"key": key, "operator": "Exists", "effect": effect}
         for key, value, effect in (pool.taints if pool is not None else ())
-        if key not in keys and node_release.tolerates(given, (key, value, effect))
+        if key not in keys and node_release.tolerates(tolerations, (key, value, effect))
     ]
-    return (*own, *named)
+    return (*own, *of_pool)
 
 
 def taint_problem(attempt: AttemptSpec, pool: NodePool) -> str:
     """Return which taints of the queue's pool keep the workers off its nodes; "" if none does."""
-    given = _worker_spec(attempt)["tolerations"]
-    refused = [
+    tolerations = _worker_spec(attempt)["tolerations"]
+    taints = ", ".join(
         f"{key}={value}:{effect}" if value else f"{key}:{effect}"
         for key, value, effect in pool.taints
-        if effect != "PreferNoSchedule" and not node_release.tolerates(given, (key, value, effect))
-    ]
-    if not refused:
-        return ""
-    return (
-        f"NodePool {attempt.settings.queue.scheduling.pool} has taints that the workers do not tolerate: "
-        f"{', '.join(refused)}; scheduling.tolerations of the queue must have them"
+        if effect != "PreferNoSchedule" and not node_release.tolerates(tolerations, (key, value, effect))
+    )
+    return taints and (
+        f"NodePool {attempt.settings.queue.scheduling.pool} has taints that the workers do not tolerate: {taints}. "
+        "Add them to scheduling.tolerations of the queue"
     )
 
 
@@ -568,7 +563,7 @@ def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
     fields = _read_pool_status(status, attempt.settings.queue.scheduling.pool)
     if not fields:
         return ""
-    found = NodePool(
+    pool = NodePool(
         limits=_parse_amounts(fields.get("limits")),
         ready=True,
         problem="",
@@ -579,15 +574,11 @@ def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
             for each in fields.get("taints") or ()
         ),
     )
-    pool = found if fields.get("found") else None
+    seen = Observation(now=now, fresh=False, pool=pool if fields.get("found") else None)
     try:
-        request = build_request(attempt, pool)
+        return _impossible(attempt, build_request(attempt, seen.pool), seen, now)
     except ValueError as error:
         return str(error)
-    why = capacity.preflight(request, Observation(now=now, fresh=False, pool=pool), now)
-    if why is not None:
-        return why.reason
-    return taint_problem(attempt, pool) if pool is not None else ""
 
 
 def reservation_warning(status: Any, name: str) -> str:
