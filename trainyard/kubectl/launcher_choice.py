@@ -120,7 +120,8 @@ def _detect(spec: JobSpec, root: Path | None, queue: JsonObject | None) -> Detec
     if wrong:
         flag = re.search(r"-[\w-]+", wrong)
         lines = enumerate((scripts.read(place) or "").splitlines(), 1)
-        numbers = [at for at, line in lines if flag and flag[0] in line and not line.lstrip().startswith("#")]
+        code = ((at, line) for at, line in lines if not line.lstrip().startswith("#"))
+        numbers = [at for at, line in code if flag and re.search(rf"{flag[0]}\b", line)]
         place = _FLAGS.get(place, f"{place}, line {numbers[0]}" if numbers else place)
         raise PluginError(USAGE, f"{place}: {wrong}")
     return found

@@ -27,11 +27,10 @@ _LAUNCHER: Final = re.compile(
     r"|accelerate\.commands\.launch|composer\.cli\.launcher|deepspeed\.launcher\.(?:launch|runner)"
     r"|horovod\.runner\.launch)) (?!-h|--help|-V|--version|$).*"
 )
-# These modules and their submodules are no plain programs.
+# These modules are no plain programs.
 _LAUNCHER_PACKAGES: Final = re.compile(
-    r"(accelerate\.commands|axolotl\.cli|colossalai\.cli|composer\.cli|deepspeed\.launcher|horovod\.runner"
-    r"|lightning(_fabric|\.fabric)?|llamafactory\.(cli|launcher)|ray|torch\.distributed\.(run|launch)|torchtune\._cli"
-    r"|torchx|paddle\.distributed|torch_xla\.distributed|torch\.backends\.xeon)(\..*)?"
+    r"(accelerate|axolotl|colossalai|composer|deepspeed|horovod|lightning|lightning_fabric|llamafactory|paddle|ray"
+    r"|torch\.backends\.xeon|torch\.distributed\.(run|launch)|torch_xla|torchtune|torchx)(\..*)?"
 )
 _SHELLS: Final = ("sh", "bash", "dash", "ash", "ksh", "zsh")
 _SOURCES: Final = (".", "source")
@@ -39,43 +38,35 @@ _KEYWORDS: Final = ("!", "{", "if", "then", "elif", "else", "while", "until", "d
 _DECLARATIONS: Final = ("declare", "export", "local", "readonly", "typeset")
 # Builtins, programs that prepare or observe, and launchers with another first argument. They start no processes.
 _PLAIN_NAMES: Final = """
-    : [ alias break case cd continue declare done echo esac eval exit export false fi for function getopts hash in jobs
-    kill let local popd printf pushd pwd read readarray readonly return select set shift shopt test times trap true type
-    typeset ulimit umask unalias unset wait } accelerate colossalai composer deepspeed fabric horovodrun lightning
-    mpiexec mpirun apt apt-get awk aws base64 basename cat chmod chown cmp cp curl cut date dcgmi df diff dirname dmesg
-    dnf dpkg ds_report du dvc egrep expr fi_info file find free gcloud git grep gsutil gunzip gzip head hf hostname
-    huggingface-cli ibstat ibv_devices ibv_devinfo id ip jq kaggle kubectl ldconfig ldd ln ls lsblk lscpu lspci md5sum
-    mkdir mkfifo mktemp module mount mv nproc nvcc nvidia-smi openssl pgrep ping pip pip3 pkill printenv ps rclone
-    readlink realpath rm rmdir rsync s5cmd sed seq sha256sum shuf sleep sort split stat sync sysctl tail tar tee
-    tensorboard top touch tr uname uniq unzip uptime wc wget which whoami xz yes yum zcat zip zstd
+    : [ alias break case cd command continue declare done echo esac eval exit export false fi for function getopts
+    hash in jobs kill let local popd printf pushd pwd read readarray readonly return select set shift shopt test
+    times trap true type typeset ulimit umask unalias unset wait } accelerate colossalai composer deepspeed fabric
+    horovodrun lightning mpiexec mpirun activate add clean config create deactivate info init install list lock
+    remove stats tool update venv apt apt-get awk aws base64 basename cat chmod chown cmp cp curl cut date dcgmi df
+    diff dirname dmesg dnf dpkg ds_report du dvc egrep expr fi_info file find free gcloud git grep gsutil gunzip
+    gzip head hf hostname huggingface-cli ibstat ibv_devices ibv_devinfo id ip jq kaggle kubectl ldconfig ldd ln ls
+    lsblk lscpu lspci md5sum mkdir mkfifo mktemp module mount mv nproc nvcc nvidia-smi openssl pgrep ping pip pip3
+    pkill printenv ps rclone readlink realpath rm rmdir rsync s5cmd sed seq sha256sum shuf sleep sort split stat
+    sync sysctl tail tar tee tensorboard top touch tr uname uniq unzip uptime wc wget which whoami xz yes yum zcat
+    zip zstd
 """
 _PLAIN: Final = frozenset(_PLAIN_NAMES.split())
-# Programs that run another command: the subcommand for it ("" for none), and options whose value is the next word.
-_OPTIONS: Final = "-[aCegmosuIN]|--(?:chdir|group|output|signal|unset|user)"
-_PROFILER: Final = (
-    "-[cekopstwx]|--(?:capture-range|export|kernel-name|metrics|output|sample|section|set|trace|wait)"
-)
-_INSTALLER: Final = (
-    r"-[CPefipw]|--(?:directory|env-file|environment|feature|from|manifest-path|project|python|with(?:-[a-z]+)?"
-    r"|(?:[a-z]+-)*(?:extra|group|index|index-url|package))"
-)
+_PLAIN_PATTERN: Final = re.compile(r"(python[0-9.]*|.*\.py) .*|wandb (login|offline|online|sync)", re.DOTALL)
+# Programs that run another command, and their options whose value is the next word.
 _WRAPPER_NAMES: Final = """
-    builtin catchsegv dumb-init env eval exec ionice nice nohup numactl setsid stdbuf strace sudo taskset time timeout
-    tini unbuffer xargs
+    builtin catchsegv command conda dumb-init env eval exec hatch ionice mamba micromamba ncu nice nohup nsys numactl
+    pdm pipenv pixi poetry rye setsid stdbuf strace sudo taskset time timeout tini unbuffer uv uvx xargs
 """
-_WRAPPERS: Final = {
-    **dict.fromkeys(_WRAPPER_NAMES.split(), ("", _OPTIONS)),
-    **dict.fromkeys(("hatch", "pdm", "pipenv", "pixi", "poetry", "rye", "uv"), ("run", _INSTALLER)),
-    **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-[np]|--(?:cwd|name|prefix)")),
-    **{
-        "command": ("", "-[vV]"),
-        "ncu": ("", _PROFILER),
-        "nsys": ("profile", _PROFILER),
-        "uvx": ("", _INSTALLER),
-    },
-}
-# Operands of wrappers, such as `timeout 3600`, and other values that are no programs.
-_OPERAND: Final = re.compile(r"\d[\d.,:-]*[smhd]?|0x[0-9a-f]+|all|true|false|[A-Za-z_]\w*\+?=.*", re.DOTALL)
+_WRAPPERS: Final = frozenset(_WRAPPER_NAMES.split())
+_VALUE_OPTION: Final = (
+    r"-[CIPaceghknopstuw]|--(?:capture-range|chdir|cwd|directory|env-file|environment|export|from|kernel-name|metrics"
+    r"|manifest-path|name|output|prefix|project|python|sample|section|set|signal|trace|unset|user|wait|with"
+    r"|with-[a-z]+|(?:[a-z]+-)*(?:extra|group|index|package))"
+)
+# Subcommands and operands of wrappers, such as `timeout 3600`, and other values that are no programs.
+_OPERAND: Final = re.compile(
+    r"run|profile|\d[\d.,:-]*[smhd]?|0x[0-9a-f]+|all|true|false|https?://.*|[A-Za-z_]\w*\+?=.*", re.DOTALL
+)
 
 _NESTED: Final = r"[^()]*+(?:\((?:[^()]|\([^()]*\))*+\)[^()]*+)*+"
 # A word may contain substitutions and the value of an array.
@@ -106,15 +97,8 @@ _PROCESSES_OF_NODE: Final = ("devices", "nproc", "nproc_per_node", "num_gpus")
 _PROCESSES: Final = ("n", "np", "num_proc", "num_processes", "world_size")
 # torchrun's flags without a value.
 _SWITCHES: Final = (
-    "standalone",
-    "module",
-    "m",
-    "no_python",
-    "run_path",
-    "use_env",
-    "virtual_local_rank",
-    "help",
-)
+    "standalone", "module", "m", "no_python", "run_path", "use_env", "virtual_local_rank", "help",
+)  # fmt: skip
 _LOCAL: Final = re.compile(r"(localhost|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?)(:\d*)?")
 _ADVICE: Final = (
     "Use a plain program instead, such as python train.py: torchrun starts it once for each GPU, and Accelerate and "
@@ -128,45 +112,19 @@ class Program:
 
     Attributes:
         name: Its name, the path of a file `*.py`, or `python -m MODULE`.
-        arguments: Its arguments. torchrun's begin with its variables PET_*.
+        arguments: Its arguments.
         place: The file in the workspace that contains the command, "" for the job's own command.
         file: The script that it runs, "" for none.
         is_read: Whether that script is in the workspace. Then the programs of a shell script follow.
+        launcher: The launcher that it is, with its subcommand. "" for a plain program, None for an unknown one.
     """
 
     name: str
     arguments: Sequence[str]
     place: str
-    file: str = ""
-    is_read: bool = False
-
-    @property
-    def launcher(self) -> str:
-        """Return the name of the launcher that it is, with its subcommand; "" for none."""
-        if _TORCHRUN.fullmatch(self.name):
-            return TORCHRUN
-        found = _LAUNCHER.fullmatch(f"{self.name} {''.join(self.arguments[:1])}")
-        return (found[1] or found[2]) if found else ""
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether it starts no launcher: Python, a utility, a builtin, or a script that was read."""
-        if self.name.startswith(PYTHON_MODULE):
-            return not _LAUNCHER_PACKAGES.fullmatch(self.name.removeprefix(PYTHON_MODULE))
-        if self.name == "wandb":  # its subcommands `agent` and `launch` start programs
-            return self.arguments[:1] in (["login"], ["offline"], ["online"], ["sync"])
-        if _is_variable(self.name):
-            return any(each.endswith(".py") for each in self.arguments[:2])
-        is_known = self.name in _PLAIN or PYTHON.fullmatch(self.name) is not None
-        return is_known or self.is_read or self.name.endswith(".py")
-
-    def __str__(self) -> str:
-        """Return its name with its subcommand."""
-        if self.name.startswith(("$(", "`")):
-            return "$(...)"
-        verb = "".join(self.arguments[:1])
-        has_verb = re.fullmatch(r"[a-z]{2,12}", verb) and not self.name.startswith(PYTHON_MODULE)
-        return f"{self.name} {verb}" if has_verb else self.name
+    file: str
+    is_read: bool
+    launcher: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,14 +164,15 @@ def detect_launcher(
     """Return the programs and the launcher that a command with these further arguments and variables starts."""
     text = " ".join((without_line_end(command), *map(shlex.quote, args)))
     programs = tuple(_Reader(read, dict(variables or {})).programs("", text))
-    launchers = [each for each in programs if each.launcher]
-    for each in sorted(launchers, key=lambda one: one.launcher != TORCHRUN):
-        return Detection(programs=programs, own_launcher=each.launcher, place=each.place)
-    unknown = [each for each in programs if not each.is_plain]
+    for each in sorted(programs, key=lambda one: one.launcher != TORCHRUN):
+        if each.launcher:
+            return Detection(programs=programs, own_launcher=each.launcher, place=each.place)
+    unknown = [each for each in programs if each.launcher is None]
     # A sourced file usually sets variables only.
     for each in unknown:
         if each.name not in _SOURCES or len(unknown) == len(programs):
-            name = each.file or str(each)
+            verb = re.fullmatch("[a-z]{2,12}", "".join(each.arguments[:1]))
+            name = each.file or f"{each.name} {verb[0] if verb else ''}".rstrip()
             return Detection(programs=programs, unknown=name, place=each.place, unread=bool(each.file))
     return Detection(programs=programs)
 
@@ -238,7 +197,7 @@ class _Reader:
 
     Attributes:
         read: Returns the text of a script in the workspace.
-        variables: The values of variables. One with several values has a value with a `$`.
+        variables: The values of variables. One with several values is `$NAME`.
     """
 
     read: Read
@@ -256,11 +215,9 @@ class _Reader:
         text = re.sub(r"(?:\$\(|`)\s*(?:which|command\s+-v)\s+([^\s()`]+)\s*[)`]", r"/bin/\1", text)
         self.functions |= {found[1] or found[2] for found in re.finditer(_FUNCTION, text)}
         for raw in _simple_commands(text):
-            for found in (each for word in raw for each in _SUBSTITUTION.finditer(word)):
-                # Its other programs only compute a value.
-                yield from (
-                    each for each in self.programs(place, found[1] or found[2] or "") if each.launcher
-                )
+            # The programs in a substitution compute a value, except for launchers.
+            inner = [found[1] or found[2] or "" for word in raw for found in _SUBSTITUTION.finditer(word)]
+            yield from (each for one in inner for each in self.programs(place, one) if each.launcher)
             words = [each for word in raw[:_MAX_WORDS] for each in self._expand(word)][:_MAX_WORDS]
             program = _find_program(words)
             self._assign(words if words[0] in _DECLARATIONS else words[: len(words) - len(program)])
@@ -289,32 +246,29 @@ class _Reader:
     def _program(self, place: str, word: str, *arguments: str) -> Iterator[Program]:
         name = word if _is_variable(word) or word.endswith(".py") else _base(word)
         file, content, rest = "", None, list(arguments)
-        if re.search(r"\s", word) and not _is_variable(word):  # of `eval`
-            yield from self.programs(place, word)
-            return
+        text = word if re.search(r"\s", word) and not _is_variable(word) else ""  # of `eval`
         if name in _SHELLS:
             rest = _skip_options(rest, "-[a-zA-Z]*[oO]")
             options = arguments[: len(arguments) - len(rest)]
-            if any(re.fullmatch("-[a-zA-Z]*c[a-zA-Z]*", each) for each in options):
-                # The output of a command substitution is not known here.
-                if rest and not rest[0].startswith(("$(", "`")):
-                    yield from self.programs(place, rest[0])
-                return
-            if not rest:
-                return  # such as the end of a pipe
-            file = rest[0]
+            is_inline = any(re.fullmatch("-[a-zA-Z]*c[a-zA-Z]*", each) for each in options)
+            script = "".join(rest[:1])
+            text, file = (script, "") if is_inline else ("", script)
         elif name in _SOURCES:
             file = "".join(rest[:1])
         elif PYTHON.fullmatch(name) or _is_variable(word):
             name, rest = _python_target(name, rest)
         elif word != name:
             file = word
-        if _TORCHRUN.fullmatch(name):
-            settings = [f"{key}={value}" for key, value in self.variables.items() if key.startswith("PET_")]
-            rest = settings + rest
+        if text or (name in _SHELLS and not file):  # a shell without a script reads a pipe
+            # The output of a command substitution is not known here.
+            if not text.startswith(("$(", "`")):
+                yield from self.programs(place, text)
+            return
         if file:
             file, content = self._find_script(place, file)
-        yield Program(name=name, arguments=rest, place=place, file=file, is_read=content is not None)
+        is_read = content is not None
+        launcher = _classify(name, rest, is_read=is_read)
+        yield Program(name=name, arguments=rest, place=place, file=file, is_read=is_read, launcher=launcher)
         if content is not None and not re.match(r"#!.*\b(python[0-9.]*|uv)\b", content):
             yield from self.programs(file, content)
 
@@ -336,13 +290,8 @@ def _find_program(words: list[str]) -> list[str]:
         name, rest = _base(words[0]), words[1:]
         if words[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[0]):
             words = rest
-        elif name in _WRAPPERS and not (name == "eval" and "".join(rest[:1]).startswith(("$(", "`"))):
-            subcommand, options = _WRAPPERS[name]
-            words = _skip_options(rest, options, _OPERAND)
-            if subcommand and words[:1] == [subcommand]:
-                words = _skip_options(words[1:], options, _OPERAND)
-            elif subcommand and subcommand not in words:
-                return []  # such as `conda activate` and `uv sync`
+        elif name in _WRAPPERS and not re.match(r"command -[vV]|eval (\$\(|`)", " ".join([name, *rest[:1]])):
+            words = _skip_options(rest, _VALUE_OPTION, _OPERAND)
             if words and _MODULE.fullmatch(words[0]):
                 return ["python", *words]
         elif _is_variable(words[0]) and rest and not re.search(r"^-|\.py$", rest[0]):
@@ -355,14 +304,32 @@ def _find_program(words: list[str]) -> list[str]:
 def _skip_options(words: list[str], with_value: str, operand: re.Pattern[str] | None = None) -> list[str]:
     """Return the words after the options and operands. `with_value` matches options whose value is the next word."""
     while words and words[0] != "--":
-        # Some wrappers have a switch of this name. In doubt, torchrun is no value.
-        is_doubtful = with_value == _OPTIONS and words[1:2] == [TORCHRUN]
-        has_value = re.fullmatch(with_value, words[0]) is not None and not is_doubtful
-        is_option = words[0].startswith("-") and not _MODULE.fullmatch(words[0])
-        if not (has_value or is_option or (operand and operand.fullmatch(words[0]))):
+        following = "".join(words[1:2])
+        is_module = _MODULE.fullmatch(words[0]) and not following[:1].isdigit()  # not `numactl -m 0`
+        if is_module or not (words[0].startswith("-") or (operand and operand.fullmatch(words[0]))):
             return words
-        words = words[1 + has_value :]
+        # Some wrappers have a switch of this name. In doubt, a launcher and the last word are no values.
+        is_short = re.fullmatch("-[^enouw]", words[0]) is not None
+        is_program = following == TORCHRUN or (is_short and _classify(following, words[2:], is_read=False))
+        has_value = re.fullmatch(with_value, words[0]) and len(words) > 2 and not is_program
+        words = words[2 if has_value else 1 :]
     return words[1:]
+
+
+def _classify(name: str, arguments: Sequence[str], *, is_read: bool) -> str | None:
+    """Return the launcher that a program is, "" for a plain program, None for an unknown one."""
+    text, module = f"{name} {''.join(arguments[:1])}", name.removeprefix(PYTHON_MODULE)
+    if _TORCHRUN.fullmatch(name):
+        return TORCHRUN
+    if found := _LAUNCHER.fullmatch(text):
+        return found[1] or found[2]
+    if _is_variable(name):
+        is_plain = any(each.endswith(".py") for each in arguments[:2])
+    elif name != module:
+        is_plain = not _LAUNCHER_PACKAGES.fullmatch(module)
+    else:
+        is_plain = is_read or name in _PLAIN or _PLAIN_PATTERN.fullmatch(text) is not None
+    return "" if is_plain else None
 
 
 def _python_target(python: str, arguments: list[str]) -> tuple[str, list[str]]:
@@ -383,6 +350,10 @@ def _is_variable(word: str) -> bool:
     return word.startswith(("$", "`")) and ("/" not in word or word.endswith(("}", ")", "`")))
 
 
+def _unquote(found: re.Match[str]) -> str:
+    return found[1] or found[3] or re.sub(r'\\([$`"\\])', r"\1", found[2] or "")
+
+
 def _simple_commands(text: str) -> list[list[str]]:
     """Return the simple commands of a shell text without redirections.
 
@@ -393,7 +364,7 @@ def _simple_commands(text: str) -> list[list[str]]:
     while token := _TOKEN.match(text, place):
         place, words = token.end(), commands[-1]
         if token["word"]:
-            words.append(_unquote(token["word"]))
+            words.append(_QUOTED.sub(_unquote, token["word"].replace("\\\n", "")))
         elif token["end"]:
             if words and _base(words[0]) in _SHELLS:
                 words += ["-c", token["document"]]
@@ -405,15 +376,6 @@ def _simple_commands(text: str) -> list[list[str]]:
                 depth = 0
             commands.append([])
     return [each for each in commands if each]
-
-
-def _unquote(word: str) -> str:
-    """Return the word after quote removal, without line continuations."""
-
-    def bare(found: re.Match[str]) -> str:
-        return re.sub(r'\\([$`"\\])', r"\1", found[2]) if found[2] else found[1] or found[3] or ""
-
-    return _QUOTED.sub(bare, word.replace("\\\n", ""))
 
 
 def find_conflict(job: JobSpec, found: Detection, size: Size, backend: str) -> tuple[str, str]:
@@ -453,7 +415,7 @@ def _find_wrong_flag(launcher: str, words: Sequence[str], size: Size, backend: s
         if not (several and is_torchrun):
             continue
         if flag == "standalone":
-            return f"{notation}, but the job has {nodes}: each would train alone. Remove it: the job sets it"
+            return f"{notation}, but the job has {nodes}: each would train alone. Remove it"
         if flag == "node_rank" and value.isdecimal():
             return f"{notation}, but the job has {nodes}. It must be $TORCHRUN_NODE_RANK, or be omitted"
         if flag in ("rdzv_endpoint", "master_addr") and _LOCAL.fullmatch(value):

@@ -86,13 +86,12 @@ idle_agents() {
   done
 }
 kill_idle_agents() {
-  once= twice=
+  idle=
   while sleep 1 && kill -0 "$child"; do
-    now=" $(idle_agents)"
-    for pid in $now; do
-      case $once in *" $pid "*) case $twice in *" $pid "*) kill -KILL "$pid" ;; esac ;; esac
+    for pid in $(idle_agents); do
+      idle="$idle $pid "
+      case $idle in *" $pid "*" $pid "*" $pid "*) kill -KILL "$pid" ;; esac
     done
-    twice=$once once=$now
   done
 }
 child= signaled= interrupted= before= after= copier= keep= code=127

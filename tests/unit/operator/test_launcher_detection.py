@@ -47,6 +47,7 @@ plain: timeout -k 30 -s INT 3600 nice -n 10 python train.py
 plain: numactl --cpunodebind=0 -m 0 taskset -c 0-7 python train.py
 plain: stdbuf -oL python train.py |& tee log
 plain: sudo -u mpirun python train.py
+plain: uv run --no-sync -w deepspeed --env-file .env src/2_train.py
 plain: nsys profile -t cuda,nvtx -o deepspeed -f true --capture-range cudaProfilerApi python train.py
 plain: ncu --set full -k regex:gemm -o deepspeed -f python train.py
 plain: cd torchrun && pip install -r requirements.txt torchrun deepspeed && exec python train.py
@@ -97,6 +98,7 @@ torchrun: env -u A B=1 /usr/bin/env torchrun train.py
 torchrun: time nice -n 5 torchrun train.py
 torchrun: timeout --preserve-status 3600 taskset -c 0-7 torchrun train.py
 torchrun: sudo -s torchrun train.py
+torchrun: poetry -n run torchrun train.py
 torchrun: uv --directory src run --frozen --with torch -- torchrun train.py
 torchrun: uv run -n torchrun train.py
 torchrun: uv run --module torch.distributed.run train.py
@@ -130,6 +132,7 @@ deepspeed: uv run --with deepspeed --active deepspeed train.py
 deepspeed: conda run -n env deepspeed train.py
 deepspeed: timeout -k 5 -s INT 3600 env -i deepspeed train.py
 deepspeed: cat > ds.json <<EOF\n{}\nEOF\ndeepspeed train.py
+deepspeed: time -p deepspeed train.py
 deepspeed: x=`deepspeed train.py`
 python -m deepspeed.launcher.runner: python -m deepspeed.launcher.runner train.py
 mpirun: if [ -d src ]; then cd src; fi; mpirun -np 8 python train.py
@@ -144,12 +147,13 @@ colossalai run: colossalai run train.py
 ? tune run: cd src && env A=1 nice uv run tune run x
 ? tune run: python /opt/venv/bin/tune run x
 ? tune run: bash -c 'tune run x'
-? python -m torchtune._cli.tune: python -m torchtune._cli.tune run x
-? python -m accelerate.commands.accelerate_cli: python -m accelerate.commands.accelerate_cli launch train.py
+? python -m torchtune._cli.tune run: python -m torchtune._cli.tune run x
+? python -m accelerate.commands.accelerate_cli launch: python -m accelerate.commands.accelerate_cli launch train.py
 ? ray job: ray job submit -- python train.py
 ? wandb agent: wandb agent team/sweep
 ? my-train: uv run --frozen my-train --lr 1 --fast
 ? ./train: timeout --preserve-status 3600 ./train
+? ./train: time -p ./train
 ? ./train: sudo -E ./train --lr=1
 ? my-train: nsys profile -o report my-train x
 ? scripts/train.sh: bash -x scripts/train.sh --lr 1
@@ -157,7 +161,7 @@ colossalai run: colossalai run train.py
 ? train.sh: source train.sh
 ? make train: make train
 ? $TRAIN: $TRAIN --lr 1
-? $(...): $(cat command.txt)
+? $(cat command.txt): $(cat command.txt)
 ? srun torchrun: srun torchrun train.py
 ? xvfb-run: xvfb-run -a torchrun train.py
 ? launch: conda run -n accelerate launch train.py
@@ -304,12 +308,11 @@ def conflict(found: Detection, size: str, launcher: str = "") -> tuple[str, str]
 --nproc_per_node=2: python -u -m torch.distributed.launch --nproc_per_node=2 train.py
 --nnodes=1: sh -c 'cd src; exec torchrun --nnodes=1 train.py'
 --nnodes=1: (cd src; conda run -n own torchrun --nnodes=1 train.py) || true
-PET_NNODES=1: PET_NNODES=1 torchrun train.py
-PET_NNODES=1: export PET_NNODES=1; torchrun train.py
 --nnodes=1: N=1; torchrun --nnodes=$N train.py
 --nnodes 1: export N=1 && torchrun --nnodes ${N} train.py
 --nnodes 1: torchrun --nnodes ${NNODES:-1} train.py
 --nnodes 1: bash words.sh
+--nnodes=1: env -S 'torchrun --nnodes=1' train.py
 --nproc_per_node 2: bash one.sh
 --num_machines 1: accelerate launch --num_machines 1 train.py
 --num_processes=8, but the job has 16 GPUs: accelerate launch --num_processes=8 train.py
@@ -343,7 +346,6 @@ two: torchrun -m own.train --nnodes 1
 two: torchrun --node-rank $TORCHRUN_NODE_RANK train.py
 two: torchrun --rdzv-backend etcd-v2 --rdzv-endpoint etcd:2379 train.py
 two: if true; then N=2; else N=1; fi; torchrun --nnodes=$N train.py
-two: PET_STANDALONE=0 torchrun train.py
 cpu: torchrun --nproc-per-node 32 train.py
 one: torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py
 one: accelerate launch --num_machines 1 --num_processes 8 train.py
@@ -352,7 +354,6 @@ one: deepspeed train.py
 one: composer -n 8 train.py
 two: python train.py --nnodes 1
 two: tune run x
-two: export PET_NNODES=1; torchrun --nnodes=2 train.py
 """),
 )
 def test_find_conflict_matching_flags_is_empty(size: str, command: str) -> None:
