@@ -1,4 +1,4 @@
-"""Archives that were packed, stores that have them and servers of those."""
+"""Helpers: packed archives, stores that have them, and servers of these stores."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def serving(
 def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.01)
 
 
@@ -82,7 +82,7 @@ def receive(
     nearby: Sequence[str] = (),
     keep: str = "",
 ) -> tuple[int, str]:
-    """Run the verb that the plugin runs by exec; where pods are `nearby`, nothing is sent.
+    """Run the verb that the plugin runs by exec. With `nearby` pods, nothing is sent.
 
     Returns:
         The exit code and the text of standard error.

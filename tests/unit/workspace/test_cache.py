@@ -1,4 +1,4 @@
-"""A directory that has not changed is not read again, and one that may have is."""
+"""An unchanged directory is not read again; one that may have changed is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 2**20
 
 
 class Place:
-    """A directory with code, and what is remembered of it."""
+    """A directory with code, and the cache of its digest."""
 
     def __init__(self, root: Path) -> None:
         self.code, self.memory, self._scratch, self._count = (
@@ -46,12 +46,12 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Its files count as old at once: nobody can set their times of change."""
+    """Its files count as old at once, because a test can't set a ctime."""
     monkeypatch.setattr(archive, "TICK_NANOSECONDS", -(10**12))
     return Place(tmp_path)
 
 
-def test_unchanged_directory_is_packed_when_it_is_opened(place: Place) -> None:
+def test_cached_archive_opened_packs_again(place: Place) -> None:
     first = place.packed()
     again = place.packed()
     assert not isinstance(first, CachedArchive)
@@ -104,7 +104,7 @@ def test_pack_cached_of_a_recent_change_packs_again(tmp_path: Path) -> None:
     assert not place.memory.exists()
 
 
-def test_directory_changed_before_it_is_sent_is_refused(place: Place) -> None:
+def test_cached_archive_opened_after_a_change_is_refused(place: Place) -> None:
     place.packed()
     again = place.packed()
     (place.code / "train.py").write_text("one = 11\n")
@@ -116,7 +116,7 @@ def test_directory_changed_before_it_is_sent_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}", '{"mark": 1}', "\x00"])
-def test_a_broken_record_is_none(place: Place, record: str) -> None:
+def test_pack_cached_with_a_broken_record_packs_again(place: Place, record: str) -> None:
     place.packed()
     (file,) = place.memory.iterdir()
     file.write_text(record)
@@ -133,7 +133,7 @@ def test_pack_cached_without_a_writable_cache_packs_again(place: Place) -> None:
     assert place.packed().digest == place.packed().digest
 
 
-def test_records_are_no_part_of_a_workspace(place: Place) -> None:
+def test_pack_cached_with_cache_in_workspace_writes_none(place: Place) -> None:
     place.memory = place.code / "cache"
     first = place.packed()
     assert place.packed().digest == first.digest

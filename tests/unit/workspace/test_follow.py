@@ -1,4 +1,4 @@
-"""What a worker gets, what it does not try again and again, and what it tells."""
+"""The worker's side: downloads, retries, restored sync pods, and log lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
 
 
 class Counting:
-    """A source of one archive, which counts how often it is asked for it."""
+    """A source of one archive, which counts the downloads."""
 
     pod = None
 
@@ -50,9 +50,7 @@ def refused(tmp_path: Path) -> Archive:
     return Archive(file, digest_of(file), len(data), 0, 0)
 
 
-def test_refused_or_too_large_archive_is_fetched_less_often(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_follow_after_a_failure_fetches_less_often(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good = packed(tmp_path / "in", a="1")
     full = OSError(28, "No space left on device")
     for source, most in ((Counting(refused(tmp_path)), 1), (Counting(good, full), 8)):
@@ -77,7 +75,7 @@ def test_refused_or_too_large_archive_is_fetched_less_often(
     )
 
 
-def test_a_workers_full_disk_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_on_a_full_disk_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive, store = packed(tmp_path / "in", a=os.urandom(2_000_000).hex()), Store(tmp_path / "store")
     received(store, archive)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -127,7 +125,7 @@ def test_follow_does_not_restore_removed_files(tmp_path: Path) -> None:
     assert not (into / "a").exists()
 
 
-def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -> None:
+def test_follow_restores_a_lost_sync_pod(tmp_path: Path) -> None:
     archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
     before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
     received(before, archive)
@@ -149,7 +147,7 @@ def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -
     assert after.archive(archive.digest).read_bytes() == archive.file.read_bytes()
 
 
-def test_worker_that_sends_for_ever_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_closes_an_upload_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_pod, "RECEIVE_SECONDS", 0.2)
     archive, store = packed(tmp_path / "in", a="1"), Store(tmp_path / "store")
     with serving(store, expected=Pointer(archive.digest, archive.size)) as address:
@@ -157,7 +155,7 @@ def test_worker_that_sends_for_ever_is_hung_up_on(tmp_path: Path, monkeypatch: p
         with socket.create_connection((host, int(port)), 10) as slow:
             name = archive.digest.removeprefix("sha256:")
             slow.sendall(f"PUT /archives/{name} HTTP/1.1\r\nContent-Length: {archive.size}\r\n\r\nx".encode())
-            assert store.last_write() == 0.0, "it keeps no job that nobody sends a workspace"
+            assert store.last_write() == 0.0, "a PUT must not keep an abandoned job"
             while slow.recv(2**16):
                 pass
         pod = PodSource(pointing(tmp_path / "archive", archive), address).pod
@@ -166,7 +164,7 @@ def test_worker_that_sends_for_ever_is_hung_up_on(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_worker_gives_nothing_that_the_job_put_there(tmp_path: Path, link: bool) -> None:
+def test_follow_does_not_upload_a_changed_archive(tmp_path: Path, link: bool) -> None:
     archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
     before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
     received(before, archive)
@@ -190,7 +188,7 @@ def test_worker_gives_nothing_that_the_job_put_there(tmp_path: Path, link: bool)
     assert after.current() is None
 
 
-def test_sync_pod_gets_the_workspace_of_another_job_or_gives_up(tmp_path: Path) -> None:
+def test_serve_copies_from_another_job_or_gives_up(tmp_path: Path) -> None:
     archive, there = packed(tmp_path / "in", a="1"), Store(tmp_path / "there")
     received(there, archive)
     words = ("serve", "--address", "127.0.0.1", "--port", "0", "--expect", archive.digest)

@@ -1,4 +1,4 @@
-"""What is left out of a workspace is what git leaves out: asked of git itself over random trees."""
+"""A workspace has the files that git does not ignore: a comparison with git over random trees."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_select_chooses_the_same_files_as_git(memory_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "path"), [("*a*a*a*a*a*b", "a" * 120), ("**/a*/" * 6 + "b", "a/" * 120 + "c")]
 )
-def test_many_stars_take_no_time(pattern: str, path: str) -> None:
+def test_pattern_with_many_stars_matches_quickly(pattern: str, path: str) -> None:
     (parsed,) = parse(pattern.encode())
     began = time.process_time()
     assert not parsed.expression.fullmatch(path.encode())
     assert time.process_time() - began < 0.5
 
 
-def test_stars_after_the_letters_that_a_pattern_begins_with(tmp_path: Path) -> None:
+def test_select_two_stars_after_a_prefix_match_as_in_git(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("foo**/bar\n")
     for name in ("foo/x/bar/f", "foox/y/bar/f", "foobar/f", "x/foo/bar/f", "foo/f"):
@@ -136,7 +136,7 @@ def test_select_applies_info_exclude(tmp_path: Path) -> None:
     assert ours(tmp_path / "tree") == theirs(tmp_path / "tree") == {"a"}
 
 
-def test_a_repository_within_another_one_has_its_own_rules(tmp_path: Path) -> None:
+def test_select_nested_repository_has_its_own_rules(tmp_path: Path) -> None:
     for name in ("a.bin", "a.py", "sub/a.bin", "sub/a.tmp", "sub/secret", "sub/deep/a.bin", "out/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -152,7 +152,7 @@ def test_a_repository_within_another_one_has_its_own_rules(tmp_path: Path) -> No
     assert "sub/a.bin" not in ours(tmp_path)
 
 
-def test_select_below_the_top_heeds_the_files_above(memory_path: Path) -> None:
+def test_select_below_the_top_applies_files_above(memory_path: Path) -> None:
     draw = random.Random(f"{os.environ[SEED]} below")  # noqa: S311
     compared = 0
     for number in range(40):
@@ -162,15 +162,14 @@ def test_select_below_the_top_heeds_the_files_above(memory_path: Path) -> None:
         listed = theirs(root)
         for below in [path for path in root.iterdir() if path.is_dir() and path.name != ".git"]:
             expected = {p.removeprefix(f"{below.name}/") for p in listed if p.startswith(f"{below.name}/")}
-            if expected and not only_ignore_files(
-                expected
-            ):  # else git looks not into it, and we were reported to
+            # git does not search an ignored directory, but it was requested here.
+            if expected and not only_ignore_files(expected):
                 assert ours(below) == expected
                 compared += 1
     assert compared > 5
 
 
-def test_an_ignore_file_of_our_own_stands_in_place_of_gits(tmp_path: Path) -> None:
+def test_select_torchrunignore_replaces_gitignore(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.py\n")
     (tmp_path / ".torchrunignore").write_text("*.bin\n")
     (tmp_path / "in").mkdir()
@@ -181,7 +180,7 @@ def test_an_ignore_file_of_our_own_stands_in_place_of_gits(tmp_path: Path) -> No
     assert found == {"a.py", "in/keep.bin"}
 
 
-def test_git_itself_is_never_sent(tmp_path: Path) -> None:
+def test_select_leaves_out_git_directories(tmp_path: Path) -> None:
     for name in (".git/config", "sub/.git", ".torchrun-workspace/state.json", "a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -190,7 +189,7 @@ def test_git_itself_is_never_sent(tmp_path: Path) -> None:
 
 
 def commit(root: Path, *paths: str) -> None:
-    """Make git track these paths of a repository, also those that are left out."""
+    """Make git track these paths of a repository, also ignored ones."""
     git(root, "init", "-q")
     git(root, "add", "--force", "--", *paths)
 
@@ -214,7 +213,7 @@ def test_select_keeps_ignored_files_that_git_tracks(tmp_path: Path) -> None:
     commit(root, "data/labels.csv", "out.log", "sub/b.log")
     assert ours(root) == {".gitignore", "a", "data/labels.csv", "out.log", "sub/b.log"}
     assert ours(root / "sub") == {"b.log"}
-    # Another file than git's says what is left out: it alone counts.
+    # A .torchrunignore replaces the rules of git.
     (root / ".torchrunignore").write_text("data/\n*.log\n")
     assert ours(root) == {".gitignore", ".torchrunignore", "a"}
 
@@ -233,7 +232,7 @@ def test_select_keeps_tracked_files_of_nested_repositories(
     assert ours(tmp_path) == {"inner/.gitignore", "inner/a.log"}
 
 
-def test_a_repository_s_own_program_is_not_run(tmp_path: Path) -> None:
+def test_select_does_not_run_programs_of_the_repository(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("x")
     (tmp_path / ".gitignore").write_text("*.log\n")
     commit(tmp_path, "a.log")
@@ -244,7 +243,7 @@ def test_a_repository_s_own_program_is_not_run(tmp_path: Path) -> None:
     assert ours(tmp_path) == {".gitignore", "a.log", "hook"}
 
 
-def test_without_git_nothing_is_known_to_be_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_without_git_knows_no_tracked_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.log").write_text("x")
     (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n")
     (tmp_path / "keep.log").write_text("x")
@@ -253,7 +252,7 @@ def test_without_git_nothing_is_known_to_be_tracked(tmp_path: Path, monkeypatch:
     assert ours(tmp_path) == {".gitignore", "keep.log"}
 
 
-def test_ignored_submodule_is_sent_with_its_own_rules(tmp_path: Path) -> None:
+def test_select_ignored_submodule_has_its_own_rules(tmp_path: Path) -> None:
     root, inner = tmp_path / "root", tmp_path / "root" / "third" / "inner"
     inner.mkdir(parents=True)
     for name, content in (("a", "x"), ("b.log", "x"), (".gitignore", "*.log\n")):

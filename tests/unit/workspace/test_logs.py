@@ -1,4 +1,4 @@
-"""The log of a worker outlives its node: bounded, whole where it is short, and read back by attempt and node."""
+"""Archive the log of a worker in the bucket, with a limit, and print it by attempt and node."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def lines(count: int) -> bytes:
     return b"".join(b"line %d\n" % number for number in range(count))
 
 
-def test_short_log_is_kept_whole(tmp_path: Path) -> None:
+def test_read_log_of_a_short_log_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "worker.log"
     file.write_bytes(lines(1000))
     trim(file)
     assert read_log(file) == lines(1000)
 
 
-def test_long_log_keeps_head_and_tail(tmp_path: Path) -> None:
-    """Also after its middle was given back, and while the worker goes on."""
+def test_read_log_of_a_long_log_has_head_and_tail(tmp_path: Path) -> None:
+    """Also after its middle was freed, and while the worker continues."""
     file, head, tail = tmp_path / "worker.log", 100_000, 200_000
     whole = lines(200_000)
     with file.open("ab", buffering=0) as writer:
@@ -61,7 +61,7 @@ def test_long_log_keeps_head_and_tail(tmp_path: Path) -> None:
             writer.write(whole[begin : begin + 500_000])
             trim(file, head, tail)
     assert file.stat().st_size == len(whole)
-    assert file.stat().st_blocks * 512 < 320_000, "what is left out takes no room"
+    assert file.stat().st_blocks * 512 < 320_000, "the missing part uses no disk space"
     found = read_log(file, head, tail)
     assert len(found) <= head + tail + 100
     first, mark, last = found.partition(b"[... ")
@@ -74,8 +74,8 @@ def test_long_log_keeps_head_and_tail(tmp_path: Path) -> None:
     assert len(first) + int(left) + len(last) == len(whole)
 
 
-def test_log_is_sent_as_it_grows_and_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What S3 refuses is logged once, and tried again."""
+def test_archive_log_uploads_growth_and_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A repeated error is logged once, and the upload is tried again."""
     file, objects, stopping = tmp_path / "worker.log", Objects(), threading.Event()
     url = log_url(BELOW, 2, "1")
     assert url == "s3://b/torchrun/logs/team/u1/attempt-2/node-1.log"
@@ -89,7 +89,7 @@ def test_log_is_sent_as_it_grows_and_at_the_end(tmp_path: Path, caplog: pytest.L
     assert puts == 4
     assert len([each for each in caplog.messages if "AccessDenied" in each]) == 1
     stopping.wait(0.05)
-    assert objects.puts == puts, "what has not grown is not sent again"
+    assert objects.puts == puts, "an unchanged log is not sent again"
     with file.open("ab") as writer:
         writer.write(b"two\n")
     stopping.set()
@@ -97,7 +97,7 @@ def test_log_is_sent_as_it_grows_and_at_the_end(tmp_path: Path, caplog: pytest.L
     assert objects.held[url] == b"one\ntwo\n"
 
 
-def test_worker_that_never_began_has_no_log(tmp_path: Path) -> None:
+def test_archive_log_without_a_log_uploads_nothing(tmp_path: Path) -> None:
     stopping, objects = threading.Event(), Objects()
     stopping.set()
     archive_log(tmp_path / "none", "s3://b/k", objects, stopping)
@@ -115,7 +115,7 @@ def printed(objects: Objects, attempt: str, node: int | None) -> list[tuple[int,
     return found
 
 
-def test_logs_are_read_by_attempt_and_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_logs_selects_attempt_and_node(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = Objects()
     for attempt, node, text in ((0, "0", b"a"), (0, "1", b"b\n"), (10, "0", b"c\n"), (2, "1", b"{}\n")):
         objects.held[log_url(BELOW, attempt, node)] = text
@@ -123,7 +123,7 @@ def test_logs_are_read_by_attempt_and_node(monkeypatch: pytest.MonkeyPatch) -> N
     assert printed(objects, "0", 1) == [(0, 1, b"b\n")]
     assert printed(objects, "0", None) == [(0, 0, b"a\n"), (0, 1, b"b\n")]
     assert printed(objects, "last", None) == [(10, 0, b"c\n")]
-    assert printed(objects, "last", 1) == [(2, 1, b"{}\n")], "the last one that has a log of this node"
+    assert printed(objects, "last", 1) == [(2, 1, b"{}\n")], "the last attempt with a log of this node"
     with pytest.raises(NotThere, match=r"no log of this attempt and node. It has attempt 0 node 0"):
         printed(objects, "3", 0)
     monkeypatch.setattr(logs, "MAX_PRINTED_BYTES", 40)

@@ -1,4 +1,4 @@
-"""An archive that another job's sync pod has is copied from there, if that is quick."""
+"""An archive is copied from the sync pod of another job, if that is quick."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainyard.workspace.sync_pod import Store
 pytestmark = pytest.mark.unit
 
 
-def test_receive_from_nearby_pods_takes_the_whole_archive(
+def test_receive_from_nearby_takes_a_complete_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -40,7 +40,7 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
             reported: list[int] = []
             store = Store(root)
             assert not sync_pod.copy_from_nearby(store, archive.digest, archive.size, [address]), address
-            assert not list(root.glob("*")), "nothing is left that a sender would go on from"
+            assert not list(root.glob("*")), "a later upload must not continue it"
             with pytest.raises(WorkspaceError, match="ended after 0"):
                 store.receive(archive.digest, archive.size, io.BytesIO(b"").read, reported.append)
             assert reported == [0]
@@ -61,14 +61,14 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
     ("drips", "reported"), [(True, "it is too slow"), (False, "can't be reached: timed out")]
 )
 @pytest.mark.long
-def test_copied_from_a_slow_pod_gives_up_in_time(
+def test_copy_from_a_slow_pod_gives_up(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     drips: bool,
     reported: str,
 ) -> None:
-    """A byte now and then is no silence."""
+    """Also if it sends a byte now and then."""
     caplog.set_level(logging.INFO)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data, going = archive.file.read_bytes(), threading.Event()

@@ -1,4 +1,4 @@
-"""One directory, one archive: what is in it, what it depends on, and what is said of a directory that can't be sent."""
+"""Pack a directory: what the archive contains and depends on, and errors of a directory that can't be sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill(root: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def ordinary() -> Iterator[None]:
-    """As a user whom modes bind."""
+    """Run as a user who is subject to file modes."""
     if os.geteuid() == 0:
         os.seteuid(65534)
         yield
@@ -44,7 +44,7 @@ def ordinary() -> Iterator[None]:
         yield
 
 
-def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
+def test_pack_depends_only_on_the_files(tmp_path: Path) -> None:
     files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
     first = fill(tmp_path / "one", files)
     second = fill(tmp_path / "two", dict(reversed(files.items())))
@@ -108,7 +108,7 @@ def test_plain_header_equals_that_of_tarfile(name: str, size: int, mode: int) ->
     assert header(name, size, mode) == member.tobuf(tarfile.PAX_FORMAT)
 
 
-def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
+def test_pack_names_links_that_lead_out(tmp_path: Path) -> None:
     fill(tmp_path, {"a": b"1"})
     (tmp_path / "python").symlink_to("/usr/bin/python3")
     (tmp_path / "up").symlink_to("../up")
@@ -122,7 +122,7 @@ def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0, 0o400, 0o100])
 @pytest.mark.usefixtures("ordinary")
-def test_a_workspace_that_cant_be_read_is_named(mode: int) -> None:
+def test_pack_names_an_unreadable_workspace(mode: int) -> None:
     root = Path(os.path.realpath(tempfile.mkdtemp()))
     fill(root, {"a": b"1"})
     root.chmod(mode)
@@ -162,7 +162,7 @@ def test_pack_of_no_directory_is_refused(tmp_path: Path) -> None:
         pack(tmp_path / "file")
 
 
-def test_a_tree_that_is_too_deep_is_named(tmp_path: Path) -> None:
+def test_pack_names_a_tree_that_is_too_deep(tmp_path: Path) -> None:
     at, top = os.getcwd(), tmp_path / "deep"
     top.mkdir()
     try:
@@ -179,8 +179,8 @@ def test_a_tree_that_is_too_deep_is_named(tmp_path: Path) -> None:
         pack(top)
 
 
-def test_an_ignore_file_of_our_own_may_be_a_link(tmp_path: Path) -> None:
-    """git follows no links to its own files."""
+def test_select_reads_only_torchrunignore_through_a_link(tmp_path: Path) -> None:
+    """git does not follow links to its own files."""
     fill(tmp_path, {"rules": b"*.bin\n", "a.bin": b"1", "train.py": b"2"})
     (tmp_path / ".gitignore").symlink_to("rules")
     assert [entry.path for entry in select(tmp_path)] == [".gitignore", "a.bin", "rules", "train.py"]
@@ -205,7 +205,7 @@ def test_an_ignore_file_of_our_own_may_be_a_link(tmp_path: Path) -> None:
 def test_pack_follows_its_advice_about_ignore_files(
     tmp_path: Path, files: dict[str, bytes], named: str
 ) -> None:
-    """A new .torchrunignore stands in place of every .gitignore, and of what that keeps secret."""
+    """A new .torchrunignore would replace every .gitignore, which may exclude secrets."""
     fill(tmp_path, {"train.py": b"1", "secret": b"2", **files})
     with pytest.raises(WorkspaceError, match=f"name unneeded files in {named};"):
         select(tmp_path, limit=0)
@@ -220,7 +220,7 @@ def test_pack_follows_its_advice_about_ignore_files(
         pack(tmp_path, entries=entries)
 
 
-def test_over_the_limit_the_largest_ten_are_named(tmp_path: Path) -> None:
+def test_limit_error_names_the_largest_ten(tmp_path: Path) -> None:
     fill(tmp_path, {f"file{i}": bytes(1000 * i) for i in range(12)})
     with pytest.raises(WorkspaceError) as reported:
         pack(tmp_path, limit=65_999)
@@ -239,7 +239,7 @@ def test_limit_error_sums_small_files_of_a_directory(tmp_path: Path) -> None:
     assert str(reported.value).endswith(f"; the largest: {largest}")
 
 
-def test_a_file_that_shrinks_leaves_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pack_of_a_shrinking_file_leaves_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = fill(tmp_path / "in", {"log": bytes(3 * 2**20)})
     out = tmp_path / "out"
     out.mkdir()
@@ -256,7 +256,7 @@ def test_a_file_that_shrinks_leaves_no_archive(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("size", [10, 3 * 2**20])
-def test_a_file_that_is_written_in_place_is_not_sent_torn(
+def test_pack_of_a_file_written_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     root, whole = fill(tmp_path / "in", {"data": b"o" * size}), os.pread
@@ -273,9 +273,7 @@ def test_a_file_that_is_written_in_place_is_not_sent_torn(
         pack(root, directory=tmp_path)
 
 
-def test_a_log_that_grows_meanwhile_is_sent_as_far_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pack_of_a_growing_log_has_its_first_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = fill(tmp_path / "in", {"log": b"o" * 3 * 2**20})
     whole = os.pread
 
@@ -293,7 +291,7 @@ def test_a_log_that_grows_meanwhile_is_sent_as_far_as_it_was(
     assert (tmp_path / "into" / "log").read_bytes() == b"o" * 3 * 2**20
 
 
-def test_a_file_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
+def test_pack_names_a_file_removed_meanwhile(tmp_path: Path) -> None:
     root = fill(tmp_path / "in", {"a": b"1", "b": b"2"})
     entries = select(root)
     (root / "b").unlink()
@@ -301,7 +299,7 @@ def test_a_file_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
         pack(root, directory=tmp_path, entries=entries)
 
 
-def test_a_current_directory_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_in_a_removed_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "here").rmdir()
@@ -311,7 +309,7 @@ def test_a_current_directory_that_was_removed(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".torchrunignore", "in/.gitignore"])
-def test_nobody_waits_for_a_pipe_with_the_name_of_an_ignore_file(tmp_path: Path, name: str) -> None:
+def test_select_does_not_read_a_pipe_named_as_ignore_file(tmp_path: Path, name: str) -> None:
     fill(tmp_path, {"a": b"1", "in/b": b"2"})
     os.mkfifo(tmp_path / name)
     assert [entry.path for entry in select(tmp_path)] == ["a", "in/b"]
@@ -339,7 +337,7 @@ def test_pack_of_2000_files_takes_under_a_second(tmp_path: Path, capsys: pytest.
     assert processor < 1
 
 
-def test_empty_directories_are_sent(tmp_path: Path) -> None:
+def test_pack_contains_empty_directories(tmp_path: Path) -> None:
     root = fill(tmp_path / "one", {"a": b"1", ".gitignore": b"*.log\nleft/\n", "logs/x.log": b""})
     for name in ("checkpoints", "deep/in/it", "left"):
         (root / name).mkdir(parents=True)
@@ -359,7 +357,7 @@ def test_empty_directories_are_sent(tmp_path: Path) -> None:
         select(root)
 
 
-def test_link_that_leads_out_is_named_without_a_slash(tmp_path: Path) -> None:
+def test_select_names_a_link_without_a_slash(tmp_path: Path) -> None:
     fill(tmp_path, {"a": b"1", ".gitignore": b"data/\n"})
     (tmp_path / "data").symlink_to("/mnt")
     with pytest.raises(WorkspaceError, match=r"data -> /mnt; .* in .gitignore without a slash at the end"):

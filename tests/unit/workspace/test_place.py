@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 
 def write(root: Path, path: str, content: str) -> bool:
-    """Where nothing else stands in the way."""
+    """Write a file unless something else is in its place."""
     try:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(content)
@@ -115,7 +115,7 @@ def tree(root: Path) -> list[str]:
     return sorted(each for each in shown if not each.startswith(".torchrun-workspace"))
 
 
-def test_empty_directories_follow_the_workspace(tmp_path: Path) -> None:
+def test_apply_creates_and_removes_empty_directories(tmp_path: Path) -> None:
     into, source = tmp_path / "into", tmp_path / "source"
 
     def bring(*names: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Archives come in whole or not at all, over whatever connections; S3 and the sync pod give what was sent."""
+"""Archives in a sync pod and in S3: uploads, downloads, damage, and clear errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.unit
 NONE = "sha256:" + "0" * 64
 
 
-def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
+def test_receive_continues_a_broken_upload(tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     store, data, reported = Store(tmp_path / "store"), archive.file.read_bytes(), []
     for done, end in ((0, 0), (0, 1000), (1000, 300_000)):
@@ -59,7 +59,7 @@ class Waiting(io.BytesIO):
         return super().read(min(size or 1, 200_000))
 
 
-def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
+def test_receive_of_one_archive_twice_at_once_succeeds(tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     store, data, reported = Store(tmp_path / "store"), archive.file.read_bytes(), []
 
@@ -72,7 +72,7 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
 
-def test_store_keeps_the_incoming_and_the_named_archive(tmp_path: Path) -> None:
+def test_receiving_keeps_the_new_and_the_named_archive(tmp_path: Path) -> None:
     one, two, three = (packed(tmp_path / str(i), a=os.urandom(400_000).hex()) for i in range(3))
     root = tmp_path / "store"
     store = Store(root)
@@ -95,15 +95,15 @@ def test_store_keeps_the_incoming_and_the_named_archive(tmp_path: Path) -> None:
         "current",
         *(store.archive(each).name for each in archives_left()),
     }
-    # The pod is reported nothing of what another one sends meanwhile.
+    # Nothing is removed during another upload.
     with store.receiving(one.digest):
         store.receive(one.digest, one.size, one.file.open("rb").read)
         assert receive(root, two) == (0, "")
     assert archives_left() == [one.digest, two.digest, three.digest]
 
 
-def test_partial_files_of_other_archives_are_removed(tmp_path: Path) -> None:
-    """The pod's room is that of two archives."""
+def test_receiving_removes_other_partial_files(tmp_path: Path) -> None:
+    """The pod has space for two archives."""
     archives = [packed(tmp_path / str(i), a=os.urandom(200_000).hex()) for i in range(3)]
     first, *broken = archives
     root = tmp_path / "store"
@@ -119,7 +119,7 @@ def test_partial_files_of_other_archives_are_removed(tmp_path: Path) -> None:
     assert {path.name for path in root.iterdir()} == left
 
 
-def test_more_than_the_pod_has_room_for_is_refused_at_once(tmp_path: Path) -> None:
+def test_receive_above_the_limit_is_refused_at_once(tmp_path: Path) -> None:
     archive, most = packed(tmp_path / "in", a="1"), {names.ENV_SYNC_MOST: "10"}
     code, said = receive(tmp_path / "store", archive, most)
     assert (code, said) == (
@@ -145,14 +145,14 @@ def test_fetch_of_a_removed_archive_takes_the_newly_named_one(tmp_path: Path) ->
         fetch(source, tmp_path / "other", wait=0)
 
 
-def test_a_place_that_cant_be_written_is_named(tmp_path: Path) -> None:
+def test_receive_names_an_unwritable_directory(tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a="1")
     (tmp_path / "file").write_text("")
     with pytest.raises(WorkspaceError, match=r"upload: can't write .*/file/.*: File exists"):
         received(Store(tmp_path / "file"), archive)
 
 
-def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
+def test_receive_of_another_digest_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     with pytest.raises(WorkspaceError, match=r"digest is sha256:.* and must be"):
         store.receive(NONE, 3, io.BytesIO(b"abc").read)
@@ -165,7 +165,7 @@ def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"digest": "x", "size": 1, "url": ""}', b'{"digest": 1']
 )
-def test_pointer_that_is_broken_is_refused(data: bytes) -> None:
+def test_pointer_broken_is_refused(data: bytes) -> None:
     with pytest.raises(WorkspaceError):
         Pointer.from_json(data)
 
@@ -184,7 +184,7 @@ def test_fetch_gets_the_sent_archive(tmp_path: Path) -> None:
             "lock",
             "state.json",
         ]
-        assert fetch(PodSource(named, "http://127.0.0.1:1"), into).put == 0  # nobody is asked
+        assert fetch(PodSource(named, "http://127.0.0.1:1"), into).put == 0  # without a request
     for wrong in ("ftp://x:1", "http://", "http://x/path", "x:1"):
         with pytest.raises(WorkspaceError, match="--sync"):
             SyncPod(wrong)
@@ -204,7 +204,7 @@ def test_sync_pod_serves_both_ip_families(tmp_path: Path, address: str) -> None:
         assert fetch(PodSource(named, f"http://{address}:{port}"), tmp_path / "app", wait=0).put == 1
 
 
-def test_an_archive_that_is_damaged_there_is_never_in_place(tmp_path: Path) -> None:
+def test_fetch_of_a_damaged_archive_applies_nothing(tmp_path: Path) -> None:
     archive, store, into = packed(tmp_path / "in", a="1"), Store(tmp_path / "store"), tmp_path / "app"
     received(store, archive)
     data = bytearray(archive.file.read_bytes())
@@ -222,7 +222,7 @@ def test_an_archive_that_is_damaged_there_is_never_in_place(tmp_path: Path) -> N
     assert not (into / "a").exists()
 
 
-def test_followers_of_one_volume_bring_each_new_archive(
+def test_follow_on_one_volume_applies_each_archive_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -263,7 +263,7 @@ def test_followers_of_one_volume_bring_each_new_archive(
 
 
 @pytest.mark.long
-def test_processes_killed_while_fetching_lose_nothing(tmp_path: Path) -> None:
+def test_fetch_after_kills_completes(tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a="1", **{f"f{i}": str(i) * 50_000 for i in range(200)})
     root, into = tmp_path / "store", tmp_path / "app"
     received(Store(root), archive)
@@ -311,7 +311,7 @@ def test_processes_killed_while_fetching_lose_nothing(tmp_path: Path) -> None:
     assert not list((into / ".torchrun-workspace").glob("incoming-*"))
 
 
-def test_main_with_impossible_arguments_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_invalid_arguments_have_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     for words, code, said in (
         (("fetch", "--archive", "/x/none", "--into", "/x"), 1, "--archive: can't read /x/none: No such file"),
         (("fetch", "--into", "/x"), 2, "the following arguments are required: --archive"),
@@ -359,7 +359,7 @@ def test_send_of_an_existing_object_sends_nothing(bucket: Any, tmp_path: Path) -
 def test_fetch_refuses_objects_of_others(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither an object at the archive's own place nor one that says which archive is the job's; nor at a restart."""
+    """Neither an object at the URL of the archive, nor a pointer in the bucket, nor either after a restart."""
     good, evil = packed(tmp_path / "1", a="good"), packed(tmp_path / "2", a="evil")
     url = archive_url("s3://code", "research", good.digest)
     Bucket().send(good, url)
@@ -385,9 +385,7 @@ def test_fetch_refuses_objects_of_others(
     assert evil.digest not in caplog.text.replace(f"digest is {evil.digest}", "")
 
 
-def test_an_archive_that_does_not_come_at_once_is_waited_for(
-    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_waits_for_a_late_archive(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = packed(tmp_path / "in", a="new")
     url = archive_url("s3://code", "research", archive.digest)
     Bucket().send(archive, url)
@@ -405,7 +403,7 @@ def test_an_archive_that_does_not_come_at_once_is_waited_for(
     assert (len(tries), (tmp_path / "app" / "a").read_text()) == (3, "new")
 
 
-def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> None:
+def test_send_replaces_a_damaged_object(bucket: Any, tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a="1")
     url = archive_url("s3://code", "research", archive.digest)
     assert archive_prefix(url) == "s3://code"
@@ -419,7 +417,7 @@ def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> 
     assert fetch(source, tmp_path / "app").put == 1
 
 
-def test_refusal_of_s3_is_one_clear_line(
+def test_send_refused_by_s3_has_one_line(
     bucket: Any, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = packed(tmp_path / "in", a="1")

@@ -1,4 +1,4 @@
-"""Nothing in an archive leads out of its place, and nobody sees half of one."""
+"""Unpack and apply an archive: nothing is written outside, and each file is complete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = {
 
 
 def made(file: Path, *members: Member) -> tuple[Path, str]:
-    """An archive of these members: name, kind, and content or target."""
+    """Make an archive of these members: name, kind, and content or target."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, kind, more in members:
@@ -71,7 +71,7 @@ def made(file: Path, *members: Member) -> tuple[Path, str]:
         (("l", tarfile.FIFOTYPE, ""), "a pipe"),
     ],
 )
-def test_a_malicious_member_is_refused(tmp_path: Path, member: Member, said: str) -> None:
+def test_unpack_malicious_member_is_refused(tmp_path: Path, member: Member, said: str) -> None:
     archive, digest = made(tmp_path / "archive", ("a", tarfile.REGTYPE, "1"), member)
     into = tmp_path / "in" / "to"
     into.mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_a_malicious_member_is_refused(tmp_path: Path, member: Member, said: str
     assert sorted(path.name for path in tmp_path.rglob("x")) == []
 
 
-def test_a_file_below_a_link_is_refused(tmp_path: Path) -> None:
+def test_unpack_file_below_a_link_is_refused(tmp_path: Path) -> None:
     archive, digest = made(tmp_path / "archive", ("d", tarfile.SYMTYPE, "e"), ("d/x", tarfile.REGTYPE, "1"))
     with pytest.raises(WorkspaceError, match="directory has this name"):
         apply(archive, digest, tmp_path / "into")
@@ -129,7 +129,7 @@ def test_unpack_writes_nothing_outside(members: list[tuple[str, str, str]]) -> N
 
 
 @given(st.lists(st.sampled_from(["a", "b", "..", "."]), max_size=4), st.integers(0, 3))
-def test_a_link_stays_inside_if_its_ups_come_first_and_are_few(parts: list[str], depth: int) -> None:
+def test_link_stays_inside_with_few_ups_at_its_begin(parts: list[str], depth: int) -> None:
     name = "/".join(["d"] * depth + ["l"])
     target = "/".join(parts)
     kept = [part for part in parts if part != "."]
@@ -139,7 +139,7 @@ def test_a_link_stays_inside_if_its_ups_come_first_and_are_few(parts: list[str],
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
-def test_a_damaged_archive_is_found_before_it_is_read(tmp_path: Path, damage: str) -> None:
+def test_unpack_damaged_archive_is_refused(tmp_path: Path, damage: str) -> None:
     archive, digest = made(tmp_path / "archive", ("a", tarfile.REGTYPE, "1"))
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 1
@@ -158,7 +158,7 @@ def test_unpack_of_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_heads_that_follow_one_another_are_refused(tmp_path: Path, kind: bytes) -> None:
+def test_unpack_endless_headers_are_refused(tmp_path: Path, kind: bytes) -> None:
     member = tarfile.TarInfo("x")
     member.type, member.size = kind, 0 if kind == tarfile.XHDTYPE else 1
     piece = member.tobuf(tarfile.GNU_FORMAT) + bytes(512 * member.size)
@@ -175,7 +175,7 @@ def test_heads_that_follow_one_another_are_refused(tmp_path: Path, kind: bytes) 
         (tarfile.XGLTYPE, 0, "a header for all members"),
     ],
 )
-def test_a_head_that_fills_the_memory_is_refused(tmp_path: Path, kind: bytes, size: int, said: str) -> None:
+def test_unpack_large_header_is_refused(tmp_path: Path, kind: bytes, size: int, said: str) -> None:
     member = tarfile.TarInfo("x")
     member.type, member.size = kind, size
     archive = tmp_path / "archive"
@@ -184,7 +184,7 @@ def test_a_head_that_fills_the_memory_is_refused(tmp_path: Path, kind: bytes, si
         apply(archive, digest_of(archive), tmp_path / "into")
 
 
-def test_a_small_archive_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpack_small_archive_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     holes = tarfile.TarInfo("x")
     holes.pax_headers = {"GNU.sparse.map": f"0,0,{2**31},0", "GNU.sparse.size": str(2**31)}
     archive = tmp_path / "archive"
@@ -251,7 +251,7 @@ def test_apply_changes_only_what_differs(tmp_path: Path) -> None:
     assert apply(*two, into) == Applied(0, 0)
 
 
-def test_a_file_that_was_lost_comes_back_with_the_next_archive(tmp_path: Path) -> None:
+def test_apply_of_the_next_archive_restores_lost_files(tmp_path: Path) -> None:
     into = tmp_path / "into"
     apply(*workspace(tmp_path / "1", {"a": "1", "b": "1"}), into)
     (into / "a").unlink()
@@ -259,7 +259,7 @@ def test_a_file_that_was_lost_comes_back_with_the_next_archive(tmp_path: Path) -
     assert shown(into) == {"a": "1", "b": "2"}
 
 
-def test_a_file_that_was_lost_comes_back_with_the_same_archive(tmp_path: Path) -> None:
+def test_apply_of_the_same_archive_restores_lost_files(tmp_path: Path) -> None:
     into, one = tmp_path / "into", workspace(tmp_path / "1", {"a": "1", "b": "1", "d/c": "1"})
     apply(*one, into)
     (into / "a").unlink()
@@ -271,7 +271,7 @@ def test_a_file_that_was_lost_comes_back_with_the_same_archive(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", ["../victim", "/etc/none", "d/../../victim", ".torchrun-workspace/lock"])
-def test_state_with_an_invalid_path_is_ignored(tmp_path: Path, path: str) -> None:
+def test_apply_ignores_a_state_with_an_invalid_path(tmp_path: Path, path: str) -> None:
     into = tmp_path / "into"
     one, two = workspace(tmp_path / "1", {"a": "1", "d/c": "1"}), workspace(tmp_path / "2", {"a": "2"})
     apply(*one, into)
@@ -287,7 +287,7 @@ def test_state_with_an_invalid_path_is_ignored(tmp_path: Path, path: str) -> Non
 
 
 @pytest.mark.parametrize("contents", ['"file 664 0"', "[1, null]", '{"a": 1}', "null"])
-def test_state_with_invalid_contents_is_no_archive_s(tmp_path: Path, contents: str) -> None:
+def test_apply_keeps_a_file_of_a_state_with_invalid_contents(tmp_path: Path, contents: str) -> None:
     into = tmp_path / "into"
     (into / place.CONTROL_DIRECTORY).mkdir(parents=True)
     (into / place.CONTROL_DIRECTORY / "state.json").write_text(
@@ -298,7 +298,7 @@ def test_state_with_invalid_contents_is_no_archive_s(tmp_path: Path, contents: s
     assert (into / kept).read_text() == "the job's"
 
 
-def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
+def test_apply_does_not_follow_links_of_the_job(tmp_path: Path) -> None:
     into, outside = tmp_path / "into", tmp_path / "outside"
     outside.mkdir()
     (outside / "x").write_text("not ours")
@@ -313,7 +313,7 @@ def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
     assert (into / "d" / "x").read_text() == "3"
 
 
-def test_file_overwritten_by_the_job_is_moved_aside(tmp_path: Path) -> None:
+def test_apply_moves_files_of_the_job_aside(tmp_path: Path) -> None:
     into = tmp_path / "into"
     files = {"log": "1", "gone": "1", "same": "1", "both": "1", "a/b": "1", "pipe": "1"}
     apply(*workspace(tmp_path / "1", files), into)
