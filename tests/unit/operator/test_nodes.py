@@ -1,4 +1,4 @@
-"""A job whose queue names a pool: it begins with exactly the nodes that there are, or says why it does not."""
+"""A job whose queue names a pool: it starts with exactly the available nodes, or says why it does not."""
 
 from __future__ import annotations
 
@@ -7,29 +7,49 @@ from typing import Any
 
 import pytest
 
+from launcher.manifests import mark, stamp
 from tests.unit.operator.life import ELASTIC, TWO, Pooled
-from tests.unit.operator.made import CLUSTER
-from tests.unit.operator.pool import GPU, POOL
+from tests.unit.operator.made import CLUSTER, DIGEST
+from tests.unit.operator.pool import GPU, POOL, PoolApi
 from trainyard.k8s import names
 from trainyard.operator import names as n
-from trainyard.operator.nodes import DEADLINE_SECONDS, HOLD_SECONDS, RETRY_SECONDS
+from trainyard.operator.nodes import DEADLINE_SECONDS, HOLD_SECONDS, NODE_START_SECONDS, RETRY_SECONDS
 
 pytestmark = pytest.mark.unit
+WAITING = ("Pending", n.REASON_WAITING_FOR_NODES)
+IMPOSSIBLE = ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+INSUFFICIENT = ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+STARTING = ("Provisioning", n.REASON_STARTING)
+BOTH = ["vit-hold-0", "vit-hold-1"]
+KAI = replace(CLUSTER, kai=True)
+
+
+def after(life: Pooled, seconds: float = 0.0) -> tuple[str, str]:
+    """Reconcile some seconds later. Return phase and reason."""
+    life.wait(seconds)
+    return life.state
+
+
+def running(life: Pooled) -> Pooled:
+    """Start the workers on nodes."""
+    life.turn(3)
+    life.api.turn()
+    life.run()
+    return life
 
 
 def test_nodes_are_launched_before_the_workers() -> None:
     life = Pooled()
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert after(life) == WAITING
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_WAITING_FOR_NODES)
-    assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
-    assert life.status["message"] == "0 of 2 nodes: 2 placeholders wait for a node"
+    assert life.api.placeholders() == BOTH
+    assert life.message == "0 of 2 nodes: 2 placeholders wait for a node"
     assert life.names("Job") == []
     assert 0 < (life.requeue_after or 0) <= 2
     life.turn()
-    assert life.status["message"].startswith("0 of 2 nodes: 2 NodeClaims starting")
+    assert life.message.startswith("0 of 2 nodes: 2 NodeClaims starting")
     life.turn(2)
-    assert life.state == ("Provisioning", n.REASON_STARTING)
+    assert life.state == STARTING
     assert life.condition(n.CAPACITY_AVAILABLE) == ("True", n.REASON_COUNTED)
     assert (life.status["nodes"], life.api.bought) == (2, 2)
     assert "capacity" not in life.status
@@ -46,9 +66,9 @@ def test_idle_nodes_count_when_they_are_held() -> None:
         life.api.add(name)
     life.reconcile()
     assert life.status["phase"] == "Pending"
-    assert "2 nodes: free, but no placeholder of the job runs there" in life.status["message"]
+    assert "2 nodes: free, but no placeholder of the job runs there" in life.message
     life.turn()
-    assert life.state == ("Provisioning", n.REASON_STARTING)
+    assert life.state == STARTING
     assert life.api.bought == 0
 
 
@@ -60,7 +80,7 @@ def test_pool_with_several_types_and_zones_names_them() -> None:
     }
     life.api.left = 0
     life.turn(2)
-    assert "for p5.48xlarge, p5e.48xlarge in us-west-2a, us-west-2b (" in life.status["message"]
+    assert "for p5.48xlarge, p5e.48xlarge in us-west-2a, us-west-2b (" in life.message
     life.api.left = 9
     life.turn(2)
     assert life.status["phase"] == "Provisioning"
@@ -69,12 +89,11 @@ def test_pool_with_several_types_and_zones_names_them() -> None:
 def test_terminated_instances_are_reported_with_the_key() -> None:
     life = Pooled()
     life.turn(1)
-    assert "NodeClaims starting" in life.status["message"]
+    assert "NodeClaims starting" in life.message
     for claim in list(life.api.claims):
         life.api.warn("NodeClaim", claim, "Instance is terminating", "InstanceTerminating")
         life.api.warn("NodeClaim", claim, "Interruption triggered termination", "TerminatingOnInterruption")
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert after(life) == WAITING
     (message,) = [
         each["message"] for each in life.status["conditions"] if each["type"] == n.CAPACITY_AVAILABLE
     ]
@@ -100,10 +119,9 @@ def test_unusable_node_does_not_count_even_if_held(changes: dict[str, Any], why:
     life.api.schedule()
     node = life.api.add("b", **changes)
     assert any(each["spec"]["nodeName"] == "b" for each in life.api.list("Pod"))
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
-    assert life.status["message"].startswith("1 of 2 nodes: 1 node: ")
-    assert why in life.status["message"]
+    assert after(life) == WAITING
+    assert life.message.startswith("1 of 2 nodes: 1 node: ")
+    assert why in life.message
     life.api.nodes["b"] = node
     life.api.add("b")
     life.reconcile()
@@ -114,13 +132,11 @@ def test_capacity_below_minimum_at_deadline_is_tried_again() -> None:
     life = Pooled(limit=2)
     life.api.left = 1
     life.turn(4)
-    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
-    assert "InsufficientInstanceCapacity for p5.48xlarge in us-west-2b" in life.status["message"]
-    life.later(DEADLINE_SECONDS)
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.state == WAITING
+    assert "InsufficientInstanceCapacity for p5.48xlarge in us-west-2b" in life.message
+    assert after(life, DEADLINE_SECONDS) == INSUFFICIENT
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_INSUFFICIENT_CAPACITY)
-    message = life.status["message"]
+    message = life.message
     assert message.startswith(
         f"1 of at least 2 nodes after {DEADLINE_SECONDS} s: InsufficientInstanceCapacity"
     )
@@ -150,11 +166,9 @@ def test_elastic_job_with_its_minimum_holds_for_more() -> None:
     life.api.claims[late]["left"] = 99
     life.turn(2)
     assert life.state == ("Pending", n.REASON_HOLDING_FOR_MORE)
-    life.later(HOLD_SECONDS - 1)
-    life.reconcile()
+    life.wait(HOLD_SECONDS - 1)
     assert life.status["phase"] == "Pending"
-    life.later(1)
-    life.reconcile()
+    life.wait(1)
     assert life.status["phase"] == "Provisioning"
     assert (life.status["nodes"], life.status["gpus"]) == (3, 24)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1", "vit-hold-2"]
@@ -168,20 +182,14 @@ def test_elastic_job_with_its_minimum_holds_for_more() -> None:
 
 
 def test_elastic_job_has_claims_for_its_nodes() -> None:
-    life = Pooled(ELASTIC, {"storage.workspace": {"enabled": True, "size": "1Gi"}}, limit=3)
-    life.turn(3)
-    life.api.turn()
-    life.run()
+    life = running(Pooled(ELASTIC, {"storage.workspace": {"enabled": True, "size": "1Gi"}}, limit=3))
     assert life.status["nodes"] == 3
     claims = ["vit-workspace", "vit-workspace-1", "vit-workspace-2"]
     assert life.names("PersistentVolumeClaim") == claims
 
 
 def test_fixed_size_ignores_nodes_of_the_status() -> None:
-    life = Pooled(TWO, {"storage.workspace": {"enabled": True, "size": "1Gi"}})
-    life.turn(3)
-    life.api.turn()
-    life.run()
+    life = running(Pooled(TWO, {"storage.workspace": {"enabled": True, "size": "1Gi"}}))
     life.api.objects[n.JOB_KIND, "vit"]["status"]["nodes"] = 1
     life.api.objects.pop(("PersistentVolumeClaim", "vit-workspace-1"))
     life.reconcile()
@@ -218,9 +226,7 @@ def test_suspended_job_holds_nothing_and_starts_over() -> None:
     assert (life.api.placeholders(), "capacity" in life.status) == ([], False)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("Unknown", n.REASON_SUSPENDED)
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
-    life.later(30)
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert after(life, 30) == WAITING
     life.api.left = 9
     life.turn(3)
     assert life.status["phase"] == "Provisioning"
@@ -247,9 +253,7 @@ def test_resized_wait_starts_over_with_its_placeholders() -> None:
     life = Pooled({"numGPUs": 16, "numNodes": 4})
     life.api.left = 2
     life.turn(2)
-    life.later(DEADLINE_SECONDS)
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    assert after(life, DEADLINE_SECONDS) == INSUFFICIENT
     life.api.edit(n.JOB_KIND, "vit", numNodes=2)
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 2)
@@ -262,24 +266,316 @@ def test_placeholders_of_another_template_are_replaced() -> None:
     life.queue["spec"]["nodeResources"]["cpus"] = 48
     life.api.objects[n.QUEUE_KIND, "research"]["spec"] = life.queue["spec"]
     life.reconcile()
-    after = life.api.list("Pod")
-    assert not before & {each["metadata"]["uid"] for each in after}
-    assert {each["spec"]["containers"][0]["resources"]["requests"]["cpu"] for each in after} == {"48"}
-    assert len(after) == 2
+    pods = life.api.list("Pod")
+    assert not before & {each["metadata"]["uid"] for each in pods}
+    assert [each["spec"]["containers"][0]["resources"]["requests"]["cpu"] for each in pods] == ["48"] * 2
 
 
 def test_placeholders_without_preemption_are_deleted() -> None:
     life = Pooled()
     life.turn(2)
     assert len(life.api.placeholders()) == 2  # until the workers have their places
-    life.later(19)
-    life.reconcile()
+    life.wait(19)
     assert len(life.api.placeholders()) == 2
     assert (life.requeue_after or 99) <= 1
-    life.later(1)
-    life.reconcile()
+    life.wait(1)
     assert life.api.placeholders() == []
-    life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=replace(CLUSTER, kai=True))
+    life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI)
     life.turn(2)
     assert life.status["phase"] == "Provisioning"
     assert life.api.placeholders() == []  # KAI Scheduler does not displace what is none of its own
+
+
+def test_impossible_job_is_reported_without_placeholders() -> None:
+    life = Pooled({"numGPUs": 40}, limit=4)
+    assert after(life) == IMPOSSIBLE
+    assert (
+        "5 nodes are needed, but the limit of NodePool p5 is 32 nvidia.com/gpu, which is 4 nodes"
+        in life.message
+    )
+    assert life.api.placeholders() == []
+    life.api.limit = 5
+    life.turn(3)
+    assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 5)
+
+    life = Pooled()
+    life.reconcile()
+    life.api.exists = False
+    assert after(life) == ("Pending", n.REASON_POOL_NOT_FOUND)
+    assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_POOL_NOT_FOUND)
+    assert life.api.placeholders() == []
+
+    life = Pooled()
+    life.api.taints = [
+        {"key": "team", "value": "a", "effect": "NoSchedule"},
+        {"key": "x", "effect": "PreferNoSchedule"},
+    ]
+    life.reconcile()
+    assert "taints that the workers do not tolerate: team=a:NoSchedule. Add" in life.message
+
+    life = Pooled(cluster=replace(CLUSTER, placeholders=False))
+    assert after(life) == ("Pending", n.REASON_PRIORITY_CLASS_NOT_FOUND)
+    assert "trainyard-placeholder" in life.message
+    assert life.api.placeholders() == []
+
+
+def test_type_too_small_is_reported_as_by_karpenter() -> None:
+    life = Pooled()
+    life.reconcile()
+    said = "Failed to schedule pod, no instance type has the required offering, requirements=a, resources=b"
+    life.api.warn("Pod", "vit-hold-0", said)
+    life.api.warn("Pod", "else-hold-0", "no instance type has enough resources, requirements=a, resources=b")
+    assert after(life) == WAITING
+    life.api.warn(
+        "Pod", "vit-hold-1", "Failed to schedule pod, no instance type has enough resources, requirements=a"
+    )
+    assert after(life) == IMPOSSIBLE
+    assert "pool p5 has no instance type that can run a worker: no instance type has enough" in life.message
+    assert life.api.placeholders() == []
+    life.reconcile()
+    assert after(life, life.requeue_after or 0) == WAITING
+    assert life.api.placeholders() == BOTH
+
+
+def test_verdict_counts_unless_the_job_has_a_node() -> None:
+    verdict = "Failed to schedule pod, no instance type met all requirements, requirements=gpu-name In [h100]"
+    for is_held, reason in ((False, n.REASON_CAPACITY_IMPOSSIBLE), (True, n.REASON_WAITING_FOR_NODES)):
+        life = Pooled({"numGPUs": 16}, {"nodeResources.gpuType": "h100"})
+        life.api.add("idle")
+        life.reconcile()
+        assert "1 node: free, but no placeholder of the job runs there" in life.message
+        if is_held:
+            life.api.schedule()
+        life.api.warn("Pod", "vit-hold-1", verdict)
+        life.reconcile()
+        assert life.state == ("Pending", reason)
+        assert ("gpu-name In [h100]" in life.message) != is_held
+
+
+def test_worker_without_a_node_restarts_after_the_start_time() -> None:
+    life = Pooled()
+    life.turn(2)
+    life.api.left = 0
+    life.api.lose(sorted(life.api.nodes)[0])
+    life.api.turn()
+    life.reconcile()
+    waiting = [each for each in life.api.workers() if not each["spec"]["nodeName"]]
+    assert (life.status["phase"], len(waiting)) == ("Provisioning", 1)
+    life.wait(899)
+    assert life.status["phase"] == "Provisioning"
+    assert (life.requeue_after or 99) <= 1
+    life.wait(1)
+    assert life.status["restarts"] == 1
+    assert "WorkerFailed" in life.api.events
+    life.turn()
+    assert life.state == ("Restarting", n.REASON_WAITING_FOR_NODES)
+    assert life.names("Job") == []
+
+
+class Quota(PoolApi):
+    """The namespace may have as many GPUs as the job asks for, and placeholders count, too: no worker gets a pod."""
+
+    def _work(self, job: dict[str, Any]) -> None:
+        if job["spec"]["suspend"] or not self.placeholders():
+            super()._work(job)
+        else:
+            job.setdefault("status", {}).setdefault("startTime", stamp(self.now))
+
+
+def test_placeholders_in_a_full_quota_are_deleted() -> None:
+    life = Pooled(api=Quota())
+    life.turn(3)
+    assert life.status["phase"] == "Provisioning"
+    assert (life.api.workers(), life.api.placeholders()) == ([], BOTH)
+    life.wait(19)
+    assert life.api.placeholders() == BOTH
+    assert (life.requeue_after or 99) <= 1
+    life.wait(1)
+    assert life.api.placeholders() == []
+    assert len(life.api.workers()) == 2
+
+
+def test_failed_placeholder_holds_nothing() -> None:
+    life = Pooled()
+    for name in ("a", "b"):
+        life.api.add(name)
+    life.reconcile()
+    life.api.schedule()
+    life.api.objects["Pod", "vit-hold-0"]["status"]["phase"] = "Failed"
+    assert after(life) == WAITING
+    life.turn()
+    assert life.state == STARTING
+
+
+def test_worker_of_another_scheduler_may_wait() -> None:
+    life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI)
+    life.turn(2)
+    life.wait(5000)
+    assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
+
+
+def test_elastic_job_continues_without_a_lost_node() -> None:
+    life = Pooled(ELASTIC)
+    life.turn(2)
+    life.api.left = 0
+    life.api.lose(sorted(life.api.nodes)[0])
+    life.api.turn()
+    life.reconcile()
+    life.wait(2000)
+    assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
+
+
+def test_next_attempt_waits_for_earlier_workers() -> None:
+    life = running(Pooled())
+    stuck, other = sorted(each["metadata"]["name"] for each in life.api.workers())
+    life.api.objects["Pod", stuck]["metadata"]["stuck"] = True
+    node = life.api.objects["Pod", stuck]["spec"]["nodeName"]
+    life.api.ready(node, False)
+    life.api.delete("Pod", stuck)
+    life.api.settle()
+    life.turn()
+    assert life.state == ("Restarting", n.REASON_STOPPING)
+    assert ("Pod", other) not in life.api.objects
+    assert len(life.api.placeholders()) == 1  # one for the node that is free, none beside the lost worker
+    assert "capacity" not in life.status
+    life.api.objects["Pod", stuck]["metadata"]["stuck"] = False
+    life.api.lose(node)
+    life.turn(3)
+    assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == ("Provisioning", 1, 1)
+    life.api.turn()
+    life.run()
+    assert (life.api.most_held, life.api.placeholders()) == (2, [])
+
+
+def test_job_deadline_passes_in_the_wait_for_nodes() -> None:
+    life = running(Pooled({"numGPUs": 16, "activeDeadlineSeconds": DEADLINE_SECONDS + 100}))
+    life.api.left = 0
+    life.api.lose(sorted(life.api.nodes)[0])
+    life.turn()
+    assert after(life, DEADLINE_SECONDS) == ("Restarting", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.requeue_after == 100
+    assert after(life, 100) == ("Failed", n.REASON_DEADLINE_EXCEEDED)
+    assert "capacity" not in life.status
+
+
+def test_finished_worker_being_deleted_takes_no_node() -> None:
+    life = running(Pooled())
+    failed = sorted(each["metadata"]["name"] for each in life.api.workers())[0]
+    life.api.objects["Pod", failed]["metadata"]["stuck"] = True
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.turn()
+    assert life.state == ("Restarting", n.REASON_STOPPING)
+    assert life.api.placeholders() == BOTH
+
+
+def test_node_that_never_became_usable_is_released() -> None:
+    life = Pooled()
+    life.turn(1)
+    lame = next(iter(life.api.claims))
+    life.api.claims[lame]["left"] = 9999
+    life.api.turn()
+    life.wait(899)
+    assert lame in life.api.claims
+    life.later(1)
+    life.api.claims[lame]["status"] = {"nodeName": "lame"}
+    life.api.add("lame", metadata__labels={"karpenter.sh/nodepool": POOL}, spec__unschedulable=True)
+    theirs = {"nodeName": "lame", "containers": []}
+    life.api.others["theirs"] = {
+        "metadata": {"name": "theirs"},
+        "spec": theirs,
+        "status": {"phase": "Running"},
+    }
+    life.api.unheard.add("theirs")
+    life.reconcile()
+    assert lame in life.api.claims  # as long as somebody else is there
+    life.api.others.clear()
+    life.reconcile()
+    assert lame not in life.api.claims
+    life.turn(3)
+    assert life.status["phase"] == "Provisioning"
+
+
+def test_node_without_devices_for_a_moment_stays() -> None:
+    life = Pooled()
+    life.api.left = 1
+    life.turn(3)
+    (claim,) = life.api.claims
+    life.later(1000)
+    (node,) = life.api.nodes.values()
+    node["status"]["allocatable"] = {"cpu": "97", "memory": "1Ti"}  # the device plugin is restarted
+    life.reconcile()
+    assert f"0 of 8 {GPU}" in life.message
+    assert list(life.api.claims) == [claim]
+
+
+def test_nodes_starting_are_released_unless_others_wait() -> None:
+    for others in (False, True):
+        life = Pooled()
+        life.turn(1)
+        for claim in life.api.claims.values():
+            claim["left"] = 9999
+        if others:
+            spec = {"containers": [], "tolerations": [{"operator": "Exists"}]}
+            meta = {"name": "theirs", "namespace": "default"}
+            life.api.unheard.add("theirs")  # a moment ago
+            life.api.others["theirs"] = {"metadata": meta, "spec": {**spec, "nodeName": ""}, "status": {}}
+        life.later(DEADLINE_SECONDS)
+        for claim in life.api.claims.values():  # they came a moment ago
+            claim["metadata"]["creationTimestamp"] = life.status["capacity"]["since"]
+        life.reconcile()
+        assert life.state == INSUFFICIENT
+        assert len(life.api.claims) == (2 if others else 0)
+
+
+@pytest.mark.parametrize("owners", [[], ["theirs"], ["vit", "theirs"]])
+def test_node_claims_of_others_stay(owners: list[str]) -> None:
+    """The job asks for GPUs on a pool that has none, so that each node there seems to lack its devices."""
+    life = Pooled({"numGPUs": 1, "overrides": {"nodeResources": {"gpus": 1}}})
+    life.turn(1)
+    required = [{"key": mark("team", f"{n.RUN_PREFIX}{each}"), "operator": "DoesNotExist"} for each in owners]
+    for claim in life.api.claims.values():
+        claim |= {"left": 9999, "spec": {"requirements": required}}
+    theirs = dict(life.api.claims)
+    assert theirs
+    life.wait(NODE_START_SECONDS + 1)
+    assert after(life, DEADLINE_SECONDS) == INSUFFICIENT
+    assert life.api.claims == theirs
+
+
+def test_events_alone_delete_no_node_claim() -> None:
+    life = Pooled()
+    life.turn(1)
+    own = dict(life.api.claims)
+    for claim in own.values():
+        claim["left"] = 9999
+    life.api.warn("Pod", "vit-hold-0", "no instance type has enough resources, requirements=x")
+    assert after(life) == IMPOSSIBLE
+    assert life.api.claims == own
+    assert own
+
+
+def test_workspace_can_be_sent_in_the_wait_for_nodes() -> None:
+    life = Pooled({"workspace": {"digest": DIGEST, "sizeBytes": 3}})
+    life.reconcile()
+    assert "vit-sync-0" in life.names("Pod")
+    assert life.names("Service") == ["vit"]
+
+
+def test_clock_set_back_prolongs_nothing() -> None:
+    life = Pooled()
+    life.api.left = 0
+    life.turn(1)
+    life.wait(-5000)
+    assert after(life, DEADLINE_SECONDS) == INSUFFICIENT
+    life.wait(-5000)
+    assert (life.requeue_after or 0) <= 1.2 * RETRY_SECONDS
+
+
+def test_placeholder_name_taken_is_reported() -> None:
+    life = Pooled()
+    theirs = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vit-hold-0", "labels": {}}, "spec": {}}
+    life.api.create(theirs)
+    assert after(life) == ("Pending", n.REASON_NAME_TAKEN)
+    assert "Pod vit-hold-0 does not belong to this job" in life.message
+    life.api.objects.pop(("Pod", "vit-hold-0"))
+    assert after(life) == WAITING

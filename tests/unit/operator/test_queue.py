@@ -308,13 +308,6 @@ def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
     assert (labels["mine"], labels[n.LABEL_JOB]) == ("too", "template-trial")
 
 
-RESERVED_LABELS = (
-    n.LABEL_ATTEMPT, n.LABEL_JOB_UID, n.LABEL_NODE, n.LABEL_KAI_QUEUE, n.LABEL_JOB,
-    names.LABEL_ROLE, "sub.trainyard.dev/x",
-)  # fmt: skip
-RESERVED_ANNOTATIONS = (names.DO_NOT_DISRUPT, n.ANNOTATION_POD_GROUP)
-
-
 @pytest.mark.parametrize(
     ("template", "error"),
     [
@@ -341,8 +334,7 @@ RESERVED_ANNOTATIONS = (names.DO_NOT_DISRUPT, n.ANNOTATION_POD_GROUP)
         ),
         *(
             ({"metadata": {kind: {key: "x"}}}, f"metadata.{kind}.{key}: reserved")
-            for kind, keys in (("labels", RESERVED_LABELS), ("annotations", RESERVED_ANNOTATIONS))
-            for key in keys
+            for kind, key in (("labels", n.LABEL_JOB), ("annotations", names.DO_NOT_DISRUPT))
         ),
     ],
 )

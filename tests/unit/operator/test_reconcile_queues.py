@@ -42,32 +42,6 @@ def test_queue_is_ready_after_a_dry_run(api: FakeApi) -> None:
     assert "Forbidden" in reported[n.POD_TEMPLATE_VALID][1]
 
 
-def test_kai_queue_lives_with_its_queue_and_leaves_others(api: FakeApi) -> None:
-    stage(api)
-    item = api.objects[QUEUE]
-    api.put(QUEUE, {**item, "spec": {**item["spec"], "kaiQueue": "gpu"}})
-    assert settle_queue(api)[n.KAI_QUEUE_READY][0] == "False"
-    assert f"{KAI}/queues/gpu" not in api.objects
-    install_kai(api)
-    theirs = {
-        "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
-        "kind": "Queue",
-        "metadata": {"name": "gpu"},
-    }
-    api.put(f"{KAI}/queues/gpu", {**theirs, "spec": {"parentQueue": "theirs"}})
-    settle_queue(api)
-    assert api.objects[f"{KAI}/queues/gpu"]["spec"] == {"parentQueue": "theirs"}
-    api.remove(f"{KAI}/queues/gpu")
-    settle_queue(api)
-    assert api.objects[f"{KAI}/queues/gpu"]["metadata"]["labels"][n.LABEL_QUEUE_NAME] == "h100"
-    assert n.QUEUE_FINALIZER in api.objects[QUEUE]["metadata"]["finalizers"]
-    item = api.objects[QUEUE]
-    api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
-    settle_queue(api)
-    assert f"{KAI}/queues/gpu" not in api.objects
-    assert QUEUE not in api.objects
-
-
 def test_kai_half_installed_is_none(api: FakeApi) -> None:
     stage(api)
     api.objects[QUEUE]["spec"]["scheduling"] = {"scheduler": n.KAI_SCHEDULER}
@@ -79,20 +53,19 @@ def test_kai_half_installed_is_none(api: FakeApi) -> None:
     assert phase(api) == n.PHASE_PROVISIONING
 
 
-def test_gang_waits_for_the_queue_of_its_override(api: FakeApi) -> None:
+def test_gang_starts_after_the_queue_of_its_override(api: FakeApi) -> None:
     stage(api)
     install_kai(api)
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
     api.objects[JOB]["spec"]["overrides"] = {"kaiQueue": "urgent"}
-    settle_queue(api)
-    settle_of_all(api)
-    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
-    assert "queue urgent of KAI Scheduler does not exist" in api.objects[JOB]["status"]["message"]
-    assert ATTEMPT not in api.objects
-    queue = {"apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "kind": "Queue", "spec": {}}
-    api.put(f"{KAI}/queues/urgent", {**queue, "metadata": {"name": "urgent"}})
-    settle_of_all(api)
-    assert phase(api) == n.PHASE_PROVISIONING
+    controller = reconciler(api)
+    controller.reconcile_queue("team", "h100")
+    for name, reported in (("other", n.REASON_KAI_QUEUE_NOT_FOUND), ("urgent", n.REASON_STARTING)):
+        put_queue(api, name, {})
+        for _ in range(5):
+            controller.reconcile_job("team", "vit")
+        assert api.objects[JOB]["status"]["reason"] == reported
+        assert (ATTEMPT in api.objects) == (name == "urgent")
     assert api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]["spec"]["queue"] == "urgent"
 
 
@@ -185,21 +158,6 @@ def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
     assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
     put_queue(api, "org", {})
     assert ready() == "Made"
-
-
-def test_job_starts_after_its_kai_queue_is_created(api: FakeApi) -> None:
-    """Its status says so already, and the facts of the cluster are not old."""
-    stage(api)
-    install_kai(api)
-    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
-    controller = reconciler(api)
-    for _ in range(2):
-        controller.reconcile_job("team", "vit")
-    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
-    put_queue(api, "gpu", {})
-    for _ in range(5):
-        controller.reconcile_job("team", "vit")
-    assert api.objects[JOB]["status"]["phase"] == n.PHASE_PROVISIONING
 
 
 def test_limit_changed_since_the_read_is_reported(api: FakeApi) -> None:
