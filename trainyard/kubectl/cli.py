@@ -31,7 +31,7 @@ _EXITS: Final = (
 )
 # Each verb, and the module that runs it.
 VERBS: Final = {
-    **{"submit": "submit", "logs": "follow", "status": "jobs", "list": "jobs", "queues": "jobs"},
+    **{"submit": "submit", "logs": "logs", "status": "jobs", "list": "jobs", "queues": "jobs"},
     **{"cancel": "jobs", "suspend": "jobs", "resume": "jobs", "sync": "sync", "cp": "cp"},
 }
 # Of kubectl's own verbs.

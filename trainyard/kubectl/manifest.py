@@ -170,9 +170,6 @@ def parse_reference(text: str) -> tuple[str, str, str]:
     """Parse NAME[=SECRET/KEY], and return the variable, the Secret and its key.
 
     The variable alone gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
-
-    Raises:
-        PluginError: The Secret or key is not a valid name.
     """
     name, equals, place = text.partition("=")
     secret, _, key = place.partition("/") if equals else (_secret_name(name), "", name)
@@ -219,9 +216,6 @@ def check_secrets(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
     """Check that the Secrets in the job, and their keys, exist. Print no values.
 
     If the user may not read Secrets, print that they are not checked.
-
-    Raises:
-        PluginError: A Secret or a key is missing.
     """
     where = f"in namespace {cluster.namespace}"
     for each in variables:

@@ -21,18 +21,14 @@ from typing import Final
 NEEDED: Final = ("botocore", "kubernetes", "PyYAML", "zstandard")
 _PACKAGES: Final = (
     "launcher",
-    "trainyard/k8s",
-    "trainyard/kubectl",
-    "trainyard/operator",
-    "trainyard/workspace",
+    *(f"trainyard/{each}" for each in ("k8s", "kubectl", "operator", "workspace")),
 )
 _MODULES: Final = ("trainyard/__init__.py", "trainyard/completion.py")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _PYTHON: Final = "/usr/bin/env python3"
 _FILES: Final = ("kubectl-torchrun", "kubectl_complete-torchrun")
-_UNUSED_SECONDS: Final = 30 * 24 * 3600
 _START: Final = '''"""Unpack the plugin once, and run it."""
-import os, shutil, sys, time, zipfile
+import os, shutil, sys, zipfile
 
 if sys.version_info[:2] != {version!r}:
     sys.exit("kubectl torchrun: this file was built for Python {version[0]}.{version[1]}, and this is "
@@ -62,17 +58,6 @@ if not os.path.isdir(home):
         sys.exit(130)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    for other in os.listdir(builds):  # unused builds, and incomplete ones
-        place = os.path.join(builds, other)
-        try:
-            if time.time() - os.stat(place).st_mtime > {unused_seconds}:
-                shutil.rmtree(place, ignore_errors=True)
-        except OSError:  # another process was first
-            pass
-try:
-    os.utime(home)
-except OSError:  # of another user
-    pass
 sys.path.insert(0, home)
 from trainyard.kubectl.{module} import entry
 entry()
@@ -128,12 +113,7 @@ def build(directory: Path) -> list[Path]:
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             digest.update(f"{file.relative_to(root)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
         for file, module in zip(made, ("__main__", "complete"), strict=True):
-            start = _START.format(
-                version=sys.version_info[:2],
-                digest=digest.hexdigest()[:20],
-                module=module,
-                unused_seconds=_UNUSED_SECONDS,
-            )
+            start = _START.format(version=sys.version_info[:2], digest=digest.hexdigest()[:20], module=module)
             (root / "__main__.py").write_text(start)
             zipapp.create_archive(root, draft := file.with_suffix(".part"), _PYTHON, compressed=True)
             draft.chmod(0o755)

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, packed: Packed) -> int:
         )
     if not options.follow:
         return DONE
-    from trainyard.kubectl.follow import follow
+    from trainyard.kubectl.logs import follow
 
     try:
         return follow(cluster, created)
@@ -119,9 +119,6 @@ def _check_size(job: JsonObject, queue: JsonObject) -> None:
     """Refuse a job that the controller would refuse, or that the pool or KAI's queue can never fit.
 
     The API server checks the schema. In an invalid queue, the job waits.
-
-    Raises:
-        PluginError: The job would never start.
     """
     spec, _ = parse_job(job["spec"])
     settings = resolve(queue.get("spec"), spec)[0] if spec is not None else None

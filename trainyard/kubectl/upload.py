@@ -100,11 +100,7 @@ def to_bucket(archive: Archive, url: str, bucket: Bucket) -> None:
 
 
 def wait_for_sync_pod(cluster: Cluster, job: str) -> None:
-    """Wait until the job's sync pod receives archives.
-
-    Raises:
-        PluginError: The pod is not ready in time, or it will not come.
-    """
+    """Wait until the job's sync pod receives archives."""
     name, began, last = n.sync_pod(job), time.monotonic(), ""
     while True:
         pod = cluster.pod(name)

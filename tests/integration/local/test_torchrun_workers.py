@@ -14,8 +14,7 @@ from tests.integration.local.torchrun_machine import VOLUMES, Machine, cluster
 from tests.torchrun_manifests import manifest
 from trainyard.k8s import kubeconfig
 from trainyard.kubectl.cluster import RETRY, Cluster
-from trainyard.kubectl.follow import JobReader
-from trainyard.kubectl.logs import newest_pods
+from trainyard.kubectl.logs import JobReader, newest_pods
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.local

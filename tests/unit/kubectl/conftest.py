@@ -15,7 +15,7 @@ from tests.unit.k8s.conftest import pods  # noqa: F401
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from tests.unit.launcher.api_server import serving
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
-from trainyard.kubectl import cli, follow, upload
+from trainyard.kubectl import cli, logs, upload
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cluster import Cluster
 from trainyard.workspace.__main__ import parser, receive
@@ -57,7 +57,7 @@ def _one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "_POLL_SECONDS", 0.01)
     quick = RetryPolicy(timeout=10.0, initial_delay=0.01, max_delay=0.05)
     monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (quick,))  # type: ignore[attr-defined]
 

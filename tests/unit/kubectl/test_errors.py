@@ -13,10 +13,8 @@ import yaml
 
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_server import status
-from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.cli import VERBS, parser
 from trainyard.kubectl.cluster import Cluster
 from trainyard.operator import names as n
 
@@ -195,11 +193,6 @@ def test_closed_standard_output_ends_before_any_request(
     assert not api.requests
 
 
-def test_the_verbs_are_those_that_the_parser_has() -> None:
-    (choices,) = (action.choices for action in parser()._actions if action.dest == "verb")
-    assert set(choices or ()) == set(VERBS)
-
-
 def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
     other = JOBS.replace("/team/", "/other/")
     api.refused.update({("GET", JOBS), ("POST", other), ("GET", other)})
@@ -285,15 +278,3 @@ def test_submit_with_a_taken_name_is_refused(api: TorchrunApi, run: Run) -> None
     assert result == 64
     assert "--name: job one exists" in only_line(err)
     assert f"{JOBS}/one" in api.objects
-
-
-def test_an_answer_that_is_no_object_is_reported(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (RetryPolicy(timeout=0.1),))
-    for answer in ([], [1], "x", {"items": [1]}, {"items": [[]]}):
-        api.intercept = lambda *_, answer=answer: (200, answer)
-        words = ("list",) if isinstance(answer, dict) else ("status", "one")
-        result, _, err = run(*words)
-        assert result == 69
-        assert "no JSON object" in only_line(err)

@@ -11,7 +11,7 @@ import pytest
 from launcher.manifests import stamp
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_server import until
-from trainyard.kubectl import follow
+from trainyard.kubectl import logs
 from trainyard.kubectl.logs import node_rank_problem
 from trainyard.operator.names import LABEL_INDEX
 
@@ -196,7 +196,7 @@ def test_follow_does_not_follow_another_job_of_the_name(
 def test_follow_without_permission_to_watch_stops_watching(
     api: TorchrunApi, run: Run, ends: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_WATCH_DELAY_SECONDS", 0.1)
+    monkeypatch.setattr(logs, "_WATCH_DELAY_SECONDS", 0.1)
     api.refused.add(("GET", JOBS))
     ends(None, watched=False)
     remove = api.on_log

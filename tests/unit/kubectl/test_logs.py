@@ -13,7 +13,7 @@ import pytest
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
-from trainyard.kubectl import follow, logs
+from trainyard.kubectl import logs
 from trainyard.kubectl.logs import log_container
 from trainyard.operator import names as n
 from trainyard.operator.names import LABEL_INDEX
@@ -34,7 +34,7 @@ KEPT = {
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(logs, "_DRAIN_SECONDS", 0.1)
 
 
 def failed(api: TorchrunApi) -> Object:
@@ -89,7 +89,7 @@ def test_follow_after_submit_does_not_ask_for_the_workspace(
     assert run("logs", "-f", "one") == (0, "", "one: Succeeded: done\n")
     job["status"] |= waits
     reads.clear()
-    monkeypatch.setattr(follow, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "_SETTLE_SECONDS", 0.0)
     assert "one: Pending: run sync" in run("logs", "-f", "one")[2]
 
 
@@ -150,7 +150,7 @@ def test_log_that_is_answered_late_is_followed(api: TorchrunApi, run: Run) -> No
     for node in range(2):
         name = api.worker(f"one-0-{node}", "terminated", **{LABEL_INDEX: str(node)})["metadata"]["name"]
         api.logs[name] = [b"2026-01-01T00:00:00Z a\n"]
-    api.intercept = lambda _, target: time.sleep(5 * follow._DRAIN_SECONDS * ("one-0-0/log" in target))
+    api.intercept = lambda _, target: time.sleep(5 * logs._DRAIN_SECONDS * ("one-0-0/log" in target))
     result, out, _ = run("logs", "-f", "one", "--all")
     assert (result, sorted(out.splitlines())) == (0, ["[node 0] a", "[node 1] a"])
 

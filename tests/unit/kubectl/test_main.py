@@ -167,15 +167,6 @@ def test_interrupt_during_creation_says_that_the_job_may_exist(
 NO_SPACE = "kubectl torchrun: standard output: No space left on device\n"
 
 
-@pytest.mark.long
-def test_process_with_a_full_output_prints_one_line(api: TorchrunApi, code: Path) -> None:
-    api.job("one")
-    with open("/dev/full", "w") as full:
-        process = started("list", stdout=full)
-        said = process.communicate(timeout=60)[1]
-    assert (process.returncode, said) == (74, NO_SPACE)
-
-
 def main_into(output: str | int, words: tuple[str, ...]) -> int:
     """Run the plugin with this standard output, which takes no more when it is closed; return the exit code."""
     with open(output, "w") as stream, redirect_stdout(stream):

@@ -17,7 +17,7 @@ import yaml
 
 from tests.unit.kubectl.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_server import status
-from trainyard.kubectl import follow, logs, output
+from trainyard.kubectl import logs, output
 from trainyard.kubectl.output import Bar, render_bar
 from trainyard.operator import names as n
 from trainyard.operator.api.crd import torchrun_job
@@ -267,7 +267,7 @@ def test_follow_of_a_broken_log_continues_without_repeats(api: TorchrunApi, run:
     ],
 )
 def test_exit_code_is_that_of_the_job(status: dict[str, object], code: int) -> None:
-    assert follow.exit_code(status) == code
+    assert logs.exit_code(status) == code
 
 
 MEBIBYTES = 2
@@ -335,31 +335,6 @@ def test_an_upload_is_drawn_to_its_end_on_a_terminal(
     assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
 
 
-def test_upload_to_a_bucket_is_drawn_to_its_end(
-    deployer: object,
-    cloud,
-    api: TorchrunApi,
-    run: Run,
-    code: Path,
-    terminal: Terminal,
-    monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
-) -> None:
-    monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.setenv(name, "us-west-2")
-    place = {"LocationConstraint": "us-west-2"}
-    cloud.client("s3").create_bucket(Bucket="bar", CreateBucketConfiguration=place)
-    (code / "data").write_bytes(os.urandom(MEBIBYTES * 2**20))
-    api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://bar"}})
-    monkeypatch.setattr(sys, "stderr", terminal.stream)
-    assert run(*SUBMIT, "x")[0] == 0
-    text = terminal.seen()
-    # Without TLS, as here, what is sent is read once before, to be signed.
-    sent = [bar.count("#") / len(bar) for bar, _, _ in DRAWN.findall(text)]
-    assert (len(sent) > 10, sent[-1]) == (True, 1)
-    assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
-
-
 def test_nothing_is_drawn_where_standard_error_is_no_terminal(
     api: TorchrunApi, run: Run, pod: Store, code: Path
 ) -> None:
@@ -370,43 +345,6 @@ def test_nothing_is_drawn_where_standard_error_is_no_terminal(
     assert result == 0
     assert "sending" not in err
     assert not set("\r\x1b") & set(err)
-
-
-def test_bar_is_drawn_at_intervals_and_at_the_end(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "_EVERY_SECONDS", 3600.0)
-    monkeypatch.setattr("time.monotonic", lambda: 10_000.0)
-    with Bar("sending", terminal.stream) as bar:
-        for done in range(5):
-            bar(done, 4)
-    assert [bar.count("#") for bar, _, _ in DRAWN.findall(terminal.seen())] == [0, 30]
-    with Bar("sending", terminal.stream):
-        pass
-    assert terminal.seen() == ""
-
-
-@pytest.mark.parametrize("columns", [1, 2, 5, 10, 20, 28, 40, 60, 80, 200])
-def test_bar_is_never_wider_than_the_terminal(terminal: Terminal, columns: int) -> None:
-    terminal.columns(columns)
-    with Bar("sending", terminal.stream) as bar:
-        bar(3 * 2**20, 2**30)
-        bar(2**30, 2**30)
-    *lines, end = terminal.seen().removeprefix("\r\x1b[K").split("\r\x1b[K")
-    assert (len(lines), end) == (2, "")
-    assert all(len(line) < columns for line in lines)
-    assert all(line.isprintable() for line in lines)
-
-
-def test_bar_reads_the_width_each_time(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
-    widths = []
-    with Bar("sending", terminal.stream) as bar:
-        for columns in (80, 20, 0):  # the last one does not know
-            terminal.columns(columns)
-            bar(1, 2)
-            widths.append(len(terminal.seen().removeprefix("\r\x1b[K")))
-    assert widths == [51, 12, 51]
 
 
 @pytest.mark.parametrize(

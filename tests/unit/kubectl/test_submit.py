@@ -341,12 +341,6 @@ def test_a_command_to_paste_has_the_flags_that_were_given(
     )
 
 
-def test_the_cluster_of_a_context(api: TorchrunApi, tmp_path: Path) -> None:
-    file = str(api.kubeconfig(tmp_path / "k"))
-    assert Cluster.connect(file, "here", None).namespace == "team"
-    assert Cluster.connect(file, None, "mine").namespace == "mine"
-
-
 def test_context_flag_selects_another_context(api: TorchrunApi, run: Run, tmp_path: Path) -> None:
     file = api.kubeconfig(tmp_path / "kubeconfig")
     document = yaml.safe_load(file.read_text())
@@ -370,13 +364,6 @@ def test_submit_prints_the_job_in_the_requested_format(api: TorchrunApi, run: Ru
         shown = json.loads(out) if form == "json" else yaml.safe_load(out)
         assert shown["spec"] == made["spec"]
     assert shown["metadata"]["name"] == "one"
-
-
-def test_an_elastic_job_has_the_range_that_was_asked_for(api: TorchrunApi, run: Run) -> None:
-    api.queue("q", nodeResources={"gpus": 8})
-    words = ("submit", "--queue", "q", "--gpus", "32", "--min", "2", "--max", "4", "--no-workspace", "x")
-    assert run(*words, "--name", "grows")[0] == 0
-    assert api.objects[f"{JOBS}/grows"]["spec"]["elastic"] == {"minNodes": 2, "maxNodes": 4}
 
 
 NO_WORKSPACE = (*SUBMIT, "--no-workspace", "x")
@@ -473,15 +460,6 @@ def test_submit_leaves_another_users_job(
         assert only_line(err).endswith("--name: job one exists in namespace team; use another name")
     assert sent(api, "DELETE") == []
     assert api.objects[f"{JOBS}/one"]["metadata"]["annotations"] == {MARK: "theirs"}
-
-
-def test_each_submit_has_a_mark_of_its_own(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
-    assert run(*NO_WORKSPACE)[0] == 0
-    assert run(*NO_WORKSPACE)[0] == 64
-    first = api.objects.pop(f"{JOBS}/one")["metadata"]["annotations"][MARK]
-    assert run(*NO_WORKSPACE)[0] == 0
-    assert api.objects[f"{JOBS}/one"]["metadata"]["annotations"][MARK] != first
 
 
 WAITING = "waiting for pod one-sync-0, which receives the workspace"
