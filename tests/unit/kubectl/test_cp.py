@@ -70,56 +70,17 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
 def test_incomplete_upload_leaves_the_old_files(
     cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, tree = tmp_path / "new", tmp_path / "tree"
-    new.write_bytes(os.urandom(3_000_000))
-    tree.mkdir()
-    (tree / "model").write_bytes(new.read_bytes())
-    (pods.root / "model").write_text("old")
-    (pods.root / "tree").mkdir()
-    (pods.root / "tree" / "model").write_text("old")
-    (pods.root / "tree" / "mine").write_text("mine")
-    pods.cut = 20
-    for source, target in ((new, "job:model"), (tree, "job:tree")):
-        with pytest.raises(PluginError, match="the connection broke"):
-            cp(cluster, source, target)
-    pods.cut = -1
-    whole, written = Execution.write, []
-
-    def interrupted(running: Execution, data: bytes) -> None:
-        whole(running, data)
-        written.append(len(data))
-        if sum(written) > 1_000_000:
-            until(lambda: list(pods.root.glob(".kubectl-torchrun-*/new")))
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Execution, "write", interrupted)
-    for source, target in ((new, "job:model"), (tree, "job:tree")):
-        written.clear()
-        with pytest.raises(KeyboardInterrupt):
-            cp(cluster, source, target)
-    monkeypatch.setattr(Execution, "write", whole)
-    assert (pods.root / "model").read_text() == (pods.root / "tree" / "model").read_text() == "old"
-    until(lambda: not list(pods.root.glob(".kubectl-torchrun-*")))
-    assert (cp(cluster, new, "job:model"), cp(cluster, tree, "job:tree")) == (0, 0)
-    assert (
-        (pods.root / "model").read_bytes() == (pods.root / "tree" / "model").read_bytes() == new.read_bytes()
-    )
-    assert (pods.root / "tree" / "mine").read_text() == "mine"
-    assert sorted(path.name for path in pods.root.iterdir()) == ["model", "tree"]
-
-
-def test_a_directory_comes_with_all_of_its_files_or_not_at_all(
-    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tar that ends between two of its files looks whole."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
+    """A tar that ends between two of its files looks complete."""
+    tree, old, whole = tmp_path / "tree", pods.root / "old", Execution.write
+    for each in (tree, old):
+        each.mkdir()
     for index in range(40):
         (tree / str(index)).write_text("x" * 400)
-    whole, file_and_head = Execution.write, 1024
-    monkeypatch.setattr(cp_verb, "_CHUNK", file_and_head)
-    for most in (10, 39):
-        left = [most]
+    for name in ("0", "mine"):
+        (old / name).write_text("old")
+    monkeypatch.setattr(cp_verb, "_CHUNK", 1024)  # a file and its header
+    for target, count in (("new", 10), ("new", 39), ("old", 39), ("old/0", 0)):
+        left = [count]
 
         def interrupted(running: Execution, data: bytes, left: list[int] = left) -> None:
             if not left[0]:
@@ -129,43 +90,55 @@ def test_a_directory_comes_with_all_of_its_files_or_not_at_all(
 
         monkeypatch.setattr(Execution, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            cp(cluster, tree, "job:new")
-        until(lambda: not list(pods.root.iterdir()))
+            cp(cluster, tree / "0" if count == 0 else tree, f"job:{target}")
+        until(lambda: [path.name for path in pods.root.iterdir()] == ["old"])
+        until(lambda: sorted(path.name for path in old.iterdir()) == ["0", "mine"])
+        assert (old / "0").read_text() == "old"
     monkeypatch.setattr(Execution, "write", whole)
-    for name in ("new", ".last"):
+    pods.cut = 20
+    with pytest.raises(PluginError, match="the connection broke"):
+        cp(cluster, tree, "job:old")
+    assert (old / "0").read_text() == "old"
+    pods.cut = -1
+    for name in ("new", "old"):
         assert cp(cluster, tree, f"job:{name}") == 0
-        assert sorted(each.name for each in (pods.root / name).iterdir()) == sorted(map(str, range(40)))
-    assert sorted(each.name for each in pods.root.iterdir()) == [".last", "new"]
+    names = sorted(each.name for each in tree.iterdir())
+    assert sorted(each.name for each in (pods.root / "new").iterdir()) == names
+    assert sorted(each.name for each in old.iterdir()) == [*names, "mine"]
+    assert ((old / "0").read_text(), (old / "mine").read_text()) == ("x" * 400, "old")
+    until(lambda: sorted(each.name for each in pods.root.iterdir()) == ["new", "old"])
 
 
 def test_cp_of_read_only_directories_without_root(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    (tree / "in").mkdir(parents=True)
-    (tree / "in" / "a").write_text("1")
-    for each in (tree / "in", tree):
-        each.chmod(0o555)
+    (tmp_path / "tree" / "in").mkdir(parents=True)
+    (tmp_path / "tree" / "in" / "a").write_text("1")
+    for each in ("tree/in", "tree"):
+        (tmp_path / each).chmod(0o555)
     if os.geteuid() == 0:
         os.chown(pods.root, 65534, 65534)
         pods.before = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    assert cp(cluster, tree, "job:new") == 0
+    assert cp(cluster, tmp_path / "tree", "job:new") == 0
     assert (pods.root / "new" / "in" / "a").read_text() == "1"
     assert [(pods.root / name).stat().st_mode & 0o777 for name in ("new", "new/in")] == [0o755, 0o755]
-    (pods.root / "there").mkdir()
-    os.chown(pods.root / "there", pods.root.stat().st_uid, -1)
-    assert cp(cluster, tree, "job:there") == 0
-    assert (pods.root / "there" / "in" / "a").read_text() == "1"
-    assert sorted(each.name for each in pods.root.iterdir()) == ["new", "there"]
 
 
-def test_upload_does_not_replace_a_pipe_in_the_pod(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
-    (tmp_path / "new").write_text("new")
-    os.mkfifo(pods.root / "pipe")
-    (pods.root / "link").symlink_to("/dev/null")
+@pytest.mark.parametrize("is_upload", [True, False])
+def test_cp_does_not_replace_a_pipe(cluster: Cluster, pods: Pods, tmp_path: Path, *, is_upload: bool) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    source, target = (here, pods.root) if is_upload else (pods.root, here)
+    (source / "new").write_text("new")
+    os.mkfifo(target / "pipe")
+    (target / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
-        with pytest.raises(PluginError, match=rf"^cp: {name} of pod is no file; it must be the name of a"):
-            cp(cluster, tmp_path / "new", f"job:{name}")
-    assert (pods.root / "pipe").is_fifo()
-    assert (pods.root / "link").is_symlink()
+        words = (here / "new", f"job:{name}") if is_upload else ("job:new", here / name)
+        with pytest.raises(
+            PluginError, match=rf"^cp: \S*{name}( of pod)? is no file; it must be"
+        ) as reported:
+            cp(cluster, *words)
+        assert reported.value.code == 65
+    assert (target / "pipe").is_fifo()
+    assert (target / "link").is_symlink()
 
 
 def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
@@ -281,18 +254,6 @@ def test_a_full_disk_and_a_broken_tar_are_reported(
         with pytest.raises(PluginError, match=said) as reported:
             cp(cluster, "job:data", tmp_path / "x")
         assert reported.value.code == code
-
-
-def test_download_does_not_replace_a_local_pipe(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
-    (pods.root / "a").write_text("a")
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("pipe")
-    for name in ("pipe", "link"):
-        with pytest.raises(PluginError, match=rf"^cp: \S+/{name} is no file; it must be") as reported:
-            cp(cluster, "job:a", tmp_path / name)
-        assert reported.value.code == 65
-    assert (tmp_path / "pipe").is_fifo()
-    assert (tmp_path / "link").is_symlink()
 
 
 def test_cp_from_an_ended_worker_is_refused(
@@ -469,23 +430,18 @@ def test_cp_of_a_workspace_leaves_out_the_control_directory(tmp_path: Path) -> N
 
 
 def test_tree_stops_links_that_deceive_tarfile(tmp_path: Path) -> None:
-    """CVE-2025-4517: node_rank_problem the longest path that can be resolved, a link's end is not known."""
-    into, long = tmp_path / "into", "d" * 247
+    """CVE-2025-4517: beyond the longest path that can be resolved, a link's end is not known."""
+    into, long, steps = tmp_path / "into", "d" * 247, "abcdefghijklmnop"
     into.mkdir()
     (tmp_path / "victim").write_text("mine")
     sent: list[Sent] = [("d", DIRECTORY, "")]
-    path, steps = "d/", "abcdefghijklmnop"
-    for step in steps:
+    for at, step in enumerate(steps):
+        path = "d/" + f"{long}/" * at
         sent += [(path + long, DIRECTORY, ""), (path + step, LINK, long)]
-        path += f"{long}/"
     chain = "/".join(steps) + "/" + "l" * 254
-    sent += [
-        (f"d/{chain}", LINK, "../" * len(steps)),
-        ("d/escape", LINK, f"{chain}/../../victim"),
-        ("d/flag", HARD, "d/escape"),
-        ("d/flag", FILE, "not mine"),
-    ]
-    with pytest.raises((tarfile.ReadError, OSError)):
+    sent += [(f"d/{chain}", LINK, "../" * len(steps)), ("d/escape", LINK, f"{chain}/../../victim")]
+    sent += [("d/flag", HARD, "d/escape"), ("d/flag", FILE, "not mine")]
+    with suppress(tarfile.ReadError, OSError):
         taken(tar(*sent), into)
     assert (tmp_path / "victim").read_text() == "mine"
 

@@ -15,7 +15,6 @@ from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_l
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.cluster import Cluster
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
@@ -240,26 +239,6 @@ def test_submit_of_more_gpus_than_a_node_has_is_refused(api: TorchrunApi, run: R
     assert sent(api, "POST") == []
     api.queue("q", image="i", nodeResources=node)
     assert "nodeResources.gpus of queue q is 0" in only_line(run(*SUBMIT, "--no-workspace", "x")[2])
-
-
-def test_submit_of_a_job_that_ends_early_says_why(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api.queue("q")
-    real = Cluster.pod
-
-    def pod(self: Cluster, name: str) -> dict[str, object] | None:
-        api.objects[f"{JOBS}/one"]["status"] = {"phase": "Failed", "message": "storage: one node alone"}
-        return real(self, name)
-
-    monkeypatch.setattr(Cluster, "pod", pod)
-    result, out, err = run(*SUBMIT, "x")
-    assert (result, out) == (64, "")
-    assert err.splitlines() == [
-        "job one is deleted again: it has failed already",
-        "kubectl torchrun: job one: Failed: storage: one node alone",
-    ]
-    assert f"{JOBS}/one" not in api.objects
 
 
 def test_submit_to_a_missing_namespace_is_refused(api: TorchrunApi, run: Run) -> None:

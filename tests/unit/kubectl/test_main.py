@@ -285,29 +285,20 @@ def kubeconfig(api: TorchrunApi, directory: Path, command: Path, **more: str) ->
     ("script", "why"),
     [
         (EXPIRED, "process returned 255. Token has expired; log in again"),
-        ("exit 3", "process returned 3; log in again"),
-        ("echo no JSON", "failed to decode process output: "),
         ("echo []", "malformed response. missing key 'apiVersion'; log in again"),
         (EMPTY, "it gave neither a token nor a certificate with its key; log in again"),
+        ("", "No such file or directory; install the AWS CLI"),
     ],
 )
 def test_failed_login_is_one_line_without_a_request(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], script: str, why: str
 ) -> None:
-    command = program(tmp_path, script)
-    assert main(["list", "--kubeconfig", kubeconfig(api, tmp_path, command)], {}) == 78
+    command = program(tmp_path, script) if script else tmp_path / "none"
+    more = {} if script else {"installHint": "install\n the AWS CLI"}
+    assert main(["list", "--kubeconfig", kubeconfig(api, tmp_path, command, **more)], {}) == 78
     said = only_line(capfd.readouterr().err)
     assert said.startswith(f"kubectl torchrun: user u: {command} eks get-token failed: {why}")
     assert api.requests == []
-
-
-def test_missing_login_program_shows_the_install_hint(
-    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    file = kubeconfig(api, tmp_path, tmp_path / "none", installHint="install\n the AWS CLI")
-    assert main(["list", "--kubeconfig", file], {}) == 78
-    said = only_line(capfd.readouterr().err)
-    assert said.endswith("none eks get-token failed: No such file or directory; install the AWS CLI")
 
 
 def test_expired_login_token_is_renewed(

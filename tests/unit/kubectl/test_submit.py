@@ -18,7 +18,7 @@ from tests.unit.launcher.api_history import Object
 from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
-from trainyard.kubectl.output import UNAVAILABLE, PluginError
+from trainyard.kubectl.output import PluginError
 from trainyard.kubectl.submit import MARK
 from trainyard.operator import names as n
 from trainyard.workspace.bucket import parse_url
@@ -122,107 +122,61 @@ def test_submit_to_an_unknown_queue_suggests_a_similar_one(api: TorchrunApi, run
     assert not [path for path in api.objects if path.startswith(JOBS)]
 
 
-POOLED: dict[str, Any] = {
-    "image": "i:1",
-    "nodeResources": {"gpus": 1, "cpus": "10", "memory": "40Gi"},
-    "scheduling": {"pool": "g5"},
-}
+SMALL = {"gpus": 1, "cpus": "10", "memory": "40Gi"}
+POOLED: dict[str, Any] = {"image": "i:1", "nodeResources": SMALL, "scheduling": {"pool": "g5"}}
+LARGE = {**POOLED, "nodeResources": {**SMALL, "memory": "200Gi"}}
 NODE = {"nvidia.com/gpu": "4", "cpu": "48", "memory": "192Gi", "vpc.amazonaws.com/efa": "1"}
-HAS = {
-    "name": "g5",
-    "found": True,
-    "declared": True,
+HAS: dict[str, Any] = {
+    **{"name": "g5", "found": True, "declared": True, "nodeResources": NODE},
     "limits": {"nvidia.com/gpu": "16"},
-    "nodeResources": NODE,
 }
-
-
 TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
-
-
-@pytest.mark.parametrize(
-    ("gpus", "changes", "pool", "said"),
-    [
-        (
-            "9",
-            {},
-            HAS,
-            "9 nodes are needed, but the limit of NodePool g5 is 16 nvidia.com/gpu, which is 4 nodes",
-        ),
-        ("1", {}, {"name": "g5", "found": False}, "there is no NodePool g5"),
-        ("1", {"memory": "200Gi"}, HAS, "a worker requests 200Gi of memory, but a node of pool g5 has 192Gi"),
-        ("1", {}, {**HAS, "taints": [TAINT]}, "taints that the workers do not tolerate: team=a:NoSchedule"),
-        ("1", {}, {**HAS, "taints": [{**TAINT, "key": "nvidia.com/gpu"}]}, ""),
-        ("0", {}, HAS, "spec.numGPUs is 0, and nodes of pool g5 have GPUs"),
-        ("4", {}, HAS, ""),
-        ("9", {}, {**HAS, "name": "another"}, ""),
-        ("9", {}, {**HAS, "limits": {}}, ""),
-    ],
-)
-def test_submit_beyond_the_limit_of_the_pool_is_refused(
-    api: TorchrunApi, run: Run, gpus: str, changes: dict[str, str], pool: dict[str, Any], said: str
-) -> None:
-    spec = {**POOLED, "nodeResources": {**POOLED["nodeResources"], **changes}}
-    queue = api.queue("q", **spec)
-    api.put(f"{QUEUES}/q", {**queue, "status": {"pool": pool}})
-    result, _, err = run("submit", "--queue", "q", "--gpus", gpus, "--name", "one", "--no-workspace", "x")
-    assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if said else (0, True)), err
-    assert said in err
-
-
+OF_GPUS = {"taints": [{**TAINT, "key": "nvidia.com/gpu"}]}
 GANG: dict[str, Any] = {
-    "image": "i:1",
-    "kaiQueue": "team",
-    "nodeResources": {"gpus": 4, "cpus": "10", "memory": "40Gi"},
+    **{"image": "i:1", "kaiQueue": "team", "nodeResources": {**SMALL, "gpus": 4}},
     "scheduling": {"scheduler": n.KAI_SCHEDULER},
 }
 LIMITED = {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
+RESERVATION = "has no active capacity reservation"
 
 
 @pytest.mark.parametrize(
-    ("words", "kai", "said"),
+    ("queue", "status", "gpus", "refusal", "warning"),
     [
-        (("--gpus", "12"), LIMITED, "12 GPUs, but the limit of KAI Scheduler's queue org is 8 GPUs"),
-        (("--gpus", "8"), LIMITED, ""),
-        (("--gpus", "12", "--min", "2", "--max", "3"), LIMITED, ""),
-        (("--gpus", "12"), {**LIMITED, "name": "before"}, ""),
-        (("--gpus", "12"), {}, ""),
+        (
+            POOLED,
+            {"pool": HAS},
+            "9",
+            "9 nodes are needed, but the limit of NodePool g5 is 16 nvidia.com/gpu",
+            "",
+        ),
+        (POOLED, {"pool": {"name": "g5", "found": False}}, "1", "there is no NodePool g5", ""),
+        (LARGE, {"pool": HAS}, "1", "a worker requests 200Gi of memory, but a node of pool g5 has 192Gi", ""),
+        (POOLED, {"pool": {**HAS, "taints": [TAINT]}}, "1", "do not tolerate: team=a:NoSchedule", ""),
+        (POOLED, {"pool": {**HAS, **OF_GPUS}}, "1", "", ""),
+        (POOLED, {"pool": HAS}, "0", "spec.numGPUs is 0, and nodes of pool g5 have GPUs", ""),
+        (POOLED, {"pool": HAS}, "4", "", ""),
+        (POOLED, {"pool": {**HAS, "name": "another"}}, "9", "", ""),
+        (POOLED, {"pool": {**HAS, "reservations": 0}}, "1", "", RESERVATION),
+        (POOLED, {"pool": {**HAS, "reservations": 1}}, "1", "", ""),
+        (GANG, {"kai": LIMITED}, "12", "12 GPUs, but the limit of KAI Scheduler's queue org is 8 GPUs", ""),
+        (GANG, {"kai": LIMITED}, "8", "", ""),
+        (GANG, {"kai": {**LIMITED, "name": "before"}}, "12", "", ""),
     ],
 )
-def test_submit_beyond_the_limit_of_kais_queue_is_refused(
-    api: TorchrunApi, run: Run, words: tuple[str, ...], kai: dict[str, Any], said: str
+def test_submit_that_never_fits_is_refused(
+    api: TorchrunApi, run: Run, queue: Object, status: Object, gpus: str, refusal: str, warning: str
 ) -> None:
-    api.put(f"{QUEUES}/q", {**api.queue("q", **GANG), "status": {"kai": kai}})
-    result, _, err = run("submit", "--queue", "q", *words, "--name", "one", "--no-workspace", "x")
-    assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if said else (0, True)), err
-    assert said in err
-
-
-def test_submit_to_a_pool_without_reservation_says_so(api: TorchrunApi, run: Run) -> None:
-    for reservations, said in ((0, True), (1, False)):
-        status = {"pool": {**HAS, "reservations": reservations}}
-        api.put(f"{QUEUES}/q", {**api.queue("q", **POOLED), "status": status})
-        result, _, err = run("submit", "--queue", "q", "--gpus", "1", "--no-workspace", "x")
-        assert (result, "has no active capacity reservation" in err) == (0, said)
+    api.put(f"{QUEUES}/q", {**api.queue("q", **queue), "status": status})
+    result, _, err = run("submit", "--queue", "q", "--gpus", gpus, "--name", "one", "--no-workspace", "x")
+    assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if refusal else (0, True)), err
+    assert refusal in err
+    assert (RESERVATION in err) == bool(warning)
 
 
 def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -> None:
-    words = [
-        "submit",
-        "--queue",
-        "q",
-        "--gpus",
-        "16",
-        "--min",
-        "1",
-        "--max",
-        "2",
-        "--dry-run",
-        "-o",
-        "yaml",
-        "python",
-    ]
-    result, out, err = run(*words, "a b")
+    words = ("submit", "--queue", "q", "--gpus", "16", "--min", "1", "--max", "2", "--dry-run", "-o", "yaml")
+    result, out, err = run(*words, "python", "a b")
     assert (result, err) == (0, "")
     job = yaml.safe_load(out)
     assert job["metadata"]["namespace"] == "team"
@@ -493,16 +447,7 @@ def says(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     ("reason", "until"),
-    [
-        (n.REASON_QUEUE_INVALID, "the queue is valid"),
-        (n.REASON_SCHEDULER_NOT_INSTALLED, "it is installed"),
-        (n.REASON_CLAIM_NOT_FOUND, "the claim exists"),
-        (n.REASON_STORAGE_CLASS_NOT_FOUND, "the class exists"),
-        (n.REASON_KAI_QUEUE_NOT_FOUND, "KAI's queue exists"),
-        (n.REASON_KAI_QUEUE_LIMIT, "the limit is higher"),
-        (n.REASON_REFUSED, "the API server accepts it"),
-        (n.REASON_NAME_TAKEN, "the name is free"),
-    ],
+    [(n.REASON_QUEUE_INVALID, "the queue is valid"), (n.REASON_NAME_TAKEN, "the name is free")],
 )
 def test_submit_to_a_waiting_queue_keeps_the_job(
     api: TorchrunApi, run: Run, says: Any, reason: str, until: str
@@ -571,16 +516,3 @@ def test_a_job_that_is_refused_is_not_left(
     assert (result, out) == (64, "")
     assert err.splitlines() == [WAITING, f"job one is deleted again: {why}", f"kubectl torchrun: {reported}"]
     assert f"{JOBS}/one" not in api.objects
-
-
-def test_submit_waits_for_a_name_that_becomes_free(
-    api: TorchrunApi, run: Run, says: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload, "_NAME_SECONDS", 60.0)
-    monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
-    api.queue("q")
-    says(reason=n.REASON_NAME_TAKEN, message="its own words")
-    result, _, err = run(*SUBMIT, "x")
-    assert result == UNAVAILABLE
-    assert "waits:" not in err
-    assert sent(api, "DELETE"), "its pod has not come in time"
