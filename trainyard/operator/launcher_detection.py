@@ -7,11 +7,11 @@ branches count. Entry points: `detect_launcher`, and `find_conflict` for a launc
 
 from __future__ import annotations
 
-import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from posixpath import basename, dirname, join, normpath
 from typing import Final
 
 from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec
@@ -222,7 +222,7 @@ class _Reader:
             program = _find_program(words)
             self._assign(words if words[0] in _DECLARATIONS else words[: len(words) - len(program)])
             if words[0] == "cd" and len(words) == 2 and not re.search("[$`]", words[1]):
-                self.directory = posixpath.join(self.directory, words[1])
+                self.directory = join(self.directory, words[1])
             if program and words[0] not in self.functions:
                 yield from self._program(place, *program)
 
@@ -244,7 +244,7 @@ class _Reader:
             self.variables[name] = value[:_MAX_LENGTH]
 
     def _program(self, place: str, word: str, *arguments: str) -> Iterator[Program]:
-        name = word if _is_variable(word) or word.endswith(".py") else _base(word)
+        name = word if _is_variable(word) or word.endswith(".py") else basename(word)
         file, content, rest = "", None, list(arguments)
         text = word if re.search(r"\s", word) and not _is_variable(word) else ""  # of `eval`
         if name in _SHELLS:
@@ -277,8 +277,8 @@ class _Reader:
         # An unknown directory, such as "$(dirname "$0")/", may be that of the calling script.
         known = re.sub(rf"(?:\$\{{?\w+\}}?|\$\({_NESTED}\)|`[^`]*`)/+", "", name)
         if len(self.texts) < _MAX_SCRIPTS and not re.search("[$`]", known):
-            for directory in (self.directory, posixpath.dirname(place), ""):
-                path = posixpath.normpath(posixpath.join(directory, known))
+            for directory in (self.directory, dirname(place), ""):
+                path = normpath(join(directory, known))
                 if (content := self.read(path)) is not None:
                     return path, content
         return name, None
@@ -287,7 +287,7 @@ class _Reader:
 def _find_program(words: list[str]) -> list[str]:
     """Return the program that a simple command runs, with its arguments; [] if it runs none."""
     while words:
-        name, rest = _base(words[0]), words[1:]
+        name, rest = basename(words[0]), words[1:]
         if words[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[0]):
             words = rest
         elif name in _WRAPPERS and not re.match(r"command -[vV]|eval (\$\(|`)", " ".join([name, *rest[:1]])):
@@ -338,11 +338,7 @@ def _python_target(python: str, arguments: list[str]) -> tuple[str, list[str]]:
     word = "".join(rest[:1])
     if module := _MODULE.fullmatch(word):
         return f"{PYTHON_MODULE}{module[1] or ''.join(rest[1:2])}", rest[1 if module[1] else 2 :]
-    return (_base(word), rest[1:]) if re.search(r"(^|/)bin/[^/]+$", word) else (python, arguments)
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
+    return (basename(word), rest[1:]) if re.search(r"(^|/)bin/[^/]+$", word) else (python, arguments)
 
 
 def _is_variable(word: str) -> bool:
@@ -366,7 +362,7 @@ def _simple_commands(text: str) -> list[list[str]]:
         if token["word"]:
             words.append(_QUOTED.sub(_unquote, token["word"].replace("\\\n", "")))
         elif token["end"]:
-            if words and _base(words[0]) in _SHELLS:
+            if words and basename(words[0]) in _SHELLS:
                 words += ["-c", token["document"]]
             text, place = f"{token['rest']}\n{text[place:]}", 0
         elif token["operator"]:
@@ -444,7 +440,7 @@ def _read_flags(launcher: str, words: Sequence[str]) -> dict[str, tuple[str, str
             numbers = (*_NODES, *_PROCESSES_OF_NODE, *_PROCESSES)
             if not equals and (flag not in _SWITCHES if launcher == TORCHRUN else flag in numbers):
                 value = next(rest, "")
-        elif launcher == TORCHRUN or word.endswith(".py") or PYTHON.fullmatch(_base(word)):
+        elif launcher == TORCHRUN or word.endswith(".py") or PYTHON.fullmatch(basename(word)):
             break
         flags[flag] = value, f"{name}{equals or ' '}{value}".rstrip()
     return flags

@@ -12,7 +12,6 @@ import pytest
 from tests.unit.operator.made import container
 from trainyard.operator.command import (
     RENDEZVOUS_SECONDS,
-    Command,
     Rendezvous,
     build_command,
     check_command,
@@ -32,25 +31,24 @@ ALONE = Rendezvous(
 SEVERAL = replace(ALONE, size=Size(nodes=3, least=3, gpus=2), endpoint="vit-0-0.vit.team.svc:29500")
 
 
-def executed(built: Command) -> list[str]:
-    """Return the words that run: the kubelet and torchrun have replaced $$ by $, torchrun not in the first word."""
-    kept = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]
-    return [kept[0], *(each.replace("$$", "$") for each in kept[1:])]
+def output(command: str, args: tuple[str, ...] = ()) -> str:
+    """Run the words after the kubelet and torchrun have replaced $$ by $, torchrun not in the first word."""
+    words = build_command(command, args, ALONE).words
+    first, *rest = (each.replace("$$", "$") for each in words[words.index("--no-python") + 1 :])
+    run = [first, *(each.replace("$$", "$") for each in rest)]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python train.py --epochs 10",
-        "python train.py --name 'a && b'",
-        'python train.py --name "a; b"',
-        r"python train.py --name a\&b",
-        "python train.py model={a,b} --x=y",
-        "python train.py a#b a~b",
-    ],
-)
-def test_needs_shell_plain_words_is_false(command: str) -> None:
-    assert not needs_shell(command)
+def test_needs_shell_plain_words_is_false() -> None:
+    for words in (
+        "--epochs 10",
+        "--name 'a && b'",
+        '--name "a; b"',
+        r"--name a\&b",
+        "m={a,b} --x=y",
+        "a#b a~b",
+    ):
+        assert not needs_shell(f"python train.py {words}")
 
 
 @pytest.mark.parametrize(
@@ -112,67 +110,49 @@ def test_build_command_end_of_line_keeps_args(tmp_path: Path, end: str) -> None:
     """YAML's `command: |` always ends with one."""
     command = f"cd {tmp_path} && printf '%s|'{end}"
     assert check_command(command, ("--lr", "1")) == ""
-    built = build_command(command, ("--lr", "1"), ALONE)
-    words = executed(built)
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("--lr|1|")
+    assert output(command, ("--lr", "1")).endswith("--lr|1|")
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "takes"),
     [
-        "cd src && python train.py --workers $(nproc)",
-        "cd src && python train.py --workers `nproc`",
-        "python train.py --to ${HOME}",
-        "cd src && python train.py > log 2>&1",
-        "python a.py; python train.py --phase done",
-        "# a comment (first)\npython train.py 'x)' \"<<\"",
-        "cat > run.py <<EOF\nprint(1)\nEOF\npython run.py",
-        "python train.py --steps $((1 << 2))",
+        ("cd src && python train.py --workers $(nproc)", True),
+        ("cd src && python train.py --workers `nproc`", True),
+        ("python train.py --to ${HOME}", True),
+        ("cd src && python train.py > log 2>&1", True),
+        ("python a.py; python train.py --phase done", True),
+        ("# a comment (first)\npython train.py 'x)' \"<<\"", True),
+        ("cat > run.py <<EOF\nprint(1)\nEOF\npython run.py", True),
+        ("python train.py --steps $((1 << 2))", True),
+        ("cd src && python train.py # as before", False),
+        ("cat > run.py <<EOF\nprint(1)\nEOF\n", False),
+        ("bash <<EOF\npython train.py\nEOF\n", False),
+        ("((N = 1 << 2))", False),
+        ("python a.py; python b.py &", False),
+        ("(cd src && python train.py)", False),
+        ("if true; then python train.py; fi", False),
+        ("for each in 1 2; do python train.py; done\n", False),
+        ("{ python train.py; }", False),
     ],
 )
-def test_check_command_end_of_word_takes_args(command: str) -> None:
-    assert check_command(command, ("--lr", "1")) == ""
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "cd src && python train.py # as before",
-        "cat > run.py <<EOF\nprint(1)\nEOF\n",
-        "bash <<EOF\npython train.py\nEOF\n",
-        "((N = 1 << 2))",
-        "python a.py; python b.py &",
-        "(cd src && python train.py)",
-        "if true; then python train.py; fi",
-        "for each in 1 2; do python train.py; done\n",
-        "{ python train.py; }",
-    ],
-)
-def test_check_command_end_without_words_refuses_args(command: str) -> None:
+def test_check_command_args_need_open_end(command: str, *, takes: bool) -> None:
     assert check_command(command) == ""
-    assert "write them into the command" in check_command(command, ("--lr", "1"))
+    assert ("write them into the command" not in check_command(command, ("--lr", "1"))) == takes
 
 
 @pytest.mark.parametrize(
-    ("command", "expected"),
+    ("command", "args", "expected"),
     [
-        ("echo yes # don't resume", "yes\n"),
-        ("cat <<EOF\nit's fine\nEOF\n", "it's fine\n"),
+        ("echo yes # don't resume", (), "yes\n"),
+        ("cat <<EOF\nit's fine\nEOF\n", (), "it's fine\n"),
+        ("cd /tmp && printf '%s|'", ("a b", "$HOME", "'"), "a b|$HOME|'|"),
     ],
 )
-def test_check_command_quote_in_comment_is_accepted(command: str, expected: str) -> None:
-    assert check_command(command) == ""
-    words = executed(build_command(command, (), ALONE))
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout == expected
-
-
-def test_build_command_args_with_quotes_stay_unchanged(tmp_path: Path) -> None:
-    built = build_command(f"cd {tmp_path} && printf '%s|'", ("a b", "$HOME", "'"), ALONE)
-    words = executed(built)
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout == "a b|$HOME|'|"
+def test_build_command_special_text_stays_unchanged(
+    command: str, args: tuple[str, ...], expected: str
+) -> None:
+    assert check_command(command, args) == ""
+    assert output(command, args) == expected
 
 
 @pytest.mark.parametrize(("rank", "host"), [("0", "1"), ("1", "0"), ("11", "0")])
@@ -191,20 +171,23 @@ def test_build_command_several_nodes_first_serves_store(rank: str, host: str) ->
     assert done.stdout.strip() == f"is_host={host},join_timeout=604800,read_timeout=604800"
 
 
-def test_build_command_no_own_store_has_no_shell() -> None:
-    for other in (ALONE, replace(SEVERAL, is_external=True), replace(SEVERAL, backend="etcd-v2")):
-        assert build_command("python train.py", (), other).words[0] == "torchrun"
-
-
 @pytest.mark.parametrize(
-    ("backend", "word"), [("etcd", "timeout"), ("etcd-v2", "join_timeout"), ("static", "timeout")]
+    ("backend", "settings"),
+    [
+        ("c10d", ("join_timeout", "read_timeout")),
+        ("etcd", ("timeout",)),
+        ("etcd-v2", ("join_timeout",)),
+        ("static", ("timeout",)),
+    ],
 )
-def test_rendezvous_backend_sets_its_timeout(backend: str, word: str) -> None:
+def test_build_command_external_store_sets_timeout(backend: str, settings: tuple[str, ...]) -> None:
     built = build_command("python train.py", (), replace(SEVERAL, backend=backend, is_external=True))
-    assert built.environment == {"PET_RDZV_CONF": f"{word}={RENDEZVOUS_SECONDS}"}
+    assert built.words[0] == "torchrun"
+    expected = ",".join(f"{each}={RENDEZVOUS_SECONDS}" for each in settings)
+    assert built.environment == {"PET_RDZV_CONF": expected}
 
 
-def test_rendezvous_elastic_or_static_sets_flags() -> None:
+def test_build_command_elastic_or_static_sets_flags() -> None:
     elastic = replace(SEVERAL, size=Size(nodes=3, least=2, gpus=2))
     assert "--nnodes=2:3" in build_command("python x.py", (), elastic).words
     static = build_command("torchrun x", (), replace(SEVERAL, backend="static"))

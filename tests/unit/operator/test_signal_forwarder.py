@@ -63,11 +63,7 @@ def started(
         yield process
 
 
-def script(place: Path, code: int = 3) -> list[str]:
-    return [sys.executable, "-c", SAVES, str(place), str(code)]
-
-
-def appears(file: Path) -> None:
+def wait_for(file: Path) -> None:
     end = time.monotonic() + 30
     while not file.exists():
         assert time.monotonic() < end
@@ -75,60 +71,54 @@ def appears(file: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize(("words", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137)])
-def test_exit_code_is_that_of_the_command(shell: str, words: str, code: int) -> None:
-    with started(shell, "sh", "-c", words.replace("$$", "$$$$")) as process:
+@pytest.mark.parametrize(
+    ("words", "code", "printed"),
+    [
+        (("sh", "-c", "exit 0"), 0, ""),
+        (("sh", "-c", "exit 7"), 7, ""),
+        (("sh", "-c", "kill -9 $$$$"), 137, ""),
+        (("torchrum",), 127, "torchrum"),
+        # A process that outlives the command does not delay the end.
+        (("sh", "-c", "sleep 20 & echo said; exit 3"), 3, "said\n"),
+    ],
+)
+def test_exit_code_is_that_of_the_command(
+    shell: str, words: tuple[str, ...], code: int, printed: str
+) -> None:
+    began = time.monotonic()
+    with started(shell, *words) as process:
         assert process.wait(30) == code
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_missing_command_is_named(shell: str) -> None:
-    with started(shell, "torchrum") as process:
-        assert process.wait(30) == 127
+        assert time.monotonic() - began < 15
         assert process.stdout is not None
-        assert b"torchrum" in process.stdout.read()
+        assert printed in (
+            process.stdout.readline().decode() if code == 3 else process.stdout.read().decode()
+        )
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_sigterm_without_handler_ends_at_once(shell: str, tmp_path: Path) -> None:
-    ready = f"touch {tmp_path}/ready; exec sleep 60"
-    with started(shell, "sh", "-c", ready) as process:
-        appears(tmp_path / "ready")
+@pytest.mark.parametrize(
+    ("words", "code", "saves"),
+    [
+        ("touch {0}/ready; exec sleep 60", 143, False),
+        ("exec {1} {0}/save.py {0} 3", 3, True),
+        # Kubernetes would count a pod that exits with 0, and may call its Job complete.
+        ("exec {1} {0}/save.py {0} 0", 143, True),
+        # The shell itself ends at once. With the first process, all others of a container are killed.
+        ("cd {0} && {1} save.py {0}; echo", None, True),
+    ],
+)
+def test_sigterm_command_saves_and_ends(
+    shell: str, words: str, code: int | None, *, saves: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "save.py").write_text(SAVES)
+    with started(shell, "sh", "-c", words.format(tmp_path, sys.executable)) as process:
+        wait_for(tmp_path / "ready")
         began = time.monotonic()
         process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
+        process.terminate()
+        assert process.wait(30) == code or code is None
         assert time.monotonic() - began < 10
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_sigterm_with_handler_waits_for_exit_code(shell: str, tmp_path: Path) -> None:
-    with started(shell, *script(tmp_path)) as process:
-        appears(tmp_path / "ready")
-        process.terminate()
-        process.terminate()  # as somebody who is in a hurry
-        assert process.wait(30) == 3
-    assert (tmp_path / "saved").exists()
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_sigterm_exit_code_0_becomes_143(shell: str, tmp_path: Path) -> None:
-    """Kubernetes would count its pod, and may call its Job complete."""
-    with started(shell, *script(tmp_path, code=0)) as process:
-        appears(tmp_path / "ready")
-        process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
-    assert (tmp_path / "saved").exists()
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_sigterm_reaches_children_of_a_shell(shell: str, tmp_path: Path) -> None:
-    """The shell itself ends at once; with the first process all else of a container would be killed."""
-    (tmp_path / "save.py").write_text(SAVES)
-    with started(shell, "sh", "-c", f"cd {tmp_path} && {sys.executable} save.py {tmp_path}; echo") as process:
-        appears(tmp_path / "ready")
-        process.terminate()
-        process.wait(30)
-        assert (tmp_path / "saved").exists()
+    assert (tmp_path / "saved").exists() == saves
 
 
 def output_of(*, local: int, others: int) -> str:
@@ -195,16 +185,6 @@ def test_output_continues_without_writable_directory(shell: str, tmp_path: Path)
         assert process.communicate(timeout=30)[0] == b"said\n"
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_process_after_the_command_does_not_delay_end(shell: str) -> None:
-    began = time.monotonic()
-    with started(shell, "sh", "-c", "sleep 20 & echo said; exit 3") as process:
-        assert process.wait(30) == 3
-        assert time.monotonic() - began < 15
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"said\n"
-
-
 AGENT = """import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path(sys.argv[1]).touch()
@@ -226,10 +206,16 @@ def test_sigterm_idle_agent_is_killed(
     }
     agent = tmp_path / "torchrun"
     agent.write_text(AGENT + ends[saves])
-    with started(shell, sys.executable, str(agent), str(tmp_path / "ready")) as running:
-        appears(tmp_path / "ready")
+    other = [sys.executable, "-c", "import time; time.sleep(60)", "torchrun"]
+    with (
+        subprocess.Popen(other, start_new_session=True) as bystander,
+        started(shell, sys.executable, str(agent), str(tmp_path / "ready")) as running,
+    ):
+        wait_for(tmp_path / "ready")
         running.terminate()
         assert running.wait(30) == (3 if saves else 128 + signal.SIGTERM)
+        assert bystander.poll() is None, "it is in another session"
+        bystander.kill()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
