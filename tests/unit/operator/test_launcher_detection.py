@@ -49,7 +49,7 @@ plain: cd torchrun && pip install -r requirements.txt torchrun deepspeed && exec
 plain: set -ex; apt-get update; source .venv/bin/activate; python train.py
 plain: curl -LsSf https://astral.sh/uv/install.sh | sh && uv sync && uv run train.py
 plain: wandb login && dvc pull && hf download x && python train.py
-plain: accelerate config default; accelerate env; deepspeed --version; mpirun --version; ds_report; accelerate --help; ./train.py
+plain: accelerate config default; accelerate --help; deepspeed --version; mpirun --version; ds_report; ./train.py
 plain: command -v torchrun; which deepspeed; command -v mpirun >/dev/null && python train.py
 plain: echo torchrun starts; printf '%s' deepspeed '; torchrun'; python train.py a#b --deepspeed ds.json # torchrun
 plain: echo $(nproc) torchrun `nproc` deepspeed; python train.py --workers $(nproc)
