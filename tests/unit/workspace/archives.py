@@ -20,6 +20,7 @@ from trainyard.operator.api.job import Workspace
 from trainyard.operator.children import archive_annotation
 from trainyard.workspace.__main__ import main
 from trainyard.workspace.archive import Archive, pack
+from trainyard.workspace.sidecar import follow
 from trainyard.workspace.sync_pod import Pointer, Store, server
 
 ROOT = Path(__file__).parents[3]
@@ -66,6 +67,43 @@ def serving(
         served.shutdown()
         served.server_close()
         thread.join()
+
+
+@contextmanager
+def following(source: Any, into: Path) -> Iterator[None]:
+    """Run the sidecar of this source in a thread."""
+    stopping = threading.Event()
+    thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def killed_at(call: int) -> Iterator[list[int]]:
+    """Raise Killed at this call of a function that renames or removes a file. Yield the number of calls left."""
+    left = [call]
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(*arguments: object, **more: object) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return function(*arguments, **more)
+
+        return replacement
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("replace", "unlink", "rename"):
+            patch.setattr(os, name, counted(getattr(os, name)))
+        yield left
 
 
 def until(holds: Callable[[], object], seconds: float = 60.0) -> None:

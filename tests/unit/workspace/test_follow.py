@@ -8,17 +8,16 @@ import resource
 import shutil
 import signal
 import socket
-import threading
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from tests.unit.workspace.archives import packed, pointing, received, serving, started, until
+from tests.unit.workspace.archives import following, packed, pointing, received, serving, started, until
 from trainyard.workspace import sync_pod
 from trainyard.workspace.archive import Archive, digest_of
 from trainyard.workspace.errors import WorkspaceError
-from trainyard.workspace.sidecar import PodSource, fetch, follow, log_applied
+from trainyard.workspace.sidecar import PodSource, fetch, log_applied
 from trainyard.workspace.sync_pod import Pointer, Store
 
 pytestmark = pytest.mark.unit
@@ -55,18 +54,15 @@ def test_follow_after_a_failure_fetches_less_often(tmp_path: Path, caplog: pytes
     full = OSError(28, "No space left on device")
     for source, most in ((Counting(refused(tmp_path)), 1), (Counting(good, full), 8)):
         caplog.clear()
-        into, stopping, looks = tmp_path / f"into{most}", threading.Event(), []
+        into, looks = tmp_path / f"into{most}", []
 
         def current(source: Counting = source, looks: list[int] = looks) -> Pointer:
             looks.append(1)
             return Pointer(source.packed.digest, source.packed.size)
 
         source.current = current  # type: ignore[method-assign]
-        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.002})
-        thread.start()
-        until(lambda looks=looks: len(looks) > 20)
-        stopping.set()
-        thread.join()
+        with following(source, into):
+            until(lambda looks=looks: len(looks) > 20)
         assert 1 <= source.asked <= most
         (reported,) = [record.getMessage() for record in caplog.records]
         assert "download-" not in reported
@@ -110,23 +106,20 @@ def test_fetch_restores_removed_files(tmp_path: Path) -> None:
 
 
 def test_follow_does_not_restore_removed_files(tmp_path: Path) -> None:
-    into, source, stopping = tmp_path / "app", Counting(packed(tmp_path / "in", a="1")), threading.Event()
+    into, source = tmp_path / "app", Counting(packed(tmp_path / "in", a="1"))
     fetch(source, into)
     (into / "a").unlink()
     looks: list[int] = []
     current = source.current
     source.current = lambda: looks.append(1) or current()  # type: ignore[method-assign, func-returns-value]
-    thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
-    thread.start()
-    until(lambda: len(looks) > 5)
-    stopping.set()
-    thread.join()
+    with following(source, into):
+        until(lambda: len(looks) > 5)
     assert source.asked == 1
     assert not (into / "a").exists()
 
 
 def test_follow_restores_a_lost_sync_pod(tmp_path: Path) -> None:
-    archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
+    archive, into = packed(tmp_path / "in", a="1"), tmp_path / "app"
     before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
     received(before, archive)
     named = pointing(tmp_path / "archive", archive)
@@ -138,11 +131,8 @@ def test_follow_restores_a_lost_sync_pod(tmp_path: Path) -> None:
         assert source.pod is not None
         with archive.file.open("rb") as other:
             assert not source.pod.upload("sha256:" + "b" * 64, other), "only what it expects"
-        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
-        thread.start()
-        until(lambda: after.current() == expected)
-        stopping.set()
-        thread.join()
+        with following(source, into):
+            until(lambda: after.current() == expected)
         assert not source.pod.needs(archive.digest)
     assert after.archive(archive.digest).read_bytes() == archive.file.read_bytes()
 
@@ -165,7 +155,7 @@ def test_server_closes_an_upload_that_takes_too_long(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("link", [True, False])
 def test_follow_does_not_upload_a_changed_archive(tmp_path: Path, link: bool) -> None:
-    archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
+    archive, into = packed(tmp_path / "in", a="1"), tmp_path / "app"
     before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
     received(before, archive)
     named = pointing(tmp_path / "archive", archive)
@@ -180,11 +170,8 @@ def test_follow_does_not_upload_a_changed_archive(tmp_path: Path, link: bool) ->
         needs = source.pod.needs
         source.pod.needs = lambda digest: asked.append(1) or needs(digest)  # type: ignore[method-assign, func-returns-value]
         source.pod.upload = lambda *_: pytest.fail("it was sent")  # type: ignore[method-assign]
-        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
-        thread.start()
-        until(lambda: len(asked) > 1)
-        stopping.set()
-        thread.join()
+        with following(source, into):
+            until(lambda: len(asked) > 1)
     assert after.current() is None
 
 

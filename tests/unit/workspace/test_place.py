@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.workspace.archives import memory_directory
-from trainyard.workspace import place
+from tests.unit.workspace.archives import Killed, killed_at, memory_directory
 from trainyard.workspace.archive import pack
 from trainyard.workspace.place import apply, is_own, placed
 
@@ -26,10 +24,6 @@ STEPS = st.lists(
     ),
     max_size=8,
 )
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def write(root: Path, path: str, content: str) -> bool:
@@ -48,26 +42,11 @@ def sync(base: Path, into: Path, files: dict[str, str], killed_after: int) -> No
     for path, content in files.items():
         write(source, path, content)
     archive = pack(source, directory=base)
-    left, real = killed_after, {name: getattr(os, name) for name in ("replace", "unlink", "rename")}
-
-    def counted(name: str):  # type: ignore[no-untyped-def]
-        def call(*arguments: object, **more: object) -> object:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Killed
-            return real[name](*arguments, **more)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in real:
-            patch.setattr(place.os, name, counted(name))
-        try:
+    try:
+        with killed_at(killed_after):
             apply(archive.file, archive.digest, into)
-        except Killed:
-            patch.undo()
-            apply(archive.file, archive.digest, into)
+    except Killed:
+        apply(archive.file, archive.digest, into)
     assert placed(into).digest == archive.digest
     for path in source.rglob("*"):
         if path.is_file() and (into / path.relative_to(source)).read_text()[0] != "j":

@@ -8,21 +8,31 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.workspace.archives import ROOT, packed, pointing, receive, received, serving, started, until
+from tests.unit.workspace.archives import (
+    ROOT,
+    following,
+    packed,
+    pointing,
+    receive,
+    received,
+    serving,
+    started,
+    until,
+)
 from trainyard.operator import names
 from trainyard.operator.names import archive_prefix
 from trainyard.workspace.__main__ import main
 from trainyard.workspace.bucket import Bucket, archive_url, parse_url
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.place import placed
-from trainyard.workspace.sidecar import PodSource, fetch, follow
+from trainyard.workspace.sidecar import PodSource, fetch
 from trainyard.workspace.sync_pod import Pointer, Store, SyncPod, server
 
 if TYPE_CHECKING:
@@ -226,31 +236,23 @@ def test_follow_on_one_volume_applies_each_archive_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    store, into, stopping = Store(tmp_path / "store"), tmp_path / "app", threading.Event()
+    store, into = Store(tmp_path / "store"), tmp_path / "app"
     one, two = packed(tmp_path / "1", a="1", b="1"), packed(tmp_path / "2", a="2")
     received(store, one)
     named = pointing(tmp_path / "archive", one)
     with serving(store) as address:
         port = int(address.rpartition(":")[2])
-        threads = [
-            threading.Thread(
-                target=follow, args=(PodSource(named, address), into, stopping), kwargs={"every": 0.01}
-            )
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
+        followers = ExitStack()
+        for _ in range(4):
+            followers.enter_context(following(PodSource(named, address), into))
         until(lambda: placed(into).digest == one.digest)
         (into / "log").write_text("the job's")
-    draft = pointing(tmp_path / "draft", two)
-    draft.replace(named)
-    until(lambda: "can't be reached" in caplog.text)
-    with serving(store, port):
-        received(store, two)
-        until(lambda: placed(into).digest == two.digest)
-        stopping.set()
-        for thread in threads:
-            thread.join()
+    with followers:
+        pointing(tmp_path / "draft", two).replace(named)
+        until(lambda: "can't be reached" in caplog.text)
+        with serving(store, port):
+            received(store, two)
+            until(lambda: placed(into).digest == two.digest)
     assert {path.name: path.read_text() for path in into.iterdir() if path.is_file()} == {
         "a": "2",
         "log": "the job's",
@@ -363,7 +365,7 @@ def test_fetch_refuses_objects_of_others(
     good, evil = packed(tmp_path / "1", a="good"), packed(tmp_path / "2", a="evil")
     url = archive_url("s3://code", "research", good.digest)
     Bucket().send(good, url)
-    named, into, stopping = pointing(tmp_path / "archive", good, url), tmp_path / "app", threading.Event()
+    named, into = pointing(tmp_path / "archive", good, url), tmp_path / "app"
     fetch(PodSource(named), into)
     looks: list[int] = []
     source = PodSource(named)
@@ -373,11 +375,8 @@ def test_fetch_refuses_objects_of_others(
     bucket.put_object(Bucket="code", Key=parse_url(url)[1], Body=evil.file.read_bytes())
     for key in ("jobs/u1/current", "research/jobs/u1/current", "workspaces/research/current", "current"):
         bucket.put_object(Bucket="code", Key=key, Body=pointer)
-    thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
-    thread.start()
-    until(lambda: len(looks) > 5)
-    stopping.set()
-    thread.join()
+    with following(source, into):
+        until(lambda: len(looks) > 5)
     assert (into / "a").read_text() == "good"
     with pytest.raises(WorkspaceError, match=r"has \d+ bytes, and spec.workspace.sizeBytes is \d+|digest is"):
         fetch(PodSource(named), tmp_path / "restarted", sleep=lambda _: None)

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.workspace.archives import memory_directory
+from tests.unit.workspace.archives import Killed, killed_at, memory_directory
 from trainyard.workspace import place, selection
 from trainyard.workspace.archive import digest_of, pack, unpack
 from trainyard.workspace.errors import WorkspaceError
@@ -346,10 +346,6 @@ def test_apply_keeps_both_files_moved_from_one_path(tmp_path: Path) -> None:
     assert shown(into) == {"tree": "2"}
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 def test_apply_of_the_first_archive_after_a_killed_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,32 +370,15 @@ def test_apply_of_the_first_archive_after_a_killed_update(
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_apply_after_a_kill_at_any_step_completes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
-) -> None:
+def test_apply_after_a_kill_at_any_step_completes(tmp_path: Path, first: bool) -> None:
     one = workspace(tmp_path / "1", {"a": "1", "b": "1", "c/d": "1", "gone": "1"})
     two = workspace(tmp_path / "2", {"a": "2", "b": "2" * 9, "c/d": "1", "e/f": "2"})
     whole = {"a": {"1", "2"}, "b": {"1", "2" * 9}, "c/d": {"1"}, "gone": {"1"}, "e/f": {"2"}}
-    real = {name: getattr(os, name) for name in ("replace", "unlink")}
     for step in range(1, 30):
         into = tmp_path / f"into{step}"
         if not first:
             apply(*one, into)
-        left = step
-
-        def counted(name: str):  # type: ignore[no-untyped-def]
-            def call(*arguments: object, **more: object) -> object:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    raise Killed
-                return real[name](*arguments, **more)
-
-            return call
-
-        with monkeypatch.context() as patch:
-            for name in real:
-                patch.setattr(place.os, name, counted(name))
+        with killed_at(step) as left:
             try:
                 apply(*two, into)
             except Killed:
@@ -409,6 +388,6 @@ def test_apply_after_a_kill_at_any_step_completes(
         assert shown(into) == {"a": "2", "b": "2" * 9, "c/d": "1", "e/f": "2"}
         assert not list((into / place.CONTROL_DIRECTORY).glob("incoming-*"))
         assert not list((into / place.CONTROL_DIRECTORY).glob("kept-*"))
-        if left > 0:
+        if left[0] > 0:
             break
     assert step > (4 if first else 5)

@@ -109,22 +109,6 @@ def is_reserved(key: str) -> bool:
     return _RESERVED.match(key) is not None
 
 
-def check_reserved_keys(metadata: Mapping[str, Mapping[str, str]], place: str) -> list[str]:
-    """Return an error message for each reserved key.
-
-    Args:
-        metadata: The labels and annotations, by kind.
-        place: The field that contains them.
-    """
-    return [
-        f"{place}.{kind}.{key}: reserved for Trainyard and the schedulers and operators of its pods. Use a key of"
-        " another domain."
-        for kind, values in metadata.items()
-        for key in values
-        if is_reserved(key)
-    ]
-
-
 # Kubernetes sets these labels on the pods of a Job, and refuses a template with other values (kubernetes 1.35.4,
 # pkg/registry/batch/job/strategy.go: generateSelector, and validateGeneratedSelector in pkg/apis/batch/validation).
 JOB_LABELS: Final = (
@@ -152,7 +136,13 @@ def check_pod_template(spec: QueueSpec, path: str = "spec", *, workspace: bool =
     """
     template, place = spec.pod_template, f"{path}.podTemplate"
     metadata = {"labels": template.metadata.labels, "annotations": template.metadata.annotations}
-    errors = check_reserved_keys(metadata, f"{place}.metadata")
+    errors = [
+        f"{place}.metadata.{kind}.{key}: reserved for Trainyard and the schedulers and operators of its pods. Use a key"
+        " of another domain."
+        for kind, values in metadata.items()
+        for key in values
+        if is_reserved(key)
+    ]
     errors += [
         f"{place}.metadata.labels.{label}: Kubernetes sets this label on the pods of a Job. Remove it."
         for label in template.metadata.labels
