@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +17,8 @@ from trainyard.k8s.client import JSON, ApiError, ApiUnavailable, RetryPolicy
 from trainyard.k8s.informer import Key, ListWatch
 
 __all__ = ["ApiError", "ApiUnavailable"]
+
+log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
@@ -86,6 +91,43 @@ class Api:
 def key_of(item: Object) -> Key:
     """Return the namespace (empty for cluster-scoped objects) and the name."""
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+@contextlib.contextmanager
+def ignore_status(*codes: int) -> Iterator[None]:
+    """Ignore an answer of the API server with one of these HTTP status codes."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status not in codes:
+            raise
+
+
+async def post_event(api: Api, kind: str, item: Object, event: Object) -> None:
+    """Post an Event about an object of a kind of v1. `event` has its type, reason, message and source."""
+    metadata, now = item["metadata"], timestamp(time.time())
+    namespace = metadata.get("namespace", "default")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": kind,
+            "name": metadata["name"],
+            "namespace": namespace,
+            "uid": metadata["uid"],
+        },
+        **event,
+        "message": event["message"][:1000],
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    try:
+        await api.create(f"/api/v1/namespaces/{namespace}/events", body)
+    except (*UNREACHABLE, ApiError) as error:
+        log.debug("event %s of %s/%s: %s", event["reason"], namespace, metadata["name"], error)
 
 
 class Informer:

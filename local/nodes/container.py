@@ -117,14 +117,13 @@ async def repeat_probe(
 
 
 def read_end(file: Path, size: int) -> str:
-    """Return the last bytes of a file, of any length, as text.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-    """
-    with file.open("rb") as opened:
-        opened.seek(max(0, opened.seek(0, os.SEEK_END) - size))
-        return opened.read(size).decode(errors="replace")
+    """Return the last bytes of a file, of any length, as text: "" if the file does not exist."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - size))
+            return opened.read(size).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 class Container:
@@ -302,13 +301,13 @@ class Container:
         self._ended(ended, reason)
 
     def _ended(self, ended: Ended, reason: str) -> None:
-        message = ended.message or self._own_message()
+        message = ended.message or read_end(self.directory / "termination-log", MESSAGE_BYTES)
         if (
             not message
             and ended.code
             and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
         ):
-            message = self._last_output()
+            message = read_end(self.clock.path, LOGGED_MESSAGE_BYTES)
         self.clock.record(time.time())
         self.state.end(ended.code, ended.at, reason, message)
         self.process = None
@@ -323,20 +322,6 @@ class Container:
         file.write_bytes(b"")
         file.chmod(0o666)
         return {"source": str(file), "target": self.spec.get("terminationMessagePath") or MESSAGE_PATH}
-
-    def _own_message(self) -> str:
-        """Return the termination message that the container wrote."""
-        try:
-            return read_end(self.directory / "termination-log", MESSAGE_BYTES)
-        except FileNotFoundError:
-            return ""
-
-    def _last_output(self) -> str:
-        """Return the end of the log as the termination message."""
-        try:
-            return read_end(self.clock.path, LOGGED_MESSAGE_BYTES)
-        except FileNotFoundError:
-            return ""
 
     async def stop(self, grace: float) -> None:
         """Send SIGTERM, and SIGKILL after `grace` seconds. Return when the process is gone.
@@ -422,12 +407,9 @@ class Container:
         probe = self.spec[kind]
 
         async def attempt() -> str:
-            return await probe_once(probe, self.pod.ip, self._port, self.execute)
+            return await probe_once(probe, self.pod.ip, self.pod.port, self.execute)
 
         await repeat_probe(probe, attempt, changed)
-
-    def _port(self, port: int | str) -> int | None:
-        return self.pod.port(port)
 
     async def _startup(self, good: bool, message: str) -> bool:
         if not good:

@@ -7,7 +7,6 @@ import ipaddress
 import json
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from local.home import Home
 from local.nodes import environment, network
-from local.nodes.api import UNREACHABLE, Api, ApiError, Informer, Object, timestamp
+from local.nodes.api import Api, Informer, Object, post_event
 from local.nodes.environment import Facts
 from local.nodes.images import Images
 from local.nodes.network import HOST_IP, Addresses
@@ -165,33 +164,9 @@ class Context:
 
     def event(self, pod: Object, kind: str, reason: str, message: str) -> None:
         """Post an Event about a pod in the background. `kind` is Normal or Warning."""
-        self.tasks.start(self._post_event(pod, kind, reason, message), f"event {reason}")
-
-    async def _post_event(self, pod: Object, kind: str, reason: str, message: str) -> None:
-        metadata, now = pod["metadata"], time.time()
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": metadata["namespace"]},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-            },
-            "type": kind,
-            "reason": reason,
-            "message": message[:1000],
-            "source": {"component": "kubelet", "host": pod["spec"].get("nodeName", "")},
-            "firstTimestamp": timestamp(now),
-            "lastTimestamp": timestamp(now),
-            "count": 1,
-        }
-        try:
-            await self.api.create(f"/api/v1/namespaces/{metadata['namespace']}/events", body)
-        except (*UNREACHABLE, ApiError) as error:
-            log.debug("event %s of %s/%s: %s", reason, metadata["namespace"], metadata["name"], error)
+        source = {"component": "kubelet", "host": pod["spec"].get("nodeName", "")}
+        event = {"type": kind, "reason": reason, "message": message, "source": source}
+        self.tasks.start(post_event(self.api, "Pod", pod, event), f"event {reason}")
 
 
 class PodSite:

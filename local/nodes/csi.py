@@ -19,7 +19,17 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Informer, Object, key_of, timestamp
+from local.nodes.api import (
+    MERGE,
+    UNREACHABLE,
+    Api,
+    ApiError,
+    Informer,
+    Object,
+    ignore_status,
+    key_of,
+    post_event,
+)
 from local.nodes.context import Settings
 from trainyard.k8s import names
 from trainyard.k8s.quantity import parse
@@ -124,8 +134,9 @@ class Drivers:
             if addon not in addons:
                 if addon not in (self._installed or {}):
                     continue
-                await self._absent(f"{CSI_DRIVERS}/{driver.name}")
-                await self._absent(f"{ACCOUNTS}/{driver.account}")
+                for path in (f"{CSI_DRIVERS}/{driver.name}", f"{ACCOUNTS}/{driver.account}"):
+                    with ignore_status(404):
+                        await self.api.delete(path)
                 continue
             await self._present(
                 CSI_DRIVERS,
@@ -143,13 +154,6 @@ class Drivers:
             if error.status != 409:
                 raise
             await self.api.patch(f"{path}/{name}", body, MERGE)
-
-    async def _absent(self, path: str) -> None:
-        try:
-            await self.api.delete(path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
 
     async def _show(self, item: Object, instance: Object) -> None:
         """Write the node's CSINode, from which the scheduler reads how many volumes fit."""
@@ -182,11 +186,8 @@ class Drivers:
         # With the resourceVersion that was read, so that a taint added meanwhile is not lost.
         version = {"resourceVersion": item["metadata"]["resourceVersion"]}
         path = f"{NODES}/{item['metadata']['name']}"
-        try:
+        with ignore_status(404, 409):
             await self.api.patch(path, {"metadata": version, "spec": {"taints": left}}, MERGE)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
 
 
 class Refused(Exception):
@@ -263,21 +264,15 @@ class Provisioner:
                 "csi": {"driver": DRIVER.name, "fsType": "ext4", "volumeHandle": volume_id},
             },
         }
-        try:
+        with ignore_status(409):
             await self.api.create(VOLUMES, volume)
-        except ApiError as error:
-            if error.status != 409:
-                raise
 
     async def _remove(self, volume: Object) -> None:
         name, handle = volume["metadata"]["name"], volume["spec"]["csi"]["volumeHandle"]
         await asyncio.to_thread(delete_disk, await self._ec2(), handle)
         shutil.rmtree(directory_of(self.settings, volume), ignore_errors=True)
-        try:
+        with ignore_status(404):
             await self.api.delete(f"{VOLUMES}/{name}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
 
     def _zone(self, node: str | None) -> str:
         """Return the zone of the node that the scheduler chose.
@@ -317,25 +312,14 @@ class Provisioner:
 
     async def _report(self, item: Object, message: str) -> None:
         """Post an event about a claim or volume, as the provisioner does."""
-        metadata, now = item["metadata"], timestamp(time.time())
-        namespace = metadata.get("namespace", "default")
-        kind = "PersistentVolumeClaim" if "namespace" in metadata else "PersistentVolume"
-        involved = {"apiVersion": "v1", "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}
+        is_claim = "namespace" in item["metadata"]
         event = {
-            "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
-            "involvedObject": {**involved, "namespace": namespace},
             "type": "Warning",
-            "reason": "ProvisioningFailed" if kind == "PersistentVolumeClaim" else "VolumeFailedDelete",
-            "message": message[:1000],
+            "reason": "ProvisioningFailed" if is_claim else "VolumeFailedDelete",
+            "message": message,
             "source": {"component": DRIVER.name},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
         }
-        try:
-            await self.api.create(f"/api/v1/namespaces/{namespace}/events", event)
-        except (*UNREACHABLE, ApiError) as error:
-            log.debug("event of %s: %s", metadata["name"], error)
+        await post_event(self.api, "PersistentVolumeClaim" if is_claim else "PersistentVolume", item, event)
 
 
 def wants_volume(claim: Object) -> bool:

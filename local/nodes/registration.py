@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from local.nodes import node
-from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Object, micro_timestamp
+from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Object, ignore_status, micro_timestamp
 from local.nodes.context import Settings, Tasks
 from local.nodes.node import ALL_DEVICES, NO_DEVICES, Devices, read_devices
 
@@ -137,11 +137,8 @@ class Registration:
                 await self._delete(f"{NODES}/{name}")
 
     async def _delete(self, path: str) -> None:
-        try:
+        with ignore_status(404):
             await self.api.delete(path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
 
     # One node
     # ----------------------------------------------------------------------------------------------------
