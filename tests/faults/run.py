@@ -18,7 +18,7 @@ from trainyard.k8s.client import ApiError, ApiUnavailable, JsonObject
 
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{SPACE}/jobs"
-TRAININGS = f"/apis/kubeflow.org/v1/namespaces/{SPACE}/pytorchjobs"
+PYTORCH_JOBS = f"/apis/kubeflow.org/v1/namespaces/{SPACE}/pytorchjobs"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SPACE}/leases"
 LOOK_SECONDS = 0.3
 # Its first process gets no signal that it does not ask for.
@@ -77,7 +77,7 @@ class Run:
             launcher.kill()
         self.proxy.plan()
         # First, so that no pod is made anew.
-        self.place.delete(f"{TRAININGS}/train-{self.id}")
+        self.place.delete(f"{PYTORCH_JOBS}/train-{self.id}")
         self.place.delete(f"{JOBS}/launch-{self.id}")
         until(lambda: not self.pods(), f"the pods of run {self.id} are gone")
         self._stop.set()
@@ -111,7 +111,7 @@ class Run:
 
     def training(self) -> JsonObject | None:
         """Its PyTorchJob."""
-        return self.place.get(f"{TRAININGS}/train-{self.id}")
+        return self.place.get(f"{PYTORCH_JOBS}/train-{self.id}")
 
     def holder(self) -> str:
         """Which launcher holds its Lease; empty where none does."""
@@ -125,7 +125,7 @@ class Run:
 
     def submits(self) -> list[Call]:
         """The requests to make its PyTorchJob, those that failed among them."""
-        return [call for call in self.writes if call.method == "POST" and call.path == TRAININGS]
+        return [call for call in self.writes if call.method == "POST" and call.path == PYTORCH_JOBS]
 
     def made(self, path: str) -> int:
         """How many objects the launchers made there."""
@@ -153,7 +153,7 @@ class Run:
         specs = training["spec"]["pytorchReplicaSpecs"].values() if training else ()
         trained = Trained(
             code=code,
-            made=self.made(TRAININGS),
+            made=self.made(PYTORCH_JOBS),
             nodes=int(training["metadata"]["annotations"]["trainyard.dev/nodes"]) if training else None,
             counted=submits[-1] if submits else None,
             replicas=sum(spec["replicas"] for spec in specs),

@@ -76,7 +76,7 @@ class OwnCloud:
         return str(role["Role"]["Arn"])
 
     def create_cluster(self, name: str, **more: Any) -> dict[str, Any]:
-        """An EKS cluster, as soon as it is ACTIVE; `more` are arguments of CreateCluster."""
+        """Create an EKS cluster and wait until it is ACTIVE. `more` are arguments of CreateCluster."""
         eks = self.client("eks")
         service = {
             "Effect": "Allow",

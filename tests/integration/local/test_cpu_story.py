@@ -60,8 +60,8 @@ class Story:
     def kubectl(self, *words: str, typed: str | None = None) -> Command:
         return run(["kubectl", *words], self.environment, 120, typed)
 
-    def told(self, *words: str) -> str:
-        """What kubectl says when all is well."""
+    def output(self, *words: str) -> str:
+        """The output of a kubectl command that succeeds."""
         answer = self.kubectl(*words)
         assert answer.code == 0, answer.output
         return answer.output
@@ -185,12 +185,12 @@ def test_up_trains_to_the_end_while_pods_and_logs_are_watched(story: Story) -> N
     ],
 )
 def test_what_the_monitoring_commands_show(story: Story, command: str, shown: str) -> None:
-    text = story.told(*command.split())
+    text = story.output(*command.split())
     assert re.search(shown, text, re.M), text
 
 
 def test_the_image_is_the_one_that_the_stack_built(story: Story) -> None:
-    text = story.told("describe", "pod", MASTER, *SPACE)
+    text = story.output("describe", "pod", MASTER, *SPACE)
     images = re.findall(r"^ +Image: +(\S+)$", text.partition("\nInit Containers:")[0] or text, re.M)
     assert any(image.startswith(story.engine.outputs()["repositoryUrls"]["trainer"]) for image in images), (
         images
@@ -235,10 +235,10 @@ def test_a_pod_of_ones_own_writes_to_the_bucket_as_its_service_account(story: St
     assert story.kubectl("apply", "-f", "-", typed=json.dumps(pod)).code == 0
     phase = ("wait", "pod/own", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
     assert story.kubectl(*phase).code == 0, story.kubectl("logs", "own").output
-    assert story.told("logs", "own").strip() == "AccessDenied"
+    assert story.output("logs", "own").strip() == "AccessDenied"
     found = story.made.client("s3").get_object(Bucket=outputs["modelBucket"], Key="models/own.txt")
     assert found["Body"].read() == b"mine"
-    story.told("delete", "pod", "own")
+    story.output("delete", "pod", "own")
 
 
 def test_the_trainer_runs_under_torchrun_on_this_machine() -> None:
@@ -258,7 +258,7 @@ def test_the_next_run_trains(story: Story) -> None:
     updated = story.pulumi("up")
     assert updated.code == 0, updated.output
     story.wait(lambda: steps(story), f"{NEXT} trains")
-    story.told("wait", "pod/network-debug-0", *SPACE, "--for=condition=Ready", "--timeout=60s")
+    story.output("wait", "pod/network-debug-0", *SPACE, "--for=condition=Ready", "--timeout=60s")
 
 
 def steps(story: Story) -> int:
@@ -303,7 +303,7 @@ def test_the_debug_pod_reaches_the_masters_port_and_no_other(story: Story) -> No
 def test_an_http_request_to_the_masters_port_gets_no_page_and_does_no_harm(story: Story) -> None:
     port = story.inside("echo $MASTER_PORT", NEXT).output.split()[-1]
     fetch = f"-O- -T 5 -t 1 http://{NEXT}:{port}"
-    # It was connected, and waited in vain: GNU's words, or ours of a machine without it.
+    # It connects and gets no answer. The message is GNU wget's, or that of our wget.
     found = story.inside(f"wget {fetch}")
     assert found.code == 4, found.output
     assert re.search(r"Read error|No data received|closed connection|: timed out", found.output), found.output

@@ -82,7 +82,7 @@ class Cluster:
         self.kubectl("apply", "--server-side", "--filename", str(file))
 
     def until(self, what: str, done: Callable[[], object], seconds: float = 60) -> Any:
-        """What `done` gives as soon as it is something."""
+        """Wait for a true result of `done`, and return it."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = done()

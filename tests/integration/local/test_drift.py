@@ -1,4 +1,4 @@
-"""A run goes on untouched on machines that have drifted from their pool; they go when it has ended."""
+"""A run continues on nodes that have drifted from their pool. Karpenter replaces them after its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = ROOT / f"Pulumi.{STACK}.yaml"
 NODES = 2
 # The least that a pool may be given.
 IDLE_SECONDS = 30
-# Minutes of training for machines that would be given back, or replaced, within seconds.
+# Minutes of training on nodes that Karpenter would otherwise remove or replace within seconds.
 EPOCHS = 200
 # Karpenter looks for machines to disrupt every ten seconds.
 LEAST_SECONDS = 45.0
@@ -36,7 +36,7 @@ JOB = "training.kubeflow.org/job-name=train-r1"
 
 @dataclass(frozen=True)
 class Gang:
-    """A run's Job, its pods on their nodes with their restarts, and all machines that Karpenter has."""
+    """A run's Job, its pods on their nodes with their restarts, and all NodeClaims of Karpenter."""
 
     job: str
     pods: frozenset[tuple[str, str, str, int]]
@@ -78,7 +78,7 @@ class Drifting:
         return [pod["status"]["phase"] for pod in pods] == ["Running"] * NODES
 
     def drifted(self) -> bool:
-        """Whether Karpenter says of each of its machines that it has drifted."""
+        """Whether each NodeClaim of Karpenter has drifted."""
         return all(
             any(c["type"] == "Drifted" and c["status"] == "True" for c in claim["status"]["conditions"])
             for claim in self.items("nodeclaims")

@@ -65,7 +65,7 @@ def test_lost_process_is_restarted_by_torchrun_from_checkpoint(stack: Stack, run
     said = stack.kubectl("logs", *SPACE, f"job/launch-{run_id}").output
     trained = log(stack, run_id)
     assert "Complete" in conditions(stack.get("job", f"launch-{run_id}", *SPACE)), said + trained
-    assert "state=restarting" not in said, "the launcher began anew what torchrun's agents can"
+    assert "state=restarting" not in said, "the launcher restarted what torchrun's agents can restart"
     assert stack.get("pytorchjob", f"train-{run_id}", *SPACE)["metadata"]["uid"] == job["metadata"]["uid"]
     worlds = re.findall(r"^rank=(\d) world_size=(\d) ", trained, re.M)
     assert sorted(worlds) == [("0", "2"), ("0", "2"), ("1", "2"), ("1", "2")], trained

@@ -26,10 +26,10 @@ DEAF = "import pathlib, sys, time; pathlib.Path(sys.argv[1], 'ready').touch(); t
 
 @contextmanager
 def contained(words: list[str], place: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """It runs, and has begun; with the number of its first process."""
+    """It runs and has started; with the process ID of its first process."""
     with subprocess.Popen([*UNSHARE, *words]) as outside:
         try:
-            until((place / "ready").exists, "it has begun")
+            until((place / "ready").exists, "it has started")
             children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children")
             yield outside, int(children.read_text().split()[0])
         finally:

@@ -53,14 +53,14 @@ class Place:
         self.chance = random.Random(of_run())  # noqa: S311  (moments, not keys)
 
     def run(self, command: str, stack: str = STACK) -> Command:
-        return run(_words(command, stack), self.variables)
+        return run(_command(command, stack), self.variables)
 
     def start(self, command: str) -> Started:
         """Start a command that will not come to its end by itself."""
         output = self.disk.parent / "output"
         with output.open("w") as sink:
             process = subprocess.Popen(
-                _words(command, STACK), cwd=ROOT, env=self.variables, stdout=sink, stderr=subprocess.STDOUT
+                _command(command, STACK), cwd=ROOT, env=self.variables, stdout=sink, stderr=subprocess.STDOUT
             )
         return Started(process=process, output=output, place=self)
 
@@ -133,7 +133,7 @@ class Started:
         self.end()
 
 
-def _words(command: str, stack: str) -> list[str]:
+def _command(command: str, stack: str) -> list[str]:
     return [sys.executable, "-m", "trainyard.cli", command, "--stack", stack, "--cloud", "local"]
 
 
@@ -164,7 +164,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def others(place: Place) -> Inventory:
+def inventory_of_others(place: Place) -> Inventory:
     """What the account holds of the other stack alone."""
     return place.account()
 
@@ -178,19 +178,19 @@ def fill(file: Path, leave: int = 0) -> Path:
     return file
 
 
-def test_down_after_a_killed_up_leaves_nothing(place: Place, others: Inventory) -> None:
+def test_down_after_a_killed_up_leaves_nothing(place: Place, inventory_of_others: Inventory) -> None:
     killed = place.start("up")
     target = place.chance.randint(1, 100)
     killed.kill(killed.wait_for(lambda count: count >= target))
     print(f"killed after {len(place.resources())} resources")
     answer = place.run("down")
     assert answer.code == 0
-    assert without(place.account(), others) == {}
+    assert without(place.account(), inventory_of_others) == {}
     leftovers = [sys.executable, "-m", "trainyard.cli.account", "leftovers", "--stack", STACK]
     assert run(leftovers, place.variables).code == 0
 
 
-def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: Inventory) -> None:
+def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, inventory_of_others: Inventory) -> None:
     # Most of it before, so that the rest is quickly done.
     ballast = fill(place.disk / "ballast", leave=SPACE_OF_A_STACK)
     command = place.start("up")
@@ -222,22 +222,24 @@ def test_an_up_that_is_killed_is_taken_over_and_interrupted_in_order(place: Plac
     ended = command.end()
     assert "an earlier command was killed" in ended.output
     assert ended.code == 130
-    told = (f"`make {target} STACK={STACK} CLOUD=local` {does}" for target, does in GOES_ON)
-    assert ", ".join(told) in ended.output
+    commands = (f"`make {target} STACK={STACK} CLOUD=local` {does}" for target, does in GOES_ON)
+    assert ", ".join(commands) in ended.output
     assert "Traceback" not in ended.output
 
 
-def test_the_next_up_trains_to_the_end_and_nothing_is_there_twice(place: Place, others: Inventory) -> None:
+def test_the_next_up_trains_to_the_end_and_nothing_is_there_twice(
+    place: Place, inventory_of_others: Inventory
+) -> None:
     assert place.run("up").code == 0
     known = {resource.get("id") for resource in place.resources()}
-    own = without(place.account(), others)
+    own = without(place.account(), inventory_of_others)
     for kind in ("vpcs", "addresses", "NAT gateways", "roles", "clusters", "keys", "buckets", "queues"):
         assert own.get(kind), f"no {kind}"
         assert set(own[kind]) <= known, f"{kind} that the state does not know"
 
 
 def test_a_killed_down_is_finished_by_the_next_and_the_other_stack_stays(
-    place: Place, others: Inventory
+    place: Place, inventory_of_others: Inventory
 ) -> None:
     whole = len(place.resources())
     command = place.start("down")
@@ -248,5 +250,5 @@ def test_a_killed_down_is_finished_by_the_next_and_the_other_stack_stays(
     assert "sweep:" not in answer.output, "the program's own destroy left something"
     assert f"stays up for stack {OTHER}" in answer.output
     now = place.account()
-    assert without(now, others) == {}
-    assert now["clusters"] == others["clusters"]
+    assert without(now, inventory_of_others) == {}
+    assert now["clusters"] == inventory_of_others["clusters"]

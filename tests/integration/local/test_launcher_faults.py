@@ -22,7 +22,7 @@ from launcher.manifests import stamp
 from tests.faults.launched import Launched
 from tests.faults.place import NODES, Place, paused, until
 from tests.faults.proxy import Call, Fault, Proxy
-from tests.faults.run import LEASES, PODS, TRAININGS, Run
+from tests.faults.run import LEASES, PODS, PYTORCH_JOBS, Run
 from tests.integration.local.conftest import Stack
 from tests.integration.sweeps.kills import Kill, pause, sample
 from tests.integration.sweeps.launcher import strike
@@ -66,15 +66,15 @@ def proxy(place: Place) -> Iterator[Proxy]:
 @pytest.fixture
 def begin(place: Place, proxy: Proxy, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Makes runs that leave nothing when the test ends."""
-    begun: list[Run] = []
+    started_runs: list[Run] = []
 
     def make(least: int, most: int, **changes: Any) -> Run:
         run = Run(place, proxy, tmp_path, least=least, most=most, **changes)
-        begun.append(run.__enter__())
+        started_runs.append(run.__enter__())
         return run
 
     yield make
-    for run in begun:
+    for run in started_runs:
         run.__exit__()
 
 
@@ -171,7 +171,7 @@ def test_l4_a_ready_node_with_a_taint_or_without_its_gpus_is_not_counted(
         run = begin(2, 2)
         launcher = run.launch()
         missing = f"1 node: taint {FOREIGN}", "1 node: 2 of 4 nvidia.com/gpu"
-        until(lambda: run.is_waiting(launcher, *missing), "it tells of both")
+        until(lambda: run.is_waiting(launcher, *missing), "it reports both")
         assert "nodes=0/2" in launcher.last
         run.stays_unsubmitted(LOOK_SECONDS)
         taint(place, tainted, "")
@@ -209,7 +209,7 @@ def test_l5_a_node_lost_between_count_and_submit_is_missed_in_the_fresh_list(
 def test_l8_a_create_whose_answer_is_lost_is_not_done_twice(proxy: Proxy, begin: Callable[..., Run]) -> None:
     # One more than there are, so that it has to hold.
     run = begin(3, 3)
-    is_made = {PODS: "drop", LEASES: "drop", TRAININGS: 500}
+    is_made = {PODS: "drop", LEASES: "drop", PYTORCH_JOBS: 500}
     proxy.plan(
         *(
             Fault(
@@ -246,7 +246,7 @@ def test_l9_job_that_no_operator_reconciles_is_reported(place: Place, begin: Cal
         with paused(place.operator_process):
             run = begin(1, 1)
             first = run.launch(unreconciled_seconds=4)
-            until(lambda: "has not created its pods for 4 s" in first.last, "it tells of the operator")
+            until(lambda: "has not created its pods for 4 s" in first.last, "it reports the operator")
             assert "state=following" in first.last
             # It ends in order, and what it submitted stays.
             first.stop()
@@ -302,7 +302,7 @@ def test_l7_an_api_server_that_is_killed_in_a_wait_changes_neither_its_deadline_
 
 @contextmanager
 def tainting(place: Place) -> Iterator[list[str]]:
-    """Each new node of the pool gets a taint that nothing tolerates, as soon as it is there; the nodes so far."""
+    """Give each new node of the pool a taint that nothing tolerates. Return the nodes so far."""
     stop, seen = threading.Event(), list[str]()
 
     def work() -> None:
@@ -347,17 +347,19 @@ def test_l2_with_three_of_four_machines_the_job_has_three_workers_and_no_fourth_
     run = begin(2, 4, holdSeconds=60, trains=8)
     launcher = run.launch()
     until(run.submits, "it submits")
-    # From now on a fourth could be had, by whoever asks.
+    # From now on a fourth node is available.
     stack.faults([])
     place.fresh_karpenter()
     ends_well(run, launcher, 3)
     # Karpenter asks for nothing in the three minutes after a refusal, so that nothing is held for.
     assert "no more came within" not in launcher.output
     assert re.search(r"state=submitting .*no more can come: Insufficient\w+ for g5.12xlarge", launcher.output)
-    told = [str(call) for call in run.writes]
-    withdrawn = [index for index, each in enumerate(told) if each.startswith(f"DELETE {PODS}/hold-{run.id}-")]
+    calls = [str(call) for call in run.writes]
+    withdrawn = [
+        index for index, each in enumerate(calls) if each.startswith(f"DELETE {PODS}/hold-{run.id}-")
+    ]
     assert withdrawn, "no placeholder was withdrawn"
-    assert withdrawn[0] < told.index(f"POST {TRAININGS}")
+    assert withdrawn[0] < calls.index(f"POST {PYTORCH_JOBS}")
     # The NodeClaim that EC2 refused may still be there: the Karpenter that was to remove it is gone.
     machines = [each for each in place.claims() if each.get("status", {}).get("providerID")]
     assert len(machines) == 3, "a fourth machine arrived"

@@ -46,7 +46,7 @@ def gone_within(seconds: float, leftovers: Any) -> list[str]:
 
 
 def pool_nodes(stack: Stack) -> list[str]:
-    """Names of the machines that Karpenter bought."""
+    """The names of the NodeClaims of Karpenter."""
     items = stack.get("nodes", "-l", "karpenter.sh/nodepool")["items"]
     return [node["metadata"]["name"] for node in items]
 

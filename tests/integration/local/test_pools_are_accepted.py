@@ -104,7 +104,7 @@ def test_every_type_is_accepted_with_every_policy_of_its_interfaces(cloud: OwnCl
 
 
 @pytest.mark.parametrize(
-    ("interfaces", "told"),
+    ("interfaces", "message"),
     [
         ([(0, 0, "efa-only")], "networkInterfaces must include a primary interface"),
         (
@@ -118,7 +118,7 @@ def test_every_type_is_accepted_with_every_policy_of_its_interfaces(cloud: OwnCl
     ],
 )
 def test_the_rules_are_really_asked(
-    cloud: OwnCloud, tmp_path: Path, interfaces: list[tuple[int, int, str]], told: str
+    cloud: OwnCloud, tmp_path: Path, interfaces: list[tuple[int, int, str]], message: str
 ) -> None:
     """So that the tests above can fail."""
     config = config_of("g4dn")
@@ -129,4 +129,4 @@ def test_the_rules_are_really_asked(
     ]
     answer = dry_run(cloud, tmp_path, [machine])
     assert answer.code != 0
-    assert told in answer.output
+    assert message in answer.output

@@ -69,7 +69,7 @@ class Protected:
         return run([sys.executable, *words], {"TRAINYARD_HOME": str(self.made.home.root)})
 
     def snapshot(self) -> Snapshot:
-        """The data as it is now, and what the pods' images are made of."""
+        """The current data, and the sources of the pods' images."""
         found = snapshot(self.made.client, str(self.engine.outputs()["modelBucket"]), CLUSTER)
         return {**found, "images": json.loads(self.made.home.images_file.read_text())}
 
@@ -139,7 +139,7 @@ def test_all_the_rest_is_destroyed_and_the_data_stays_exactly_as_it_was(stack: P
     assert stack.snapshot() == stack.data
 
 
-def test_what_is_kept_is_told_apart_from_what_is_left(stack: Protected) -> None:
+def test_kept_data_differs_from_leftovers(stack: Protected) -> None:
     answer = stack.verify_clean()
     lines = answer.output.splitlines()
     assert answer.code == 0

@@ -24,7 +24,7 @@ EPOCHS = "40"
 
 
 def manifest(stack: Stack, *, epochs: str = EPOCHS, **change: Any) -> dict[str, Any]:
-    """The stack's manifest for a run on one or two machines that is begun anew twice at most, its request changed."""
+    """The stack's manifest for a run on one or two nodes with at most two restarts. Its request is changed."""
     job = with_range(read_manifest(stack.outputs["launcherManifest"]), 1, 2)
     (container,) = job["spec"]["template"]["spec"]["containers"]
     for entry in container["env"]:
@@ -38,10 +38,10 @@ def manifest(stack: Stack, *, epochs: str = EPOCHS, **change: Any) -> dict[str, 
 def poll(holds: Callable[[], object], what: str) -> None:
     """Wait for what kubectl tells: once a second, since each kubectl takes a part of a second of a processor."""
 
-    def tell() -> list[str]:
+    def report() -> list[str]:
         return [] if holds() else [what]
 
-    assert gone_within(WAIT_SECONDS, tell) == []
+    assert gone_within(WAIT_SECONDS, report) == []
 
 
 def begin(stack: Stack, job: dict[str, Any]) -> str:
@@ -81,7 +81,7 @@ def lose_machine(stack: Stack, pod: str) -> str:
 
 
 def went_on_from_the_newest_checkpoint(stack: Stack, run_id: str, output: str) -> None:
-    """The second training did not begin anew, and of the run's checkpoints the newest two stay."""
+    """The second attempt resumes, and the newest two checkpoints of the run stay."""
     uri = f"s3://{stack.outputs['modelBucket']}/checkpoints/{run_id}"
     loaded = re.search(rf"^checkpoint=loaded step=(\d+) position=\d+ place={uri}/step-\d+$", output, re.M)
     assert loaded, output
@@ -127,10 +127,10 @@ def test_lost_node_restarts_the_run_on_the_nodes_that_remain(stack: Stack, run_i
         poll(over, "the run's end")
     log = stack.kubectl("logs", *SPACE, f"job/launch-{run_id}").output
     assert "Complete" in conditions(stack.get("job", f"launch-{run_id}", *SPACE)), log
-    told = [line for line in log.splitlines() if "state=restarting" in line]
-    assert told, log
-    assert all("restart 1 of 2: " in line for line in told), told
-    assert f"worker train-{run_id}-worker-0" in told[0], "the reason does not name the lost worker"
+    restarts = [line for line in log.splitlines() if "state=restarting" in line]
+    assert restarts, log
+    assert all("restart 1 of 2: " in line for line in restarts), restarts
+    assert f"worker train-{run_id}-worker-0" in restarts[0], "the reason does not name the lost worker"
     submitted = [line for line in log.splitlines() if "state=submitting" in line]
     assert ["nodes=2/2" in submitted[0], "nodes=1/2" in submitted[-1]] == [True, True], submitted
     last = [line for line in log.splitlines() if line.startswith("launcher state=")][-1]

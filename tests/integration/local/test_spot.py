@@ -1,4 +1,4 @@
-"""EC2 takes a spot machine back under a training: its worker is told in time, and the run goes on from there."""
+"""EC2 interrupts a Spot instance of a run: its worker gets the notice in time, and the run continues from there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPOCHS = "5000"
 
 @dataclass
 class Trained:
-    """A run on two spot machines that has saved its first checkpoint; what its workers say goes into these files."""
+    """A run on two Spot nodes that has saved its first checkpoint. The output of its workers goes into these files."""
 
     run_id: str
     master: Path
@@ -57,7 +57,7 @@ def run(pool_of_two: Stack) -> Iterator[Trained]:
 
 
 def take_back(stack: Stack, pod: str) -> str:
-    """EC2 tells of the end of this pod's machine; the instance's id."""
+    """Announce the interruption of this pod's instance. Return the instance's id."""
     node = stack.get("pod", pod, *SPACE)["spec"]["nodeName"]
     instance = str(stack.get("node", node)["spec"]["providerID"].rpartition("/")[2])
     url = f"{stack.cloud['awsEndpoint']}/_trainyard/interruptions"
@@ -76,19 +76,19 @@ def test_spot_notice_stops_the_run_with_a_checkpoint_in_time(stack: Stack, run: 
     pool = stack.get("nodepool", "small")["spec"]["template"]["spec"]
     assert {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]} in pool["requirements"]
     instance = take_back(stack, f"train-{run.run_id}-worker-0")
-    told = time.monotonic()
+    notified = time.monotonic()
     until(lambda: "result=stopped" in run.master.read_text(), "the training stops", NOTICE_SECONDS)
     stopped = re.search(r"^result=stopped reason=(.+) steps=(\d+) ", run.master.read_text(), re.M)
     assert stopped, run.master.read_text()
     assert is_running(stack, instance), "the machine was gone before its worker had stopped"
     until(lambda: not is_running(stack, instance), "the machine is given back", NOTICE_SECONDS)
-    assert time.monotonic() - told < NOTICE_SECONDS, "EC2 ended the machine, and not Karpenter"
+    assert time.monotonic() - notified < NOTICE_SECONDS, "EC2 ended the machine, and not Karpenter"
 
-    def again() -> str:
+    def restart_log() -> str:
         output = stack.kubectl("logs", *SPACE, f"train-{run.run_id}-master-0").output
         return output if "restart=1" in output else ""
 
-    poll(lambda: "checkpoint=loaded" in again(), "the run goes on")
-    loaded = re.search(r"^checkpoint=loaded step=(\d+) ", again(), re.M)
-    assert loaded, again()
+    poll(lambda: "checkpoint=loaded" in restart_log(), "the run goes on")
+    loaded = re.search(r"^checkpoint=loaded step=(\d+) ", restart_log(), re.M)
+    assert loaded, restart_log()
     assert int(loaded[1]) == int(stopped[2]), "steps that were trained before the stop are done again"

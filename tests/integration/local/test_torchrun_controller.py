@@ -31,7 +31,7 @@ from trainyard.k8s.client import accept_deep_objects
 from trainyard.operator import names as n
 
 NUMBERS = count(1)
-# Nothing is waited for but looks that have begun.
+# Nothing is waited for but running reconciles.
 STOP_SECONDS = 4.0
 PERIOD_SECONDS = 7.0
 # As deep as the API server takes objects (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go:
@@ -67,7 +67,7 @@ def job(name: str, **changes: object) -> dict[str, object]:
     return manifest(n.JOB_KIND, name, changes)
 
 
-def let_go(team: Team, name: str) -> bool:
+def is_resumed(team: Team, name: str) -> bool:
     """Whether the attempt's Job is there and may run."""
     spec = team.get(team.batch(name)).get("spec") or {"suspend": True}
     return not spec.get("suspend")
@@ -89,7 +89,7 @@ class TestOneController:
     ) -> None:
         team.make(queue())
         team.make(job("vit"))
-        until(lambda: let_go(team, "vit-0"), "the Job of attempt 0 is let go")
+        until(lambda: is_resumed(team, "vit-0"), "the Job of attempt 0 is resumed")
         status = team.reaches("vit", n.PHASE_PROVISIONING)
         assert (status["nodes"], status["gpusPerNode"], status["gpus"]) == (2, 8, 16)
         made = team.get(team.batch("vit-0"))["spec"]
@@ -102,11 +102,11 @@ class TestOneController:
             lambda: team.status("research", n.QUEUE_KIND).get("jobs") == counted, "the queue counts its job"
         )
         assert " 403 " not in shared.said()
-        (told,) = (each for each in team.events("vit") if each["reason"] == n.REASON_STARTING)
-        assert (told["type"], told["message"]) == ("Normal", "attempt 0 starts; nodes: 2, GPUs on each: 8")
-        assert told["source"]["component"] == n.CONTROLLER
-        (told,) = (each for each in team.events("research", n.QUEUE_KIND) if each["reason"] == "Ready")
-        assert told["type"] == "Normal"
+        (event,) = (each for each in team.events("vit") if each["reason"] == n.REASON_STARTING)
+        assert (event["type"], event["message"]) == ("Normal", "attempt 0 starts; nodes: 2, GPUs on each: 8")
+        assert event["source"]["component"] == n.CONTROLLER
+        (event,) = (each for each in team.events("research", n.QUEUE_KIND) if each["reason"] == "Ready")
+        assert event["type"] == "Normal"
         described = team.server.kubectl("describe", "torchrunjob", "vit", "-n", team.name).stdout
         assert "attempt 0 starts; nodes: 2, GPUs on each: 8" in described.partition("Events:")[2]
 
@@ -120,13 +120,13 @@ class TestOneController:
         assert "research" in status["message"]
         assert not team.get(team.batch("early-0"))
         team.make(queue())
-        until(lambda: let_go(team, "early-0"), "it begins", 5.0)
+        until(lambda: is_resumed(team, "early-0"), "it begins", 5.0)
 
     def test_suspended_it_has_no_job_and_resumed_the_next_attempt(self, team: Team, shared: Running) -> None:
         del shared
         team.make(queue())
         team.make(job("held"))
-        until(lambda: let_go(team, "held-0"), "it begins")
+        until(lambda: is_resumed(team, "held-0"), "it begins")
         team.merge(team.path(n.JOB_KIND, "held"), {"spec": {"suspend": True}})
         # Foreground deletion is the garbage collector's to end, which is not here.
         until(
@@ -136,7 +136,7 @@ class TestOneController:
         team.reaches("held", n.PHASE_SUSPENDED)
         until(lambda: team.condition("held", n.SUSPENDED).get("status") == "True", "it says so")
         team.merge(team.path(n.JOB_KIND, "held"), {"spec": {"suspend": False}})
-        until(lambda: let_go(team, "held-1"), "attempt 1 begins")
+        until(lambda: is_resumed(team, "held-1"), "attempt 1 begins")
         assert team.status("held")["restarts"] == 0
 
     @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ class TestOneController:
             ({"persistentvolumeclaims": "0"}, 'persistentvolumeclaims "refused-workspace" is forbidden'),
         ],
     )
-    def test_what_a_quota_refuses_is_told_on_the_job_and_no_other_job_waits(
+    def test_quota_refusal_is_reported_on_the_job_alone(
         self, team: Team, shared: Running, hard: dict[str, str], named: str
     ) -> None:
         del shared
@@ -172,9 +172,9 @@ class TestOneController:
         other = Team(team.server, f"{team.name}-other")
         other.make(queue())
         other.make(job("free"))
-        until(lambda: let_go(other, "free-0"), "another one begins", 5.0)
+        until(lambda: is_resumed(other, "free-0"), "another one begins", 5.0)
         team.delete(team.core("resourcequotas", "none"))
-        until(lambda: let_go(team, "refused-0"), "it begins once it may", 30.0)
+        until(lambda: is_resumed(team, "refused-0"), "it begins once it may", 30.0)
 
     def test_a_quota_that_is_used_up_says_nothing_of_a_queue(self, team: Team, shared: Running) -> None:
         del shared
@@ -204,27 +204,25 @@ class TestOneController:
         until(lambda: not team.get(team.path(n.JOB_KIND, "gone")), "it is gone")
         until(
             lambda: "trainyard_torchrun_waiting 0" in shared.scrape().replace(".0", ""),
-            "nothing is to be done",
+            "nothing is pending",
         )
 
-    def test_what_a_pod_template_has_of_jobs_own_is_told_by_its_field(
-        self, team: Team, shared: Running
-    ) -> None:
-        """And the API server's own words name the field as its author counts, behind what jobs have besides."""
+    def test_reserved_field_of_a_pod_template_is_named(self, team: Team, shared: Running) -> None:
+        """The API server's message names the field as in the job's manifest, after what jobs add."""
         label = "batch.kubernetes.io/job-name"
         containers = [{"name": "prepare"}, {"name": "workspace", "image": "busybox"}]
         team.make(queue("labelled", podTemplate={"metadata": {"labels": {label: "x"}}}))
         team.make(queue("named", podTemplate={"spec": {"initContainers": containers}}))
         team.make(queue("incomplete", podTemplate={"spec": {"initContainers": containers[:1]}}))
 
-        def told(name: str) -> str:
+        def message(name: str) -> str:
             seen = until(lambda: team.condition(name, n.READY, n.QUEUE_KIND), f"{name} is judged")
             assert seen["status"] == "False"
             return str(seen["message"])
 
-        assert f"spec.podTemplate.metadata.labels.{label}: Kubernetes" in told("labelled")
-        assert "spec.podTemplate.spec.initContainers[1].name" in told("named")
-        assert "spec.initContainers[0].image: Required value" in told("incomplete")
+        assert f"spec.podTemplate.metadata.labels.{label}: Kubernetes" in message("labelled")
+        assert "spec.podTemplate.spec.initContainers[1].name" in message("named")
+        assert "spec.initContainers[0].image: Required value" in message("incomplete")
         team.make(job("refused", jobQueue="labelled"))
         until(lambda: team.status("refused").get("reason") == n.REASON_REFUSED, "the Job is not taken")
         assert label in team.status("refused")["message"]
@@ -233,7 +231,7 @@ class TestOneController:
         size = {"enabled": True, "size": "1Gi"}
         team.make(queue(storage={"checkpoints": size}))
         team.make(job("vit", numGPUs=8))
-        until(lambda: let_go(team, "vit-0"), "it begins")
+        until(lambda: is_resumed(team, "vit-0"), "it begins")
         team.merge(
             team.path(n.QUEUE_KIND, "research"), {"spec": {"storage": {"checkpoints": {"retain": True}}}}
         )
@@ -246,7 +244,7 @@ class TestOneController:
         assert done.returncode == 0, done.stderr
         team.merge(
             team.path(n.JOB_KIND, "vit"), {"spec": {"maxRestarts": 1}}
-        )  # a look, sooner than by the clock
+        )  # a reconcile, sooner than by its timer
         until(lambda: not said(), "it says nothing more")
         claim = team.get(team.core("persistentvolumeclaims", "vit-checkpoints"))
         assert "ownerReferences" not in claim["metadata"]
@@ -269,14 +267,14 @@ class TestItsOwnController:
             team.make(queue())
             team.make(job("one"))
             team.make(job("two"))
-            until(lambda: let_go(team, "one-0") and let_go(team, "two-0"), "both begin")
+            until(lambda: is_resumed(team, "one-0") and is_resumed(team, "two-0"), "both begin")
             first.kill()
         team.delete(team.path(n.JOB_KIND, "one"))
         team.merge(team.path(n.JOB_KIND, "two"), {"spec": {"suspend": True}})
         team.make(job("three"))
         # A Lease of one that was killed runs out first.
         with controller(installed, tmp_path / "second", wait=False):
-            until(lambda: let_go(team, "three-0"), "the new one begins", 40.0)
+            until(lambda: is_resumed(team, "three-0"), "the new one begins", 40.0)
             team.reaches("two", n.PHASE_SUSPENDED)
         assert not team.get(team.path(n.JOB_KIND, "one"))
 
@@ -291,7 +289,7 @@ class TestItsOwnController:
         ):
             until(lambda: "waits" in second.said(), "the second one says that it waits")
             team.make(job("vit"))
-            until(lambda: let_go(team, "vit-0"), "the first one works")
+            until(lambda: is_resumed(team, "vit-0"), "the first one works")
             assert not second.working
             assert "reconciles" in second.healthy()
             began = time.monotonic()
@@ -299,7 +297,7 @@ class TestItsOwnController:
             assert time.monotonic() - began < STOP_SECONDS
             until(lambda: second.working, "the second one works", 10.0)
             team.make(job("next"))
-            until(lambda: let_go(team, "next-0"), "and does what is to be done")
+            until(lambda: is_resumed(team, "next-0"), "and does the pending work")
 
     def test_controller_without_its_rights_waits_for_them(
         self, installed: ApiServer, team: Team, tmp_path: Path
@@ -321,7 +319,7 @@ class TestItsOwnController:
                 int((call.at - since) / PERIOD_SECONDS) for call in proxy.calls if call.at > since
             )
             assert 2 * asked[2] < asked[0], asked
-            until(lambda: let_go(team, "later-0"), "it goes on", 60.0)
+            until(lambda: is_resumed(team, "later-0"), "it goes on", 60.0)
             assert running.process.poll() is None
 
     @pytest.mark.parametrize(("resource", "verb"), [("services", "list"), ("jobs", "create")])
@@ -333,12 +331,12 @@ class TestItsOwnController:
             with without_right(installed, resource, verb):
                 team.make(job("refused"))
                 until(lambda: team.status("refused").get("reason") == n.REASON_REFUSED, "it says so")
-                told = team.condition("refused", n.ACCEPTED)
-                assert told["status"] == "False"
-                assert f'cannot {verb} resource "{resource}"' in told["message"]
+                condition = team.condition("refused", n.ACCEPTED)
+                assert condition["status"] == "False"
+                assert f'cannot {verb} resource "{resource}"' in condition["message"]
                 event = until(lambda: team.events("refused"), "an Event tells it")[-1]
                 assert (event["type"], event["reason"]) == ("Warning", n.REASON_REFUSED)
-            until(lambda: let_go(team, "refused-0"), "it begins", 90.0)
+            until(lambda: is_resumed(team, "refused-0"), "it begins", 90.0)
             assert team.condition("refused", n.ACCEPTED)["status"] == "True"
             assert running.process.poll() is None
 
@@ -356,7 +354,7 @@ class TestItsOwnController:
             team.make(job("odd", numGPUs=17))
             team.make(job("sunk", jobQueue="deep"))
             team.make(job("well"))
-            until(lambda: let_go(team, "well-0"), "it begins")
+            until(lambda: is_resumed(team, "well-0"), "it begins")
             failed = team.reaches("odd", n.PHASE_FAILED)
             assert failed["reason"] == n.REASON_INVALID_SPEC
             assert "numGPUs" in failed["message"]
@@ -365,8 +363,8 @@ class TestItsOwnController:
                 ready = until(partial(team.condition, name, n.READY, n.QUEUE_KIND), "the queue is judged")
                 assert ready["status"] == "False"
             team.make(queue("misspelt", podTemplate={"spec": {"dnsPolcy": "Default"}}))
-            told = until(
-                lambda: team.condition("misspelt", n.READY, n.QUEUE_KIND), "a misspelt field is told"
+            condition = until(
+                lambda: team.condition("misspelt", n.READY, n.QUEUE_KIND), "a misspelt field is reported"
             )
-            assert told["status"] == "False"
-            assert 'unknown field "spec.dnsPolcy"' in told["message"]
+            assert condition["status"] == "False"
+            assert 'unknown field "spec.dnsPolcy"' in condition["message"]

@@ -26,7 +26,7 @@ def workers_of(stack: Stack, name: str) -> list[dict[str, Any]]:
 
 
 def example_trains(stack: Stack, name: str, sizes: set[tuple[int, int]]) -> None:
-    """Apply an example as it is, and wait for its success in one of these sizes: nodes and GPUs."""
+    """Apply an unchanged example, and wait for its success in one of these sizes: nodes and GPUs."""
     applied = stack.kubectl("apply", *SPACE, "-f", str(EXAMPLES / f"{name}.yaml"))
     assert applied.code == 0, applied.output
     ended = reaches(stack, name, n.PHASE_SUCCEEDED)

@@ -124,8 +124,8 @@ def test_c2_a_look_at_what_was_takes_nothing_away_and_starts_nothing(
     time.sleep(WRONG_SECONDS)
     meanwhile = live(team)
     assert before.items() <= meanwhile.items(), "something that lived is gone"
-    begun = [each for each in meanwhile.keys() - before.keys() if not each.endswith(" suspended")]
-    assert not begun, "an attempt that is over was begun anew"
+    started = [each for each in meanwhile.keys() - before.keys() if not each.endswith(" suspended")]
+    assert not started, "a finished attempt was started again"
     path = team.path(n.JOB_KIND, JOB)
     asked = [call for call in proxy.calls[calls_before:] if call.is_fresh and call.path == path]
     assert asked, "it did not look"
@@ -151,11 +151,11 @@ def test_c4_client_that_suspends_the_job_of_an_attempt_is_named(
 
     until(stopped, "its workers go, and it says so")
     assert team.condition(JOB, n.SUSPENDED)["reason"] == n.REASON_SUSPENDED_BY_ANOTHER
-    until(lambda: not team.get(batch)["spec"]["suspend"], "it is let go", 45.0)
+    until(lambda: not team.get(batch)["spec"]["suspend"], "it is resumed", 45.0)
     assert time.monotonic() - began > 25.0
     tries = [call for call in proxy.calls[before:] if call.method == "PATCH" and call.path == batch]
     assert len(tries) == 1
-    until(lambda: len(machine.keep()) == 2, "the workers are made anew")
+    until(lambda: len(machine.keep()) == 2, "the workers are created again")
     comes_to(team, machine, n.PHASE_RUNNING)
     ends(team, machine, attempt=0)
     assert (team.get(batch)["metadata"]["uid"], team.status(JOB)["restarts"]) == (uid, 0)
@@ -169,7 +169,7 @@ def test_c4_client_that_suspends_the_job_of_an_attempt_is_named(
 def test_c5_what_the_api_refuses_for_now_is_asked_again_not_sooner_than_it_says(
     team: Team, machine: Machine, proxy: Proxy, working: Running, then: Any, retry_after: int, times: int
 ) -> None:
-    """A write, a read, and the status; one that is held has no answer until whoever asked gives it up."""
+    """A write, a read, and the status. A blocked request has no answer until its client gives up."""
     asked = (
         ("POST", team.batch()),
         ("GET", team.core("pods")),
@@ -269,7 +269,7 @@ def test_c8_what_is_deleted_while_it_is_down_leaves_nothing(
         assert team.get(team.path(n.QUEUE_KIND, "named")), "its finalizer holds it"
         with controller(server, tmp_path / "second", pod="pod"):
             until(lambda: not team.get(theirs), "KAI's queue is gone")
-            until(lambda: not team.get(team.path(n.QUEUE_KIND, "named")), "the queue is let go")
+            until(lambda: not team.get(team.path(n.QUEUE_KIND, "named")), "the queue is deleted")
 
             def alone() -> bool:
                 machine.keep()

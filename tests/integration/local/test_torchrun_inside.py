@@ -157,7 +157,7 @@ def apply(stack: Stack, name: str, spec: dict[str, Any]) -> Command:
 
 
 def of_type(gpu_type: str) -> dict[str, Any]:
-    """A job of two GPUs of this type on one node, whose script tells of its shared memory."""
+    """A job of two GPUs of this type on one node, whose script prints its shared memory."""
     script = "; ".join(
         (
             "import os",
@@ -194,18 +194,18 @@ def test_gpu_type_of_the_pool_is_bought_and_trained_on(installed: Stack) -> None
 
 def test_gpu_type_that_no_pool_has_tells_what_karpenter_says(installed: Stack) -> None:
     """Also beside the idle machine of the job before, which has the GPUs that the pool has."""
-    # Of a pool that has all the machines that it may have Karpenter says that alone.
+    # For a pool at its limit Karpenter reports only the limit.
     ceiling = installed.settings()["config"]["trainyard:pools"][0]["maxNodes"]
     place = Place(installed.home, installed.outputs)
     until(lambda: len(place.claims()) < ceiling, "the pool may have another machine")
     applied = apply(installed, "wrong-type", of_type("h100-80gb"))
     assert applied.code == 0, applied.output
 
-    def told() -> dict[str, Any]:
+    def condition() -> dict[str, Any]:
         return dict(job(installed, "wrong-type").get("status") or {})
 
-    until(lambda: told().get("reason") == n.REASON_CAPACITY_IMPOSSIBLE, "it is told", 60)
-    status = told()
+    until(lambda: condition().get("reason") == n.REASON_CAPACITY_IMPOSSIBLE, "it is reported", 60)
+    status = condition()
     assert status["phase"] == n.PHASE_PENDING
     assert "no instance type met all requirements" in status["message"]
     assert "karpenter.k8s.aws/instance-gpu-name In [h100]" in status["message"]

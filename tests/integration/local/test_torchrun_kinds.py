@@ -111,7 +111,7 @@ def test_a_missing_field_is_named(server: ApiServer, missing: str) -> None:
     assert (answer.status, answer.message.count(f"spec.{missing}: Required value")) == (422, 1)
 
 
-# What some of these fields are judged with, where the edge itself is to be right.
+# Other values with which some of these fields are checked, because the limit itself must be valid.
 RANGE = {"numGPUs": 4096, "elastic": {"minNodes": 1, "maxNodes": 4096}}
 BESIDE: dict[str, dict[str, Any]] = {
     "numNodes": {"numGPUs": 4096},

@@ -39,7 +39,7 @@ def team(server: ApiServer) -> Team:
     return Team(server, f"late-{next(NUMBERS)}")
 
 
-def let_go(team: Team, name: str) -> bool:
+def is_resumed(team: Team, name: str) -> bool:
     """Whether the attempt's Job is there and may run."""
     spec = team.get(team.batch(name)).get("spec") or {"suspend": True}
     return not spec.get("suspend")
@@ -66,12 +66,12 @@ def test_it_begins_before_its_kinds_are_there_and_works_once_they_are(tmp_path: 
                 lambda: team.status("vit").get("reason") == n.REASON_QUEUE_NOT_FOUND, "it hears of jobs", 60.0
             )
             team.make(manifest(n.QUEUE_KIND, "research"))
-            until(lambda: let_go(team, "vit-0"), "it hears of queues", 60.0)
+            until(lambda: is_resumed(team, "vit-0"), "it hears of queues", 60.0)
             ready = until(lambda: team.condition("research", n.READY, n.QUEUE_KIND), "the queue is judged")
             assert ready["status"] == "True", ready
             # And of what is made for them.
             team.delete(team.core("services", "vit"))
-            until(lambda: team.get(team.core("services", "vit")), "the Service is made anew")
+            until(lambda: team.get(team.core("services", "vit")), "the Service is created again")
             assert running.process.poll() is None
 
 
@@ -93,7 +93,7 @@ def test_kais_kinds_that_come_later_are_heard_of_and_what_is_in_them(
         kinds.enter_context(kai.kai_kinds(server))
         # What is known of the cluster is up to half a minute old, and then a minute until the next look.
         until(lambda: team.get(ours), "the queue of KAI is made", 100.0)
-        until(lambda: let_go(team, "vit-0"), "the job begins", 100.0)
+        until(lambda: is_resumed(team, "vit-0"), "the job begins", 100.0)
         assert team.get(gang)["spec"] == {"minMember": 2, "queue": f"{team.name}-gpus"}
         machine = Machine(team)
         comes_to(team, machine, n.PHASE_RUNNING, name="vit")
@@ -108,7 +108,7 @@ def test_kais_kinds_that_come_later_are_heard_of_and_what_is_in_them(
         team.delete(ours)
         until(
             lambda: team.get(ours).get("metadata", {}).get("uid", before) != before,
-            "the queue of KAI that somebody deleted is made anew",
+            "the deleted queue of KAI is created again",
             UNHEARD,
         )
         team.delete(team.path(n.JOB_KIND, "vit"))
@@ -118,7 +118,7 @@ def test_kais_kinds_that_come_later_are_heard_of_and_what_is_in_them(
         # Kubernetes looks for new kinds every 30 s, before it removes anything of them.
         team.server.request("DELETE", gang)
         until(lambda: not team.get(ours), "KAI's queue goes after the last gang", UNHEARD)
-        until(lambda: not team.get(team.path(n.QUEUE_KIND, "research")), "the queue is let go", UNHEARD)
+        until(lambda: not team.get(team.path(n.QUEUE_KIND, "research")), "the queue is deleted", UNHEARD)
         assert running.process.poll() is None
 
 
@@ -152,10 +152,10 @@ def test_c11_a_job_that_runs_outlives_rights_that_go_and_come_back(
         with without_right(server, "pods", "list"):
             disturb("without one right")
             until(lambda: team.status("vit").get("reason") == n.REASON_REFUSED, "it says so", 100.0)
-            status, told = team.status("vit"), team.condition("vit", n.ACCEPTED)
+            status, accepted = team.status("vit"), team.condition("vit", n.ACCEPTED)
             assert (status["phase"], status["attempt"], status["restarts"]) == (n.PHASE_RUNNING, 0, 0)
-            assert told["status"] == "False"
-            assert 'cannot list resource "pods"' in told["message"]
+            assert accepted["status"] == "False"
+            assert 'cannot list resource "pods"' in accepted["message"]
             # What was on its way is not taken for lost: nothing can be seen of it.
             assert len(machine.keep()) == 2
         comes_to(n.PHASE_RUNNING, attempt=0, restarts=0, reason=n.REASON_RUNNING)

@@ -60,7 +60,7 @@ def machine(team: Team) -> Machine:
 
 
 def check(team: Team, message: str) -> None:
-    """Another program writes a condition of its own, as those do that share a status, and overwrites what is told."""
+    """Write a condition as another program does that shares the status, and overwrite the reported one."""
     path = f"{team.path(n.JOB_KIND, JOB)}/status"
     condition = {
         "type": CHECKED,
@@ -170,9 +170,7 @@ def test_c10_suspended_and_resumed_in_haste_it_keeps_its_claims_and_comes_to_its
     assert working.process.poll() is None
 
 
-def test_pods_that_a_quota_refuses_are_told_on_the_job(
-    team: Team, machine: Machine, working: Running
-) -> None:
+def test_quota_refusal_of_pods_is_reported_on_the_job(team: Team, machine: Machine, working: Running) -> None:
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -185,13 +183,13 @@ def test_pods_that_a_quota_refuses_are_told_on_the_job(
     team.merge(f"{team.core('resourcequotas', 'few')}/status", used)
     submit(team)
 
-    def told() -> bool:
+    def is_reported() -> bool:
         machine.keep()
         return "1 has no pod; the Events have the cause: kubectl describe job vit-0" in team.status(JOB).get(
             "message", ""
         )
 
-    until(told, "it says where to look", 40.0)
+    until(is_reported, "it says where to look", 40.0)
     events = team.server.request("GET", team.core("events")).body["items"]
     assert any("exceeded quota: few" in each["message"] for each in events)
     team.delete(team.core("resourcequotas", "few"))
@@ -246,8 +244,8 @@ def test_elastic_job_that_succeeded_is_not_stopped_or_restarted(
 
     def succeeded() -> bool:
         items = team.server.request("GET", team.batch()).body["items"]
-        told = [each["type"] for item in items for each in item["status"].get("conditions") or []]
-        return told.count("SuccessCriteriaMet") == (2 if of_each_node else 1)
+        types = [each["type"] for item in items for each in item["status"].get("conditions") or []]
+        return types.count("SuccessCriteriaMet") == (2 if of_each_node else 1)
 
     until(succeeded, "Kubernetes says that it has succeeded", 20.0)
     for asked in (True, False):

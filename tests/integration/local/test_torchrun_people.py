@@ -177,7 +177,7 @@ NEEDS_QUEUE, NEEDS_PODS, RESERVED = (
     "permission to create pods",
     "reserved",
 )
-# Of a job, by a field: who may say it, and what the others are told.
+# A job's field: who may set it, and the message for the others.
 GUARDED: tuple[tuple[str, Any, tuple[str, ...], str], ...] = (
     ("overrides.image", "other:1", (SUBMITTER, EDITOR, OWNER, ADMIN), ""),
     ("overrides.nodeResources", {"gpus": 1}, (SUBMITTER, EDITOR, OWNER, ADMIN), ""),
@@ -217,11 +217,11 @@ def test_jobs_and_queues_need_the_rights_on_the_pods_that_they_make(team: Team) 
         return NEEDS_QUEUE in said(SUBMITTER, n.JOB_KIND, {"overrides.kaiQueue": "x"})
 
     until(enforced, "the policies are in force")
-    for path, value, allowed, told in GUARDED:
+    for path, value, allowed, message in GUARDED:
         for role in people:
             answer = said(role, n.JOB_KIND, {path: value})
             assert (answer == "") == (role in allowed), (role, path, value, answer)
-            reason = NEEDS_PODS if told == RESERVED and role in (SUBMITTER, OWNER) else told
+            reason = NEEDS_PODS if message == RESERVED and role in (SUBMITTER, OWNER) else message
             assert not answer or reason in answer, (role, path, answer)
     # Who may not make such a job brings no other code into it either; who stops it needs no more than before.
     whole = {"overrides.podTemplate": OTHERS_ACCOUNT, "workspace": ARCHIVE}

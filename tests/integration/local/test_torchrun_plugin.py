@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_read_is_named(person: Person) -> None:
     assert person.jobs() == []
 
 
-def test_a_namespace_that_is_not_there_is_told(person: Person) -> None:
+def test_missing_namespace_is_reported(person: Person) -> None:
     answer = person.types("torchrun", *SUBMIT, "-n", "nowhere", "python train.py")
     assert (answer.returncode, answer.stdout) == (64, ""), answer.stderr
     assert answer.stderr == (

@@ -89,7 +89,7 @@ def queued(second_stack: Stack) -> Iterator[Stack]:
 
 
 def write_as_an_attacker(stack: Stack, workspace: dict[str, Any], uid: str, scratch: Path) -> None:
-    """Put other code, and words that name it, where whoever may write the bucket could hope to be heard."""
+    """Put other code, and a pointer to it, where everybody with write access to the bucket could put it."""
     code = scratch.parent / "evil"
     code.mkdir()
     (code / "said.txt").write_text("evil")
@@ -169,27 +169,27 @@ def test_workers_on_two_machines_share_workspace_and_checkpoints(queued: Stack, 
 
 def test_status_of_a_running_job_has_its_progress(queued: Stack) -> None:
     """The queue's own image tells it by its metrics, and the controller asks for them."""
-    begun = torchrun(
-        queued, "submit", "--queue", QUEUE, "--gpus", "1", "--name", "told", "--no-workspace",
+    submitted = torchrun(
+        queued, "submit", "--queue", QUEUE, "--gpus", "1", "--name", "reported", "--no-workspace",
         "python -m trainer.train --device cpu --steps 1000000",
     )  # fmt: skip
-    assert begun.code == 0, begun.output
+    assert submitted.code == 0, submitted.output
 
-    def told() -> dict[str, Any]:
-        status = job(queued, "told").get("status") or {}
+    def read_status() -> dict[str, Any]:
+        status = job(queued, "reported").get("status") or {}
         assert status.get("phase") not in n.FINAL_PHASES, status
         return dict(status.get("progress") or {})
 
-    until(lambda: told().get("step", 0) > 0, "its first step is told", WAIT_SECONDS)
-    first = told()
+    until(lambda: read_status().get("step", 0) > 0, "its first step is reported", WAIT_SECONDS)
+    first = read_status()
     assert first["loss"] > 0
     assert (first["throughput"] > 0, first["unit"]) == (True, "samples/s")
-    until(lambda: told()["step"] > first["step"], "it goes on", 60)
+    until(lambda: read_status()["step"] > first["step"], "it goes on", 60)
 
 
 def test_queues_taken_away_while_a_job_runs_leave_nothing(queued: Stack) -> None:
     """As the page says."""
-    assert phase(queued, "told") == n.PHASE_RUNNING
+    assert phase(queued, "reported") == n.PHASE_RUNNING
     ended = queued.kubectl(
         "delete", "torchrunjobs,torchrunqueues", "--all", "--all-namespaces", "--timeout=120s"
     )

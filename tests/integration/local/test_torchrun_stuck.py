@@ -53,26 +53,26 @@ def team(server: ApiServer) -> Team:
     return made
 
 
-def begun(team: Team, name: str) -> bool:
+def has_started(team: Team, name: str) -> bool:
     return bool(team.get(team.batch(f"{name}-0")))
 
 
 def test_c6_silent_watches_are_replaced(server: ApiServer, team: Team, proxy: Proxy, tmp_path: Path) -> None:
     with controller(server, tmp_path, through=proxy.url, pod="pod") as running:
         submit(team, "heard")
-        until(lambda: begun(team, "heard"), "it hears of a job")
+        until(lambda: has_started(team, "heard"), "it hears of a job")
         proxy.silence()
         began = time.monotonic()
         submit(team)
         time.sleep(WRONG_SECONDS)
         assert not team.status(JOB), "the watch is not silent"
         assert running.healthy()["reconciles"]
-        until(lambda: begun(team, JOB), "it hears of the job", SILENT_SECONDS)
+        until(lambda: has_started(team, JOB), "it hears of the job", SILENT_SECONDS)
         print(f"heard after {time.monotonic() - began:.0f} s")
 
 
 def is_refused(running: Running) -> bool:
-    """Whether liveness is answered with an error: the kubelet begins the container anew then."""
+    """Whether liveness is answered with an error, so that the kubelet restarts the container."""
     try:
         running.healthy()
     except HTTPError as error:
@@ -106,10 +106,10 @@ def test_c6_liveness_fails_when_no_look_comes_to_an_end_and_the_next_controller_
         until(lambda: is_refused(first), "liveness fails", 30.0)
         assert len(hung) == WORKERS
         assert first.process.poll() is None
-        assert not any(begun(team, f"hung-{number}") for number in range(WORKERS))
+        assert not any(has_started(team, f"hung-{number}") for number in range(WORKERS))
         first.kill()
     with controller(server, tmp_path / "second", through=proxy.url, pod="pod") as second:
-        until(lambda: all(begun(team, f"hung-{number}") for number in range(WORKERS)), "all jobs begin")
+        until(lambda: all(has_started(team, f"hung-{number}") for number in range(WORKERS)), "all jobs begin")
         assert not is_refused(second)
 
 
@@ -129,13 +129,13 @@ def test_c6_one_that_stands_still_answers_no_probe_and_does_nothing_when_it_goes
                 first.healthy()
             until(lambda: second.working, "the second one works", TAKEN_SECONDS)
             submit(team)
-            until(lambda: begun(team, JOB), "and does what is to be done")
+            until(lambda: has_started(team, JOB), "and does the pending work")
             before = len(proxy.writes)
         finally:
             first.process.send_signal(signal.SIGCONT)
         submit(team, "next")
         until(lambda: "waits" in first.said(), "the first one says that it waits")
-        until(lambda: begun(team, "next"), "the second one goes on")
+        until(lambda: has_started(team, "next"), "the second one goes on")
         time.sleep(WRONG_SECONDS)
         leases = f"/namespaces/{n.CONTROLLER_NAMESPACE}/leases/"
         assert [str(call) for call in proxy.writes[before:] if leases not in call.path] == []

@@ -48,13 +48,13 @@ print('met:', os.environ['MASTER_ADDR'], flush=True)
 def test_the_queues_are_ready(installed: Stack) -> None:
     def ready() -> bool:
         items = installed.get("torchrunqueues", *SPACE)["items"]
-        told = [
+        found = [
             each["status"]
             for item in items
             for each in (item.get("status") or {}).get("conditions", [])
             if each["type"] == n.READY
         ]
-        return told == ["True"] * 4
+        return found == ["True"] * 4
 
     until(ready, "all queues are ready", 60)
 
@@ -255,7 +255,7 @@ def test_suspended_job_resumes_from_its_checkpoint(installed: Stack) -> None:
     def saved() -> int:
         return int((job(installed, "suspended")["status"].get("progress") or {}).get("checkpointStep", 0))
 
-    until(lambda: saved() >= 50, "its status tells of its first checkpoint", WAIT_SECONDS)
+    until(lambda: saved() >= 50, "its status has its first checkpoint", WAIT_SECONDS)
     assert "checkpoint=saved" in logs_of(installed, "suspended")
     assert torchrun(installed, "suspend", "suspended").code == 0
     reaches(installed, "suspended", n.PHASE_SUSPENDED)

@@ -41,7 +41,7 @@ dist.barrier()
 if (attempt, rank) == ("0", 1):
     open("/data/nope")
 """
-# Saves when it is told to go, and ends well: the trap of a shell that starts torchrun itself.
+# Saves at SIGTERM and exits with 0: the trap of a shell that starts torchrun itself.
 SAVES = """trap 'echo saved; exit 0' TERM
 torchrun --no-python python -c "
 import os, time
@@ -135,8 +135,8 @@ def test_worker_failure_restarts_all_in_a_new_rendezvous(installed: Stack, tmp_p
     assert any("Restarting: " in line and error in line for line in done.output.splitlines())
     decided, failed = (datetime.fromisoformat(each["time"]) for each in (restart, failure))
     assert (decided - failed).total_seconds() <= 15
-    begun = [line for line in done.output.splitlines() if "attempt 1 rank 0" in line]
-    assert float(begun[0].rpartition(" ")[2]) - failed.timestamp() <= 30, (
+    started = [line for line in done.output.splitlines() if "attempt 1 rank 0" in line]
+    assert float(started[0].rpartition(" ")[2]) - failed.timestamp() <= 30, (
         "the other worker held up the next attempt"
     )
     kept = torchrun(installed, "logs", "again-once", "--attempt", "0")
@@ -151,15 +151,15 @@ def test_elastic_job_with_an_evicted_worker_restarts(installed: Stack) -> None:
     )  # fmt: skip
     assert made.code == 0, made.output
 
-    def begun() -> list[str]:
+    def training_workers() -> list[str]:
         return [
             each["metadata"]["name"]
             for each in installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=drained")["items"]
             if "begins in attempt 0" in installed.kubectl("logs", *SPACE, each["metadata"]["name"]).output
         ]
 
-    until(lambda: len(begun()) == 2, "both workers train", WAIT_SECONDS)
-    assert installed.kubectl("delete", "pod", *SPACE, begun()[0]).code == 0
+    until(lambda: len(training_workers()) == 2, "both workers train", WAIT_SECONDS)
+    assert installed.kubectl("delete", "pod", *SPACE, training_workers()[0]).code == 0
     reaches(installed, "drained", n.PHASE_SUCCEEDED)
     status = job(installed, "drained")["status"]
     assert (status["attempt"], status["restarts"]) == (1, 1)
@@ -230,9 +230,9 @@ def test_submit_without_pods_exec_is_refused_and_leaves_no_job(installed: Stack,
     words = ("--queue", "cpu", "--gpus", "0", "--nodes", "1", "--kubeconfig", str(place), "python train.py")
     refused = torchrun(installed, "submit", "--name", "unsent", *words, cwd=code)
     assert refused.code == 77, refused.output
-    told = refused.output.splitlines()[-1]
-    assert told.startswith("kubectl torchrun: ")
-    assert "namespace training: you may not get and create pods/exec there" in told
+    message = refused.output.splitlines()[-1]
+    assert message.startswith("kubectl torchrun: ")
+    assert "namespace training: you may not get and create pods/exec there" in message
     assert installed.kubectl("get", "torchrunjob", "unsent", *SPACE).code == 1, "the job is there"
 
     def left() -> list[str]:
@@ -265,9 +265,9 @@ def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) 
         }
         applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(manifest))
         assert applied.code == 0, applied.output
-    for name, _, told in rows:
+    for name, _, message in rows:
         until(
-            lambda name=name, told=told: told in str(job(installed, name)),  # type: ignore[misc]
+            lambda name=name, message=message: message in str(job(installed, name)),  # type: ignore[misc]
             f"{name} says why",
             WAIT_SECONDS,
         )

@@ -75,7 +75,7 @@ def person(server: ApiServer) -> Iterator[Person]:
     person.types("delete", "torchrunjobs", "--all", "--timeout=60s")
     # Kubernetes would remove them with their jobs; who does that is not here.
     server.kubectl("delete", f"{n.KAI_POD_GROUP_PLURAL}.{n.KAI_GROUP}", "--all", "-n", person.name)
-    # Queues let go of KAI's, while its kinds are there.
+    # Queues release those of KAI while its kinds exist.
     person.types("delete", "torchrunqueues", "--all", "--timeout=60s")
 
 
@@ -206,9 +206,9 @@ def test_training_job_without_such_a_class_is_refused_by_name(person: Person) ->
 
 
 def kai_ready(person: Person) -> tuple[str, str]:
-    """What is told of the queue of KAI of the seed's second TorchrunQueue."""
-    told = person.condition("gpu-training-queue", n.KAI_QUEUE_READY, n.QUEUE_KIND)
-    return told.get("status", ""), told.get("reason", "")
+    """The condition for the queue of KAI of the seed's second TorchrunQueue."""
+    condition = person.condition("gpu-training-queue", n.KAI_QUEUE_READY, n.QUEUE_KIND)
+    return condition.get("status", ""), condition.get("reason", "")
 
 
 @pytest.mark.usefixtures("kai")
@@ -216,7 +216,7 @@ def test_training_job_with_a_class_for_many_nodes(person: Person, shared_class: 
     assert shared_class in person.types("get", "storageclass")
     person.applies("gpu-training-queue", "training-job")
     # The seed's parent is nobody's here, until an administrator makes it: KAI would start nothing below it.
-    told = until(
+    condition = until(
         lambda: (
             person.status("training-job").get("reason") == n.REASON_KAI_QUEUE_NOT_FOUND
             and "queue default of KAI Scheduler does not exist"
@@ -226,7 +226,9 @@ def test_training_job_with_a_class_for_many_nodes(person: Person, shared_class: 
         "the job names the missing parent",
         BEGIN_SECONDS,
     )
-    assert told.startswith("queue default of KAI Scheduler does not exist; it is above queue gpu-training.")
+    assert condition.startswith(
+        "queue default of KAI Scheduler does not exist; it is above queue gpu-training."
+    )
     until(lambda: kai_ready(person) == ("False", n.REASON_PARENT_QUEUE_NOT_FOUND), "so does its queue")
     above = {
         "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
@@ -251,7 +253,7 @@ def test_training_job_with_a_class_for_many_nodes(person: Person, shared_class: 
     assert queue["parentQueue"] == "default"
     until(
         lambda: person.condition("gpu-training-queue", n.READY, n.QUEUE_KIND).get("reason") == "Refused",
-        "the missing priority class is told",
+        "the missing priority class is reported",
     )
     described = person.types("describe", "torchrunqueue", "gpu-training-queue")
     assert "no PriorityClass with name gpu-priority was found" in described

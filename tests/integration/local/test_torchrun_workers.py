@@ -67,9 +67,9 @@ def test_the_worker_of_each_node_is_found(team: Team, volumes: dict[str, Any]) -
         pod = seen(team, rank)
         assert pod is not None
         (container,) = pod["spec"]["containers"]
-        told = next(each for each in container["env"] if each["name"] == n.ENV_NODE_RANK)
+        variable = next(each for each in container["env"] if each["name"] == n.ENV_NODE_RANK)
         index = pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]
-        assert told.get("value", index) == str(rank)
+        assert variable.get("value", index) == str(rank)
     assert seen(team, 2) is None
 
 
@@ -87,11 +87,11 @@ def test_a_pod_of_an_earlier_job_of_the_name_is_not_the_jobs(team: Team) -> None
     assert team.get(path)
     assert seen(team, 0) is None
 
-    def begins_anew() -> dict[str, Any] | None:
+    def find_new_attempt() -> dict[str, Any] | None:
         machine.keep()
         return seen(team, 0)
 
-    assert until(begins_anew, "its own begins", 40.0)["metadata"]["uid"] != old["metadata"]["uid"]
+    assert until(find_new_attempt, "its own begins", 40.0)["metadata"]["uid"] != old["metadata"]["uid"]
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, n.PHASE_SUCCEEDED), (7, n.PHASE_FAILED)])

@@ -82,7 +82,7 @@ def test_update_repairs_drift_and_lowers_the_ceiling(stack: Stack) -> None:
     assert after["spec"]["disruption"] == pool["spec"]["disruption"]
 
 
-def kept(stack: Stack) -> dict[str, str]:
+def read_kept_data(stack: Stack) -> dict[str, str]:
     """The nodes that are kept by a running pod, each with that pod's uid."""
     pods = stack.get("pods", "-n", "training", "-l", "trainyard.dev/role=warm")["items"]
     return {
@@ -93,8 +93,8 @@ def kept(stack: Stack) -> dict[str, str]:
 
 
 def test_a_kept_node_whose_gpus_fail_is_replaced(stack: Stack) -> None:
-    assert gone_within(60, lambda: [] if kept(stack) else ["the kept node"]) == []
-    (sick,) = kept(stack)
+    assert gone_within(60, lambda: [] if read_kept_data(stack) else ["the kept node"]) == []
+    (sick,) = read_kept_data(stack)
     instance = stack.get("node", sick)["spec"]["providerID"].rpartition("/")[2]
     rule = {"condition": "AcceleratedHardwareReady", "code": "NvidiaXID79Error", "since": 900}
     stack.faults([{**rule, "instanceId": instance}])
@@ -102,7 +102,7 @@ def test_a_kept_node_whose_gpus_fail_is_replaced(stack: Stack) -> None:
     def unrepaired() -> list[str]:
         names = [node["metadata"]["name"] for node in stack.get("nodes")["items"]]
         left = [name for name in names if name == sick]
-        return left if kept(stack) else [*left, "no node is kept"]
+        return left if read_kept_data(stack) else [*left, "no node is kept"]
 
     assert gone_within(90, unrepaired) == []
     stack.faults([])
@@ -110,7 +110,7 @@ def test_a_kept_node_whose_gpus_fail_is_replaced(stack: Stack) -> None:
 
 def test_the_next_run_id_starts_a_run_on_a_kept_node(stack: Stack) -> None:
     """The last run and its model stay."""
-    before = kept(stack)
+    before = read_kept_data(stack)
     nodes = {node["metadata"]["name"] for node in stack.get("nodes")["items"]}
 
     def next_run(config: dict[str, Any]) -> None:
@@ -124,5 +124,5 @@ def test_the_next_run_id_starts_a_run_on_a_kept_node(stack: Stack) -> None:
         assert "Succeeded" in conditions(stack.get("pytorchjob", f"train-{run_id}", "-n", "training"))
         model(stack, run_id)
     assert "state=waiting" not in stack.kubectl("logs", "-n", "training", "job/launch-r2").output
-    assert kept(stack) == before
+    assert read_kept_data(stack) == before
     assert {node["metadata"]["name"] for node in stack.get("nodes")["items"]} <= nodes

@@ -248,8 +248,8 @@ def test_the_driver_takes_its_startup_taint_off(site: Site) -> None:
 
 def test_the_stacks_own_pod_proves_the_mount(site: Site) -> None:
     site.kubectl("wait", "--for=condition=Ready", "pod/attach-pvc", "-n", "training", "--timeout=60s")
-    told = site.kubectl("logs", "attach-pvc", "--container", "prove", "-n", "training")
-    assert told.endswith("written and read on /fsx")
+    output = site.kubectl("logs", "attach-pvc", "--container", "prove", "-n", "training")
+    assert output.endswith("written and read on /fsx")
 
 
 def test_what_is_asked_of_that_pod_is_what_the_cluster_has_of_it(site: Site) -> None:

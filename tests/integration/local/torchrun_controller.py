@@ -197,7 +197,7 @@ class Team:
         return next((dict(each) for each in found if each["type"] == of), {})
 
     def events(self, name: str, kind: str = n.JOB_KIND) -> list[dict[str, Any]]:
-        """What was told of it, as `kubectl describe` shows it."""
+        """The events of an object, as `kubectl describe` shows them."""
         uid = self.get(self.path(kind, name))["metadata"]["uid"]
         answer = self.server.request("GET", f"{self.core('events')}?fieldSelector=involvedObject.uid={uid}")
         assert answer.status == 200, answer.message

@@ -145,7 +145,7 @@ def ends(team: Team, machine: Machine, *, attempt: int) -> None:
 
 
 def live(team: Team) -> dict[str, str]:
-    """What there is of the job, by kind and name, with its uid; a Job's whether it may run."""
+    """The objects of the job, by kind and name, with the uid. For a Job also whether it is suspended."""
     found = {}
     for path in (team.batch(), team.core("pods"), team.core("services"), team.core("persistentvolumeclaims")):
         for each in team.server.request("GET", path).body["items"]:
