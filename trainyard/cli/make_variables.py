@@ -29,14 +29,14 @@ def is_yes(name: str, text: str) -> bool:
     """
     word = text.strip().lower()
     if word not in (*YES, *NO):
-        raise AnswerError(f"{user_variable(name)} is {text!r}; {WANTED}")
+        raise AnswerError(f"{name} is {text!r}; {WANTED}")
     return word in YES
 
 
 def keep_data(text: str) -> bool:
     """Return the value of --keep-data, for argparse."""
     try:
-        return is_yes("KEEP_DATA", text)
+        return is_yes(user_variable("KEEP_DATA"), text)
     except AnswerError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -58,6 +58,21 @@ def test_what_is_no_number_of_nodes_is_refused_by_the_variables_name(text: str) 
     assert str(refused.value) == f"MIN={text!r} is no number of nodes; it must be one such as 4"
 
 
+def test_wrong_value_is_named_by_its_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(STARTED, "yes")
+    monkeypatch.delenv(BY_MAKE, raising=False)
+    with pytest.raises(AnswerError, match=r"^--min 'x' is no number"):
+        nodes("MIN", "x")
+    with pytest.raises(SystemExit):
+        parse(["down", "--keep-data=x"])
+    assert "--keep-data is 'x'" in capsys.readouterr().err
+    # This one comes from the environment.
+    with pytest.raises(AnswerError, match=r"^PREFLIGHT is 'x'"):
+        is_yes("PREFLIGHT", "x")
+
+
 def test_numbers_of_nodes_are_numbers() -> None:
     assert nodes("MIN", "16") == 16
 
