@@ -299,7 +299,7 @@ class _Unpacking:
         self._limit, self._unpacked = limit, 0
         self.contents: Contents = {}
         self.path = ""
-        self._directories: set[str] = set()
+        self._directories = {""}
 
     def check(self, member: tarfile.TarInfo, _into: str) -> tarfile.TarInfo | None:
         """Return the member without its owner and time, None for a link. Raise Refused for an invalid member."""
@@ -322,10 +322,11 @@ class _Unpacking:
             return problem
         if member.name in self.contents:
             return "a second member of the same name"
-        parents = parents_of(member.name)
-        if any(self.contents.get(parent, "").startswith("file ") for parent in parents):
-            return "it is inside of a file"
-        self._directories.update(parents)
+        if member.name.rpartition("/")[0] not in self._directories:
+            parents = parents_of(member.name)
+            if any(self.contents.get(parent, "").startswith("file ") for parent in parents):
+                return "it is inside of a file"
+            self._directories.update(parents)
         if member.issym():
             is_inside = link_stays_inside(member.name, member.linkname)
             return "" if is_inside else f"a link out of the workspace, to {member.linkname!r}"
