@@ -36,9 +36,7 @@ BAD_SUBMITS = [
         ("--colour", "c"),
         "unknown flags or words: --colour; quote a command of several words; see .* submit -h",
     ),
-    (("--colour", "red", "python a.py", "-n", "x"), "unknown flags or words: --colour"),
     (("python", "a.py", "--nodes", "1"), "--nodes: may belong to the command or to submit; quote"),
-    (("python", "a.py", "-nother"), "-nother: may belong to the command or to submit"),
     (("-n", "../..", "c"), r"'\.\./\.\.' must be a namespace: a-z, 0-9 and -"),
     (("python", "a.py", "--epochs", "3"), "words: --epochs.*; quote a command"),
     (("--dry-run=client", "c"), "--dry-run: takes no value; leave 'client' out; see .* submit -h"),
@@ -52,12 +50,10 @@ BAD_SUBMITS = [
     (("--env", "1A=2", "c"), "--env: the name '1A' must have letters .* not start with a digit"),
     (("--env", "A B=2", "c"), r"--env: the name 'A B' must have letters \(A-Z, a-z\), digits, '_'"),
     (("--env", "=2", "c"), "--env: a name must precede the equals sign: NAME=VALUE"),
-    (("--env", "", "c"), "--env: a name must precede the equals sign: NAME=VALUE, or NAME"),
     (("--env", f"{'A' * 254}=1", "c"), r"--env: the name A{60}\.\.\. has 254 .* at most 253"),
     (("--env", "ABSENT", "c"), "--env: ABSENT is not set here"),
     (("--env", "A=\udcff", "c"), r"--env: A: '\\udcff' must be UTF-8"),
     (("echo \udcff",), r"command: 'echo \\udcff' must be UTF-8"),
-    (("echo", "\udcff"), r"must be UTF-8"),
     (("--output", "wide", "c"), "--output"),
     ((" ",), "command: is empty"),
     (("x" * 32769,), "torchrun: command: has 32769 characters; a command must have at most 32768$"),
@@ -101,7 +97,6 @@ BAD = [
     (("submti",), 64, r"unknown command 'submti'; did you mean submit\?; see kubectl torchrun -h"),
     (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
     (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --node-rank\?; see .* logs -h"),
-    (("logs", "j", "--rank", "1"), 64, r"words: --rank .*; did you mean --node-rank\?; see .* logs -h"),
     (("cp", "j:a", "b", "--rank=1"), 64, r"words: --rank=1; did you mean --node-rank\?; see .* cp -h"),
     (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
     (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
@@ -112,8 +107,6 @@ BAD = [
     ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
     ((*SUBMIT, "--max-size", "1", "--workspace", "big", "c"), 65, "the largest: weights 2.0 MiB"),
     (("status", "none"), 66, "job none: is not in namespace team"),
-    (("logs", "none"), 66, "job none: is not in namespace team"),
-    (("suspend", "none"), 66, "job none: is not in namespace team"),
     (("cancel", "none"), 66, "job none: is not in namespace team"),
     (("sync", "none"), 66, "job none: is not in namespace team"),
     (("cp", "", "j:b"), 64, "one of FROM and TO must be JOB:PATH"),
@@ -225,21 +218,6 @@ def test_job_refused_by_the_api_server_is_not_sent(
     assert result == 64
     assert only_line(err).endswith("spec.numGPUs: Invalid value: 8: too many")
     assert api.objects.keys() == {f"{JOBS.rsplit('/', 1)[0]}/{n.QUEUE_PLURAL}/q"}
-
-
-def test_submit_of_more_gpus_than_a_node_has_is_refused(api: TorchrunApi, run: Run) -> None:
-    node = {"cpus": 8, "memory": "64Gi"}
-    api.queue("q", image="i", nodeResources={**node, "gpus": 8})
-    for gpus, more, said in (
-        ("11", (), "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes"),
-        ("18", ("--nodes", "2"), "spec.numGPUs is 18 on 2 nodes, 9 on each"),
-    ):
-        result, out, err = run("submit", "--queue", "q", "--gpus", gpus, *more, "--no-workspace", "x")
-        assert (result, out) == (64, "")
-        assert f"queue q: {said}" in only_line(err)
-    assert sent(api, "POST") == []
-    api.queue("q", image="i", nodeResources=node)
-    assert "nodeResources.gpus of queue q is 0" in only_line(run(*SUBMIT, "--no-workspace", "x")[2])
 
 
 def test_submit_to_a_missing_namespace_is_refused(api: TorchrunApi, run: Run) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import pytest
 import yaml
 
 from tests.unit.kubectl.plugin_api import JOBS, PODS, SUBMIT, TorchrunApi, only_line, sent
-from tests.unit.launcher.api_server import serving
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
 from trainyard.operator import names as n
@@ -28,20 +26,9 @@ ROOT = Path(__file__).parents[3]
 ONE = (*SUBMIT, "x")
 
 
-@pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchrunApi]:
-    with serving(TorchrunApi()) as served:
-        assert isinstance(served, TorchrunApi)
-        monkeypatch.setenv("KUBECONFIG", str(served.kubeconfig(tmp_path / "kubeconfig")))
-        yield served
-
-
-@pytest.fixture
-def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text("print(1)\n")
-    monkeypatch.chdir(tmp_path / "code")
-    return tmp_path / "code"
+@pytest.fixture(autouse=True)
+def _kubeconfig(api: TorchrunApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
 
 
 def started(*words: str, **more: object) -> subprocess.Popen[str]:
@@ -146,22 +133,6 @@ def test_job_that_can_not_be_deleted_again_is_named(
     assert cause.startswith(
         f"kubectl torchrun: pod {n.sync_pod('one')}: receives the workspace, and does not"
     )
-
-
-def test_interrupt_during_creation_says_that_the_job_may_exist(
-    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainyard.kubectl.cluster import Cluster
-
-    def interrupted(_self: Cluster, job: dict[str, object], *, dry_run: bool = False) -> dict[str, object]:
-        if not dry_run:
-            raise KeyboardInterrupt
-        return job
-
-    api.queue("q")
-    monkeypatch.setattr(Cluster, "create", interrupted)
-    assert main(ONE, {}) == 130
-    assert "job one may still be created: kubectl torchrun cancel one\n" in capfd.readouterr().err
 
 
 NO_SPACE = "kubectl torchrun: standard output: No space left on device\n"
