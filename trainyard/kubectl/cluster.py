@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -175,21 +175,6 @@ def namespace_of(kubeconfig: str | None, context: str | None) -> str:
         return _valid_namespace(kubeconfigs.namespace_of(kubeconfig, context))
 
 
-def find_queues(cluster: Cluster, name: str) -> tuple[list[str], list[str]] | None:
-    """Return the names of the namespace's queues, and the other namespaces with a queue of this name.
-
-    If the user may not list queues, return None.
-    """
-    for everywhere in (True, False):
-        try:
-            metas = [each["metadata"] for each in cluster.items(n.QUEUE_PLURAL, everywhere=everywhere)]
-        except PluginError:
-            continue
-        here = sorted(each["name"] for each in metas if each["namespace"] == cluster.namespace)
-        return here, sorted(each["namespace"] for each in metas if each["name"] == name)
-    return None
-
-
 def nearest(name: str, names: Sequence[str]) -> str:
     """Return some of these names, the most similar first, and the number of the others; `none` for no names."""
     first = list(dict.fromkeys([*get_close_matches(name, names, _SHOWN), *names]))[:_SHOWN]
@@ -199,7 +184,12 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
 def unknown_queue(cluster: Cluster, name: str) -> PluginError:
     """Return the error for a queue that does not exist in the namespace, with suggestions."""
-    here, elsewhere = find_queues(cluster, name) or ([], [])
+    metas: list[JsonObject] = []
+    for everywhere in (False, True):  # the user may not list all
+        with suppress(PluginError):
+            metas = [each["metadata"] for each in cluster.items(n.QUEUE_PLURAL, everywhere=everywhere)]
+    here = sorted(each["name"] for each in metas if each["namespace"] == cluster.namespace)
+    elsewhere = sorted(each["namespace"] for each in metas if each["name"] == name)
     if elsewhere:
         advice = f"it is in {', '.join(elsewhere[:_SHOWN])}: submit with -n {elsewhere[0]}"
     elif near := get_close_matches(name, here, 1):

@@ -1,6 +1,7 @@
 """Build a TorchrunJob from the arguments of `submit`, also its variables from Secrets. The entry point is `job`.
 
-Pure, except for `check_secrets` and the random suffix of a default name.
+Pure, except for `check_secrets` and the random suffix of a default name. The API server checks the rest of the job,
+such as the lengths of texts.
 """
 
 from __future__ import annotations
@@ -34,11 +35,8 @@ _SHOWN: Final = 60
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 # The names of variables that the API server accepts (trainyard/operator/api/job.py).
 VARIABLE: Final = re.compile(r"[A-Za-z_][-._A-Za-z0-9]*")
-VARIABLE_MAX_LENGTH: Final = 253
 # The names that every shell passes on. dash, which is sh in many images, drops all others.
 _OF_A_SHELL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The limit of a command and of a variable's value (trainyard/operator/api).
-TEXT_MAX_LENGTH: Final = 32768
 _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
 _ENDING_LENGTH: Final = 5
 
@@ -90,7 +88,7 @@ def _command(words: list[str]) -> str:
     command = words[0] if len(words) == 1 else shlex.join(words)
     if not command.strip():
         raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
-    _check_text("command", "a command", command)
+    _check_text("command", command)
     if why := unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
     return command
@@ -125,7 +123,7 @@ def _variables(options: argparse.Namespace) -> list[JsonObject]:
             if name not in options.environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
             value = literally(options.environment[name])
-        _check_text(f"--env: {name}", "a value", value)
+        _check_text(f"--env: {name}", value)
         values[name] = value
     return [{"name": name, "value": value} for name, value in values.items()]
 
@@ -142,10 +140,7 @@ def _secrets(options: argparse.Namespace) -> list[JsonObject]:
     return list(found.values())
 
 
-def _check_text(place: str, kind: str, text: str) -> None:
-    if len(text) > TEXT_MAX_LENGTH:
-        limit = f"{kind} must have at most {TEXT_MAX_LENGTH}"
-        raise PluginError(USAGE, f"{place}: has {len(text)} characters; {limit}")
+def _check_text(place: str, text: str) -> None:
     try:
         utf8(text)
     except ValueError as error:
@@ -156,9 +151,6 @@ def _check_variable(flag: str, name: str, value: str) -> None:
     problem = ""
     if not name:
         problem = f"a name must precede the equals sign: NAME={value}, or NAME"
-    elif len(name) > VARIABLE_MAX_LENGTH:
-        limit = f"the name of a variable must have at most {VARIABLE_MAX_LENGTH}"
-        problem = f"the name {name[:_SHOWN]}... has {len(name)} characters; {limit}"
     elif not VARIABLE.fullmatch(name):
         rule = "letters (A-Z, a-z), digits, '_', '-' and '.', and not start with a digit, '-' or '.'"
         problem = f"the name {name[:_SHOWN]!r} must have {rule}"

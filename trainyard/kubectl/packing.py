@@ -25,9 +25,6 @@ from trainyard.workspace.errors import WorkspaceError, format_size
 _MEBIBYTE: Final = 2**20
 _SEARCH_SECONDS: Final = 1.0
 _SEARCH_EVERY_SECONDS: Final = 5.0
-# A forked process starts at once. Systems without fork start a new interpreter.
-_METHODS: Final = multiprocessing.get_all_start_methods()
-_METHOD: Final = "fork" if "fork" in _METHODS else _METHODS[0]
 _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Packed = Callable[[], Archive | None]
 
@@ -46,7 +43,7 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
         raise PluginError(USAGE, "--workspace: is empty; name the directory with your code")
     if options.workspace is None:
         _check_current_directory()
-    context: Any = multiprocessing.get_context(_METHOD)
+    context: Any = multiprocessing.get_context("fork")  # starts at once
     with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
         answers, end = context.Pipe(duplex=False)
         arguments = (root, options.max_size * _MEBIBYTE, Path(scratch), end)

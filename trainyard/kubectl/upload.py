@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from launcher.observe import PATIENCE_SECONDS, pending_reason
 from trainyard.k8s.client import ApiUnavailable
-from trainyard.kubectl.cluster import Cluster, explained, find_queues, nearest
-from trainyard.kubectl.output import REFUSED, UNAVAILABLE, USAGE, WORKSPACE, Bar, PluginError, condition, say
+from trainyard.kubectl.cluster import Cluster, explained
+from trainyard.kubectl.output import UNAVAILABLE, USAGE, WORKSPACE, Bar, PluginError, say
 from trainyard.operator import names as n
 from trainyard.operator.names import sync_pod_url
 from trainyard.workspace.archive import Archive
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 # For each reason of a waiting job's status: until when the job waits, and what to do instead of waiting.
 _UNTIL: Final[Mapping[str, tuple[str, str]]] = {
+    n.REASON_QUEUE_NOT_FOUND: ("the queue exists", ", or cancel the job if the queue's name is wrong"),
     n.REASON_QUEUE_INVALID: ("the queue is valid", ""),
     n.REASON_SCHEDULER_NOT_INSTALLED: ("it is installed", ", or submit to a queue without it"),
     n.REASON_CLAIM_NOT_FOUND: ("the claim exists", ""),
@@ -38,9 +39,8 @@ _UNTIL: Final[Mapping[str, tuple[str, str]]] = {
     n.REASON_REFUSED: ("the API server accepts it", ""),
     n.REASON_NAME_TAKEN: ("the name is free", ""),
 }
-# The objects of a deleted job with the same name disappear within seconds.
-_NAME_SECONDS: Final = 30.0
-_MAX_NAMESPACES: Final = 5
+# The objects of a deleted job with the same name disappear within seconds, and the controller finds a new queue.
+_SOON_SECONDS: Final[Mapping[str, float]] = {n.REASON_NAME_TAKEN: 30.0, n.REASON_QUEUE_NOT_FOUND: 3.0}
 WAIT_SECONDS: Final = 300.0
 _CHUNK: Final = 2**16
 _TRIES: Final = 3
@@ -225,54 +225,17 @@ def _container(pod: JsonObject) -> JsonObject:
 
 def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> None:
     """Raise NoSyncPod if the job gets no sync pod at present. `waited` is how many seconds the caller has waited."""
-    problem = _queue_problem(cluster, job) or _status_problem(job, waited)
-    # The pod may have been created after the caller looked for it.
-    if problem and cluster.pod(n.sync_pod(job["metadata"]["name"])) is None:
-        raise problem
-
-
-def _status_problem(job: JsonObject, waited: float) -> NoSyncPod | None:
-    """Return the problem that the job's status has about the present spec."""
     status, name = job.get("status", {}), job["metadata"]["name"]
     reason = status.get("reason")
-    why = f"{reason}: {status.get('message') or 'no message'}"
-    if status.get("observedGeneration") != job["metadata"].get("generation"):
-        return None
+    is_old = status.get("observedGeneration") != job["metadata"].get("generation")
+    if is_old or waited < _SOON_SECONDS.get(reason, 0.0):
+        return
+    until, instead = _UNTIL.get(reason, ("", ""))
+    advice = f"run sync again when {until}{instead}"
     if reason == n.REASON_INVALID_SPEC:
-        return NoSyncPod(name, why, "", "correct the spec, then run sync again")
-    if reason not in _UNTIL or (reason == n.REASON_NAME_TAKEN and waited < _NAME_SECONDS):
-        return None
-    until, instead = _UNTIL[reason]
-    return NoSyncPod(name, why, until, f"run sync again when {until}{instead}")
-
-
-def _queue_problem(cluster: Cluster, job: JsonObject) -> NoSyncPod | None:
-    """Return the problem of a missing queue. The controller may not have seen the queue or the job yet."""
-    status, name, queue = job.get("status", {}), job["metadata"]["name"], job["spec"]["jobQueue"]
-    found_queue = condition(job, n.QUEUE_FOUND).get("status")
-    is_missing = status.get("reason") == n.REASON_QUEUE_NOT_FOUND or found_queue == "False"
-    if status and not is_missing:
-        return None
-    where = f"in namespace {cluster.namespace}"
-    why = f"is not {where}"
-    try:
-        found = cluster.queue(queue)
-    except PluginError as error:
-        if error.code != REFUSED:
-            raise
-        if not is_missing:
-            return None
-    else:
-        if found is not None:
-            if not found["metadata"].get("deletionTimestamp"):
-                return None
-            why = f"is being deleted {where}"
-        elif names := find_queues(cluster, queue):
-            here, elsewhere = names
-            others = (
-                f", and one of this name in {', '.join(elsewhere[:_MAX_NAMESPACES])}" if elsewhere else ""
-            )
-            why = f"{why}, which has {nearest(queue, here)}{others}"
-    until, cancel = "the queue exists", cluster.command("torchrun cancel", name)
-    advice = f"run sync again when {until}; if its name is wrong: {cancel}, and submit another job"
-    return NoSyncPod(name, f"queue {queue}: {why}", until, advice)
+        advice = "correct the spec, then run sync again"
+    elif not until:
+        return
+    # The pod may have been created after the caller looked for it.
+    if cluster.pod(n.sync_pod(name)) is None:
+        raise NoSyncPod(name, f"{reason}: {status.get('message') or 'no message'}", until, advice)

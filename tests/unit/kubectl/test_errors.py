@@ -50,17 +50,11 @@ BAD_SUBMITS = [
     (("--env", "1A=2", "c"), "--env: the name '1A' must have letters .* not start with a digit"),
     (("--env", "A B=2", "c"), r"--env: the name 'A B' must have letters \(A-Z, a-z\), digits, '_'"),
     (("--env", "=2", "c"), "--env: a name must precede the equals sign: NAME=VALUE"),
-    (("--env", f"{'A' * 254}=1", "c"), r"--env: the name A{60}\.\.\. has 254 .* at most 253"),
     (("--env", "ABSENT", "c"), "--env: ABSENT is not set here"),
     (("--env", "A=\udcff", "c"), r"--env: A: '\\udcff' must be UTF-8"),
     (("echo \udcff",), r"command: 'echo \\udcff' must be UTF-8"),
     (("--output", "wide", "c"), "--output"),
     ((" ",), "command: is empty"),
-    (("x" * 32769,), "torchrun: command: has 32769 characters; a command must have at most 32768$"),
-    (
-        ("--env", "A=" + "x" * 32769, "c"),
-        "torchrun: --env: A: has 32769 characters; a value must have at most 32768$",
-    ),
     (("python 'a",), "command: .*No closing quotation"),
     (
         ("--nodes", "2", "accelerate launch a.py"),

@@ -429,7 +429,7 @@ WAITING = "waiting for pod one-sync-0, which receives the workspace"
 def _no_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as a pod is waited for, no reason was seen."""
     monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
-    monkeypatch.setattr(upload, "_NAME_SECONDS", 0.2)
+    monkeypatch.setattr(upload, "_SOON_SECONDS", {n.REASON_NAME_TAKEN: 0.2})
 
 
 @pytest.fixture
@@ -453,7 +453,11 @@ def says(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     ("reason", "until"),
-    [(n.REASON_QUEUE_INVALID, "the queue is valid"), (n.REASON_NAME_TAKEN, "the name is free")],
+    [
+        (n.REASON_QUEUE_INVALID, "the queue is valid"),
+        (n.REASON_NAME_TAKEN, "the name is free"),
+        (n.REASON_QUEUE_NOT_FOUND, "the queue exists"),
+    ],
 )
 def test_submit_to_a_waiting_queue_keeps_the_job(
     api: TorchrunApi, run: Run, says: Any, reason: str, until: str
@@ -471,25 +475,6 @@ def test_submit_to_a_waiting_queue_keeps_the_job(
         reported,
     )
     assert sent(api, "DELETE") == []
-
-
-def test_submit_to_a_queue_deleted_meanwhile_keeps_the_job(api: TorchrunApi, run: Run, says: Any) -> None:
-    api.queue("q")
-    absent = {"type": n.QUEUE_FOUND, "status": "False", "reason": n.REASON_QUEUE_NOT_FOUND}
-    says(reason=n.REASON_QUEUE_NOT_FOUND, conditions=[absent])
-
-    def gone(method: str, path: str) -> None:
-        if (method, path) == ("GET", f"{JOBS}/one"):
-            api.objects.pop(f"{QUEUES}/q", None)
-
-    api.on_request = gone
-    result, _, err = run(*SUBMIT, "x")
-    assert result == 0
-    assert (
-        "job one: waits: queue q: is not in namespace team, which has none; send the workspace when the"
-        in err
-    )
-    assert f"{JOBS}/one" in api.objects
 
 
 def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, says: Any) -> None:
