@@ -154,7 +154,7 @@ class Session:
 
     async def _send(self, forward: Forward, reader: asyncio.StreamReader) -> None:
         """Send the pod's output until its end, which ends the connection."""
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
                 self.writer.write(data_frame(forward.streams["data"], data))
                 await self.writer.drain()

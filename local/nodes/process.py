@@ -152,7 +152,7 @@ def listens_on_loopback(programs: Sequence[int], port: int) -> bool:
     for process in Path("/proc").glob("[0-9]*") if sockets and namespaces else ():
         if _link(f"{process}/ns/pid") in namespaces:
             with contextlib.suppress(OSError):
-                if any(_link(each.path) in sockets for each in os.scandir(f"{process}/fd")):
+                if any(_link(f"{process}/fd/{each}") in sockets for each in os.listdir(f"{process}/fd")):
                     return True
     return False
 

@@ -72,7 +72,7 @@ def test_informer_reports_changes_in_the_event_loop(server: FakeApi, kubeconfig:
     assert changes == [("set", "u1"), ("set", "u2"), ("gone", "u1")]
 
 
-def test_object_that_was_replaced_unseen_is_reported_as_gone_and_set(kubeconfig: Path) -> None:
+def test_informer_unseen_replacement_is_gone_then_set(kubeconfig: Path) -> None:
     changes: list[tuple[str, str]] = []
     pods = Informer(
         Api(kubeconfig), PODS, lambda what, found: changes.append((what, found["metadata"]["uid"]))
@@ -83,7 +83,7 @@ def test_object_that_was_replaced_unseen_is_reported_as_gone_and_set(kubeconfig:
     assert pods.objects == {}
 
 
-def test_request_is_tried_once(server: FakeApi, kubeconfig: Path) -> None:
+def test_request_failure_is_not_retried(server: FakeApi, kubeconfig: Path) -> None:
     async def story() -> None:
         async with Api(kubeconfig) as api:
             with pytest.raises(ApiError, match="404"):

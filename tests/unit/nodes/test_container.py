@@ -34,7 +34,7 @@ async def probe_server(answer: bytes, probe: dict[str, Any]) -> tuple[str, bytes
 @pytest.mark.parametrize(
     ("status", "good"), [("200 OK", True), ("302 Found", True), ("404 No", False), ("", False)]
 )
-def test_an_http_probe_takes_200_to_399_for_success(status: str, good: bool) -> None:
+def test_http_probe_status_200_to_399_succeeds(status: str, good: bool) -> None:
     answer = f"HTTP/1.1 {status}\r\n\r\n".encode()
     probe = {"httpGet": {"path": "/ready", "port": "http", "httpHeaders": [{"name": "X", "value": "y"}]}}
     verdict, asked = asyncio.run(probe_server(answer, probe))
@@ -43,20 +43,20 @@ def test_an_http_probe_takes_200_to_399_for_success(status: str, good: bool) -> 
     assert b"X: y\r\n" in asked
 
 
-def test_a_port_that_nobody_listens_on_is_a_failure_with_its_address() -> None:
+def test_probe_closed_port_failure_has_its_address() -> None:
     probe = {"tcpSocket": {"port": 1}}
     verdict = asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: 1, no_command))
     assert verdict.startswith("127.0.0.1:1: ")
 
 
-def test_a_port_name_that_is_not_declared_is_named() -> None:
+def test_probe_undeclared_port_name_is_named() -> None:
     verdict = asyncio.run(
         container.probe_once({"httpGet": {"port": "x"}}, "127.0.0.1", lambda _: None, no_command)
     )
     assert verdict == "no container port is called 'x'"
 
 
-def test_a_command_probe_goes_by_its_exit_code() -> None:
+def test_exec_probe_result_is_its_exit_code() -> None:
     async def run(argv: list[str], timeout: float) -> int:
         assert (argv, timeout) == (["test"], 7.0)
         return 3
@@ -94,10 +94,10 @@ def verdicts(results: list[bool], monkeypatch: pytest.MonkeyPatch, **probe: int)
     return found
 
 
-def test_one_success_makes_ready_and_three_failures_in_a_row_unready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_three_failures_in_a_row_make_unready(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdicts([False, True, False, False, True, False, False, False], monkeypatch) == [True, False]
 
 
-def test_thresholds_of_the_probe_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_thresholds_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     results = [True, True, False]
     assert verdicts(results, monkeypatch, successThreshold=2, failureThreshold=1) == [True, False]

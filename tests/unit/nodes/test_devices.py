@@ -41,23 +41,23 @@ def pod(resource: str, node: str = "n", ready: str = "True", **metadata: Any) ->
 
 
 @pytest.mark.parametrize("resource", [GPU, EFA, NEURON])
-def test_each_of_our_plugins_is_known_by_its_image(resource: str) -> None:
+def test_plugin_resources_are_found_by_image(resource: str) -> None:
     assert plugin_resources(pod(resource)) == {resource}
 
 
-def test_a_plugin_that_can_not_reach_the_kubelets_sockets_offers_nothing() -> None:
+def test_plugin_without_the_kubelets_sockets_has_no_resource() -> None:
     item = pod(GPU)
     item["spec"]["volumes"] = [{"name": "sockets", "emptyDir": {}}]
     assert plugin_resources(item) == frozenset()
 
 
-def test_an_ordinary_pod_offers_nothing() -> None:
+def test_plugin_resources_of_ordinary_pod_are_empty() -> None:
     item = pod(GPU)
     item["spec"]["containers"][0]["image"] = "registry.example/trainer:v1"
     assert plugin_resources(item) == frozenset()
 
 
-def test_only_a_plugin_that_runs_on_the_node_counts() -> None:
+def test_running_plugins_are_ready_and_on_the_node() -> None:
     pods = [
         pod(GPU),
         pod(EFA, ready="False"),
@@ -67,23 +67,23 @@ def test_only_a_plugin_that_runs_on_the_node_counts() -> None:
     assert running_plugins([pod(GPU, deletionTimestamp="2026-01-01T00:00:00Z")], "n") == frozenset()
 
 
-def test_without_a_plugin_nothing_shows() -> None:
+def test_devices_without_plugin_are_not_listed() -> None:
     assert device_amounts(MACHINE, NO_DEVICES) == ({}, {})
 
 
-def test_with_its_plugin_a_device_shows_in_both_lists() -> None:
+def test_devices_with_plugin_are_in_both_lists() -> None:
     assert device_amounts(MACHINE, NO_DEVICES.gain(frozenset({GPU}))) == ({GPU: "4"}, {GPU: "4"})
 
 
-def test_what_the_machine_lacks_shows_in_neither() -> None:
+def test_devices_that_the_instance_lacks_are_not_listed() -> None:
     assert device_amounts(MACHINE, ALL_DEVICES) == ({GPU: "4", EFA: "1"}, {GPU: "4", EFA: "1"})
 
 
-def test_after_its_plugin_is_gone_none_can_be_had() -> None:
+def test_devices_after_the_plugin_are_not_allocatable() -> None:
     devices = NO_DEVICES.gain(frozenset({GPU, EFA})).lose(frozenset({EFA}))
     assert device_amounts(MACHINE, devices) == ({GPU: "4", EFA: "1"}, {GPU: "0", EFA: "1"})
 
 
-def test_a_node_that_was_registered_before_goes_on_with_what_it_shows() -> None:
+def test_read_devices_returns_those_of_the_node() -> None:
     status = {"capacity": {"cpu": "4", GPU: "4", EFA: "1"}, "allocatable": {GPU: "0", EFA: "1"}}
     assert read_devices({"status": status}) == Devices(frozenset({GPU, EFA}), frozenset({EFA}))

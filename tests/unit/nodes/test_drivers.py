@@ -63,14 +63,14 @@ def drivers(api: FakeApi, addons: dict[str, str], *nodes: dict[str, Any]) -> Dri
     return found
 
 
-def test_without_the_add_on_the_startup_taint_stays() -> None:
+def test_drivers_without_addon_keep_the_startup_taint() -> None:
     api = FakeApi()
     asyncio.run(drivers(api, {}, node("a", FSX_TAINT)).settle())
     assert not any(call.startswith("patch") for call in api.calls)
     assert api.objects[f"{CSI_NODES}/a"]["spec"]["drivers"] == []
 
 
-def test_with_the_add_on_its_taint_goes_and_others_stay() -> None:
+def test_drivers_with_addon_remove_only_its_taint() -> None:
     api = FakeApi()
     asyncio.run(drivers(api, {"aws-fsx-csi-driver": ""}, node("a", GPU_TAINT, FSX_TAINT)).settle())
     patched = api.objects[f"{NODES}/a"]
@@ -79,13 +79,13 @@ def test_with_the_add_on_its_taint_goes_and_others_stay() -> None:
     assert patched["metadata"]["resourceVersion"] == "7"
 
 
-def test_a_conflict_is_left_to_the_next_look() -> None:
+def test_drivers_conflict_is_retried_by_the_next_reconcile() -> None:
     api = FakeApi()
     api.busy.add(f"{NODES}/a")
     asyncio.run(drivers(api, {"aws-fsx-csi-driver": ""}, node("a", FSX_TAINT)).settle())
 
 
-def test_the_add_ons_are_seen_on_every_node_and_go_again() -> None:
+def test_drivers_follow_the_addons_on_every_node() -> None:
     async def story() -> None:
         api = FakeApi()
         addons = {"aws-ebs-csi-driver": "arn:role", "vpc-cni": ""}
@@ -108,7 +108,7 @@ def test_the_add_ons_are_seen_on_every_node_and_go_again() -> None:
     asyncio.run(story())
 
 
-def test_a_node_that_came_back_under_its_name_gets_its_own_csi_node() -> None:
+def test_drivers_recreated_node_gets_its_own_csi_node() -> None:
     async def story() -> None:
         api = FakeApi()
         found = drivers(api, {"aws-fsx-csi-driver": ""}, node("a"))

@@ -34,7 +34,7 @@ def value_from(**source: Any) -> dict[str, Any]:
     return {"name": "V", "valueFrom": source}
 
 
-def test_references_are_expanded_in_order_and_unknown_ones_stay() -> None:
+def test_environment_expands_known_references_in_order() -> None:
     known = {"A": "1"}
     assert environment.expand("$(A)-$(B)-$$(A)-$A", known) == "1-$(B)-$(A)-$A"
     found = declared(
@@ -54,16 +54,16 @@ def test_references_are_expanded_in_order_and_unknown_ones_stay() -> None:
         ("spec.serviceAccountName", "sa"),
     ],
 )
-def test_the_downward_api_gives_what_the_pod_is(path: str, expected: str) -> None:
+def test_downward_api_has_the_fields_of_the_pod(path: str, expected: str) -> None:
     assert declared(value_from(fieldRef={"fieldPath": path})) == {"V": expected}
 
 
-def test_an_unknown_field_is_named() -> None:
+def test_downward_api_unknown_field_is_named() -> None:
     with pytest.raises(ValueError, match=r"'spec\.nothing' is not one of"):
         declared(value_from(fieldRef={"fieldPath": "spec.nothing"}))
 
 
-def test_a_resource_comes_in_units_of_its_divisor_rounded_up() -> None:
+def test_resource_field_is_in_units_of_its_divisor() -> None:
     limit = {"resource": "limits.memory", "containerName": "other", "divisor": "1Mi"}
     assert declared(value_from(resourceFieldRef=limit)) == {"V": "2048"}
     cpu = {"resource": "requests.cpu", "divisor": "1"}
@@ -71,11 +71,11 @@ def test_a_resource_comes_in_units_of_its_divisor_rounded_up() -> None:
     assert declared(value_from(resourceFieldRef=cpu), **container) == {"V": "2"}
 
 
-def test_a_limit_that_is_not_set_is_what_the_node_has() -> None:
+def test_resource_field_unset_limit_is_the_nodes_amount() -> None:
     assert declared(value_from(resourceFieldRef={"resource": "limits.cpu", "divisor": "1m"})) == {"V": "3920"}
 
 
-def test_config_maps_and_secrets_are_looked_up_and_a_missing_one_is_named() -> None:
+def test_key_reference_missing_object_is_named() -> None:
     assert declared(value_from(configMapKeyRef={"name": "conf", "key": "colour"})) == {"V": "blue"}
     assert declared(value_from(secretKeyRef={"name": "pass", "key": "key"})) == {"V": "secret"}
     with pytest.raises(MissingReference, match="secret 'nosuch' not found"):
@@ -84,17 +84,17 @@ def test_config_maps_and_secrets_are_looked_up_and_a_missing_one_is_named() -> N
         declared(value_from(configMapKeyRef={"name": "conf", "key": "k"}))
 
 
-def test_an_optional_reference_that_is_missing_leaves_the_variable_out() -> None:
+def test_key_reference_missing_optional_is_left_out() -> None:
     assert declared(value_from(secretKeyRef={"name": "nosuch", "key": "key", "optional": True})) == {}
 
 
-def test_env_wins_over_env_from_and_prefixes_are_put_in_front() -> None:
+def test_env_overrides_env_from_with_its_prefix() -> None:
     sources = [{"prefix": "P_", "configMapRef": {"name": "conf"}}, {"secretRef": {"name": "pass"}}]
     found = declared({"name": "P_size", "value": "9"}, envFrom=sources)
     assert found == {"P_colour": "blue", "P_size": "9", "key": "secret"}
 
 
-def test_what_the_pod_declares_wins_over_what_is_injected_and_that_over_the_image() -> None:
+def test_environment_pod_overrides_injected_overrides_image() -> None:
     own, image, injected = {"A": "pod"}, {"A": "image", "B": "image"}, {"A": "in", "B": "in"}
     found = environment.complete(own, image, injected, "p", "127.64.0.1")
     assert (found["A"], found["B"]) == ("pod", "in")
@@ -102,7 +102,7 @@ def test_what_the_pod_declares_wins_over_what_is_injected_and_that_over_the_imag
     assert found["KUBERNETES_SERVICE_HOST"] == "127.64.0.1"
 
 
-def test_a_role_brings_what_the_identity_webhook_injects_and_no_key() -> None:
+def test_environment_of_role_has_a_token_and_no_key() -> None:
     found = environment.web_identity("arn:aws:iam::1:role/r", "us-west-2", "http://127.0.0.1:1")
     assert found["AWS_ROLE_ARN"] == "arn:aws:iam::1:role/r"
     assert found["AWS_DEFAULT_REGION"] == found["AWS_REGION"] == "us-west-2"

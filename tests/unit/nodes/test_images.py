@@ -33,13 +33,13 @@ def find(images: Images, image: str, name: str = "c", **container: Any) -> Progr
 
 
 @pytest.mark.parametrize("suffix", [":v1", "@sha256:d", ":other@sha256:d"])
-def test_a_built_image_runs_its_entry_point_from_its_context(images: Images, suffix: str) -> None:
+def test_image_built_runs_its_entrypoint_in_its_context(images: Images, suffix: str) -> None:
     program = find(images, REPOSITORY + suffix)
     assert program.argv == ("python", "-m", "t", "all")
     assert (program.workdir, program.context) == ("/app", str(images.file.parent))
 
 
-def test_args_replace_the_default_arguments_and_command_replaces_all(images: Images) -> None:
+def test_command_line_command_replaces_all_args_only_cmd(images: Images) -> None:
     assert find(images, f"{REPOSITORY}:v1", args=["one", "$(WORD)"]).argv == (
         "python",
         "-m",
@@ -51,13 +51,13 @@ def test_args_replace_the_default_arguments_and_command_replaces_all(images: Ima
     assert find(images, f"{REPOSITORY}:v1", command=["sh"], args=["-c"]).argv == ("sh", "-c")
 
 
-def test_the_images_own_path_is_not_used_and_its_other_variables_are(images: Images) -> None:
+def test_image_environment_ignores_only_its_path(images: Images) -> None:
     environment = find(images, f"{REPOSITORY}:v1").environment
     assert environment["A"] == "1"
     assert "/opt/bin" not in environment["PATH"]
 
 
-def test_karpenter_gets_ports_of_its_own_by_environment(images: Images) -> None:
+def test_karpenter_gets_its_own_ports_by_environment(images: Images) -> None:
     program = find(images, "public.ecr.aws/karpenter/controller:1.14.1@sha256:abc")
     assert program.argv == (str(images.tools / "karpenter"),)
     assert program.forced["METRICS_PORT"] == "19090"
@@ -73,9 +73,7 @@ def test_karpenter_gets_ports_of_its_own_by_environment(images: Images) -> None:
         "registry.local/training-operator:1@sha256:abc",
     ],
 )
-def test_the_training_operator_listens_on_the_pods_address_and_moves_its_webhook(
-    images: Images, image: str
-) -> None:
+def test_training_operator_listens_on_the_pods_address(images: Images, image: str) -> None:
     program = find(images, image, command=["/manager"], args=["--enable-scheme=pytorchjob"])
     assert program.argv == (
         str(images.tools / "training-operator"),
@@ -95,7 +93,7 @@ def test_the_training_operator_listens_on_the_pods_address_and_moves_its_webhook
         ("registry.k8s.io/jobset/jobset:v0.12.0@sha256:abc", "jobset-manager"),
     ],
 )
-def test_managers_of_trainjobs_run_on_the_pods_address(images: Images, image: str, program: str) -> None:
+def test_trainjob_manager_listens_on_the_pods_address(images: Images, image: str, program: str) -> None:
     found = find(images, image, command=["/manager"], args=["--config=/c.yaml", "--zap-log-level=2"])
     assert found.argv[2:] == (
         str(images.helpers / "manager.py"),
@@ -107,13 +105,13 @@ def test_managers_of_trainjobs_run_on_the_pods_address(images: Images, image: st
     assert found.ports == {}
 
 
-def test_the_operators_look_up_runs_with_our_nslookup_first(images: Images) -> None:
+def test_lookup_container_has_our_nslookup_first(images: Images) -> None:
     program = find(images, "alpine:3.10", "init-pytorch", command=["sh", "-c", "nslookup x"])
     assert program.kind == "process"
     assert program.environment["PATH"].startswith(f"{images.helpers}:")
 
 
-def test_the_debug_pod_runs_its_command_with_our_nslookup_first(images: Images) -> None:
+def test_debug_pod_has_our_nslookup_first(images: Images) -> None:
     image = "registry.k8s.io/e2e-test-images/agnhost:2.43@sha256:abc"
     program = find(images, image, "tools", command=["sleep", "60"])
     assert (program.kind, program.argv) == ("process", ("sleep", "60"))
@@ -122,30 +120,30 @@ def test_the_debug_pod_runs_its_command_with_our_nslookup_first(images: Images) 
     assert find(images, image, "tools").kind == "simulated"
 
 
-def test_anything_else_is_simulated(images: Images) -> None:
+def test_image_unknown_is_simulated(images: Images) -> None:
     assert find(images, "registry.k8s.io/pause:3.10").kind == "simulated"
     assert find(images, "602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/coredns:v1").kind == "simulated"
     assert simulated({"name": "c", "image": "registry.k8s.io/pause:3.10"}, images)
 
 
-def test_an_image_of_our_own_registry_that_was_not_built_is_an_error(images: Images) -> None:
+def test_image_of_own_registry_not_built_fails(images: Images) -> None:
     with pytest.raises(PullError, match=r"other:v1: not in .*images\.json"):
         find(images, "123456789012.dkr.ecr.us-west-2.amazonaws.com/other:v1")
     assert not simulated({"name": "c", "image": f"{REPOSITORY}:unknown"}, images)
 
 
-def test_a_context_that_is_gone_is_an_error_that_names_the_file(images: Images) -> None:
+def test_image_missing_context_names_the_file(images: Images) -> None:
     (images.file.parent / "Dockerfile").unlink()
     with pytest.raises(PullError, match="Dockerfile"):
         find(images, f"{REPOSITORY}:v1")
 
 
-def test_without_any_build_nothing_is_known(images: Images) -> None:
+def test_image_record_without_builds_is_empty(images: Images) -> None:
     images.file.unlink()
     assert find(images, "anything").kind == "simulated"
 
 
-def test_unreadable_image_is_reported_at_the_start(images: Images) -> None:
+def test_image_unreadable_is_reported_at_the_start(images: Images) -> None:
     """Not before, because a process that takes over the pod can't report it yet."""
     wrong = {"name": "c", "image": "kubeflow/training-operator:v1", "args": ["--webhook-server-port=none"]}
     with pytest.raises(ValueError, match="none"):

@@ -44,11 +44,11 @@ def get(pki: Path, client: str | None) -> str:
     return asyncio.run(ask())
 
 
-def test_the_api_servers_certificate_gets_logs(pki: Path) -> None:
+def test_kubelet_with_the_api_servers_certificate_sends_logs(pki: Path) -> None:
     assert get(pki, "ours") == "step=1\n"
 
 
 @pytest.mark.parametrize("client", [None, "others"])
-def test_without_a_certificate_of_the_cluster_there_are_none(pki: Path, client: str | None) -> None:
+def test_kubelet_without_cluster_certificate_refuses(pki: Path, client: str | None) -> None:
     with pytest.raises(aiohttp.ClientError):
         get(pki, client)

@@ -31,30 +31,30 @@ def clock(tmp_path: Path) -> Clock:
     return found
 
 
-def test_everything_is_given_without_options(clock: Clock) -> None:
+def test_logs_without_options_are_whole(clock: Clock) -> None:
     assert read(clock, Request()) == b"one\ntwo\nthree\nfour"
 
 
 @pytest.mark.parametrize(("lines", "expected"), [(0, b""), (1, b"four"), (2, b"three\nfour"), (9, None)])
-def test_the_last_lines_count_an_unfinished_one(clock: Clock, lines: int, expected: bytes | None) -> None:
+def test_logs_tail_counts_an_unfinished_line(clock: Clock, lines: int, expected: bytes | None) -> None:
     whole = clock.path.read_bytes()
     assert read(clock, Request(tail=lines)) == (whole if expected is None else expected)
 
 
-def test_the_last_lines_are_found_across_blocks(tmp_path: Path) -> None:
+def test_logs_tail_reads_across_blocks(tmp_path: Path) -> None:
     long = Clock(tmp_path / "0.log")
     long.path.write_bytes(b"x" * 70000 + b"\n" + b"y" * 70000 + b"\nend\n")
     assert read(long, Request(tail=2)) == b"y" * 70000 + b"\nend\n"
 
 
-def test_since_gives_what_was_written_after_that_time(clock: Clock) -> None:
+def test_logs_since_returns_later_output(clock: Clock) -> None:
     assert read(clock, Request(since=1500.0)) == b"three\nfour"
     assert read(clock, Request(since=2500.0)) == b""
     assert read(clock, Request(since=1000.0)) == clock.path.read_bytes()
     assert read(clock, Request(since=500.0)) == clock.path.read_bytes()
 
 
-def test_each_line_can_carry_its_time(clock: Clock) -> None:
+def test_logs_timestamps_are_before_each_line(clock: Clock) -> None:
     lines = read(clock, Request(timestamps=True)).splitlines()
     assert lines[0] == b"1970-01-01T00:16:40.000000000Z one"
     assert lines[2] == b"1970-01-01T00:33:20.000000000Z three"
@@ -84,7 +84,7 @@ def following(path: Path, wanted: Request, *later: bytes) -> bytes:
     return asyncio.run(follow())
 
 
-def test_a_line_of_many_blocks_carries_one_time(tmp_path: Path) -> None:
+def test_logs_line_of_many_blocks_has_one_timestamp(tmp_path: Path) -> None:
     """A container runtime cuts it into parts, and `kubectl logs` shows one line."""
     long = Clock(tmp_path / "0.log")
     long.path.write_bytes(b"first\n" + LONG + b"\nlast\n" + LONG)
@@ -92,7 +92,7 @@ def test_a_line_of_many_blocks_carries_one_time(tmp_path: Path) -> None:
     assert [each.partition(b"Z ")[2] for each in lines] == [b"first", LONG, b"last", LONG]
 
 
-def test_what_ends_at_a_block_is_followed_by_a_line_of_its_own(tmp_path: Path) -> None:
+def test_logs_line_after_a_full_block_has_its_timestamp(tmp_path: Path) -> None:
     long = Clock(tmp_path / "0.log")
     long.path.write_bytes(b"x" * (logs.CHUNK - 1) + b"\nlast\n")
     assert [len(each.partition(b"Z ")[2]) for each in read(long, Request(timestamps=True)).splitlines()] == [
@@ -101,7 +101,7 @@ def test_what_ends_at_a_block_is_followed_by_a_line_of_its_own(tmp_path: Path) -
     ]
 
 
-def test_a_followed_line_of_many_blocks_carries_one_time(tmp_path: Path) -> None:
+def test_logs_followed_long_line_has_one_timestamp(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"first\n" + LONG)
     shown = following(path, Request(follow=True, timestamps=True), LONG, b"end\nne", b"xt\nopen")
@@ -109,7 +109,7 @@ def test_a_followed_line_of_many_blocks_carries_one_time(tmp_path: Path) -> None
     assert texts == [b"first", LONG + LONG + b"end", b"next", b"open"]
 
 
-def test_a_bar_of_progress_is_one_line(tmp_path: Path) -> None:
+def test_logs_progress_bar_is_one_line(tmp_path: Path) -> None:
     """Programs restart a line with a carriage return. A runtime ends a line only at a line feed."""
     bar = Clock(tmp_path / "0.log")
     bar.path.write_bytes(b" 10%\r 20%\r\nend\n")
@@ -117,7 +117,7 @@ def test_a_bar_of_progress_is_one_line(tmp_path: Path) -> None:
     assert [each.partition(b"Z ")[2] for each in shown] == [b" 10%\r 20%\r", b"end", b""]
 
 
-def test_a_long_line_is_held_in_parts(tmp_path: Path) -> None:
+def test_logs_long_line_is_read_in_parts(tmp_path: Path) -> None:
     long = Clock(tmp_path / "0.log")
     long.path.write_bytes(LONG)
 
@@ -128,15 +128,15 @@ def test_a_long_line_is_held_in_parts(tmp_path: Path) -> None:
     assert asyncio.run(largest()) < logs.CHUNK + 64
 
 
-def test_no_more_bytes_than_the_limit(clock: Clock) -> None:
+def test_logs_limit_bounds_the_bytes(clock: Clock) -> None:
     assert read(clock, Request(limit=5)) == b"one\nt"
 
 
-def test_a_run_that_wrote_nothing_has_an_empty_log(tmp_path: Path) -> None:
+def test_logs_of_silent_run_are_empty(tmp_path: Path) -> None:
     assert read(Clock(tmp_path / "none.log"), Request()) == b""
 
 
-def test_following_ends_with_the_container(tmp_path: Path) -> None:
+def test_logs_follow_ends_with_the_container(tmp_path: Path) -> None:
     growing = Clock(tmp_path / "new" / "0.log")
 
     async def follow() -> bytes:
@@ -157,7 +157,7 @@ def test_following_ends_with_the_container(tmp_path: Path) -> None:
     assert asyncio.run(follow()) == b"first\nlast\n"
 
 
-def test_options_of_kubectl_are_understood() -> None:
+def test_log_request_parses_the_options_of_kubectl() -> None:
     query = {"follow": "true", "tailLines": "5", "sinceSeconds": "10", "timestamps": "true"}
     assert log_request(query, 100.0) == Request(follow=True, tail=5, since=90.0, timestamps=True)
     assert log_request({"sinceTime": "1970-01-01T00:01:00Z"}, 100.0) == Request(since=60.0)
@@ -165,7 +165,7 @@ def test_options_of_kubectl_are_understood() -> None:
         log_request({"tailLines": "five"}, 100.0)
 
 
-def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
+def test_read_end_of_large_file_returns_its_end(tmp_path: Path) -> None:
     """A container chooses the size of its termination log."""
     file = tmp_path / "termination-log"
     with file.open("wb") as opened:

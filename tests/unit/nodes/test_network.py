@@ -26,7 +26,7 @@ def service(name: str, address: str, **spec: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_only_ready_pods_that_stay_are_behind_a_service() -> None:
+def test_behind_has_only_ready_pods_that_stay() -> None:
     leaving = pod("c", "127.96.0.4")
     leaving["metadata"]["deletionTimestamp"] = "now"
     done = pod("d", "127.96.0.5", phase="Succeeded")
@@ -36,7 +36,7 @@ def test_only_ready_pods_that_stay_are_behind_a_service() -> None:
     assert [p["metadata"]["name"] for p in all_of_them] == ["a", "b", "c"]
 
 
-def test_pods_of_another_namespace_or_label_are_not_behind_it() -> None:
+def test_behind_excludes_other_namespaces_and_labels() -> None:
     other = pod("a", "127.96.0.2")
     other["metadata"]["namespace"] = "m"
     assert network.behind(service("s", "127.64.0.9"), [other]) == []
@@ -45,7 +45,7 @@ def test_pods_of_another_namespace_or_label_are_not_behind_it() -> None:
 
 
 @pytest.mark.parametrize("target", ["http", 8080, "8080"])
-def test_a_target_port_is_found_by_name_or_number_and_follows_a_move(target: str | int) -> None:
+def test_targets_find_the_port_by_name_or_number(target: str | int) -> None:
     one = pod("a", "127.96.0.2")
     port = {"port": 80, "targetPort": target}
     assert network.targets(service("s", "127.64.0.9"), port, [one], {}) == [("127.96.0.2", 8080)]
@@ -53,12 +53,12 @@ def test_a_target_port_is_found_by_name_or_number_and_follows_a_move(target: str
     assert network.targets(service("s", "127.64.0.9"), port, [one], moved) == [("127.96.0.2", 23456)]
 
 
-def test_a_port_name_that_no_container_has_has_no_target() -> None:
+def test_targets_of_unknown_port_name_are_empty() -> None:
     port = {"port": 80, "targetPort": "nothing"}
     assert network.targets(service("s", "127.64.0.9"), port, [pod("a", "127.96.0.2")], {}) == []
 
 
-def test_a_service_answers_with_its_address_and_a_headless_one_with_its_pods() -> None:
+def test_records_of_headless_service_are_its_pods() -> None:
     pods = [pod("a", "127.96.0.2"), pod("b", "127.96.0.3", hostname="h", subdomain="headless")]
     services = [service("normal", "127.64.0.9"), service("headless", "None")]
     assert network.records(services, pods) == [
@@ -69,7 +69,7 @@ def test_a_service_answers_with_its_address_and_a_headless_one_with_its_pods() -
     ]
 
 
-def test_the_bare_name_is_known_inside_the_namespace_only() -> None:
+def test_hosts_file_has_bare_names_of_its_namespace_only() -> None:
     records = [("127.64.0.9", "web", "n")]
     inside = network.hosts_file(records, "n", "me", "127.96.0.2").splitlines()
     assert "127.96.0.2 me" in inside
@@ -77,12 +77,12 @@ def test_the_bare_name_is_known_inside_the_namespace_only() -> None:
     assert network.hosts_file(records, "m", "me", "127.96.0.2").splitlines()[-1].endswith("web.n")
 
 
-def test_a_long_pod_name_is_cut_to_what_a_host_name_may_be() -> None:
+def test_host_name_of_long_pod_name_is_cut() -> None:
     long = pod("a" * 62 + "-b", "127.96.0.2")
     assert network.host_name(long) == "a" * 62
 
 
-def test_a_pod_with_a_subdomain_calls_itself_by_its_full_name_first() -> None:
+def test_own_names_with_subdomain_begin_with_the_full_name() -> None:
     """What asks for a machine's full name gets one that others can look up: torchrun tells it to the other workers."""
     pod = {"metadata": {"name": "vit-0-0-abcde", "namespace": "team"}, "spec": {"hostname": "vit-0-0"}}
     assert network.own_names(pod) == "vit-0-0"

@@ -37,7 +37,7 @@ def build(**changes: Any) -> dict[str, Any]:
     return node.build(instance(**changes), "us-west-2", 10250, "v1.35.4", 1000.0)
 
 
-def test_a_node_of_karpenter_carries_the_unregistered_taint_and_its_provider_id() -> None:
+def test_node_of_karpenter_has_the_unregistered_taint() -> None:
     found = build()
     assert found["spec"]["taints"] == [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]
     assert found["spec"]["providerID"] == "aws:///us-west-2b/i-1"
@@ -45,7 +45,7 @@ def test_a_node_of_karpenter_carries_the_unregistered_taint_and_its_provider_id(
     assert found["metadata"]["labels"]["kubernetes.io/hostname"] == found["metadata"]["name"]
 
 
-def test_a_node_of_a_node_group_carries_the_groups_labels_and_taints_and_not_karpenters() -> None:
+def test_node_of_node_group_has_its_labels_and_taints() -> None:
     group = {
         "name": "system",
         "labels": {"role": "system"},
@@ -57,7 +57,7 @@ def test_a_node_of_a_node_group_carries_the_groups_labels_and_taints_and_not_kar
     assert found["metadata"]["labels"]["role"] == "system"
 
 
-def test_devices_are_not_there_when_the_node_registers_and_are_in_both_lists_later() -> None:
+def test_node_gets_its_devices_after_registration() -> None:
     assert "nvidia.com/gpu" not in build()["status"]["capacity"]
     capacity, allocatable = node.resources(instance(), ALL_DEVICES)
     assert capacity["nvidia.com/gpu"] == allocatable["nvidia.com/gpu"] == "4"
@@ -65,7 +65,7 @@ def test_devices_are_not_there_when_the_node_registers_and_are_in_both_lists_lat
     assert "aws.amazon.com/neuron" not in allocatable
 
 
-def test_what_the_monitoring_agent_found_stands_beside_the_kubelets_conditions() -> None:
+def test_node_has_conditions_of_kubelet_and_monitoring_agent() -> None:
     found = {
         "type": "AcceleratedHardwareReady",
         "status": "False",
@@ -115,11 +115,11 @@ TAINT = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
         (None, [TAINT], WELL),
     ],
 )
-def test_gpus_are_sick_where_dcgm_server_cannot_run(tolerations: Any, taints: Any, says: Any) -> None:
+def test_node_without_dcgm_server_has_unhealthy_gpus(tolerations: Any, taints: Any, says: Any) -> None:
     assert hardware(taints, dcgmTolerations=tolerations) == says
 
 
-def test_the_stacks_agent_finds_gpus_of_its_pools_well() -> None:
+def test_node_with_the_stacks_agent_has_healthy_gpus() -> None:
     tolerations = json.loads(VALUES[AGENT])["dcgmAgent"]["tolerations"]
     pool = settings(with_({})).pools[0]
     taints = node_pool(pool, lustre=True)["template"]["spec"]["taints"]
@@ -144,14 +144,14 @@ def test_condition_has_the_time_of_its_last_change() -> None:
     assert third == {**first, "Ready": timestamp(1480.0)}
 
 
-def test_allocatable_is_what_eks_leaves_to_pods() -> None:
+def test_node_allocatable_is_that_of_eks() -> None:
     capacity, allocatable = node.resources(instance(vcpus=4, memoryMiB=16384), NO_DEVICES)
     assert capacity["memory"] == "15155Mi"  # 7.5 % of virtual machine overhead
     assert allocatable["cpu"] == "3920m"  # 60 + 10 + 5 + 5 millicores reserved
     assert allocatable["memory"] == f"{15155 - 255 - 11 * 58 - 100}Mi"
 
 
-def test_a_machine_of_one_core_has_less_reserved_than_that_core() -> None:
+def test_node_with_one_core_reserves_less_than_it() -> None:
     _, allocatable = node.resources(instance(vcpus=1, memoryMiB=512), NO_DEVICES)
     assert allocatable["cpu"] == "940m"
     assert allocatable["memory"] == "64Mi"
@@ -172,14 +172,14 @@ def test_a_machine_of_one_core_has_less_reserved_than_that_core() -> None:
         ("gr6.8xlarge", "amd64"),
     ],
 )
-def test_architecture_follows_the_family(kind: str, expected: str) -> None:
+def test_node_architecture_follows_the_family(kind: str, expected: str) -> None:
     assert node.architecture(instance(instanceType=kind)) == expected
 
 
-def test_the_only_address_is_the_loopback_one_or_the_api_server_could_not_fetch_logs() -> None:
+def test_node_has_only_the_loopback_address() -> None:
     assert build()["status"]["addresses"] == [{"type": "InternalIP", "address": "127.0.0.1"}]
     assert build()["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
 
 
-def test_the_attach_annotation_is_never_set() -> None:
+def test_node_has_no_attach_annotation() -> None:
     assert "annotations" not in build()["metadata"]

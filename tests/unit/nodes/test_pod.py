@@ -144,7 +144,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 # Deletion ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_whose_sidecar_could_not_be_started_is_removed(tmp_path: Path) -> None:
+def test_pod_with_unstarted_sidecar_is_removed(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         await until(lambda: world.pod.init[0].state.reason == "ErrImagePull")
         await world.deleted(life)
@@ -153,9 +153,7 @@ def test_a_pod_whose_sidecar_could_not_be_started_is_removed(tmp_path: Path) -> 
     live(tmp_path, story, initContainers=[sidecar(NOWHERE)])
 
 
-def test_a_sidecar_whose_start_fails_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sidecar_failed_start_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = Container._start, [KeyError("unforeseen"), KeyError("unforeseen")]
 
     async def start(self: Container) -> bool:
@@ -175,7 +173,7 @@ def test_a_sidecar_whose_start_fails_is_started_again(
     assert world.events.count(("FailedSync", message)) == 1
 
 
-def test_what_fails_for_ever_does_not_hold_up_the_removal(
+def test_pod_removal_does_not_wait_for_endless_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: Container) -> None:
@@ -215,7 +213,7 @@ def test_sidecars_of_deleted_pod_stop_last_in_reverse_order(
     assert steps[4:] == ["second stops", "second has ended", "side stops", "side has ended"]
 
 
-def test_a_stop_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_failed_stop_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = Container.stop, [OSError(errno.EMFILE, "too many open files")]
 
     async def stop(self: Container, grace: float) -> None:
@@ -235,9 +233,7 @@ def test_a_stop_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
 # Failures while it lives ---------------------------------------------------------------------------------------------
 
 
-def test_a_pod_whose_preparation_fails_unforeseen_is_prepared_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pod_failed_preparation_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = PodVolumes.prepare, [KeyError("unforeseen")]
 
     async def prepare(self: PodVolumes) -> None:
@@ -255,7 +251,7 @@ def test_a_pod_whose_preparation_fails_unforeseen_is_prepared_again(
     assert ("FailedSync", "error syncing pod, containers: KeyError: 'unforeseen'") in world.events
 
 
-def test_a_pod_without_an_address_waits_for_one(tmp_path: Path) -> None:
+def test_pod_without_address_waits_for_one(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         addresses = world.context.addresses
         others = {str(each) for each in addresses.network}
@@ -300,9 +296,7 @@ def test_restarted_container_ends_readers_of_its_earlier_run(
     live(tmp_path, story)
 
 
-def test_a_machine_that_cannot_start_a_probe_fails_the_probe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_that_cannot_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def entry(_: Container) -> Any:
         raise OSError(errno.ENOMEM, "cannot allocate memory")
 
@@ -311,7 +305,7 @@ def test_a_machine_that_cannot_start_a_probe_fails_the_probe(
     assert asyncio.run(world.pod.containers[0].execute(["true"], 1.0)) == 1
 
 
-def test_the_ports_of_a_pod_are_kept_as_a_whole_or_not_at_all(
+def test_pod_ports_are_saved_completely_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, {"containers": [container("main")]})
@@ -331,7 +325,7 @@ def test_the_ports_of_a_pod_are_kept_as_a_whole_or_not_at_all(
     assert world.context.moved_ports == {"u1": {8080: 40001}}
 
 
-def test_an_end_of_the_time_does_not_hide_that_the_pod_is_to_stop(tmp_path: Path) -> None:
+def test_pod_sleep_timeout_does_not_hide_the_stop(tmp_path: Path) -> None:
     async def story() -> bool:
         site = World(tmp_path, {"containers": [container("main")]}).pod
         waiting = asyncio.create_task(site.sleep(0.01))
@@ -348,7 +342,7 @@ def test_an_end_of_the_time_does_not_hide_that_the_pod_is_to_stop(tmp_path: Path
 BUSY = ApiUnavailable("500 InternalError: etcdserver: request timed out")
 
 
-def test_end_is_reported_again_after_an_api_failure(tmp_path: Path) -> None:
+def test_pod_end_is_reported_again_after_an_api_failure(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["patch"] = [
             BUSY,
@@ -360,7 +354,7 @@ def test_end_is_reported_again_after_an_api_failure(tmp_path: Path) -> None:
     assert [each["phase"] for each in live(tmp_path, story).api.statuses][-1:] == ["Failed"]
 
 
-def test_a_status_that_is_refused_for_good_is_not_repeated(tmp_path: Path) -> None:
+def test_pod_refused_status_is_not_repeated(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["patch"] = [ApiError("", "", 422, "Invalid", "wrong")] * SECONDS * 1000
         await world.deleted(life)
@@ -371,7 +365,7 @@ def test_a_status_that_is_refused_for_good_is_not_repeated(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "refusal", [BUSY, ApiError("", "", 403, "Forbidden", "a webhook says no"), OSError("connection refused")]
 )
-def test_a_removal_is_tried_until_the_pod_is_gone(tmp_path: Path, refusal: Exception) -> None:
+def test_pod_removal_is_retried_until_it_is_gone(tmp_path: Path, refusal: Exception) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["delete"] = [refusal, refusal]
         await world.deleted(life)
@@ -379,7 +373,7 @@ def test_a_removal_is_tried_until_the_pod_is_gone(tmp_path: Path, refusal: Excep
     assert live(tmp_path, story).api.uid == ""
 
 
-def test_a_conflict_over_the_pod_itself_does_not_end_its_removal(tmp_path: Path) -> None:
+def test_pod_removal_is_retried_after_a_conflict(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["delete"] = [ApiError("", "", 409, "Conflict", "try again")] * 2
         world.api.refusals["get"] = [OSError("connection refused")]
@@ -388,7 +382,7 @@ def test_a_conflict_over_the_pod_itself_does_not_end_its_removal(tmp_path: Path)
     assert live(tmp_path, story).api.uid == ""
 
 
-def test_a_pod_that_took_its_name_is_left_alone(tmp_path: Path) -> None:
+def test_pod_removal_leaves_a_later_pod_of_its_name(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         await until(lambda: world.api.statuses)
         world.api.uid = "u2"

@@ -34,7 +34,7 @@ def compiler(directory: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_it_is_built_once(programs: Path) -> None:
+def test_preload_library_is_built_once(programs: Path) -> None:
     compiler(programs, 'echo library > "$5"')
     path = images.preload_library()
     assert path.read_text() == "library\n"
@@ -44,7 +44,7 @@ def test_it_is_built_once(programs: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_a_failed_build_names_the_compiler_the_reason_and_the_log(programs: Path, tmp_path: Path) -> None:
+def test_preload_failed_build_names_compiler_reason_and_log(programs: Path, tmp_path: Path) -> None:
     compiler(programs, "echo 'In file included:' >&2; echo 'x.h:1: error: no such file' >&2; exit 4")
     with pytest.raises(ToolError) as caught:
         images.preload_library()
@@ -60,7 +60,7 @@ def without_compiler(message: str) -> bool:
 
 
 @pytest.mark.parametrize("command", ["up", "tools"])
-def test_without_a_compiler_the_command_line_says_so_at_once(
+def test_preload_without_compiler_fails_local_up_and_tools(
     programs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.setattr(tools, "ensure", lambda *_, **__: pytest.fail("tools are built"))
@@ -71,7 +71,7 @@ def test_without_a_compiler_the_command_line_says_so_at_once(
     assert without_compiler(message)
 
 
-def test_without_a_compiler_make_up_says_so_at_once(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preload_without_compiler_fails_make_up(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "ensure", lambda *_: pytest.fail("tools are built"))
     monkeypatch.setattr(commands, "refuse_foreign", lambda _: None)
     with pytest.raises(ToolError) as caught:

@@ -14,7 +14,7 @@ from local.nodes.process import LOST, SANDBOX, Ended, Process, start_time
 pytestmark = pytest.mark.unit
 
 
-def test_a_process_is_known_by_its_number_and_its_start(tmp_path: Path) -> None:
+def test_process_is_found_by_its_id_and_start_time(tmp_path: Path) -> None:
     me = os.getpid()
     (tmp_path / "keeper").write_text(f"{me} {start_time(me)}")
     found = Process.found(tmp_path)
@@ -24,13 +24,13 @@ def test_a_process_is_known_by_its_number_and_its_start(tmp_path: Path) -> None:
     assert not found.alive
 
 
-def test_without_a_record_there_is_no_process(tmp_path: Path) -> None:
+def test_process_without_record_is_not_found(tmp_path: Path) -> None:
     assert Process.found(tmp_path) is None
     (tmp_path / "keeper").write_text("")
     assert Process.found(tmp_path) is None
 
 
-def test_the_exit_code_is_read_from_disk_and_its_absence_is_an_end_by_force(tmp_path: Path) -> None:
+def test_process_without_exit_file_was_killed(tmp_path: Path) -> None:
     (tmp_path / "keeper").write_text("1 1")
     process = Process.found(tmp_path)
     assert process is not None
@@ -40,11 +40,11 @@ def test_the_exit_code_is_read_from_disk_and_its_absence_is_an_end_by_force(tmp_
     assert (process.ended().code, process.ended().message) == (7, "")
 
 
-def test_there_is_no_start_time_of_a_process_that_is_not_there() -> None:
+def test_start_time_of_missing_process_is_none() -> None:
     assert start_time(2**22 + 1) is None
 
 
-def test_a_programs_name_may_be_any_bytes() -> None:
+def test_start_time_with_any_bytes_in_the_name_is_found() -> None:
     name = Path("/proc/self/comm")
     before = name.read_bytes()
     try:
@@ -56,7 +56,7 @@ def test_a_programs_name_may_be_any_bytes() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("recorded", [False, True])
-def test_what_is_still_being_set_up_ends_as_a_whole(
+def test_process_in_setup_is_killed_as_a_group(
     tmp_path: Path, number: signal.Signals, recorded: bool
 ) -> None:
     """The sandbox is process 1 of its namespace: it does not even hear of a signal but SIGKILL."""
@@ -89,9 +89,7 @@ def test_what_is_still_being_set_up_ends_as_a_whole(
             os.killpg(keeper.pid, signal.SIGKILL)
 
 
-def test_a_process_of_which_no_record_can_be_kept_is_not_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_without_writable_record_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     real, write = subprocess.Popen, Path.write_text
 

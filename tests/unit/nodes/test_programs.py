@@ -59,37 +59,37 @@ def closed() -> int:
         return int(one.getsockname()[1])
 
 
-def test_a_machine_that_has_the_tools_uses_its_own_but_for_names(tmp_path: Path) -> None:
+def test_helpers_are_only_those_that_are_missing(tmp_path: Path) -> None:
     (tmp_path / "nc").touch(0o755)
     assert images.missing_helpers(str(tmp_path)) == ["nslookup", "ping", "wget"]
 
 
-def test_they_are_made_again_where_they_are_used(programs: Path) -> None:
+def test_helpers_are_rewritten_in_the_same_file(programs: Path) -> None:
     before = (programs / "nc").stat().st_ino
     images.write_helpers(programs)
     assert (programs / "nc").stat().st_ino == before, "a pod would see the old directory"
 
 
-def test_names_are_looked_up_in_the_hosts_file(programs: Path) -> None:
+def test_nslookup_reads_the_hosts_file(programs: Path) -> None:
     found = run(programs, "nslookup", "localhost")
     assert (found.returncode, "Address: 127.0.0.1" in found.stdout) == (0, True)
     unknown = run(programs, "nslookup", "nobody.invalid")
     assert (unknown.returncode, unknown.stdout) == (1, "** server can't find nobody.invalid: NXDOMAIN\n")
 
 
-def test_an_open_port_and_a_closed_one_differ(programs: Path, port: int, closed: int) -> None:
+def test_nc_reports_open_and_closed_ports(programs: Path, port: int, closed: int) -> None:
     opened = run(programs, "nc", "-zv", "127.0.0.1", str(port))
     assert (opened.returncode, "succeeded" in opened.stderr) == (0, True)
     refused = run(programs, "nc", "-zv", "127.0.0.1", str(closed))
     assert (refused.returncode, "Connection refused" in refused.stderr) == (1, True)
 
 
-def test_what_is_typed_is_sent_and_the_answer_shown(programs: Path, port: int) -> None:
+def test_nc_sends_its_input_and_prints_the_answer(programs: Path, port: int) -> None:
     answer = run(programs, "nc", "127.0.0.1", str(port), typed="GET /here HTTP/1.0\r\n\r\n")
     assert answer.stdout.endswith("a page\n")
 
 
-def test_a_page_is_fetched(programs: Path, port: int, closed: int, tmp_path: Path) -> None:
+def test_wget_fetches_a_page(programs: Path, port: int, closed: int, tmp_path: Path) -> None:
     page = f"http://127.0.0.1:{port}/here"
     assert run(programs, "wget", "-qO-", page).stdout == "a page\n"
     assert run(programs, "wget", "-q", "-O", str(tmp_path / "page"), page).returncode == 0
@@ -100,7 +100,7 @@ def test_a_page_is_fetched(programs: Path, port: int, closed: int, tmp_path: Pat
     assert (refused.returncode, refused.stderr) == (4, "")
 
 
-def test_an_address_answers_and_a_name_that_is_none_does_not(programs: Path) -> None:
+def test_ping_address_answers_unknown_name_fails(programs: Path) -> None:
     found = run(programs, "ping", "-c", "1", "127.0.0.9")
     assert (found.returncode, "1 packets received" in found.stdout) == (0, True)
     assert run(programs, "ping", "-c", "1", "nobody.invalid").returncode == 2
@@ -115,7 +115,9 @@ def test_an_address_answers_and_a_name_that_is_none_does_not(programs: Path) -> 
         ("wget", "-O-", "http://.training"),
     ],
 )
-def test_name_with_an_empty_part_is_one_line(programs: Path, words: tuple[str, ...]) -> None:
+def test_programs_report_a_name_with_an_empty_part_in_one_line(
+    programs: Path, words: tuple[str, ...]
+) -> None:
     answer = run(programs, *words)
     assert answer.returncode != 0
     (line,) = (answer.stdout + answer.stderr).splitlines()

@@ -84,7 +84,7 @@ def site(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(cloud, tmp_path, monkeypatch)
 
 
-def test_a_claim_gets_an_encrypted_disk_with_the_stacks_tags_in_the_zone_of_its_pod(site: Site) -> None:
+def test_provisioner_creates_a_tagged_volume_in_the_pods_zone(site: Site) -> None:
     asyncio.run(site.work._make(claim()))
     [disk] = site.disks()
     assert (disk["AvailabilityZone"], disk["Size"], disk["Encrypted"]) == ("us-west-2b", 2, True)
@@ -97,13 +97,13 @@ def test_a_claim_gets_an_encrypted_disk_with_the_stacks_tags_in_the_zone_of_its_
     assert term["matchExpressions"][0]["values"] == ["us-west-2b"]
 
 
-def test_a_second_try_finds_the_disk_of_the_first(site: Site) -> None:
+def test_provisioner_retry_finds_the_volume(site: Site) -> None:
     asyncio.run(site.work._make(claim()))
     asyncio.run(site.work._make(claim()))
     assert len(site.disks()) == 1
 
 
-def test_missing_cluster_tag_is_reported_on_the_claim(site: Site) -> None:
+def test_provisioner_missing_cluster_tag_is_reported(site: Site) -> None:
     for instance in site.work.instances.values():
         instance["volumeTags"] = {}
     asyncio.run(site.work._try(claim(), site.work._make(claim())))
@@ -113,14 +113,14 @@ def test_missing_cluster_tag_is_reported_on_the_claim(site: Site) -> None:
     assert site.disks() == []
 
 
-def test_an_add_on_without_a_role_makes_nothing(site: Site) -> None:
+def test_provisioner_without_role_creates_nothing(site: Site) -> None:
     for instance in site.work.instances.values():
         instance["addons"] = {"aws-ebs-csi-driver": ""}
     with pytest.raises(Refused, match="was given no role"):
         asyncio.run(site.work._make(claim()))
 
 
-def test_disk_directory_and_volume_go_with_the_claim(site: Site) -> None:
+def test_provisioner_removes_the_volume_of_a_deleted_claim(site: Site) -> None:
     asyncio.run(site.work._make(claim()))
     [volume] = site.api.created[csi.VOLUMES]
     files = site.directory / "main" / "pvc-u1"
@@ -141,7 +141,7 @@ def test_disk_directory_and_volume_go_with_the_claim(site: Site) -> None:
         {"metadata": {"annotations": {}}},
     ],
 )
-def test_a_volume_in_use_kept_or_of_somebody_else_stays(change: dict[str, Any]) -> None:
+def test_provisioner_keeps_used_retained_and_foreign_volumes(change: dict[str, Any]) -> None:
     volume: dict[str, Any] = {
         "metadata": {"name": "v", "annotations": {csi.PROVISIONED_BY: "ebs.csi.aws.com"}},
         "spec": {"persistentVolumeReclaimPolicy": "Delete"},
@@ -153,7 +153,7 @@ def test_a_volume_in_use_kept_or_of_somebody_else_stays(change: dict[str, Any]) 
     assert not csi.is_left(volume)
 
 
-def test_only_unbound_claims_of_this_driver_want_a_volume() -> None:
+def test_wants_volume_only_for_unbound_claims_of_the_driver() -> None:
     assert csi.wants_volume(claim())
     assert not csi.wants_volume(claim(**{csi.PROVISIONER: "other"}))
     bound = claim()

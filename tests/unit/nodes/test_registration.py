@@ -82,7 +82,7 @@ async def joined(api: FakeApi, plugins: set[str] | None = None, instance: Any = 
     return registration
 
 
-def test_a_node_goes_with_its_instance_once_the_api_server_answers_again() -> None:
+def test_node_deletion_is_retried_after_an_api_failure() -> None:
     async def story() -> None:
         api = FakeApi(away=1)
         registration = await joined(api)
@@ -95,7 +95,7 @@ def test_a_node_goes_with_its_instance_once_the_api_server_answers_again() -> No
     asyncio.run(story())
 
 
-def test_a_node_whose_creation_was_not_answered_yet_goes_with_its_instance() -> None:
+def test_node_in_creation_is_deleted_with_its_instance() -> None:
     async def story() -> None:
         api = FakeApi(stuck=True)
         registration = await joined(api)
@@ -115,7 +115,7 @@ async def wait_for_report(api: FakeApi, count: int) -> dict[str, Any]:
     return api.reports[-1]
 
 
-def test_gpus_show_once_their_plugin_runs_and_can_not_be_had_once_it_is_gone() -> None:
+def test_node_gpus_follow_their_plugin() -> None:
     async def story() -> None:
         api, plugins = FakeApi(), set[str]()
         registration = await joined(api, plugins, GPUS)
@@ -132,7 +132,7 @@ def test_gpus_show_once_their_plugin_runs_and_can_not_be_had_once_it_is_gone() -
     asyncio.run(story())
 
 
-def test_a_plugin_that_ends_while_it_registers_leaves_no_device() -> None:
+def test_node_plugin_that_ends_at_registration_adds_no_device() -> None:
     async def story() -> None:
         api, plugins = FakeApi(), set[str]()
         registration = await joined(api, plugins, GPUS)
@@ -149,7 +149,7 @@ def test_a_plugin_that_ends_while_it_registers_leaves_no_device() -> None:
     asyncio.run(story())
 
 
-def test_a_report_keeps_since_when_the_node_is_what_it_is() -> None:
+def test_node_report_keeps_transition_times() -> None:
     async def story() -> None:
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"}
         api = FakeApi(shown=[ready])
@@ -165,7 +165,7 @@ def test_a_report_keeps_since_when_the_node_is_what_it_is() -> None:
     asyncio.run(story())
 
 
-def test_a_condition_that_the_agent_finds_is_reported_at_once() -> None:
+def test_node_condition_of_the_agent_is_reported() -> None:
     async def story() -> None:
         api = FakeApi()
         registration = await joined(api)

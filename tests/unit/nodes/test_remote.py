@@ -107,28 +107,28 @@ def trusted(pki: Path) -> ssl.SSLContext:
     return tls
 
 
-def test_outputs_come_apart_with_the_exit_code(pki: Path) -> None:
+def test_exec_separates_outputs_and_has_the_exit_code(pki: Path) -> None:
     found = execute(pki, "sh", "-c", 'echo "$WORD"; echo trouble >&2; exit 3')
     assert found.said == {STDOUT: b"from the pod\n", STDERR: b"trouble\n"}
     assert (found.code, found.closed) == (3, 1000)
 
 
-def test_nothing_is_lost_of_a_large_output(pki: Path) -> None:
+def test_exec_large_output_is_complete(pki: Path) -> None:
     found = execute(pki, "head", "-c", "3000000", "/dev/zero")
     assert (len(found.said[STDOUT]), found.code) == (3000000, 0)
 
 
-def test_end_by_a_signal_has_the_exit_code_of_shells(pki: Path) -> None:
+def test_exec_end_by_signal_is_128_plus_its_number(pki: Path) -> None:
     assert execute(pki, "sh", "-c", "kill -9 $$").code == 137
 
 
-def test_a_program_that_is_not_there_is_said_and_ends_with_127(pki: Path) -> None:
+def test_exec_missing_program_is_named_and_ends_with_127(pki: Path) -> None:
     found = execute(pki, "no-such-program")
     assert found.code == 127
     assert b"no-such-program" in found.said[STDERR]
 
 
-def test_input_reaches_the_command_and_so_does_its_end(pki: Path) -> None:
+def test_exec_input_and_its_end_reach_the_command(pki: Path) -> None:
     async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
         await socket.send_bytes(bytes([STDIN]) + b"one\n")
         await socket.send_bytes(bytes([STDIN]) + b"two\n")
@@ -138,11 +138,11 @@ def test_input_reaches_the_command_and_so_does_its_end(pki: Path) -> None:
     assert (found.said[STDOUT].strip(), found.code) == (b"2", 0)
 
 
-def test_without_input_the_command_reads_none(pki: Path) -> None:
+def test_exec_without_input_reads_nothing(pki: Path) -> None:
     assert execute(pki, "cat").said == {STDOUT: b"", STDERR: b""}
 
 
-def test_a_terminal_has_the_clients_size_and_control_keys(pki: Path) -> None:
+def test_exec_terminal_has_the_clients_size_and_keys(pki: Path) -> None:
     async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
         await socket.send_bytes(bytes([RESIZE]) + b'{"Width": 99, "Height": 33}')
         await socket.send_bytes(bytes([STDIN]) + b"go\n")
@@ -155,13 +155,13 @@ def test_a_terminal_has_the_clients_size_and_control_keys(pki: Path) -> None:
     assert execute(pki, "sh", "-c", script, streams="input output tty", client=client).code == 5
 
 
-def test_what_a_terminals_program_said_last_is_not_lost(pki: Path) -> None:
+def test_exec_terminal_last_output_is_complete(pki: Path) -> None:
     found = execute(pki, "seq", "5000", streams="output tty")
     assert found.said[STDOUT].split() == [str(number).encode() for number in range(1, 5001)]
     assert found.code == 0
 
 
-def test_exec_whose_client_leaves_ends_its_command(pki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exec_client_disconnect_ends_the_command(pki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("local.nodes.remote._TIDY_SECONDS", 0.05)
     pids: list[int] = []
 
@@ -220,7 +220,7 @@ def test_attach_sends_input_and_the_output_from_now_on(pki: Path, once: bool) ->
         ("", "attach?output=1&tty=1", {}, 400, "tty: true"),
     ],
 )
-def test_a_refusal_says_why(
+def test_stream_refusal_has_a_status_with_the_reason(
     pki: Path, inside: str, path: str, headers: dict[str, str], status: int, said: str
 ) -> None:
     answer = refusal(pki, inside, path or "?command=true&output=1", headers)
@@ -262,7 +262,7 @@ def test_request_has_the_streams_of_the_query() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter namespaces without having made them")
-def test_a_command_enters_the_programs_root_and_directory() -> None:
+def test_entry_command_has_the_programs_root_and_directory() -> None:
     entry = Entry(os.getpid(), {})
     argv = entry.command(["sh", "-c", "pwd; echo $$; cut -d' ' -f6 /proc/$$/stat"])
     assert argv[0] == shutil.which("nsenter")

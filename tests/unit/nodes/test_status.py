@@ -46,22 +46,22 @@ def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
         ("Never", 3, "Failed"),
     ],
 )
-def test_only_an_end_that_is_final_ends_the_pod(policy: str, code: int, expected: str) -> None:
+def test_phase_only_a_final_exit_ends_the_pod(policy: str, code: int, expected: str) -> None:
     assert status.phase(policy, [], [ended(code)]) == expected
 
 
-def test_a_container_in_back_off_keeps_the_pod_running() -> None:
+def test_phase_with_container_in_back_off_is_running() -> None:
     state = ended(1)
     state.wait("CrashLoopBackOff", "")
     assert status.phase("Always", [], [state]) == "Running"
     assert state.report()["lastState"]["terminated"]["exitCode"] == 1
 
 
-def test_a_pod_with_one_container_still_running_has_not_ended() -> None:
+def test_phase_with_one_running_container_is_running() -> None:
     assert status.phase("Never", [], [ended(1), running("d")]) == "Running"
 
 
-def test_init_containers_hold_the_pod_pending_and_fail_it_only_where_they_are_not_retried() -> None:
+def test_phase_failed_init_container_fails_only_without_retry() -> None:
     waiting = ContainerState("c")
     assert status.phase("Never", [running("i")], [waiting]) == "Pending"
     assert status.phase("Never", [ended(1, "i")], [waiting]) == "Failed"
@@ -69,7 +69,7 @@ def test_init_containers_hold_the_pod_pending_and_fail_it_only_where_they_are_no
     assert status.phase("Never", [ended(0, "i")], [waiting]) == "Pending"
 
 
-def test_a_ready_container_makes_the_pod_ready_and_names_are_given_otherwise() -> None:
+def test_conditions_name_the_unready_containers() -> None:
     good = status.pod_status(pod(), [], [], [running()], "127.96.0.2", "127.0.0.1", 200.0)
     assert condition(good, "Ready")["status"] == "True"
     bad = status.pod_status(
@@ -78,7 +78,7 @@ def test_a_ready_container_makes_the_pod_ready_and_names_are_given_otherwise() -
     assert condition(bad, "Ready")["message"] == "containers with unready status: [d]"
 
 
-def test_the_time_of_a_transition_stays_while_the_status_does() -> None:
+def test_conditions_keep_the_time_of_their_last_change() -> None:
     first = status.pod_status(pod(), [], [], [running()], "127.96.0.2", "127.0.0.1", 200.0)
     again = status.pod_status(
         pod() | {"status": first}, [], [], [running()], "127.96.0.2", "127.0.0.1", 999.0
@@ -91,7 +91,7 @@ def test_the_time_of_a_transition_stays_while_the_status_does() -> None:
     assert condition(changed, "Ready")["lastTransitionTime"] == "1970-01-01T00:16:39Z"
 
 
-def test_init_container_statuses_come_in_the_order_of_the_spec() -> None:
+def test_init_container_statuses_have_the_order_of_the_spec() -> None:
     spec = pod(initContainers=[{"name": "side"}, {"name": "once"}])
     found = status.pod_status(
         spec, [ended(0, "once")], [running("side")], [running()], "127.96.0.2", "h", 1.0
@@ -100,7 +100,7 @@ def test_init_container_statuses_come_in_the_order_of_the_spec() -> None:
     assert found["initContainerStatuses"][1]["ready"] is True
 
 
-def test_a_state_survives_being_reported_and_read_back() -> None:
+def test_container_state_of_its_report_is_equal() -> None:
     for state in (running(), ended(7), ContainerState("c", "image", reason="ErrImagePull", message="why")):
         state.restarts = 2
         again = ContainerState.of(state.report())
@@ -109,7 +109,7 @@ def test_a_state_survives_being_reported_and_read_back() -> None:
         )  # fmt: skip
 
 
-def test_the_first_restart_is_immediate_and_later_ones_wait_twice_as_long_up_to_five_minutes() -> None:
+def test_back_off_doubles_up_to_five_minutes() -> None:
     assert [status.back_off(n, 10) for n in range(8)] == [0, 10, 20, 40, 80, 160, 300, 300]
 
 

@@ -28,13 +28,13 @@ def files(volume: dict[str, Any]) -> dict[str, bytes]:
     return found.files
 
 
-def test_config_maps_and_secrets_give_a_file_per_key_or_the_chosen_ones() -> None:
+def test_volume_of_keys_has_all_or_the_selected_files() -> None:
     assert files({"configMap": {"name": "conf"}}) == {"a": b"1", "b": b"2"}
     assert files({"configMap": {"name": "conf", "items": [{"key": "b", "path": "sub/x"}]}}) == {"sub/x": b"2"}
     assert files({"secret": {"secretName": "cert"}}) == {"tls.crt": b"pem"}
 
 
-def test_what_is_missing_is_named_unless_it_is_optional() -> None:
+def test_volume_missing_object_is_named_unless_optional() -> None:
     with pytest.raises(MissingReference, match="secret 'none' not found"):
         files({"secret": {"secretName": "none"}})
     with pytest.raises(MissingReference, match="configmap 'conf' has no key 'z'"):
@@ -42,7 +42,7 @@ def test_what_is_missing_is_named_unless_it_is_optional() -> None:
     assert files({"secret": {"secretName": "none", "optional": True}}) == {}
 
 
-def test_a_projected_volume_joins_its_sources_and_asks_for_its_tokens() -> None:
+def test_volume_projected_joins_sources_and_tokens() -> None:
     sources = [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
         {"configMap": {"name": "conf", "items": [{"key": "a", "path": "ca.crt"}]}},
@@ -54,18 +54,18 @@ def test_a_projected_volume_joins_its_sources_and_asks_for_its_tokens() -> None:
     assert found.tokens == (Token("token", "", 3607),)
 
 
-def test_the_identity_volume_asks_for_the_audience_of_sts_at_the_path_that_is_injected() -> None:
+def test_identity_volume_has_a_token_for_sts() -> None:
     found = volumes.read_content(facts(), volumes.identity_volume())
     assert found is not None
     assert found.tokens == (Token("token", "sts.amazonaws.com", 86400),)
     assert volumes.identity_mount()["mountPath"] == "/var/run/secrets/eks.amazonaws.com/serviceaccount"
 
 
-def test_an_empty_dir_has_no_content_of_its_own() -> None:
+def test_volume_empty_dir_has_no_content() -> None:
     assert volumes.read_content(facts(), {"emptyDir": {}}) is None
 
 
-def test_files_are_replaced_all_at_once_and_old_ones_go(tmp_path: Path) -> None:
+def test_write_files_replaces_all_files_together(tmp_path: Path) -> None:
     volumes.write_files(tmp_path, {"a": b"1", "dir/b": b"2"})
     assert (tmp_path / "a").read_bytes() == b"1"
     first = (tmp_path / "..data").readlink()
@@ -77,13 +77,13 @@ def test_files_are_replaced_all_at_once_and_old_ones_go(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("..[0-9]*"))) == 1
 
 
-def test_an_empty_set_of_files_is_a_set_too(tmp_path: Path) -> None:
+def test_write_files_of_no_files_is_a_set(tmp_path: Path) -> None:
     volumes.write_files(tmp_path, {})
     volumes.write_files(tmp_path, {"a": b"1"})
     assert (tmp_path / "a").read_bytes() == b"1"
 
 
-def test_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
+def test_container_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
     by_name: dict[str, Any] = {"conf": {"configMap": {}}, "data": {"emptyDir": {}}}
     directories = {name: tmp_path / name for name in by_name}
     container = {
@@ -113,12 +113,12 @@ def test_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
         volumes.container_mounts(container, directories, by_name)
 
 
-def test_the_size_of_a_memory_volume_is_its_limit() -> None:
+def test_size_limit_of_memory_volume_is_in_bytes() -> None:
     assert volumes.size_limit({"emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}) == 8 * 2**30
     assert volumes.size_limit({"emptyDir": {"medium": "Memory"}}) == 0
 
 
-def test_a_volume_hides_what_the_image_has_there_and_nobody_writes_to_that(tmp_path: Path) -> None:
+def test_volume_covers_the_image_content_read_only(tmp_path: Path) -> None:
     """What an image was built from is the checkout, and a workspace's volume is mounted over the image's directory."""
     settings = SimpleNamespace(home=SimpleNamespace(root=tmp_path))
     machine = SimpleNamespace(settings=settings, preload=tmp_path, helpers=tmp_path)
