@@ -22,6 +22,7 @@ from trainyard.operator.launcher_detection import (
     PYTHON,
     PYTHON_MODULE,
     Detection,
+    Read,
     detect_launcher,
     find_conflict,
 )
@@ -33,35 +34,29 @@ _FLAGS: Final = {"spec.command": "command", "spec.env": "--env"}
 _OVERRIDE: Final = "--launcher torchrun starts it once for each GPU"
 
 
-class Scripts:
-    """Read text files of the workspace at `root`, by their paths in a worker."""
+def script_reader(root: Path | None, queue: QueueSpec | None = None) -> Read:
+    """Return a function that reads text files of the workspace at `root`, by their paths in a worker."""
+    mount = working = WORKING_DIRECTORY
+    if queue is not None:
+        volume = queue.volumes.get(WORKSPACE)
+        mount = volume.mount_path if volume is not None else queue.working_dir
+        working = mount if queue.working_dir == WORKING_DIRECTORY else queue.working_dir
 
-    def __init__(self, root: Path | None, queue: QueueSpec | None = None) -> None:
-        self._root = root
-        self._mount = self._working = WORKING_DIRECTORY
-        if queue is not None:
-            volume = queue.volumes.get(WORKSPACE)
-            self._mount = volume.mount_path if volume is not None else queue.working_dir
-            moved = queue.working_dir == WORKING_DIRECTORY
-            self._working = self._mount if moved else queue.working_dir
-
-    def read(self, name: str) -> str | None:
-        """Return the text of a file; None if the workspace has no such text file."""
-        path = posixpath.normpath(posixpath.join(self._working, name))
-        mount = posixpath.normpath(self._mount)
-        if self._root is None or posixpath.commonpath((path, mount)) != mount:
+    def read(name: str) -> str | None:
+        path = posixpath.relpath(posixpath.join(working, name), mount)
+        if root is None or path.startswith(".."):
             return None
-        file = self._root / posixpath.relpath(path, mount)
         try:
             # A link may point outside of the workspace, and reading a pipe would block.
+            file = (root / path).resolve()
             status = file.stat()
-            is_inside = file.resolve().is_relative_to(self._root.resolve())
-            if not is_inside or not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SCRIPT_BYTES:
-                return None
-            data = file.read_bytes()
+            is_file = file.is_relative_to(root.resolve()) and stat.S_ISREG(status.st_mode)
+            data = file.read_bytes() if is_file and status.st_size <= _MAX_SCRIPT_BYTES else b"\0"
         except (OSError, ValueError, RuntimeError):
             return None
         return None if b"\0" in data else data.decode("utf-8", "replace")
+
+    return read
 
 
 def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
@@ -109,8 +104,8 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
 def _detect(spec: JobSpec, root: Path | None, queue: JsonObject | None) -> Detection:
     """Return what the command and the scripts in `root` start. Raise PluginError if it does not fit the job."""
     settings = None if queue is None else resolve(queue.get("spec"), spec)[0]
-    scripts = Scripts(root, None if settings is None else settings.queue)
-    found = detect_launcher(spec.command, spec.args, scripts.read, spec.literal_variables)
+    read = script_reader(root, None if settings is None else settings.queue)
+    found = detect_launcher(spec.command, spec.args, read, spec.literal_variables)
     size, backend = _own_size(spec), spec.distributed.rdzv_backend
     if settings is not None:
         size, backend = None, settings.rendezvous
@@ -119,7 +114,7 @@ def _detect(spec: JobSpec, root: Path | None, queue: JsonObject | None) -> Detec
     place, wrong = find_conflict(spec, found, size, backend) if size else ("", "")
     if wrong:
         flag = re.search(r"-[\w-]+", wrong)
-        lines = enumerate((scripts.read(place) or "").splitlines(), 1)
+        lines = enumerate((read(place) or "").splitlines(), 1)
         code = ((at, line) for at, line in lines if not line.lstrip().startswith("#"))
         numbers = [at for at, line in code if flag and re.search(rf"{flag[0]}\b", line)]
         place = _FLAGS.get(place, f"{place}, line {numbers[0]}" if numbers else place)

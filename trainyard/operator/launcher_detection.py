@@ -246,7 +246,7 @@ class _Reader:
     def _program(self, place: str, word: str, *arguments: str) -> Iterator[Program]:
         name = word if _is_variable(word) or word.endswith(".py") else basename(word)
         file, content, rest = "", None, list(arguments)
-        text = word if re.search(r"\s", word) and not _is_variable(word) else ""  # of `eval`
+        text = word if re.search(r"\s", word) and not word.startswith(("$(", "`")) else ""  # of `eval`
         if name in _SHELLS:
             rest = _skip_options(rest, "-[a-zA-Z]*[oO]")
             options = arguments[: len(arguments) - len(rest)]
@@ -291,7 +291,9 @@ def _find_program(words: list[str]) -> list[str]:
         if words[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[0]):
             words = rest
         elif name in _WRAPPERS and not re.match(r"command -[vV]|eval (\$\(|`)", " ".join([name, *rest[:1]])):
-            words = _skip_options(rest, _VALUE_OPTION, _OPERAND)
+            values = [each for each in rest if not each.startswith("-") and not _OPERAND.fullmatch(each)]
+            # In doubt, a value is the program.
+            words = _skip_options(rest, _VALUE_OPTION, _OPERAND) or values[:1]
             if words and _MODULE.fullmatch(words[0]):
                 return ["python", *words]
         elif _is_variable(words[0]) and rest and not re.search(r"^-|\.py$", rest[0]):
@@ -308,10 +310,10 @@ def _skip_options(words: list[str], with_value: str, operand: re.Pattern[str] | 
         is_module = _MODULE.fullmatch(words[0]) and not following[:1].isdigit()  # not `numactl -m 0`
         if is_module or not (words[0].startswith("-") or (operand and operand.fullmatch(words[0]))):
             return words
-        # Some wrappers have a switch of this name. In doubt, a launcher and the last word are no values.
-        is_short = re.fullmatch("-[^enouw]", words[0]) is not None
-        is_program = following == TORCHRUN or (is_short and _classify(following, words[2:], is_read=False))
-        has_value = re.fullmatch(with_value, words[0]) and len(words) > 2 and not is_program
+        # Some wrappers have a switch of this name. In doubt, a known program is no value.
+        is_known = following in _SHELLS or _classify(following, words[2:], is_read=False) is not None
+        is_program = following == TORCHRUN or (is_known and re.fullmatch("-[^enouw]", words[0]))
+        has_value = re.fullmatch(with_value, words[0]) and not is_program
         words = words[2 if has_value else 1 :]
     return words[1:]
 

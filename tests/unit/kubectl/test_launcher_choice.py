@@ -11,7 +11,7 @@ import yaml
 from tests.torchrun_manifests import manifest
 from tests.unit.kubectl.plugin_api import Run, TorchrunApi
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.launcher_choice import Scripts
+from trainyard.kubectl.launcher_choice import script_reader
 from trainyard.workspace.sync_pod import Store
 
 pytestmark = pytest.mark.unit
@@ -70,27 +70,18 @@ def test_launcher_flag_is_sent(dry: Dry, launcher: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("flags", "command", "said"),
     [
-        (
-            ("--gpus", "16", "--nodes", "2", "torchrun --standalone train.py"),
-            "command: torchrun has --standalone",
-        ),
-        (("--gpus", "16", "--nodes", "2", "bash one.sh"), "one.sh, line 4: torchrun has --standalone"),
-        (("--gpus", "16", "--min", "1", "--max", "2", "bash one.sh"), "the job has 1:2 nodes"),
-        (("--gpus", "16", "--nodes", "2", "accelerate launch train.py"), "command: starts accelerate launch"),
-        (
-            ("--gpus", "16", "--nodes", "2", "--env", "PET_NNODES=1", "torchrun train.py"),
-            "--env: has PET_NNODES=1",
-        ),
-        (
-            ("--gpus", "8", "--launcher", "torchrun", "bash train.sh"),
-            "--launcher: is torchrun, but train.sh starts",
-        ),
+        ("--nodes 2", "torchrun --standalone train.py", "command: torchrun has --standalone"),
+        ("--nodes 2", "bash one.sh", "one.sh, line 4: torchrun has --standalone"),
+        ("--min 1 --max 2", "bash one.sh", "the job has 1:2 nodes"),
+        ("--nodes 2", "accelerate launch train.py", "command: starts accelerate launch"),
+        ("--nodes 2 --env PET_NNODES=1", "torchrun train.py", "--env: has PET_NNODES=1"),
+        ("--launcher torchrun", "bash train.sh", "--launcher: is torchrun, but train.sh starts"),
     ],
 )
-def test_launcher_that_contradicts_the_job_is_refused(dry: Dry, words: tuple[str, ...], said: str) -> None:
-    code, spec, err = dry(*words)
+def test_launcher_that_contradicts_the_job_is_refused(dry: Dry, flags: str, command: str, said: str) -> None:
+    code, spec, err = dry("--gpus", "16", *flags.split(), command)
     assert (code, spec) == (64, {})
     assert said in err
 
@@ -105,24 +96,26 @@ def test_launcher_check_uses_the_size_of_the_queue(api: TorchrunApi, run: Run) -
     assert "torchrun has --nnodes=1, but the job has 2 nodes. It must be 2" in err
 
 
-def test_sync_of_a_script_that_starts_torchrun_now_is_refused(
-    api: TorchrunApi, run: Run, pod: Store, code: Path
+@pytest.mark.parametrize(
+    ("script", "launcher", "result", "said"),
+    [
+        ("torchrun train.py", "torchrun", 64, "train.sh starts torchrun now"),
+        (
+            "python train.py",
+            "none",
+            0,
+            "runs its command once on each node, but train.sh starts no launcher now",
+        ),
+    ],
+)
+def test_sync_of_a_script_with_another_launcher_is_reported(
+    api: TorchrunApi, run: Run, pod: Store, code: Path, script: str, launcher: str, result: int, said: str
 ) -> None:
-    api.job("one", command="bash train.sh", launcher="torchrun", workspace={"digest": DIGEST, "sizeBytes": 1})
-    (code / "train.sh").write_text("torchrun train.py\n")
-    result, _, err = run("sync", "one")
-    assert result == 64
-    assert "train.sh starts torchrun now" in err
-
-
-def test_sync_of_a_script_that_starts_no_launcher_now_says_so(
-    api: TorchrunApi, run: Run, pod: Store, code: Path
-) -> None:
-    (code / "train.sh").write_text("python train.py\n")
+    (code / "train.sh").write_text(script)
     api.pod("one-sync-0", "sync")
-    api.job("one", command="bash train.sh", launcher="none", workspace={"digest": DIGEST, "sizeBytes": 1})
-    _, _, err = run("sync", "one")
-    assert "job one: runs its command once on each node, but train.sh starts no launcher now" in err
+    api.job("one", command="bash train.sh", launcher=launcher, workspace={"digest": DIGEST, "sizeBytes": 1})
+    assert run("sync", "one")[0] == result
+    assert said in run("sync", "one")[2]
 
 
 def test_only_text_files_of_the_workspace_are_read(tmp_path: Path) -> None:
@@ -134,8 +127,8 @@ def test_only_text_files_of_the_workspace_are_read(tmp_path: Path) -> None:
     (root / "link.sh").symlink_to("../out.sh")
     (root / "inner.sh").symlink_to("a.sh")
     (root / "directory.sh").mkdir()
-    scripts = Scripts(root)
-    assert [scripts.read(each) for each in ("a.sh", "/app/a.sh", "x/../a.sh", "inner.sh")] == ["a"] * 4
+    read = script_reader(root)
+    assert [read(each) for each in ("a.sh", "/app/a.sh", "x/../a.sh", "inner.sh")] == ["a"] * 4
     for other in ("binary", "link.sh", "../out.sh", "/opt/a.sh", "directory.sh", "none.sh", "a\0b"):
-        assert scripts.read(other) is None
-    assert Scripts(None).read("a.sh") is None
+        assert read(other) is None
+    assert script_reader(None)("a.sh") is None

@@ -112,7 +112,7 @@ deepspeed: python $(which deepspeed) train.py
 deepspeed: uv run --with deepspeed --active deepspeed train.py
 deepspeed: conda run -n env deepspeed train.py
 deepspeed: timeout -k 5 -s INT 3600 env -i deepspeed train.py
-deepspeed: time -p deepspeed train.py
+deepspeed: time -p deepspeed train.py; time -p bash missing.sh
 deepspeed: x=`deepspeed train.py`
 python -m deepspeed.launcher.runner: python -m deepspeed.launcher.runner train.py
 mpirun: if [ -d src ]; then cd src; fi; mpirun -np 8 python train.py
@@ -128,7 +128,8 @@ colossalai run: colossalai run train.py
 ? wandb agent: wandb agent team/sweep
 ? my-train: uv run --frozen my-train --lr 1 --fast
 ? ./train: timeout --preserve-status 3600 ./train
-? ./train: time -p ./train
+? my-train: time -p my-train --steps 1
+? a: eval '$PY a; python b.py'
 ? scripts/train.sh: bash -x scripts/train.sh --lr 1
 ? ./train.sh: sh ./train.sh
 ? train.sh: source train.sh
