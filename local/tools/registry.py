@@ -127,12 +127,16 @@ def _built_places(tool: Tool) -> dict[str, Path]:
 
 def _make(tools: list[Tool]) -> list[Built]:
     """Download the tools whose published binaries can be reached, and build the others. Return statistics."""
-    downloaded = _download_reachable(tools)
+    archives = _reachable_archives(tools)
+    others = [tool.name for tool in tools if tool not in [each[0] for each in archives]]
+    if archives and others:
+        find_go(", ".join(others))  # first: a missing Go is reported before minutes of downloads
+    downloaded = [built for each in archives if (built := _download_once(*each)) is not None]
     return [*downloaded, *_build_missing([tool for tool in tools if not is_built(tool_directory(tool))])]
 
 
-def _download_reachable(tools: list[Tool]) -> list[Built]:
-    """Download the tools whose archive can be reached. Return statistics."""
+def _reachable_archives(tools: list[Tool]) -> list[tuple[Tool, Archive, str]]:
+    """Return the tools whose archive can be reached, with the archive and its address."""
     archives = [(tool, tool.archive(platform.machine())) for tool in tools]
     wanted = [
         (tool, archive, address)
@@ -143,8 +147,7 @@ def _download_reachable(tools: list[Tool]) -> list[Built]:
     if silent := sorted({urlsplit(address).netloc for _, _, address in wanted if address not in answering}):
         sys.stderr.write(f"tools: no published binaries from {', '.join(silent)}, which can't be reached\n")
         sys.stderr.flush()
-    built = [_download_once(*each) for each in wanted if each[2] in answering]
-    return [each for each in built if each is not None]
+    return [each for each in wanted if each[2] in answering]
 
 
 def _download_once(tool: Tool, archive: Archive, address: str) -> Built | None:

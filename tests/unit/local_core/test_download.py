@@ -20,7 +20,7 @@ import pytest
 from local.home import Home
 from local.tools import OPTIONAL_TOOLS, TOOLS, ToolError, download, ensure, registry
 from local.tools.tool import Archive, Release, Tool
-from tests.unit.local_core.test_tools import Machine, machine
+from tests.unit.local_core.test_tools import SAMPLE, Machine, locked_at, machine
 
 __all__ = ["machine"]  # the fixture
 
@@ -121,6 +121,15 @@ def test_published_tool_is_downloaded_once_and_not_built(
     assert set(before) == {"/example.org/v1.2.3/sample-linux.tar.gz"}
     assert ensure(["sample"], machine.home, quiet=True) == places
     assert mirror.requests == before
+
+
+def test_missing_go_is_reported_before_a_download(machine: Machine, mirror: Mirror, tmp_path: Path) -> None:
+    released(machine, mirror)
+    registry.TOOLS["other"] = locked_at(tmp_path / "other", "v1.2.4", SAMPLE, name="other")
+    (machine.bin / "go").unlink()
+    with pytest.raises(ToolError, match="is needed to build other; "):
+        ensure([], machine.home)
+    assert installed(machine) == []
 
 
 def test_wrong_checksum_is_refused_and_nothing_is_installed(machine: Machine, mirror: Mirror) -> None:
